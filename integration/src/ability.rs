@@ -1,10 +1,11 @@
-//! What a test needs and a machine may not have.
+//! Tests that cannot run on a machine. They are named on standard error, and nothing here decides
+//! what a machine can do.
 
 use std::io::{self, Write as _};
 
 use anyhow::{Result, ensure};
 
-/// A test cannot run here: that is said aloud, and is an error under CI, where everything is to be tested.
+/// Reports that a test cannot run here. This is an error under CI, where every test must run.
 ///
 /// # Errors
 /// Under CI.
@@ -16,12 +17,13 @@ pub fn not_run(what: &str, why: &str) -> Result<()> {
     cannot_run(what, why)
 }
 
-/// The same, where not even the best of machines could: the kernel was built without it.
+/// The same for a test that not even the best machine could run: the kernel was built without the
+/// feature.
 ///
 /// # Errors
-/// Nothing can be said.
+/// Standard error cannot be written.
 pub fn cannot_run(what: &str, why: &str) -> Result<()> {
-    // Not through the captured output: whoever runs the tests shall see it.
+    // Not to the captured output: the user who runs the tests must see it.
     writeln!(io::stderr(), "NOT RUN: {what}: {why}")?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Where this build's own programs and directories lie.
+//! The paths of this build's own programs and directories. Nothing here builds them.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub fn workspace_dir() -> PathBuf {
 /// The directory of the running build's programs, for example `target/debug`.
 ///
 /// # Errors
-/// When the running program's own path cannot be read.
+/// The running program's own path cannot be read.
 pub fn profile_dir() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find the running test program")?;
     let mut dir = own
@@ -42,7 +42,7 @@ pub fn target_dir() -> Result<PathBuf> {
 /// The daemon of this build.
 ///
 /// # Errors
-/// When it has not been built.
+/// The daemon has not been built.
 pub fn xrayd() -> Result<PathBuf> {
     built("xrayd")
 }
@@ -50,7 +50,7 @@ pub fn xrayd() -> Result<PathBuf> {
 /// The command line of this build.
 ///
 /// # Errors
-/// When it has not been built.
+/// The command line has not been built.
 pub fn xrayctl() -> Result<PathBuf> {
     built("xrayctl")
 }

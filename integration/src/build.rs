@@ -1,4 +1,4 @@
-//! Compiles fixtures.
+//! Compiles fixtures. The recipes are in `fixture.rs`.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,11 +12,11 @@ use crate::tool::output_of;
 
 /// The program of `fixture`, compiled if it has not been yet.
 ///
-/// It lies in a directory of its own, `target/fixtures/<name>-<hash of sources and commands>/`, with the libraries
-/// it needs beside it.
+/// It lies in a directory of its own, `target/fixtures/<name>-<hash of sources and commands>/`,
+/// with the libraries that it needs.
 ///
 /// # Errors
-/// When a compiler is missing (the error names the package) or complains.
+/// A compiler is missing (the error names the package) or reports an error.
 pub fn build(fixture: Fixture) -> Result<PathBuf> {
     let recipe = fixture.recipe();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
@@ -32,7 +32,7 @@ fn compile(recipe: &Recipe, sources: &Path, work: &Path) -> Result<()> {
     for (tool, arguments) in &recipe.steps {
         let mut command = tool.command()?;
         command.current_dir(work);
-        // Unstable options of a stable rustc; no other tool looks at it.
+        // For unstable options of a stable rustc. No other tool reads it.
         command.env("RUSTC_BOOTSTRAP", "1");
         for argument in arguments {
             command.arg(argument.replace("{src}", &sources.to_string_lossy()));

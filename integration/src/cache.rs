@@ -1,4 +1,5 @@
-//! What is made once and kept, whoever asks, however many tests ask at the same time: `target/fixtures/<name>-<key>/`.
+//! A cache of directories that are made once and kept: `target/fixtures/<name>-<key>/`. Any number
+//! of tests may ask for one at the same time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::binaries::target_dir;
 
-/// The directory of this name and key; if it is not there yet, `make` fills it. It appears in one step: what is interrupted
-/// leaves nothing that looks whole.
+/// The directory of this name and key. If it is not there yet, `make` fills it. The directory
+/// appears in one step, so an interrupted `make` leaves nothing that looks whole.
 pub(crate) fn once(
     name: &str,
     key: u64,

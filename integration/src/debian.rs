@@ -1,4 +1,5 @@
-//! Debian's source packages, unpacked with Debian's patches. The machine's own package lists are not touched.
+//! Debian's source packages, unpacked with Debian's patches. The machine's own package lists stay
+//! as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,16 @@ use anyhow::{Context as _, Result};
 use crate::cache::once;
 use crate::tool::{Tool, output_of};
 
-/// Where the machine says what packages it has.
+/// The machine's lists of package sources.
 const LISTS: &str = "/etc/apt";
 
-/// How long anything that asks the network may take, in seconds.
+/// The time limit of every command that uses the network, in seconds.
 const LIMIT: &str = "300";
 
-/// The unpacked source package of this name, got once.
+/// The unpacked source package of this name, fetched once.
 ///
 /// # Errors
-/// When the network has none, or a tool is missing.
+/// The network has no such package, or a tool is missing.
 pub(crate) fn source(package: &str) -> Result<PathBuf> {
     let kept = once(&format!("source-{package}"), 0, |work| get(package, work))?;
     unpacked(&kept, package)
@@ -37,7 +38,7 @@ fn unpacked(dir: &Path, package: &str) -> Result<PathBuf> {
 }
 
 fn get(package: &str, work: &Path) -> Result<()> {
-    // Which apt-get calls.
+    // apt-get calls it.
     Tool::DpkgSource.path()?;
     let apt = work.join("apt");
     for sub in ["lists/partial", "cache/archives/partial"] {
@@ -67,7 +68,8 @@ fn get(package: &str, work: &Path) -> Result<()> {
     run(&["apt-get", "-q", "update"])?;
     let mut got = run(&["apt-get", "-q", "source", package]);
     if got.is_err() {
-        // A list may name a version that is no longer, or not yet, where it says: an earlier one will do.
+        // A list may name a version that is no longer, or not yet, in its place. An earlier version
+        // will do.
         let rows = run(&["apt-cache", "showsrc", package])?;
         let versions = rows.lines().filter_map(|row| row.strip_prefix("Version: "));
         for version in versions {
@@ -81,7 +83,7 @@ fn get(package: &str, work: &Path) -> Result<()> {
     unpacked(work, package).map(drop)
 }
 
-/// Writes lists that name the sources of what the machine's own lists name as binaries.
+/// Writes lists of the sources of those packages that the machine's own lists have as binaries.
 fn list_sources(apt: &Path, parts: &Path) -> Result<()> {
     fs::create_dir_all(parts).context("cannot create a directory")?;
     let machine = Path::new(LISTS);
@@ -105,7 +107,7 @@ fn list_sources(apt: &Path, parts: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A list in either of apt's two forms, with sources in the place of binaries.
+/// A list in either of apt's two forms, with sources in place of binaries.
 fn of_sources(list: &str) -> String {
     let line = |line: &str| match (line.strip_prefix("deb "), line.strip_prefix("Types:")) {
         (Some(rest), _) => format!("deb-src {rest}\n"),

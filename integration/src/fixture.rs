@@ -1,10 +1,10 @@
-//! The target programs: which there are, and how each is compiled.
+//! The target programs and the commands that compile them. `build.rs` runs the commands.
 
 use std::fmt::Write as _;
 
 use crate::tool::Tool;
 
-/// One target program. Its source says what it does and which lines it understands.
+/// One target program. Its source describes what it does and which lines it understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fixture {
@@ -30,27 +30,30 @@ pub enum Fixture {
     Events,
     /// `types.c`: typed events whose types have names, without LLVM's runtime.
     Types,
-    /// The same with it.
+    /// The same with LLVM's runtime.
     TypesLlvm,
-    /// `triggers.c`: calls, events and ends that somebody may wait for.
+    /// `triggers.c`: calls, events and ends that a trigger may wait for.
     Triggers,
     /// `budget.c`: requests, and a function that is called too often to be worth recording.
     Budget,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
-    /// `unwinding.cpp`: calls that are left in every way there is; it counts who calls whom.
+    /// `unwinding.cpp`: calls that are left in every way there is. It counts calls by caller and
+    /// callee.
     Unwinding,
     /// `switching.c`: a signal handler that switches to another fiber in the midst of a call.
     Switching,
     /// `manythreads.c`: idle threads, and one that watches the clock.
     ManyThreads,
-    /// `oldsleds/`: map entries of versions 0, 1 and 2 in a position-independent program, old function index.
+    /// `oldsleds/`: map entries of versions 0, 1 and 2 in a position-independent program, old
+    /// function index.
     OldSledsPie,
     /// `oldsleds/`: the same at fixed addresses, without a function index.
     OldSledsFixed,
     /// `dso/`: a program and a shared library, both with sleds.
     Dso,
-    /// `plugins/`: a host that loads and unloads plugins, and beside it one without sleds, `bare_host`.
+    /// `plugins/`: a host that loads and unloads plugins, and beside it a host without sleds,
+    /// `bare_host`.
     Plugins,
     /// `hugetext.c`: a program that copies its own text elsewhere.
     HugeText,
@@ -60,13 +63,14 @@ pub enum Fixture {
     Plain,
     /// `m32.S`: a 32-bit program.
     M32,
-    /// `seccomp_strict.c`: a program that may make no system call of ours.
+    /// `seccomp_strict.c`: a program that must not make any system call of the tracer.
     SeccompStrict,
-    /// `credentials.c`: a process with any credentials, and what the kernel lets it trace.
+    /// `credentials.c`: a process with any credentials, and the processes that the kernel lets it
+    /// trace.
     Credentials,
     /// `confined.c`: a program under a seccomp filter of its own.
     Confined,
-    /// `leaf.cpp`: what a call costs.
+    /// `leaf.cpp`: measures the cost of a call.
     Leaf,
     /// `leaf.cpp` with LLVM's own runtime, for `--log xray-fdr` and `--log xray-basic`.
     LeafLlvm,
@@ -86,13 +90,13 @@ pub enum Fixture {
     Hostile,
     /// `descriptors.c`: exchanges descriptors and mappings under its tracer.
     Descriptors,
-    /// `attacker.c`: attacks its tracer while that looks at it.
+    /// `attacker.c`: attacks its tracer while the tracer reads it.
     Attacker,
     /// `mappings.c`: maps files that a tracer should not wait for.
     Mappings,
     /// `rewriter.c`: rewrites the instructions that its tracer borrows.
     Rewriter,
-    /// `itself.cpp`: LLVM's own runtime patches it when it is told to.
+    /// `itself.cpp`: LLVM's own runtime patches it on request.
     Itself,
     /// `kinds.c` as a dynamic program at fixed addresses.
     KindFixed,
@@ -106,24 +110,26 @@ pub enum Fixture {
     KindAsan,
     /// `kinds.c` under the thread sanitizer.
     KindTsan,
-    /// Generated: 20,000 functions with sleds, of which `main` calls each once a line.
+    /// Generated: 20,000 functions with sleds. For each line, `main` calls each of them once.
     Many20k,
     /// Generated: the same with 400 functions.
     Many400,
 }
 
-/// How a fixture is made: files, and commands that are run one after the other in a directory of its own.
+/// The recipe of a fixture: files, and commands that run one after the other in a directory of its
+/// own.
 pub(crate) struct Recipe {
-    /// Files below `fixtures/` that go into the cache key and that the commands name by `{src}/…`.
+    /// Files below `fixtures/` that go into the cache key. The commands name them by `{src}/…`.
     pub(crate) sources: &'static [&'static str],
-    /// A file made by the harness itself: its name and its content.
+    /// A file that the harness makes itself: its name and its content.
     pub(crate) generated: Option<(&'static str, String)>,
-    /// `{src}` stands for the fixtures' directory; all other paths are relative to the output directory.
+    /// `{src}` stands for the fixtures' directory. All other paths are relative to the output
+    /// directory.
     pub(crate) steps: Vec<(Tool, Vec<&'static str>)>,
 }
 
-/// Warnings are errors: a fixture that the compiler doubts proves nothing. Symbols are bound at start, so that no
-/// lazy binding runs on a small signal stack.
+/// Warnings are errors: a fixture that the compiler doubts proves nothing. Symbols are bound at
+/// start, so that no lazy binding runs on a small signal stack.
 const COMMON: &[&str] = &[
     "-g",
     "-Wall",
@@ -137,7 +143,8 @@ const SLEDS: &[&str] = &[
     "-fxray-instruction-threshold=1",
     "-fno-xray-link-deps",
 ];
-/// Sleds only in functions that ask for them by attribute: the ground truth must know each by name.
+/// Options for sleds only in functions that ask for them by attribute: the ground truth must know
+/// each by name.
 const CHOSEN: &[&str] = &[
     "-fxray-instrument",
     "-fxray-instruction-threshold=1000000",
@@ -574,7 +581,7 @@ impl Fixture {
 
 const KIND: &[&str] = &["common.h", "kinds.c"];
 const KIND_FILE: &[&str] = &["{src}/kinds.c"];
-/// What `musl-gcc` tells gcc, for clang.
+/// The options that `musl-gcc` gives to gcc, for clang.
 const MUSL: &[&str] = &[
     "-nostdlib",
     "-nostdinc",
@@ -599,7 +606,7 @@ const DEMO: &[&str] = &[
     "-Zinstrument-xray=always",
     "{src}/demo/main.rs",
 ];
-/// clang-14 spells the last one differently.
+/// The options of clang-14, which spells the last one differently.
 const TAILCOND: &[&str] = &[
     "-Os",
     "-fxray-instrument",
@@ -609,7 +616,7 @@ const TAILCOND: &[&str] = &[
 const OLD_SLEDS: &[&str] = &["common.h", "oldsleds/main.c", "oldsleds/sleds.S"];
 const OLD_SLEDS_FILES: &[&str] = &["{src}/oldsleds/main.c", "{src}/oldsleds/sleds.S"];
 
-/// One of the plugins of [`Fixture::Plugins`], which is called `file`.
+/// One of the plugins of [`Fixture::Plugins`], with the name `file`.
 fn plugin(file: &'static str, options: &[&'static str]) -> Vec<(Tool, Vec<&'static str>)> {
     let own = [
         "-fPIC",
@@ -629,7 +636,7 @@ fn bare_host() -> Vec<(Tool, Vec<&'static str>)> {
     vec![(Tool::Clang19, [OPTIMISED, COMMON, &own].concat())]
 }
 
-/// A program of `count` functions; on each line "go" it calls every one and answers with the sum.
+/// A program of `count` functions. For each line "go" it calls every one and answers with the sum.
 fn many_functions(count: u32) -> String {
     let mut text = String::from("#include \"common.h\"\n");
     let mut line = |arguments: std::fmt::Arguments<'_>| {

@@ -1,4 +1,4 @@
-//! What the program `counted` says about its own calls.
+//! The report of the program `counted` on its own calls. The tests compare it with a trace.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -6,9 +6,10 @@ use serde_json::Value;
 /// Everything that one run of `counted` did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroundTruth {
-    /// Demangled names without parameters; a function's index in here is its number in all else.
+    /// Demangled names without parameters. The index of a function in here is its number elsewhere.
     pub functions: Vec<String>,
-    /// One record for each worker thread that ever lived; a thread id can occur twice when the kernel used it again.
+    /// One record for each worker thread that ever lived. A thread id can occur twice if the kernel
+    /// used it again.
     pub threads: Vec<ThreadTruth>,
 }
 
@@ -30,13 +31,13 @@ pub struct ThreadTruth {
 /// One event as the program saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallEvent {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
     /// The function's index in [`GroundTruth::functions`].
     pub function: usize,
 }
 
-/// What an event of `counted` is.
+/// The kind of an event of `counted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// The function was entered.
@@ -57,7 +58,7 @@ impl GroundTruth {
     /// Reads the line that `counted` prints at its end, "result {…}".
     ///
     /// # Errors
-    /// When it is not such a line.
+    /// The line has another form.
     pub fn parse(line: &str) -> Result<GroundTruth> {
         let json = line.strip_prefix("result ").context("not a result line")?;
         let value: Value = serde_json::from_str(json).context("the result is not JSON")?;
@@ -171,7 +172,7 @@ impl SequenceHash {
         SequenceHash(0xcbf2_9ce4_8422_2325)
     }
 
-    /// One event more.
+    /// Adds one event.
     pub fn push(&mut self, event: CallEvent) {
         let kind = match event.kind {
             EventKind::Entry => 0,
@@ -183,7 +184,7 @@ impl SequenceHash {
         }
     }
 
-    /// As in [`ThreadTruth::hash`].
+    /// The number, as in [`ThreadTruth::hash`].
     #[must_use]
     pub const fn value(self) -> u64 {
         self.0

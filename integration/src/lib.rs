@@ -1,14 +1,17 @@
-//! The harness of the end-to-end tests: builds the target programs in `fixtures/`, starts them, talks to them, and
-//! looks at them from outside. It knows nothing of xrayd's own code, so that what it says is a second opinion.
+//! The harness of the end-to-end tests. It builds the target programs in `fixtures/`, starts them,
+//! talks to them, and looks at them from outside. It uses none of xrayd's own code, so its results
+//! are a second opinion.
 //!
 //! * [`Fixture`]: each target program, compiled on demand and kept below `target/fixtures/`;
 //! * [`Program`]: real programs, built from Debian's source packages;
-//! * [`copy_into`], [`stripped_into`], [`sectionless_into`]: copies of it that are not as the compiler left them;
-//! * [`Target`]: a running one, which ends with its guard;
-//! * [`text_differences`], [`Sled`], [`ProcessState`]: what was changed in a process, and what was not;
-//! * [`GroundTruth`]: what the program `counted` says about its own calls;
+//! * [`copy_into`], [`stripped_into`], [`sectionless_into`]: copies of a fixture that are not as
+//!   the compiler left them;
+//! * [`Target`]: a running program, which ends with its guard;
+//! * [`text_differences`], [`Sled`], [`ProcessState`]: changes in a process, and the absence of
+//!   changes;
+//! * [`GroundTruth`]: the report of the program `counted` on its own calls;
 //! * [`scene`]: the daemon and the command line as processes;
-//! * [`Tool`]: external programs, each with the Debian package that has it.
+//! * [`Tool`]: external programs, each with its Debian package.
 
 mod ability;
 mod binaries;

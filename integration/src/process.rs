@@ -1,4 +1,5 @@
-//! What a tracer must not leave behind in a process: descriptors, threads, signal masks and handlers.
+//! The state of a process that a tracer must leave alone: descriptors, threads, signal masks and
+//! handlers. Its code is compared in `text.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,25 +7,25 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use procfs::process::{FDTarget, Process};
 
-/// A picture of a process; two of them are compared with `==`.
+/// The state of a process at one moment. Two of them are compared with `==`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessState {
-    /// Each descriptor's number and what it leads to.
+    /// Each descriptor by its number, with its target.
     pub descriptors: BTreeMap<i32, String>,
     /// Each thread by its id.
     pub threads: BTreeMap<i32, ThreadState>,
     /// The working directory.
     pub directory: PathBuf,
-    /// Which mappings go into a core file.
+    /// The mappings that go into a core file.
     pub core_filter: Option<u32>,
 }
 
-/// What a tracer could change of one thread.
+/// The state of one thread that a tracer could change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadState {
-    /// As the thread calls itself.
+    /// The name that the thread has given itself.
     pub name: String,
-    /// Who traces it; 0 for nobody.
+    /// The process that traces it; 0 for none.
     pub tracer: i32,
     /// The signals it blocks.
     pub blocked: u64,
@@ -41,10 +42,10 @@ pub struct ThreadState {
 // === impl ProcessState ===
 
 impl ProcessState {
-    /// Takes the picture.
+    /// Reads the state.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked at.
+    /// The process is gone or may not be read.
     pub fn of(pid: i32) -> Result<ProcessState> {
         let process = Process::new(pid).with_context(|| format!("no process {pid}"))?;
         let mut descriptors = BTreeMap::new();

@@ -1,4 +1,5 @@
 //! Real programs from Debian's source packages, and a Rust service, with a sled in every function.
+//! Nothing here starts them.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,22 +13,24 @@ use crate::cache::once;
 use crate::debian;
 use crate::tool::{Tool, output_of};
 
-/// In the compiler's name, so that they reach every bundled library too.
+/// Options for sleds. They go into the compiler's name, so that they reach every bundled library
+/// too.
 const SLEDS: &str = "-fxray-instrument -fxray-instruction-threshold=1";
 
-/// LLVM's runtime with all of its modes; by default one of them is not linked.
+/// Options for LLVM's runtime with all of its modes; by default one of them is not linked.
 const MODES: &str = "-fxray-modes=xray-basic,xray-fdr,xray-profiling";
 
-/// No runtime that would switch the sleds.
+/// Options against a runtime that would switch the sleds.
 const NO_RUNTIME: &str = "-fno-xray-link-deps";
 
-/// What switches those modes of LLVM's on that the environment alone does not.
+/// Code that switches on those modes of LLVM's runtime that the environment alone does not.
 const LLVM_MODE: &str = include_str!("../fixtures/llvmmode.cpp");
 
-/// How long a build may take, in seconds.
+/// The time limit of a build, in seconds.
 const LIMIT: &str = "1200";
 
-/// Where a Rust program is built by itself: with a target named, flags do not reach what runs while it is built.
+/// The target of a Rust program that is built by itself. With a target named, flags do not reach
+/// code that runs during the build.
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
 /// A real program.
@@ -40,7 +43,7 @@ pub enum Program {
     RedisLlvm,
     /// `sqlite3`, the shell, and `speedtest1`.
     Sqlite,
-    /// `nginx` with its standard modules but those that need libraries.
+    /// `nginx` with its standard modules, without those that need libraries.
     Nginx,
     /// `service`, of `integration/service`.
     Service,
@@ -49,16 +52,17 @@ pub enum Program {
 /// A program that was built.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// Where its programs lie.
+    /// The directory of its programs.
     pub dir: PathBuf,
-    /// Name and version, as Debian has it: "redis 7.0.15".
+    /// Name and version, in Debian's form: "redis 7.0.15".
     pub version: String,
 }
 
-/// Gets the program's source and builds it, unless that was done before.
+/// Fetches the program's source and builds it, unless that was done before.
 ///
 /// # Errors
-/// When the source cannot be had, a tool is missing (the error names the package), or a compiler complains.
+/// The source cannot be had, a tool is missing (the error names the package), or a compiler reports
+/// an error.
 pub fn build_program(program: Program) -> Result<Built> {
     let Some(package) = program.package() else {
         return service();
@@ -93,7 +97,8 @@ pub fn build_program(program: Program) -> Result<Built> {
     })
 }
 
-/// Built by cargo, as any service is; its dependencies have sleds, too, and the standard library has none.
+/// Builds the service by cargo, as any service is built. Its dependencies have sleds too, and the
+/// standard library has none.
 fn service() -> Result<Built> {
     const NAME: &str = "service";
     let root = workspace_dir();
@@ -108,7 +113,7 @@ fn service() -> Result<Built> {
             .with_context(|| format!("cannot read {}", path.display()))?
             .hash(&mut hasher);
     }
-    // Names the compiler's version.
+    // The output has the compiler's version.
     Tool::Rustc.run(["--version"])?.hash(&mut hasher);
     let target = target_dir()?.join("fixtures").join("service-target");
     let dir = once(NAME, hasher.finish(), |work| {
@@ -137,7 +142,7 @@ fn service() -> Result<Built> {
 // === impl Program ===
 
 impl Program {
-    /// Debian's name of the source package; none for what is ours.
+    /// Debian's name of the source package; none for a program of this project.
     const fn package(self) -> Option<&'static str> {
         match self {
             Self::Redis | Self::RedisLlvm => Some("redis"),
@@ -147,7 +152,7 @@ impl Program {
         }
     }
 
-    /// What is kept of the built tree.
+    /// The files of the built tree that are kept.
     const fn files(self) -> &'static [&'static str] {
         match self {
             Self::Redis | Self::RedisLlvm => &["src/redis-server", "src/redis-benchmark"],
@@ -157,7 +162,7 @@ impl Program {
         }
     }
 
-    /// Commands that build it in a copy of its source.
+    /// The commands that build it in a copy of its source.
     fn steps(self) -> Result<Vec<Vec<String>>> {
         let clang = Tool::Clang19.path()?.display().to_string();
         let make = Tool::Make.path()?.display().to_string();
@@ -190,7 +195,8 @@ impl Program {
             Self::RedisLlvm => {
                 let code = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/llvmmode.cpp");
                 let cxx = Tool::ClangXx19.path()?.display().to_string();
-                // Without sleds of its own, and not in `src`, where Redis' makefile removes what it takes for an earlier build's.
+                // Without sleds of its own, and not in `src`: there Redis' makefile would remove it
+                // as a file of an earlier build.
                 let mode = ["-c", "-O2", code, "-o", "llvmmode.o"];
                 vec![
                     step(&cxx, &mode),
@@ -232,7 +238,7 @@ impl Program {
                     &format!("--with-cc={clang}"),
                     &format!("--with-cc-opt=-O2 -Wno-error {SLEDS}"),
                     &format!("--with-ld-opt={plain}"),
-                    // They need libraries.
+                    // These modules need libraries.
                     "--without-http_rewrite_module",
                     "--without-http_gzip_module",
                     "--with-http_addition_module",
@@ -246,7 +252,7 @@ impl Program {
     }
 }
 
-/// More of SQLite than is in by default.
+/// Parts of SQLite that are not in by default.
 const SQLITE: &[&str] = &[
     "-DSQLITE_THREADSAFE=1",
     "-DSQLITE_ENABLE_FTS5",

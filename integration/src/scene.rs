@@ -1,4 +1,5 @@
-//! A directory of one test, a daemon in it, and `xrayctl` with or without that daemon.
+//! The scene of one test: a directory, a daemon in it, and `xrayctl` with or without that daemon.
+//! Target programs are in `target.rs`.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -20,11 +21,11 @@ use crate::{DEADLINE, ProcessState, SledKind, Target, sleds_of, text_differences
 /// A user who owns nothing of root's.
 pub const NOBODY: u32 = 65_534;
 
-/// A directory that every user may enter, and what runs in it.
+/// A directory that every user may enter, and the programs that run in it.
 #[derive(Debug)]
 pub struct Scene {
     dir: TempDir,
-    /// Copies of the programs that another user may run.
+    /// True if it has copies of the programs that another user may run.
     public: bool,
 }
 
@@ -36,7 +37,7 @@ pub struct Daemon {
     log: PathBuf,
 }
 
-/// How to call `xrayctl`.
+/// The way to call `xrayctl`.
 #[derive(Debug, Clone)]
 pub struct Cli {
     program: PathBuf,
@@ -47,7 +48,7 @@ pub struct Cli {
     through: Vec<OsString>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     /// The exit code; `None` after a signal.
@@ -79,8 +80,8 @@ impl Scene {
         Ok(Self { dir, public: false })
     }
 
-    /// The programs are copied into the directory, as other users may not be able to go where they
-    /// were built.
+    /// The same with copies of the programs in the directory. Other users may not be able to enter
+    /// the directory where they were built.
     pub fn public() -> Result<Self> {
         let mut scene = Self::new()?;
         scene.public = true;
@@ -105,7 +106,8 @@ impl Scene {
         self.daemon_by(command)
     }
 
-    /// The same by a command that is the daemon's or becomes it, but for what all tests have alike.
+    /// Starts a daemon by a command that is the daemon's or becomes it, and adds the arguments that
+    /// all tests have in common.
     pub fn daemon_by(&self, mut command: Command) -> Result<Daemon> {
         let socket = self.path("xrayd.sock");
         let log = self.path("xrayd.log");
@@ -158,7 +160,7 @@ impl Scene {
 // === impl Daemon ===
 
 impl Daemon {
-    /// Where it listens.
+    /// The socket on which it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -178,7 +180,7 @@ impl Daemon {
         send(self.child.id(), signal)
     }
 
-    /// Stops it until it gets a SIGCONT; comes back when it stands still.
+    /// Stops it until it gets a SIGCONT. Returns when it stands still.
     pub fn stand_still(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         stands_still(self.child.id())
@@ -190,7 +192,7 @@ impl Daemon {
             .with_context(|| self.log())
     }
 
-    /// As `kill -9`.
+    /// Kills it, as `kill -9` does.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -217,8 +219,8 @@ impl Cli {
         }
     }
 
-    /// The same, started by a program that becomes `xrayctl`: the last of these words is followed
-    /// by its path.
+    /// The same, started by a program that becomes `xrayctl`. The path of `xrayctl` follows the
+    /// last of these words.
     pub fn through(&self, words: impl IntoIterator<Item = OsString>) -> Self {
         Self {
             through: words.into_iter().collect(),
@@ -226,7 +228,7 @@ impl Cli {
         }
     }
 
-    /// The command, for a test that wants to do more with it. No daemon of this machine is found by
+    /// The command, for a test that changes it further. It finds no daemon of this machine by
     /// default, and paths are relative to the scene's directory.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut words = self.through.iter().cloned();
@@ -249,13 +251,13 @@ impl Cli {
             None => command.env_remove("XRAYD_SOCKET"),
         };
         if let Some(uid) = self.uid {
-            // Groups go as well: `uid` drops the supplementary ones if it is root who calls.
+            // Groups go as well: `uid` drops the supplementary ones if root calls it.
             command.uid(uid).gid(uid);
         }
         command
     }
 
-    /// Starts it and goes on.
+    /// Starts it, and does not wait for it.
     pub fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Running> {
         Running::start(self.command(args))
     }
@@ -265,7 +267,7 @@ impl Cli {
         self.start(args)?.wait()
     }
 
-    /// Runs it; it must succeed. Gives its standard output.
+    /// Runs it. It must succeed. Returns its standard output.
     pub fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
         let running = self.start(args)?;
         let shown = running.shown.clone();
@@ -309,12 +311,12 @@ impl Running {
         self.child.id().cast_signed()
     }
 
-    /// Where its standard output goes.
+    /// The file of its standard output.
     pub fn printing(&self) -> PathBuf {
         self.out.clone()
     }
 
-    /// What it has written to standard error so far.
+    /// Its standard error so far.
     pub fn said(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.err)?)
     }
@@ -324,13 +326,13 @@ impl Running {
         send(self.child.id(), signal)
     }
 
-    /// Stops it until it gets a SIGCONT; comes back when it stands still.
+    /// Stops it until it gets a SIGCONT. Returns when it stands still.
     pub fn stand_still(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         stands_still(self.child.id())
     }
 
-    /// Waits for a condition while it runs; that it ends first is an error.
+    /// Waits for a condition while it runs. It is an error if it ends first.
     pub fn until<T>(
         &mut self,
         what: &str,
@@ -348,7 +350,7 @@ impl Running {
         })
     }
 
-    /// How it has ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn has_ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -376,7 +378,7 @@ impl Drop for Running {
 // === impl Ran ===
 
 impl Ran {
-    /// It failed with this code and one line that has all of these parts.
+    /// Checks that it failed with this code and one line that has all of these parts.
     pub fn failed(&self, code: i32, parts: &[&str]) -> Result<()> {
         ensure!(self.code == Some(code), "not {code}: {self:?}");
         ensure!(
@@ -389,7 +391,7 @@ impl Ran {
         Ok(())
     }
 
-    /// The engine refused for this reason.
+    /// Checks that the engine refused for this reason.
     pub fn refused(&self, reason: &str) -> Result<()> {
         self.failed(
             4,
@@ -414,12 +416,12 @@ fn stands_still(pid: u32) -> Result<()> {
     })
 }
 
-/// How many sleds of its main program are on, seen from outside.
+/// The number of sleds of its main program that are on, seen from outside.
 pub fn sleds_on(target: &Target) -> Result<usize> {
     sleds_on_in(target.pid(), target.program())
 }
 
-/// The same of any process.
+/// The same for any process.
 pub fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
     // The bytes that switch.
     let switches: HashSet<u64> = sleds_of(program)?
@@ -439,12 +441,12 @@ pub fn sleds_on_in(pid: i32, program: &Path) -> Result<usize> {
     Ok(on)
 }
 
-/// Everything is on.
+/// Returns `Some` if all sleds are on.
 pub fn all_on(target: &Target) -> Result<Option<()>> {
     Ok((sleds_on(target)? == sleds_of(target.program())?.len()).then_some(()))
 }
 
-/// Every byte that a thread can execute is as in the file again.
+/// Checks that every byte that a thread can execute is as in the file again.
 pub fn ensure_as_compiled(target: &Target) -> Result<()> {
     let program = target.program();
     let sleds = sleds_of(program)?;
@@ -462,7 +464,7 @@ pub fn ensure_as_compiled(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Nothing of a tracer is in the process: no descriptor, no thread, no signal mask.
+/// Checks that a tracer has left nothing in the process: no descriptor, no thread, no signal mask.
 pub fn ensure_nothing_left(before: &ProcessState, pid: i32) -> Result<()> {
     let after = ProcessState::of(pid)?;
     ensure!(after.descriptors == before.descriptors, "{after:?}");

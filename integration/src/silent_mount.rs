@@ -1,7 +1,7 @@
-//! A file system whose server does not answer: one file, which can be opened and mapped, and never
-//! be read.
+//! A file system whose server does not answer. It has one file, which can be opened and mapped, and
+//! never be read.
 //!
-//! It speaks as much of FUSE as that takes:
+//! It speaks only the part of FUSE that this takes:
 //! <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/fuse.h>
 
 use std::fs::{File, OpenOptions};
@@ -29,7 +29,7 @@ const BATCH_FORGET: u32 = 42;
 
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
-/// Seconds for which the kernel believes names and attributes.
+/// Seconds for which the kernel keeps names and attributes.
 const VALID: u64 = 1000;
 const SIZE: u64 = 1 << 20;
 
@@ -43,10 +43,10 @@ pub struct SilentMount {
 // === impl SilentMount ===
 
 impl SilentMount {
-    /// `None` if none can be made here, which is told.
+    /// Makes the mount. `None` if none can be made here, which is reported.
     ///
     /// # Errors
-    /// None can be made here, under CI.
+    /// No mount can be made here, under CI.
     pub fn new(test: &str) -> Result<Option<SilentMount>> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         let device = match device {
@@ -80,7 +80,7 @@ impl SilentMount {
         self.dir.path().join("file")
     }
 
-    /// Whether a read waits.
+    /// True if a read waits.
     #[must_use]
     pub fn was_read(&self) -> bool {
         self.was_read.load(Ordering::SeqCst)
@@ -90,7 +90,7 @@ impl SilentMount {
 impl Drop for SilentMount {
     fn drop(&mut self) {
         let flags = MntFlags::MNT_FORCE | MntFlags::MNT_DETACH;
-        // MNT_FORCE ends what waits, and the server. A mount that stays is an empty directory
+        // MNT_FORCE ends waiting reads, and the server. A mount that stays is an empty directory
         // without it.
         let _ = umount2(self.dir.path(), flags);
     }

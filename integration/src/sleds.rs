@@ -1,5 +1,6 @@
-//! The instrumentation map of a file, read once more by a second, simpler reader: only 64-bit, little-endian, and
-//! section headers must be there. Tests use it to know what must be in a program before anybody looks at it.
+//! The instrumentation map of a file, read by a second, simpler reader. The file must be 64-bit and
+//! little-endian, and must have section headers. Tests derive from it the sleds that a program must
+//! have, before any tracer looks at it.
 
 use std::fs;
 use std::path::Path;
@@ -15,11 +16,11 @@ const ENTRY_SIZE: usize = 32;
 pub enum SledKind {
     /// The first instruction of a function.
     Entry,
-    /// In place of a `ret`.
+    /// A place of a `ret`.
     Exit,
-    /// Before the jump of a tail call.
+    /// The place before the jump of a tail call.
     TailExit,
-    /// An entry whose first argument is wanted.
+    /// An entry whose first argument is recorded.
     EntryArgument,
     /// `__xray_customevent`.
     CustomEvent,
@@ -28,7 +29,8 @@ pub enum SledKind {
 }
 
 impl SledKind {
-    /// Bytes of a sled, from its beginning, that no thread executes while it is off: those behind the jump or the return.
+    /// Bytes of a sled, from its beginning, that no thread executes while it is off: the bytes
+    /// behind the jump or the return.
     #[must_use]
     pub const fn dead(self) -> std::ops::Range<u64> {
         match self {
@@ -42,20 +44,20 @@ impl SledKind {
 /// One sled, by addresses as in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sled {
-    /// Where the sled begins.
+    /// The address of the sled.
     pub address: u64,
-    /// Where its function begins.
+    /// The address of its function.
     pub function: u64,
-    /// What it records.
+    /// The kind of the sled.
     pub kind: SledKind,
     /// The layout of its map entry: 0 and 1 absolute, 2 relative to itself.
     pub version: u8,
 }
 
-/// All sleds of the program or library `file`, in map order; empty when it has none.
+/// All sleds of the program or library `file`, in map order; empty if it has none.
 ///
 /// # Errors
-/// When the file cannot be read or is not what a compiler writes.
+/// The file cannot be read or is not as a compiler writes it.
 pub fn sleds_of(file: &Path) -> Result<Vec<Sled>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let elf = Elf::parse(&bytes).with_context(|| format!("cannot parse {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! A running target program, and the end of it.
+//! A running target program, until the end of it. The programs are in `fixture.rs`.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -15,10 +15,11 @@ use crate::build::build;
 use crate::fixture::Fixture;
 use crate::wait::{DEADLINE, wait_until};
 
-/// The oldest lines go first; no fixture says more than this between two questions.
+/// The most lines that are kept; the oldest go first. No fixture writes more than this between two
+/// questions.
 const KEPT_LINES: usize = 65_536;
 
-/// A target program that has said "ready". It is killed when the guard is dropped.
+/// A target program that has written "ready". It is killed when the guard is dropped.
 #[derive(Debug)]
 pub struct Target {
     child: Child,
@@ -28,8 +29,8 @@ pub struct Target {
     output: Arc<Output>,
 }
 
-/// What the program wrote to standard output and nobody has read yet; filled by a thread of its own, so that a
-/// talkative program never waits for its test.
+/// Standard output of the program that the test has not read yet. A thread of its own fills it, so
+/// that a talkative program never waits for its test.
 #[derive(Debug, Default)]
 struct Output {
     state: Mutex<OutputState>,
@@ -48,7 +49,7 @@ impl Target {
     /// Builds and starts `fixture` and waits for its "ready".
     ///
     /// # Errors
-    /// When it cannot be built, started, or is not ready within the deadline.
+    /// The fixture cannot be built or started, or is not ready within the deadline.
     pub fn spawn<I, A>(fixture: Fixture, arguments: I) -> Result<Target>
     where
         I: IntoIterator<Item = A>,
@@ -59,10 +60,11 @@ impl Target {
         Target::spawn_command(command)
     }
 
-    /// Starts any program that says "ready" as a fixture does, for example a stripped copy of one.
+    /// Starts any program that writes "ready" as a fixture does, for example a stripped copy of
+    /// one.
     ///
     /// # Errors
-    /// As [`Target::spawn`].
+    /// The same as for [`Target::spawn`].
     pub fn spawn_command(command: Command) -> Result<Target> {
         let mut target = Target::spawn_unready(command)?;
         target.line_with("ready", DEADLINE)?;
@@ -72,12 +74,12 @@ impl Target {
     /// Starts a program without waiting for anything, for example one that runs under another one.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The program cannot be started.
     pub fn spawn_unready(mut command: Command) -> Result<Target> {
         let program = PathBuf::from(command.get_program());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A copy that was written just now is busy for as long as a child, forked meanwhile by another test, has not
-        // closed the descriptor it was written by.
+        // A copy that was written just now may be busy. Another test may have forked a child
+        // meanwhile, which has not closed the descriptor it was written by.
         let started = wait_until(DEADLINE, "the program's file is closed", || {
             match command.spawn() {
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => Ok(None),
@@ -120,7 +122,7 @@ impl Target {
     /// Sends one line.
     ///
     /// # Errors
-    /// When the program has gone.
+    /// The program is gone.
     pub fn send(&mut self, line: &str) -> Result<()> {
         let stdin = self
             .stdin
@@ -135,7 +137,7 @@ impl Target {
     /// The next line.
     ///
     /// # Errors
-    /// When the program ends first, or the deadline passes.
+    /// The program ends first, or the deadline passes.
     pub fn line(&mut self, deadline: Duration) -> Result<String> {
         self.output
             .next(deadline)
@@ -145,7 +147,7 @@ impl Target {
     /// The next line that begins with `prefix`; lines before it are dropped.
     ///
     /// # Errors
-    /// When the program ends first, or the deadline passes.
+    /// The program ends first, or the deadline passes.
     pub fn line_with(&mut self, prefix: &str, deadline: Duration) -> Result<String> {
         let end = Instant::now() + deadline;
         loop {
@@ -160,7 +162,7 @@ impl Target {
         }
     }
 
-    /// Drops every line that is there already, so that the next one is a new one.
+    /// Drops all lines received so far, so that the next one is a new one.
     pub fn skip_lines(&mut self) {
         self.output
             .state
@@ -170,19 +172,19 @@ impl Target {
             .clear();
     }
 
-    /// Sends a line and gives the next line that begins with `prefix`.
+    /// Sends a line and returns the next line that begins with `prefix`.
     ///
     /// # Errors
-    /// As [`Target::send`] and [`Target::line_with`].
+    /// The same as for [`Target::send`] and [`Target::line_with`].
     pub fn ask(&mut self, line: &str, prefix: &str) -> Result<String> {
         self.send(line)?;
         self.line_with(prefix, DEADLINE)
     }
 
-    /// Fails when the program has ended, with how it ended.
+    /// Fails if the program has ended, with its exit status.
     ///
     /// # Errors
-    /// When it has ended.
+    /// The program has ended.
     pub fn still_running(&mut self) -> Result<()> {
         match self
             .child
@@ -202,7 +204,7 @@ impl Target {
     /// Waits until the program has ended by itself.
     ///
     /// # Errors
-    /// When it has not within the deadline.
+    /// The program has not ended within the deadline.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let program = self.program.display().to_string();
         wait_until(deadline, &format!("the end of {program}"), || {
@@ -213,7 +215,7 @@ impl Target {
     /// Ends the program as `kill -9` does and waits for it.
     ///
     /// # Errors
-    /// When it had ended in another way before.
+    /// The program had ended in another way before.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().context("cannot kill the target")?;
         let status = self.child.wait().context("cannot wait for the target")?;
@@ -226,7 +228,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // A program that has ended already is no failure here: the test said so if it mattered.
+        // A program that has ended already is no failure here. The test checks that where it
+        // matters.
         let _gone_already = self.child.kill();
         let _reaped_already = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Compares the code of a running process with the file it came from.
+//! Compares the code of a running process with the file it came from. It writes to neither.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -9,26 +9,27 @@ use goblin::elf::Elf;
 use goblin::elf::program_header::{PF_X, PT_LOAD};
 use procfs::process::{MMPermissions, MMapPath, Process};
 
-/// A run of bytes that are not what the file says.
+/// A run of bytes that differ from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextDifference {
-    /// Where in the process.
+    /// The address in the process.
     pub address: u64,
-    /// The same place by the file's own addresses, as in [`crate::Sled::address`].
+    /// The same place in the file's own addresses, as in [`crate::Sled::address`].
     pub file_address: u64,
     /// The file's bytes.
     pub expected: Vec<u8>,
-    /// The process's bytes, as many.
+    /// The process's bytes, the same number.
     pub found: Vec<u8>,
 }
 
 /// Every byte of `module`'s executable segments in process `pid` that differs from the file.
 ///
-/// `mapped_as` is the path in the process's map, `file` where its content is; they differ when the file has been moved
-/// away. A mapped path that has been deleted counts with and without the kernel's " (deleted)".
+/// `mapped_as` is the path in the process's map, `file` the path of its content. They differ if the
+/// file has been moved away. A mapped path that has been deleted counts with and without the
+/// kernel's " (deleted)".
 ///
 /// # Errors
-/// When the process or file cannot be read, or the process has no executable mapping of that path.
+/// The process or the file cannot be read, or the process has no executable mapping of that path.
 pub fn text_differences(pid: i32, mapped_as: &Path, file: &Path) -> Result<Vec<TextDifference>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let elf = Elf::parse(&bytes).with_context(|| format!("cannot parse {}", file.display()))?;

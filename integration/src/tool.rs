@@ -1,4 +1,5 @@
-//! External programs that tests need, each with the Debian 12 package that has it.
+//! External programs that tests need, each with its Debian 12 package. `cargo xtask test` installs
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -23,13 +24,14 @@ pub enum Tool {
     LlvmXray19,
     /// The linker of LLVM.
     Lld19,
-    /// A debugger that must be able to attach while we trace.
+    /// A debugger that must be able to attach while xrayd traces.
     Gdb,
-    /// A tracer that must be able to attach while we trace.
+    /// A tracer that must be able to attach while xrayd traces.
     Strace,
     /// The judge of unit files.
     SystemdAnalyze,
-    /// For a client in another language; the one of Debian, which sees its packages.
+    /// An interpreter for a client in another language. It is Debian's, which finds Debian's
+    /// packages.
     Python3,
     /// Removes symbols from a program.
     Strip,
@@ -45,13 +47,13 @@ pub enum Tool {
     DpkgSource,
     /// Makes one file of SQLite's many.
     Tclsh,
-    /// The browser that reports are looked at with.
+    /// The browser that opens reports.
     Chromium,
-    /// Moves its pointer and presses its keys.
+    /// The driver of the browser's pointer and keys.
     Chromedriver,
 }
 
-/// Something that is there when its package is: a program, or a library without one.
+/// A program, or a library without one, that is present if its package is installed.
 struct Need {
     package: &'static str,
     present: fn() -> bool,
@@ -159,7 +161,7 @@ const NEEDS: &[Need] = &[
         package: "python3-protobuf",
         present: || python_module_present("google/protobuf"),
     },
-    // A reader of metrics that is not ours.
+    // A reader of metrics from another project.
     Need {
         package: "python3-prometheus-client",
         present: || python_module_present("prometheus_client"),
@@ -208,10 +210,10 @@ impl Tool {
         }
     }
 
-    /// Where the program lies.
+    /// The path of the program.
     ///
     /// # Errors
-    /// When it is not installed: the error names the package.
+    /// The program is not installed. The error names the package.
     pub fn path(self) -> Result<PathBuf> {
         let (program, package) = self.names();
         find_program(program).with_context(|| {
@@ -224,17 +226,17 @@ impl Tool {
     /// A command line that begins with this program, in the plain C locale.
     ///
     /// # Errors
-    /// When it is not installed.
+    /// The program is not installed.
     pub fn command(self) -> Result<Command> {
         let mut command = Command::new(self.path()?);
         command.env("LC_ALL", "C");
         Ok(command)
     }
 
-    /// Runs the program to its end and gives what it wrote to standard output.
+    /// Runs the program to its end and returns its standard output.
     ///
-    /// # Errors
-    /// When it is not installed, cannot be started, or fails; what it wrote to standard error is in the message.
+    /// # Errors The program is not installed, cannot be started, or fails. The message has its
+    /// standard error.
     pub fn run<I, A>(self, arguments: I) -> Result<String>
     where
         I: IntoIterator<Item = A>,
@@ -258,7 +260,7 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Runs `command`; an error holds the whole command line and what it complained about.
+/// Runs `command`. An error has the whole command line and the standard error.
 pub(crate) fn output_of(command: &mut Command) -> Result<String> {
     let shown = format!("{command:?}");
     let Output {

@@ -1,4 +1,4 @@
-//! Who runs the tests.
+//! The rights of the user who runs the tests. Nothing here changes them.
 
 use std::fs::{self, File};
 
@@ -6,11 +6,11 @@ use anyhow::Result;
 
 use crate::not_run;
 
-/// True for root, who can be several users. For anybody else a test of several users cannot run: that is said aloud, and
-/// is an error under CI.
+/// True for root, who can act as several users. For other users a test of several users cannot run.
+/// That is reported, and is an error under CI.
 ///
 /// # Errors
-/// Not root, under CI.
+/// The user is not root, under CI.
 pub fn is_root_for(test: &str) -> Result<bool> {
     if nix::unistd::geteuid().is_root() {
         return Ok(true);
@@ -19,8 +19,8 @@ pub fn is_root_for(test: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// True if whoever runs the tests can open what a process has mapped. Only then can rings that are there already be used
-/// again; for anybody else new ones take their place.
+/// True if the user who runs the tests can open files that a process has mapped. Only then can the
+/// daemon use rings again that are there already. For other users new rings take their place.
 ///
 /// # Errors
 /// This process's own `map_files` cannot be listed.

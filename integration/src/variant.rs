@@ -1,4 +1,4 @@
-//! Copies of a fixture that are not as the compiler left them.
+//! Copies of a fixture that are not as the compiler left them. The fixture itself stays.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use crate::build::build;
 use crate::fixture::Fixture;
 use crate::tool::Tool;
 
-/// Copies `fixture` with the libraries beside it into `dir`; gives the program. Such a copy can be deleted or replaced
-/// while it runs.
+/// Copies `fixture` with the libraries beside it into `dir`, and returns the program's path. Such a
+/// copy can be deleted or replaced while it runs.
 ///
 /// # Errors
-/// When it cannot be built or copied.
+/// The fixture cannot be built or copied.
 pub fn copy_into(fixture: Fixture, dir: &Path) -> Result<PathBuf> {
     let program = build(fixture)?;
     let from = program
@@ -30,20 +30,20 @@ pub fn copy_into(fixture: Fixture, dir: &Path) -> Result<PathBuf> {
     Ok(dir.join(fixture.name()))
 }
 
-/// As [`copy_into`], but the program has neither symbols nor debug information.
+/// The same as [`copy_into`], without symbols and debug information.
 ///
 /// # Errors
-/// As [`copy_into`], or when `strip` is missing.
+/// The same as for [`copy_into`], and a missing `strip`.
 pub fn stripped_into(fixture: Fixture, dir: &Path) -> Result<PathBuf> {
     let program = copy_into(fixture, dir)?;
     Tool::Strip.run([program.as_os_str()])?;
     Ok(program)
 }
 
-/// As [`copy_into`], but the program has no section headers at all: what remains is what the kernel needs.
+/// The same as [`copy_into`], without any section header: only what the kernel needs remains.
 ///
 /// # Errors
-/// As [`copy_into`].
+/// The same as for [`copy_into`].
 pub fn sectionless_into(fixture: Fixture, dir: &Path) -> Result<PathBuf> {
     let program = copy_into(fixture, dir)?;
     let mut bytes =

@@ -1,18 +1,19 @@
-//! Waiting for a condition, never for luck.
+//! Waiting for a condition with a deadline, never for luck.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long a test waits for something that normally takes milliseconds. This ends a test that hangs,
-/// and decides nothing else: beside ten busy threads, thirty attaches of an unoptimized build take
-/// more than a minute.
+/// The longest wait of a test for something that normally takes milliseconds. It ends a test that
+/// hangs, and decides nothing else: beside ten busy threads, thirty attaches of an unoptimized
+/// build take more than a minute.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Asks `condition` until it gives a value; after `deadline` an error says `what` did not happen.
+/// Calls `condition` until it returns a value. After `deadline` an error names `what` did not
+/// happen.
 ///
 /// # Errors
-/// When the condition itself fails, or the deadline has passed.
+/// The condition itself fails, or the deadline has passed.
 pub fn wait_until<T>(
     deadline: Duration,
     what: &str,

@@ -1,7 +1,8 @@
-//! The collector's side of one ring: reads words in order, gives chunks back, counts what is missing.
+//! The collector's side of one ring: reads words in order, gives chunks back, counts missing
+//! events.
 //!
-//! The producer is a stranger: whatever the words and counters say, reading stays inside the ring, ends, and never
-//! panics.
+//! The producer is a stranger. Whatever it writes into words and counters, reading stays inside the
+//! ring, ends, and never panics.
 
 use crate::{
     layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, control},
@@ -12,37 +13,40 @@ use crate::{
 
 /// Words copied out of the ring at a time.
 const BATCH: usize = 256;
-/// No producer gets this far; a cursor beyond it is a stranger's.
+/// An upper bound of the cursor. No producer gets this far; a cursor beyond it is a stranger's.
 const MAX_CURSOR: u64 = 1 << 62;
-/// How many words ahead of a hole the consumer looks for one that proves it is one, beside those of the event that left it.
+/// Words ahead of a hole, beside those of the event that left it, in which the consumer looks for a
+/// written word that proves it a hole.
 const LOOK_AHEAD: u64 = 8;
-/// The same for a thread that is gone, in its last chunk: twice what handlers that interrupt each other can reserve (see
-/// [`GUARD_BYTES`]). The rest of the chunk is not looked at: threads may end by the thousand, and most of it was never
-/// touched.
+/// The same for a thread that is gone, in its last chunk: twice the words that handlers which
+/// interrupt each other can reserve (see [`GUARD_BYTES`]). The consumer does not look at the rest
+/// of the chunk: threads may end by the thousand, and most of it was never touched.
 const LAST_LOOK_AHEAD: u64 = 2 * GUARD_BYTES / 8;
-/// An event with a payload is far longer than others, and a ring that nobody writes to is looked at more than a thousand times a second: so
-/// far it is looked no more often than this, in milliseconds.
+/// The shortest time between two looks as far ahead as a payload goes, in milliseconds. An event
+/// with a payload is far longer than others, and the collector looks at an idle ring more than a
+/// thousand times a second.
 const FAR_LOOK_EVERY_MS: u64 = 100;
-/// Words of the longest event of a call: the values of six registers, with what is around every payload.
+/// Words of the longest event of a call: the values of six registers, with the words that surround
+/// every payload.
 const EVENT_WORDS: u64 = PAYLOAD_WORDS + (6 * 8u64).div_ceil(PAYLOAD_BYTES as u64);
 
-/// What comes out of a ring.
+/// One item of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     /// A call event.
     Call {
         /// Low 32 bits of the return address into the sled.
         site: u32,
-        /// The counter.
+        /// The counter at the event.
         ticks: u64,
-        /// Where the stack stands: the address of the function's return address, to 8 bytes.
+        /// The place on the stack: the address of the function's return address, to 8 bytes.
         sp: u64,
         /// First argument, where the sled records it.
         argument: Option<u64>,
     },
     /// An event with a payload.
     Data(Box<Data>),
-    /// So many events are missing here; where they left a hole, at least so many.
+    /// This many events are missing here. Where they left a hole, at least this many.
     Lost(u64),
 }
 
@@ -51,20 +55,20 @@ pub enum Item {
 pub struct Data {
     /// Low 32 bits of the return address into the sled.
     pub site: u32,
-    /// The counter.
+    /// The counter at the event.
     pub ticks: u64,
-    /// Where the stack stands, to 8 bytes.
+    /// The place on the stack, to 8 bytes.
     pub sp: u64,
-    /// The payload's type; anything where the sled has none.
+    /// The payload's type; without meaning where the sled has none.
     pub kind: u32,
-    /// How many bytes the program said there are.
+    /// The size of the payload in the program, in bytes.
     pub size: u32,
-    /// Those that were recorded: `size` or fewer.
+    /// The recorded bytes: `size` or fewer.
     pub bytes: Vec<u8>,
 }
 
-/// Takes what comes out of a ring, as any `FnMut(Item)` does. A type of its own can have [`Sink::take`] made part of the loop over a ring's words, which
-/// of a closure nobody can demand.
+/// Takes the items of a ring; any `FnMut(Item)` is one. A type of its own can have [`Sink::take`]
+/// inlined into the loop over a ring's words. A closure cannot demand that.
 pub trait Sink {
     /// Takes the next item.
     fn take(&mut self, item: Item);
@@ -77,23 +81,25 @@ impl<F: FnMut(Item)> Sink for F {
     }
 }
 
-/// Whether the thread that writes the ring can still write.
+/// The state of the thread that writes the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Producer {
     /// It may come back to a word that it reserved.
     Alive,
-    /// It is gone; what is not written will never be.
+    /// It is gone, and reserved words stay unwritten.
     Gone,
 }
 
-/// What one call of [`Consumer::drain`] did.
+/// The result of one call of [`Consumer::drain`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Words read.
     pub words: u64,
-    /// True if the ring was read to its end (nothing more to read now, or waiting at a hole).
+    /// True if the ring was read to its end: there is nothing more to read now, or a hole to wait
+    /// at.
     pub at_end: bool,
-    /// True if the ring ends in a word that was reserved and is not written, with written words behind it.
+    /// True if reading ended at a word that is reserved and not written, with written words behind
+    /// it.
     pub at_hole: bool,
 }
 
@@ -102,30 +108,33 @@ pub struct Drained {
 pub struct Consumer {
     geometry: Geometry,
     index: u32,
-    /// Bytes consumed since the ring was claimed; its place in the ring is this modulo the ring's size.
+    /// Bytes consumed since the ring was claimed. The place in the ring is this modulo the ring's
+    /// size.
     cursor: u64,
-    /// The moment of the last sync word and the place of the last stack word; `None` until there was one.
+    /// The moment of the last sync word and the place of the last stack word; `None` before the
+    /// first one.
     since: Option<u64>,
     base: Option<u64>,
-    /// `argument` or `payload` may be there: so that one look tells.
+    /// True if `argument` or `payload` may be there, so that one look is enough.
     pending: bool,
-    /// Halves of an argument waiting for their call word.
+    /// Halves of an argument that wait for their call word.
     argument: (Option<u32>, Option<u32>),
-    /// A payload waiting for its call word. Begun by a size word, taken by the call, dropped at a hole.
+    /// A payload that waits for its call word. A size word begins it, the call takes it, a hole
+    /// drops it.
     payload: Option<Payload>,
     /// Words of the longest event that the producer writes.
     longest: u64,
-    /// Losses told ahead of the gap word that will count them.
+    /// Losses reported ahead of the gap word that will count them.
     ahead: u64,
     /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
     told: u64,
-    /// When the consumer first stood at the hole where it stands now, in the caller's milliseconds.
+    /// The time when the consumer first stood at its present hole, in the caller's milliseconds.
     hole_since: Option<u64>,
-    /// When it last looked as far as a payload goes, likewise.
+    /// The time when it last looked as far as a payload goes, likewise.
     looked_far: Option<u64>,
 }
 
-/// What was read of a payload so far.
+/// The part of a payload that was read so far.
 #[derive(Debug, Clone)]
 struct Payload {
     size: u32,
@@ -136,29 +145,31 @@ struct Payload {
 /// Words that were reserved and never written.
 #[derive(Debug, Clone, Copy)]
 struct Hole {
-    /// Up to the next written word, or to the chunk's end.
+    /// Bytes up to the next written word, or to the chunk's end.
     bytes: u64,
-    /// The fewest that can have left it. The words of a guard, and of a chunk that was begun and left, belong to one, as do those that
-    /// a payload under way has still to come; elsewhere none has more than `Consumer::longest`.
+    /// The fewest events that can have left it. The words of a guard belong to one event, and so do
+    /// those of a chunk that was begun and left, and those that a payload under way still lacks.
+    /// Elsewhere no event has more than `Consumer::longest` words.
     events: u64,
 }
 
 // === impl Consumer ===
 
 impl Consumer {
-    /// How long a hole is waited for when later words have been written, in milliseconds.
+    /// The wait at a hole behind which words have been written, in milliseconds.
     pub const HOLE_PATIENCE_MS: u64 = 1000;
 
-    /// Reads the ring `index` from where the last collector left it.
+    /// Reads the ring `index` from the place where the last collector left it.
     ///
     /// # Panics
-    /// If `index` is not below the geometry's slots: the caller's mistake.
+    /// If `index` is not below the geometry's slots, which is a mistake of the caller.
     pub fn resume<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
         assert!(index < geometry.slots(), "ring index within the geometry");
         let line = geometry.control_offset(index);
         let released = memory.load(line + control::RELEASED) & !control::TAKING;
         let saved = memory.load(line + control::CURSOR);
-        // The saved cursor lies in the first chunk that was not given back, or at its end. Anything else is not ours.
+        // The saved cursor lies in the first chunk that was not given back, or at its end. Any
+        // other value is not a collector's.
         let first = released.checked_mul(geometry.chunk_bytes());
         let cursor = match first {
             Some(first) if first < MAX_CURSOR => {
@@ -187,12 +198,12 @@ impl Consumer {
             hole_since: None,
             looked_far: None,
         };
-        // Whoever was here died while giving that chunk back.
+        // The last collector died while it gave that chunk back.
         if at_end {
             consumer.give_back(memory);
         }
-        // What was read of this chunk stands there still, unless the memory was given back (see `leave_view`): read it again for what
-        // it says of the words to come.
+        // The words of this chunk that were read are still there, unless the memory was given back
+        // (see `leave_view`). They are read again for the state that the words to come depend on.
         for at in (cursor - cursor % geometry.chunk_bytes()..cursor).step_by(8) {
             match Word::decode(memory.load(consumer.place(at))) {
                 Word::Empty => consumer.drop_pending(),
@@ -204,19 +215,19 @@ impl Consumer {
         consumer
     }
 
-    /// As [`Consumer::expect_payloads`], from the start.
+    /// The same as [`Consumer::expect_payloads`], from the start.
     #[must_use]
     pub fn with_payloads(mut self) -> Self {
         self.expect_payloads();
         self
     }
 
-    /// From now on events may have payloads: a hole can be as long as the longest of them.
+    /// Expects payloads from now on: a hole can be as long as the longest of them.
     pub fn expect_payloads(&mut self) {
         self.longest = self.geometry.longest_event();
     }
 
-    /// Which ring this is.
+    /// The index of the ring.
     pub const fn index(&self) -> u32 {
         self.index
     }
@@ -226,7 +237,8 @@ impl Consumer {
         self.cursor
     }
 
-    /// Bytes between what was consumed and the end of the last chunk begun: an upper bound of what waits.
+    /// Bytes between the cursor and the end of the last chunk begun: an upper bound of the unread
+    /// bytes.
     pub fn backlog<M: SharedMemory>(&self, memory: &M) -> u64 {
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
         started
@@ -235,8 +247,8 @@ impl Consumer {
             .min(self.geometry.ring_bytes())
     }
 
-    /// Reads until the ring is empty or `max_words` words were read or skipped, and gives back the chunks that were read to
-    /// their end. `now_ms` is any clock that does not go backwards.
+    /// Reads until the ring is empty, or until `max_words` words were read or skipped. Gives back
+    /// the chunks that were read to their end. `now_ms` is any clock that does not go backwards.
     pub fn drain<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -252,7 +264,8 @@ impl Consumer {
         while self.cursor < end {
             let in_chunk = self.geometry.chunk_bytes() - self.cursor % self.geometry.chunk_bytes();
             let wanted = usize::try_from(in_chunk / 8).unwrap_or(BATCH).min(BATCH);
-            // Pairs with the producer's store of a word's low half, which comes after the rest of the word.
+            // Pairs with the producer's store of a word's low half, which comes after the rest of
+            // the word.
             let got = memory.load_words(self.place(self.cursor), &mut batch[..wanted]);
             for &raw in &batch[..got] {
                 self.step(Word::decode(raw), &mut sink);
@@ -291,18 +304,21 @@ impl Consumer {
         done
     }
 
-    /// Tells the losses that no gap word has told so far: at the end of a thread or of a session. A gap word that comes
-    /// later does not tell them again, also not to the collector after this one.
+    /// Reports the losses that no gap word has reported so far, at the end of a thread or of a
+    /// session. A gap word that comes later does not report them again, neither to this collector
+    /// nor to the next one.
     pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl Sink) {
         let untold = self.untold_losses(memory);
         self.tell(memory, untold, sink);
     }
 
-    /// The same of a thread that goes on, unless there is something left to read: losses may stand behind that, and are told
-    /// where they belong by the gap word. Says whether there was nothing left.
+    /// The same for a thread that goes on, and only if nothing is left to read. Otherwise the
+    /// losses may stand behind unread events, and the gap word reports them in their place. Returns
+    /// true if nothing was left.
     pub fn tell_quiet_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl Sink) -> bool {
         let untold = self.untold_losses(memory);
-        // What was recorded before them can be seen by now; it is looked for as far as after a thread's end.
+        // Events recorded before the losses are visible by now. The look for them goes as far as
+        // after a thread's end.
         let all_read = memory.load_words(self.place(self.cursor), &mut [0]) == 0
             && self.hole(memory, Producer::Gone, 0).is_none();
         if all_read {
@@ -320,15 +336,16 @@ impl Consumer {
         }
     }
 
-    /// Losses that the producer has counted and no [`Item::Lost`] has told so far.
+    /// Losses that the producer has counted and no [`Item::Lost`] has reported so far.
     pub fn untold_losses<M: SharedMemory>(&self, memory: &M) -> u64 {
         memory
             .load(self.geometry.control_offset(self.index) + control::LOST)
             .saturating_sub(self.told)
     }
 
-    /// After the ring's memory was given back: leaves the view for the collector that comes after this one where it
-    /// looks for it, at the begin of the chunk under way. That chunk was read up to the cursor.
+    /// Leaves the view for the next collector, after the ring's memory was given back. It writes
+    /// the view where that collector looks for it, at the start of the chunk under way. That chunk
+    /// was read up to the cursor.
     pub fn leave_view<M: SharedMemory>(&self, memory: &M) {
         let (Some(since), Some(base)) = (self.since, self.base) else {
             return;
@@ -340,7 +357,7 @@ impl Consumer {
         }
     }
 
-    /// Writes down where the collector that comes after this one goes on.
+    /// Saves the place where the next collector goes on.
     fn save<M: SharedMemory>(&self, memory: &M) {
         let line = self.geometry.control_offset(self.index);
         memory.store(line + control::AHEAD, self.ahead);
@@ -413,7 +430,7 @@ impl Consumer {
         }
     }
 
-    /// A call word has come, and what waited for it goes with it.
+    /// Completes a call whose word has come with the argument or the payload that waited for it.
     #[inline(never)]
     fn take_pending(&mut self, (site, ticks, sp): (u32, u64, u64), sink: &mut impl Sink) {
         let (argument, payload) = (self.argument, self.payload.take());
@@ -436,26 +453,26 @@ impl Consumer {
         });
     }
 
-    /// What waits for a call word that will not come.
+    /// Drops an argument and a payload whose call word will not come.
     fn drop_pending(&mut self) {
         self.pending = false;
         self.argument = (None, None);
         self.payload = None;
     }
 
-    /// Moves on by `bytes`, which do not cross a chunk's end, and gives the chunk back if that is its end.
+    /// Moves on by `bytes`, which do not cross a chunk's end. At that end it gives the chunk back.
     fn advance<M: SharedMemory>(&mut self, memory: &M, bytes: u64) {
         let chunk = self.geometry.chunk_bytes();
         self.cursor += bytes;
         if bytes > 0 && self.cursor.is_multiple_of(chunk) {
-            // First: else the collector after one that dies in the middle would take what is
-            // emptied for words that are still to come, and wait for them.
+            // The save is first. Otherwise, if this collector dies in the middle, the next one
+            // would take emptied words for words still to come, and wait for them.
             self.save(memory);
             self.give_back(memory);
         }
     }
 
-    /// Gives the chunk back that was read to its end.
+    /// Gives back the chunk that was read to its end.
     fn give_back<M: SharedMemory>(&self, memory: &M) {
         let chunk = self.geometry.chunk_bytes();
         let released = self.cursor / chunk;
@@ -466,7 +483,7 @@ impl Consumer {
         memory.store(line + control::RELEASED, released);
     }
 
-    /// Standing at an empty word: the hole if it is one, `None` if it is the end.
+    /// The hole at the empty word under the cursor; `None` if the ring ends there.
     fn hole<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -476,7 +493,7 @@ impl Consumer {
         let chunk = self.geometry.chunk_bytes();
         let rest = chunk - self.cursor % chunk;
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
-        // Nobody writes to a chunk that was not begun, but for a child that was forked when its turn was last.
+        // Only a child that was forked in a chunk's previous turn writes to it before its start.
         let begun = started.checked_sub(self.cursor / chunk)?;
         if begun == 0 {
             return None;
@@ -488,7 +505,7 @@ impl Consumer {
             _ if later_chunk => rest,
             Producer::Gone => rest.min((LAST_LOOK_AHEAD + self.longest) * 8),
             Producer::Alive => {
-                // Where the size is missing as well, the hole can be as long as any event.
+                // Without the size word the hole can be as long as any event.
                 let far = LOOK_AHEAD + to_come.unwrap_or(self.longest);
                 let near = LOOK_AHEAD + EVENT_WORDS;
                 let recently = |at| now_ms.saturating_sub(at) < FAR_LOOK_EVERY_MS;
@@ -538,7 +555,7 @@ impl Payload {
         }
     }
 
-    /// Words that are still to come at most, the call among them.
+    /// The most words that are still to come, the call among them.
     fn to_come(&self, limit: u64) -> u64 {
         let words = u64::from(self.size)
             .min(limit)
@@ -548,7 +565,7 @@ impl Payload {
     }
 
     fn end(mut self, (site, ticks, sp): (u32, u64, u64), limit: u64) -> Data {
-        // What the last word has behind the end is no part of it.
+        // The bytes of the last word behind the end are no part of it.
         let most = u64::from(self.size).min(limit);
         self.bytes
             .truncate(usize::try_from(most).unwrap_or(usize::MAX));

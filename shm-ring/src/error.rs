@@ -1,17 +1,17 @@
-//! What can be wrong with a ring's sizes.
+//! Errors about the sizes of a ring.
 
 /// A size that no ring can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// Not a power of two, or out of range.
+    /// The bytes of one ring: not a power of two, or out of range.
     #[error(
         "a ring of {0} bytes: it must be a power of two from 65536 (64KiB) to 1073741824 (1GiB)"
     )]
     RingBytes(u64),
-    /// None, or too many.
+    /// The number of threads: zero, or too many.
     #[error("rings for {0} threads: it must be 1 to 65536")]
     Threads(u32),
-    /// All rings together.
+    /// The bytes of all rings together.
     #[error("the rings would take {0} bytes of address space; 4398046511104 (4TiB) is the most")]
     Total(u64),
 }

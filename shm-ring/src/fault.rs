@@ -1,26 +1,26 @@
-//! The last line against memory that is taken away: a fault in a mapping of another process's file
-//! does not end this process.
+//! The last defence against memory that is taken away: a fault in a mapping of another process's
+//! file does not end this process.
 //!
-//! Reading or writing a page of a shared file that cannot be had raises SIGBUS in the thread that
-//! does it: the file was cut, or the system has no memory or no space for a page of it. The handler
-//! here looks the address up among the mappings that are registered. If it is in one of them, the
-//! handler marks that mapping as broken and puts a page of zeroes in place of the missing one; the
-//! access is repeated and succeeds. Every other SIGBUS is handed to what was there before.
+//! An access to a page of a shared file raises SIGBUS in its thread if the page cannot be had: the
+//! file was cut, or the system has no memory or no space for the page. The handler here looks the
+//! address up among the registered mappings. If it is in one of them, the handler marks that
+//! mapping as broken and puts a page of zeroes in place of the missing one. The access is repeated
+//! and succeeds. The handler passes every other SIGBUS on to the previous action.
 //!
 //! ```text
 //!   access ─► SIGBUS ─► registered? ── yes ─► mark, zero page there ─► the access again
-//!                            └──────── no ──► previous action ───────► the access again: it ends the process
+//!                            └──────── no ──► previous action ───────► again; ends the process
 //! ```
 //!
 //! # Safety model
 //!
 //! The handler runs in the thread that faults, in the middle of anything. It uses atomics, `mmap`,
 //! `sigaction` and `raise` only: it allocates nothing, takes no lock and cannot panic. It replaces
-//! pages of registered mappings alone. These are accessed as atomic words through raw pointers
-//! ([`crate::Mapping`]), and their words may change at any time, since another process writes them:
-//! that they read as zero from now on is a change like any other. The page is there at each moment,
-//! with the same permissions, so no pointer becomes invalid. `mmap` over a page is one step for all
-//! threads.
+//! pages of registered mappings alone. This process accesses these as atomic words through raw
+//! pointers ([`crate::Mapping`]), and their words may change at any time, since another process
+//! writes them: that they read as zero from now on is a change like any other. The page is there at
+//! each moment, with the same permissions, so no pointer becomes invalid. `mmap` over a page is one
+//! step for all threads.
 
 use std::{
     ffi::c_void,
@@ -33,11 +33,10 @@ use std::{
 
 use nix::libc;
 
-/// Mappings that can be registered at the same time.
+/// The most mappings that can be registered at the same time.
 const MOST: usize = 4096;
 const PAGE: usize = 4096;
-/// The states of an entry, in the low bits of its word; above them stands how often the entry was
-/// used.
+/// The states of an entry, in the low bits of its word. Above them stands the number of its uses.
 const STATE: u64 = 3;
 const FREE: u64 = 0;
 const CHANGING: u64 = 1;
@@ -46,11 +45,11 @@ const GENERATION: u64 = 4;
 
 /// A registered range of addresses.
 struct Entry {
-    /// Generation and state. By the owner; read by the handler before and after the range.
+    /// Generation and state. Written by the owner. The handler reads it before and after the range.
     state: AtomicU64,
     start: AtomicUsize,
     end: AtomicUsize,
-    /// A page of it could not be had. By the handler; cleared when the entry is taken.
+    /// True if a page of the range could not be had. The handler sets it; the next owner clears it.
     broken: AtomicBool,
 }
 
@@ -63,7 +62,7 @@ static ENTRIES: [Entry; MOST] = [const {
     }
 }; MOST];
 
-/// What a SIGBUS did before. Set before the handler is in place.
+/// The action of SIGBUS before. Set before the handler is in place.
 static PREVIOUS: OnceLock<Previous> = OnceLock::new();
 
 /// Plain data for the kernel.
@@ -113,8 +112,8 @@ impl Guard {
         Err(io::Error::other(message))
     }
 
-    /// True once a page could not be had: what is read has been zero since, and what is written
-    /// goes nowhere.
+    /// True once a page could not be had. From then on reads return zero, and writes have no
+    /// effect.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.entry.broken.load(Ordering::Relaxed)
@@ -141,7 +140,7 @@ impl std::fmt::Debug for Entry {
 /// Puts the handler in place, once for the process. It stays.
 ///
 /// # Errors
-/// What `sigaction` says.
+/// The error of `sigaction`.
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
@@ -158,15 +157,15 @@ pub(crate) fn install() -> io::Result<()> {
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// Sets what SIGBUS does, or leaves it, and returns what it did.
+/// Sets the action of SIGBUS, or leaves it for `None`, and returns the previous action.
 fn change_action(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     // SAFETY: the structure consists of integers, a signal set of integers and an optional function
     // pointer: all zeroes are a value of it.
     let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
     let new = action.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `new` is null or points to a borrowed structure, `previous` is a live local: the call
-    // reads the one and writes the other. A handler that is set by it is `on_bus_error`, which has
-    // the signature that SA_SIGINFO asks for, or what was in place before.
+    // reads the one and writes the other. The handler that it sets is `on_bus_error`, which has the
+    // signature that SA_SIGINFO asks for, or the previous one.
     let result = unsafe { libc::sigaction(libc::SIGBUS, new, &raw mut previous) };
     match result {
         0 => Ok(previous),
@@ -190,27 +189,27 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
     pass_on(signal, code);
 }
 
-/// Marks the range that holds `address`, and puts zeroes there. False if it is in none, or that
-/// failed.
+/// Marks the range that holds `address`, and puts zeroes there. False if no range holds it, or if
+/// that failed.
 fn mend(address: usize) -> bool {
     let Some(entry) = ENTRIES.iter().find(|entry| entry.holds(address)) else {
         return false;
     };
-    // First: what is read from then on is known to be zeroes of ours.
+    // The mark is first: a reader of the zeroes then finds that they are ours.
     entry.broken.store(true, Ordering::Release);
     let page = (address & !(PAGE - 1)) as *mut c_void;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the page lies in a registered range. That is a mapping that a `Mapping` owns, and
-    // which is not unmapped while the thread that faults accesses it; nothing but atomic words is
-    // accessed there, see the safety model.
+    // which is not unmapped while the thread that faults accesses it. This process accesses nothing
+    // but atomic words there, see the safety model.
     let at = unsafe { libc::mmap(page, PAGE, protection, flags, -1, 0) };
     at == page
 }
 
 impl Entry {
     /// True if the address is in the range. The range cannot change while a thread accesses an
-    /// address in it, so that a change that is seen here is that of another range.
+    /// address in it, so a change that is seen here belongs to another range.
     fn holds(&self, address: usize) -> bool {
         let before = self.state.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
@@ -222,8 +221,8 @@ impl Entry {
     }
 }
 
-/// Hands a SIGBUS to what was there before: it comes again for it, from the same access or sent
-/// anew.
+/// Passes a SIGBUS on to the previous action: restores it, so that the signal comes again, from the
+/// same access or sent anew.
 fn pass_on(signal: i32, code: i32) {
     let previous = PREVIOUS.get().map(|previous| &previous.0);
     let is_of_access = matches!(
@@ -262,7 +261,7 @@ mod tests {
     /// Set for a copy of this program that is to end by SIGBUS.
     const ROLE: &str = "SHM_RING_FAULT_ROLE";
 
-    /// Not a test by itself: the body of the processes of the next one.
+    /// The body of the processes of the next test; no test by itself.
     #[test]
     fn ends_when_asked() {
         let Ok(role) = std::env::var(ROLE) else {
@@ -278,12 +277,12 @@ mod tests {
         if role == "access" {
             // SAFETY: the address is within the mapping.
             let second = unsafe { other.as_ptr().add(PAGE) };
-            // SAFETY: it is aligned and mapped; the file is too short, so that the access raises
-            // SIGBUS, which is what is tested.
+            // SAFETY: it is aligned and mapped. The file is too short, so that the access raises
+            // SIGBUS, which the test expects.
             let byte = unsafe { second.read_volatile() };
             unreachable!("read {byte}");
         }
-        // The standard library's handler takes the first one for an access that comes again.
+        // The standard library's handler takes the first signal for an access that comes again.
         for _ in 0..3 {
             nix::sys::signal::raise(nix::sys::signal::SIGBUS).unwrap();
         }

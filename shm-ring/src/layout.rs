@@ -1,31 +1,33 @@
-//! Where everything lies in the memory that xrayd puts into a target: pure arithmetic, no memory access.
+//! The layout of the memory that xrayd puts into a target: pure arithmetic, no memory access.
 //!
 //! Two mappings carry data. The *table* is private to the target (and wiped in forked children):
 //!
 //! ```text
-//! +0                  header page: what [`table`] says, else zero
+//! +0                  header page: the fields of [`table`], else zero
 //! +4096               slot 0 (64 bytes) | slot 1 | …
-//! +inside_offset(0)   names of sites, open addressing: one list | the other
+//! +inside_offset(0)   names of sites, open addressing: list 0 | list 1
 //! ```
 //!
 //! The *rings* are shared with the collector:
 //!
 //! ```text
-//! +0                 header page: what [`rings`] says, else zero
+//! +0                 header page: the fields of [`rings`], else zero
 //! +4096              control line 0 (64 bytes) | control line 1 | …
 //! +bucket_offset(0)  bucket 0 (32 bytes) | bucket 1 | …
-//! +filter_offset(0)  filter page 0 (4 KiB) | filter page 1 | …       what is open in a thread whose calls are filtered
+//! +filter_offset(0)  filter page 0 (4 KiB) | filter page 1 | …   open calls of a filtered thread
 //! +names_offset      the names of counted sites, open addressing
 //! +counts_offset(0)  counts 0 | counts 1 | …     each `counts_bytes`, a u64 for each name
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
 //! ```
 //!
-//! Slot, control line, filter page, counts and ring of the same index belong together. Buckets are for threads without a slot: each counts what one of them loses. Every field is 8 bytes wide but for the
-//! first two of a slot.
+//! The slot, the control line, the filter page, the counts and the ring of the same index belong
+//! together. Buckets are for threads without a slot: each bucket counts the losses of one of them.
+//! Every field is 8 bytes wide, but for the first two of a slot.
 //!
-//! The first [`GUARD_BYTES`] of a chunk are written by the slow path alone. A context that reserves a word past the end
-//! of its chunk gets an address there, and so knows from the address itself that the reservation is none, also when
-//! a signal handler has moved the thread to another chunk in between.
+//! Only the slow path writes the first [`GUARD_BYTES`] of a chunk. A context that reserves a word
+//! past the end of its chunk gets an address there. So the address itself shows the context that it
+//! has reserved nothing, also when a signal handler has moved the thread to another chunk in
+//! between.
 
 use crate::{error::GeometryError, word::PAYLOAD_BYTES};
 
@@ -39,192 +41,210 @@ pub const LINE_SHIFT: u32 = 6;
 pub const BUCKET_BYTES: u64 = 32;
 /// log2 of [`BUCKET_BYTES`].
 pub const BUCKET_SHIFT: u32 = 5;
-/// How many slots a thread looks at before it gives up and counts its event as lost, and then how many buckets.
+/// Slots that a thread looks at before it counts its event as lost. It then looks at as many
+/// buckets for one to count it in.
 pub const PROBES: u32 = 64;
-/// Most words that the slow path writes at once beside those with bytes of a payload: sync, stack, gap, size and type or the two halves of
-/// an argument, call.
+/// The most words that the slow path writes at once, beside those with bytes of a payload: sync,
+/// stack, gap, size and type or the two halves of an argument, call.
 pub const SLOW_WORDS: u64 = 6;
-/// The beginning of a chunk that the hot path never writes: a power of two. It bounds how many signal handlers can
-/// interrupt each other between reserving a word past the chunk's end and the slow path's next step: 21 with
-/// three-word events, 64 with others.
+/// The beginning of a chunk, which the hot path never writes; a power of two. It bounds the number
+/// of signal handlers that can interrupt each other between the reservation of a word past the
+/// chunk's end and the slow path's next step: 21 with three-word events, 64 with others.
 pub const GUARD_BYTES: u64 = 512;
 /// Words of an event with a payload beside those with its bytes: size, type, call.
 pub const PAYLOAD_WORDS: u64 = 3;
-/// Most bytes of a payload that any ring holds.
+/// The most bytes of a payload that any ring holds.
 pub const MAX_PAYLOAD_BYTES: u64 = 4096;
 
-/// Entries of a list of sites: a power of two, of which at most half are used.
+/// Entries of a list of sites; a power of two. At most half of them are used.
 pub const INSIDE_NAMES: u64 = 1 << 13;
-/// Names of sites that are neighbours stand next to each other in such a list, and in that of counted sites: the first place is the name without this many bits.
+/// The low bits that the place of a name leaves out, in such a list and in that of counted sites.
+/// So the names of neighbouring sites stand next to each other.
 pub const NAME_SHIFT: u32 = 4;
 
 /// Offsets in the table's header page.
 pub mod table {
     /// u64: not 0 while trampolines may record. A forked child reads 0.
     pub const LIVE: u64 = 0;
-    /// u64: names the process that the mapping was made in; never 0. A forked child reads 0: what else of
-    /// xrayd's it finds is its parent's. A vforked one, which runs in its parent's memory, reads its parent's name.
+    /// u64: names the process in which the mapping was made; never 0. A forked child reads 0:
+    /// everything else of xrayd's that it finds is its parent's. A vforked child runs in its
+    /// parent's memory and reads its parent's name.
     pub const MINE: u64 = 8;
-    /// u64: calls that are over in fewer ticks are left out; 0: none are.
+    /// u64: the program leaves out calls that end in fewer ticks; 0 for none.
     pub const MIN_TICKS: u64 = 16;
-    /// u32: calls further in are left out; the outermost have depth 1. Never 0 while calls are filtered.
+    /// u32: the program leaves out calls further in; the outermost calls have depth 1. Never 0
+    /// while calls are filtered.
     pub const MAX_DEPTH: u64 = 24;
-    /// u32: of so many call trees of a thread the first is recorded; 0 and 1: each.
+    /// u32: the program records the first of this many call trees of a thread; 0 and 1 for all.
     pub const ONE_IN: u64 = 28;
-    /// Six u64: which tracer uses this memory; zero for none. By tracers alone. A forked child
-    /// reads 0.
+    /// Six u64: the tracer that uses this memory; zero for none. Only tracers write it. A forked
+    /// child reads 0.
     pub const TRACER: u64 = 64;
-    /// u64: changed by that tracer while it lives.
+    /// u64: that tracer changes it while it lives.
     pub const TRACER_COUNTER: u64 = 112;
-    /// u32: 1 or 2 if only what happens inside the functions of the first or the second list is recorded; 0: whatever happens.
+    /// u32: 1 or 2 if the program records only events inside the functions of the first or the
+    /// second list; 0 for all events.
     pub const INSIDE: u64 = 32;
 }
 
-/// A filter page: what is open in one thread, as its trampolines see it while calls are filtered. In the memory that is shared, so that it outlives the
-/// process.
+/// A filter page: the open calls of one thread, as its trampolines see them while calls are
+/// filtered. It lies in the shared memory, so that it outlives the process.
 ///
 /// ```text
-/// +0   what `filter` says
+/// +0   the fields of `filter`
 /// +64  record 0 (24 bytes) | record 1 | …   outermost first
 /// ```
 pub mod filter {
-    /// u64: in the low half how many records there are, in the high half how often that was changed. By the thread and its handlers, with one
-    /// instruction that compares; set by the collector while nothing is filtered.
+    /// u64: in the low half the number of records, in the high half the number of its changes. The
+    /// thread and its handlers change it with one instruction that compares. The collector sets it
+    /// while nothing is filtered.
     pub const OPEN: u64 = 0;
-    /// u64: calls and events that were left out. By the thread; set back by the collector when the thread is gone.
+    /// u64: calls and events that were left out. The thread counts them. The collector sets it back
+    /// when the thread is gone.
     pub const LEFT_OUT: u64 = 8;
-    /// u32: not 0 if nothing that begins now is recorded. By the collector.
+    /// u32: not 0 if nothing that begins now is recorded. Written by the collector.
     pub const MUTED: u64 = 16;
-    /// u32: call trees since one was recorded. By the thread.
+    /// u32: call trees since the last recorded one. Written by the thread.
     pub const TREES: u64 = 20;
-    /// u64: records below this one are being written into the ring. By the thread.
+    /// u64: the thread is writing the records below this one into the ring. Written by the thread.
     pub const WRITING: u64 = 24;
-    /// Where the records begin.
+    /// The start of the records.
     pub const RECORDS: u64 = 64;
     /// Bytes of a record.
     pub const RECORD_BYTES: u64 = 24;
-    /// Records that have room.
+    /// Records for which there is room.
     pub const MOST: u64 = (PAGE_BYTES - RECORDS) / RECORD_BYTES;
     /// Bytes of a page.
     pub const PAGE_BYTES: u64 = 4096;
     /// log2 of [`PAGE_BYTES`].
     pub const PAGE_SHIFT: u32 = 12;
 
-    /// In a record, u64: where the stack stood at the entry.
+    /// In a record, u64: the place on the stack at the entry.
     pub const PLACE: u64 = 0;
-    /// In a record, u64: the counter then. Of calls that are [`WAITS`] alone.
+    /// In a record, u64: the counter at the entry. Only calls that are [`WAITS`] have it.
     pub const TIME: u64 = 8;
-    /// In a record, u32: the site's name.
+    /// In a record, u32: the name of the site.
     pub const NAME: u64 = 16;
-    /// In a record, u32: in the low half how deep the call is, in the high half what has become of it.
+    /// In a record, u32: in the low half the depth of the call, in the high half its fate.
     pub const STATE: u64 = 20;
-    /// Shift of the latter.
+    /// Shift of the fate.
     pub const STATE_SHIFT: u32 = 16;
-    /// It was recorded.
+    /// The call was recorded.
     pub const RECORDED: u32 = 0;
-    /// It is recorded when it has lasted long enough.
+    /// The call is recorded when it has lasted long enough.
     pub const WAITS: u32 = 1;
-    /// It is outside of the functions inside which is recorded, and so is what it calls, but for those.
+    /// The call is outside of the functions inside which events are recorded. So are the calls in
+    /// it, but for calls of those functions.
     pub const OUTSIDE: u32 = 2;
-    /// It is left out, and so is what it calls.
+    /// The call is left out, and so are the calls in it.
     pub const LEFT: u32 = 3;
 }
 
 /// Offsets in a slot.
 pub mod slot {
-    /// u32: the thread that owns the slot, 0 for nobody.
+    /// u32: the thread that owns the slot; 0 for a free slot.
     pub const TID: u64 = 0;
-    /// In TID: the thread has ended, and its ring is not read to the end. No thread has this id. By
-    /// the collector, which looks after it once more for a thread with the same number before it
+    /// In TID: the thread has ended, and its ring is not read to the end. No thread has this id.
+    /// Written by the collector. It looks once more for a thread with the same number before it
     /// frees the slot.
     pub const WITHDRAWN: u32 = u32::MAX;
-    /// In TID: no memory is promised for the ring, so no thread takes the slot, or looks at those
-    /// behind it. No thread has this id. By the collector, which opens the slot by making it free.
+    /// In TID: no memory is promised for the ring, so no thread takes the slot or looks at the
+    /// slots behind it. No thread has this id. Written by the collector, which opens the slot by
+    /// making it free.
     pub const CLOSED: u32 = u32::MAX - 1;
-    /// u32: counts the views that were begun, so that a context sees that a handler has begun one; it wraps.
+    /// u32: the number of views begun; it wraps. A context sees by it that a handler has begun a
+    /// view.
     pub const VIEW: u64 = 4;
     /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means
     /// that there is none. With the bit [`PARKED`] it names the context that is in the slow path,
     /// see [`parked_by`].
     pub const HEAD: u64 = 8;
-    /// In HEAD: the slow path is under way. Above every address, and less than 2^63 above.
+    /// In HEAD: a context is in the slow path. The bit is above every address, and less than 2^63
+    /// above.
     pub const PARKED: u64 = 1 << 62;
-    /// What contexts that reserve in vain may add to a head that is parked, before one of them
+    /// The most that contexts which reserve in vain may add to a parked head, before one of them
     /// takes it away again.
     pub const PARKED_ROOM: u64 = 1 << 11;
 
-    /// The parked head of the context whose stack stands at `sp`, a multiple of 8. Of contexts that
-    /// are there at the same time no two have the same.
+    /// The parked head of the context whose stack stands at `sp`, a multiple of 8. No two contexts
+    /// that are in the slow path at the same time have the same one.
     pub const fn parked_by(sp: u64) -> u64 {
         sp << 10 >> 2 | PARKED
     }
-    /// u64: end of the ring. 0 sends every event to the slow path, which then begins a chunk: a slot is freed by
-    /// storing 0 here and then to [`TID`].
+    /// u64: end of the ring. 0 sends every event to the slow path, which then begins a chunk. The
+    /// collector frees a slot by storing 0 here and then to [`TID`].
     pub const LIMIT: u64 = 16;
     /// u64: chunks begun.
     pub const STARTED: u64 = 24;
-    /// u64: losses already told by gap words.
+    /// u64: losses that gap words have reported.
     pub const REPORTED: u64 = 32;
-    /// u64: the view's moment, see [`crate::View`].
+    /// u64: the moment of the view, see [`crate::View`].
     pub const SINCE: u64 = 40;
-    /// u64: the view's lowest place on the stack.
+    /// u64: the lowest place on the stack of the view.
     pub const BASE: u64 = 48;
 }
 
 /// Offsets in a control line.
 pub mod control {
-    /// u64: thread id of the owner, written at each chunk's start; 0 for nobody. By the producer.
+    /// u64: thread id of the owner; 0 for none. The producer writes it at the start of each chunk.
     pub const OWNER: u64 = 0;
-    /// u64: chunks given back, emptied. By the collector; of a ring that keeps the newest (see
-    /// [`super::rings::KEEP_NEWEST`]) by the producer, with the bit [`TAKING`] while it empties the
-    /// next one.
+    /// u64: chunks that were emptied and given back. Written by the collector. In a ring that keeps
+    /// the newest events (see [`super::rings::KEEP_NEWEST`]) the producer writes it, with the bit
+    /// [`TAKING`] while it empties the next chunk.
     pub const RELEASED: u64 = 8;
-    /// In RELEASED: the producer takes back the oldest chunk. Set with a locked instruction, so that of its KEEP_NEWEST and the collector's
-    /// look at this, one sees the other.
+    /// In RELEASED: the producer takes back the oldest chunk. The producer sets it with a locked
+    /// instruction and then reads KEEP_NEWEST. The collector sets KEEP_NEWEST and then looks at
+    /// this bit, behind a fence. So at least one of the two sees the change of the other.
     pub const TAKING: u64 = 1 << 63;
-    /// u64: chunks begun. By the producer.
+    /// u64: chunks begun. Written by the producer.
     pub const STARTED: u64 = 16;
-    /// u64: events dropped. By the producer.
+    /// u64: events dropped. Written by the producer.
     pub const LOST: u64 = 24;
-    /// u64: the parked head (see [`super::slot::parked_by`]) of the context in the slow path, 0
-    /// between. By the producer; the collector stores 0 if it sticks. From then on another context
-    /// may take the slow path over, and the one that had it gives up if it comes back.
+    /// u64: the parked head (see [`super::slot::parked_by`]) of the context in the slow path; 0 in
+    /// between. Written by the producer. The collector stores 0 if it sticks. From then on another
+    /// context may take the slow path over, and the one that had it gives up if it comes back.
     pub const BUSY: u64 = 32;
-    /// u64: bytes consumed since the ring was claimed. By the collector, for the collector that comes after it.
+    /// u64: bytes consumed since the ring was claimed. Written by the collector, for the next
+    /// collector.
     pub const CURSOR: u64 = 40;
-    /// u64: losses told ahead of the gap word that will tell them. By the collector, likewise.
+    /// u64: losses reported ahead of the gap word that will count them. Written likewise.
     pub const AHEAD: u64 = 48;
-    /// u64: losses told to whoever reads the trace. By the collector, likewise.
+    /// u64: losses reported to the readers of the trace. Written likewise.
     pub const TOLD: u64 = 56;
 }
 
 /// Offsets in the rings' header page.
 pub mod rings {
-    /// u64: events dropped because no slot was free, of threads that found no bucket either. By producers, with a locked increment.
+    /// u64: events dropped by threads that found neither a free slot nor a bucket. Producers count
+    /// them with a locked increment.
     pub const NO_SLOT: u64 = 0;
-    /// u64: of those, the ones that were told to whoever reads the trace. By the collector, for the collector that
-    /// comes after it.
+    /// u64: events among them that were reported to the readers of the trace. Written by the
+    /// collector, for the next collector.
     pub const NO_SLOT_TOLD: u64 = 8;
-    /// u64: how often taking a bucket was begun; while it is 0 nobody has to look at them. By producers, with a locked increment.
+    /// u64: the number of times that a producer began to take a bucket. While it is 0, the
+    /// collector need not look at the buckets. Producers count with a locked increment.
     pub const BUCKETS_TAKEN: u64 = 16;
-    /// u64: not 0 while full rings take back their oldest chunk themselves, and the collector gives none back. By the collector.
+    /// u64: not 0 while full rings take back their oldest chunk themselves and the collector gives
+    /// none back. Written by the collector.
     pub const KEEP_NEWEST: u64 = 24;
-    /// u64: sites that were given a number for counting, see [`super::Geometry::count_ids`]; may be more than there are numbers. By producers, with a locked
-    /// addition.
+    /// u64: sites that were given a number for counting, see [`super::Geometry::count_ids`]. It may
+    /// exceed the number of numbers. Producers write it with a locked addition.
     pub const COUNT_IDS: u64 = 32;
-    /// u64: not 0 from when a session has let the process go until the next one begins to read; 0
-    /// after a collector that died. By the collector.
+    /// u64: not 0 from the end of a session that has let the process go until the next session
+    /// begins to read; 0 after a collector that died. Written by the collector.
     pub const LET_GO: u64 = 40;
 }
 
 /// Offsets in a bucket.
 pub mod bucket {
-    /// u64: in its low half the thread that the bucket counts for, 0 for nobody. By producers, with a compare and exchange; freed by the collector when the
-    /// thread is gone.
+    /// u64: in its low half the thread that the bucket counts for; 0 for none. Producers take the
+    /// bucket with a compare and exchange. The collector frees it when the thread is gone.
     pub const TID: u64 = 0;
-    /// u64: events that it lost because no slot was free. By its thread, with a locked increment.
+    /// u64: events that the thread lost because no slot was free. The thread counts them with a
+    /// locked increment.
     pub const LOST: u64 = 8;
-    /// u64: of those, the ones that were told to whoever reads the trace. By the collector, for the collector that comes after it.
+    /// u64: events among them that were reported to the readers of the trace. Written by the
+    /// collector, for the next collector.
     pub const TOLD: u64 = 16;
 }
 
@@ -239,15 +259,15 @@ pub struct Geometry {
 // === impl Geometry ===
 
 impl Geometry {
-    /// Smallest ring of a thread.
+    /// The smallest ring of a thread.
     pub const MIN_RING_BYTES: u64 = 64 << 10;
-    /// Largest ring of a thread.
+    /// The largest ring of a thread.
     pub const MAX_RING_BYTES: u64 = 1 << 30;
-    /// Most threads whose losses are told apart while there is no slot for them.
+    /// The most threads whose losses are counted one by one while there is no slot for them.
     pub const MAX_BUCKETS: u32 = 1 << 12;
-    /// Most threads with a ring at the same time.
+    /// The most threads with a ring at the same time.
     pub const MAX_THREADS: u32 = 1 << 16;
-    /// All rings together may not take more address space than this.
+    /// The most address space that all rings together may take.
     pub const MAX_TOTAL_BYTES: u64 = 1 << 42;
 
     /// Rings of `ring_bytes` (a power of two from 64 KiB to 1 GiB) for up to `max_threads` threads.
@@ -315,7 +335,8 @@ impl Geometry {
         self.chunk_shift
     }
 
-    /// Most bytes of a payload that are recorded: [`MAX_PAYLOAD_BYTES`], or half a chunk where that is less.
+    /// The most bytes of a payload that are recorded: [`MAX_PAYLOAD_BYTES`], or half a chunk where
+    /// that is less.
     pub const fn payload_limit(self) -> u64 {
         let half = self.chunk_bytes() / 2;
         if half < MAX_PAYLOAD_BYTES {
@@ -355,17 +376,18 @@ impl Geometry {
         self.inside_offset(2)
     }
 
-    /// Where in the table's mapping the list `list` of sites, 0 or 1, begins: [`INSIDE_NAMES`] names of 4 bytes, 0 for none.
+    /// The offset in the table's mapping of the list `list` of sites, 0 or 1: [`INSIDE_NAMES`]
+    /// names of 4 bytes, 0 for none.
     pub const fn inside_offset(self, list: u64) -> u64 {
         self.slot_offset(self.slots()) + list * INSIDE_NAMES * 4
     }
 
-    /// Where in the table's mapping the slot `index` lies.
+    /// The offset in the table's mapping of the slot `index`.
     pub const fn slot_offset(self, index: u32) -> u64 {
         HEADER_BYTES + ((index as u64) << LINE_SHIFT)
     }
 
-    /// Where in the rings' mapping the control line `index` lies.
+    /// The offset in the rings' mapping of the control line `index`.
     pub const fn control_offset(self, index: u32) -> u64 {
         HEADER_BYTES + ((index as u64) << LINE_SHIFT)
     }
@@ -379,30 +401,31 @@ impl Geometry {
         }
     }
 
-    /// Where in the rings' mapping the bucket `index` lies.
+    /// The offset in the rings' mapping of the bucket `index`.
     pub const fn bucket_offset(self, index: u32) -> u64 {
         self.control_offset(self.slots()) + ((index as u64) << BUCKET_SHIFT)
     }
 
-    /// Where in the rings' mapping the filter page `index` lies.
+    /// The offset in the rings' mapping of the filter page `index`.
     pub const fn filter_offset(self, index: u32) -> u64 {
         let pages = self.bucket_offset(self.buckets());
         pages.next_multiple_of(filter::PAGE_BYTES) + ((index as u64) << filter::PAGE_SHIFT)
     }
 
-    /// Numbers that sites can have for counting, 0 included, which stands for all that have none of their own: a power of two, a number for each 32 bytes of a
-    /// ring, from 2,048 to 65,536.
+    /// Numbers that sites can have for counting; a power of two. There is one for each 32 bytes of
+    /// a ring, from 2,048 to 65,536. The number 0 stands for all sites that have none of their own.
     pub const fn count_ids(self) -> u64 {
         let ids = self.ring_bytes() / 32;
         if ids < 1 << 16 { ids } else { 1 << 16 }
     }
 
-    /// Entries of the names: a power of two, twice as many as numbers. In an entry's low half stands a site's name, 0 for none, in the high half its number.
+    /// Entries of the names; a power of two, twice as many as numbers. The low half of an entry
+    /// holds the name of a site, 0 for none, and the high half its number.
     pub const fn names(self) -> u64 {
         2 * self.count_ids()
     }
 
-    /// Where in the rings' mapping the names begin.
+    /// The offset in the rings' mapping of the names.
     pub const fn names_offset(self) -> u64 {
         self.filter_offset(self.slots())
     }
@@ -417,18 +440,18 @@ impl Geometry {
         1 << self.counts_shift()
     }
 
-    /// Where in the rings' mapping the counts `index` lie.
+    /// The offset in the rings' mapping of the counts `index`.
     pub const fn counts_offset(self, index: u32) -> u64 {
         self.names_offset() + 8 * self.names() + ((index as u64) << self.counts_shift())
     }
 
-    /// Where in the rings' mapping the first ring begins: a multiple of the chunk size.
+    /// The offset in the rings' mapping of the first ring; a multiple of the chunk size.
     pub const fn rings_offset(self) -> u64 {
         let end = self.counts_offset(self.slots());
         end.next_multiple_of(self.chunk_bytes())
     }
 
-    /// Where in the rings' mapping the ring `index` begins.
+    /// The offset in the rings' mapping of the ring `index`.
     pub const fn ring_offset(self, index: u32) -> u64 {
         self.rings_offset() + ((index as u64) << self.ring_shift)
     }

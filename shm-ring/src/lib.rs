@@ -1,22 +1,25 @@
-//! The contract between a trampoline, which writes events into memory shared with xrayd, and the collector, which
-//! drains it: where everything lies ([`layout`]), what a word means ([`word`], [`view`]), how a ring is read ([`Consumer`]), and, for
-//! tests, how it is written ([`Recording`]).
+//! The contract between the trampolines, which write events into memory shared with xrayd, and the
+//! collector, which drains it: the places of everything ([`layout`]), the meaning of a word
+//! ([`word`], [`view`]), the reader of a ring ([`Consumer`]), and, for tests, its writer
+//! ([`Recording`]).
 //!
 //! ```text
 //!           chunk 0            chunk 1            chunk 2            chunk 3
 //!  ring  ┌──────────────────┬──────────────────┬──────────────────┬──────────────────┐
 //!        │ 0 0 0 0 0 0 0 0 0│ S c c c c c c c c│ S c c c 0 0 0 0 0│ 0 0 0 0 0 0 0 0 0│
 //!        └──────────────────┴──────────────────┴──────────────────┴──────────────────┘
-//!          given back              ▲ cursor          ▲ head: only the producer knows it
+//!          given back              ▲ cursor          ▲ head: only the producer has it
 //! ```
 //!
-//! The producer reserves a word by adding to its head and writes it; a word whose low half is not zero is whole. The
-//! consumer follows, zeroes a chunk when it has read it to the end, and publishes that in `RELEASED`. The producer
-//! begins a chunk only if fewer than all chunks are begun and not given back; else it counts the event in `LOST`.
-//! Or, where rings keep the newest events ([`newest`]), a producer whose ring is full zeroes and gives back the oldest chunk itself.
-//! Nothing here blocks the producer, and nothing a producer writes makes the consumer leave the ring.
+//! The producer reserves a word by adding to its head, and then writes it. A word whose low half is
+//! not zero is whole. The consumer follows. It zeroes a chunk that it has read to the end, and
+//! publishes that in `RELEASED`. The producer begins a chunk only if fewer than all chunks are
+//! begun and not given back. Otherwise it counts the event in `LOST`. Where rings keep the newest
+//! events ([`newest`]), a producer whose ring is full zeroes the oldest chunk and gives it back
+//! itself.
 //!
-//! The crate knows nothing of processes, ptrace or files' contents.
+//! Nothing here blocks the producer, and nothing that a producer writes makes the consumer leave
+//! the ring. The crate has no part in processes, ptrace or the contents of files.
 
 mod consumer;
 mod error;

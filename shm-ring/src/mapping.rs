@@ -2,13 +2,13 @@
 //!
 //! # Safety model
 //!
-//! The target writes this memory at any time, so no reference to it is ever made: every access is
-//! an atomic access through a raw pointer to a whole, aligned 8-byte word whose place was checked
-//! against the mapping's length. The mapping is owned and lives as long as the value. A file that
-//! is truncated under the mapping makes accesses fault. The caller sees to it that this does not
-//! happen: the file is a memfd that is sealed against it, or shared anonymous memory, which has no
-//! descriptor. Should it happen all the same, the mapping reads as zero from then on and says that
-//! it is broken (`fault.rs`).
+//! The target writes this memory at any time, so no reference to plain data in it is ever made.
+//! Every access is an atomic access through a raw pointer to a whole, aligned 8-byte word whose
+//! place was checked against the mapping's length. The mapping is owned and lives as long as the
+//! value. Truncating the file under the mapping makes accesses fault. The caller prevents that: the
+//! file is a memfd that is sealed against it, or shared anonymous memory, which has no descriptor.
+//! If it happens all the same, the mapping reads as zero from then on, and [`Mapping::is_broken`]
+//! returns true (`fault.rs`).
 
 use std::{
     fs::File,
@@ -29,8 +29,8 @@ const PIECE_WORDS: usize = 512;
 /// A shared mapping of the rings.
 #[derive(Debug)]
 pub struct Mapping {
-    /// First, so that it is dropped first: the addresses may be another mapping's once they are
-    /// unmapped.
+    /// The first field, so that it is dropped first: the addresses may be another mapping's once
+    /// they are unmapped.
     guard: Guard,
     map: MmapRaw,
 }
@@ -38,12 +38,13 @@ pub struct Mapping {
 // === impl Mapping ===
 
 impl Mapping {
-    /// Maps `bytes` bytes of `file` from `offset` on, which must be the target's rings. `offset` is a multiple of the page size.
+    /// Maps `bytes` bytes of `file` from `offset` on, which must be the target's rings. `offset` is
+    /// a multiple of the page size.
     ///
-    /// The first mapping has the process handle SIGBUS from then on.
+    /// With the first mapping the process begins to handle SIGBUS.
     ///
     /// # Errors
-    /// What `mmap` and `sigaction` say; too many mappings.
+    /// The errors of `mmap` and `sigaction`, and too many mappings.
     pub fn new(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
         fault::install()?;
@@ -51,9 +52,10 @@ impl Mapping {
             .offset(offset)
             .len(length)
             .map_raw(file)?;
-        // A core dump of the collector would fill all of it.
+        // A core dump of the collector would hold all of it.
         map.advise(Advice::DontDump)?;
-        // A look at a word would take 2 MiB. Kernels without huge pages refuse the advice.
+        // With huge pages, a look at one word would take 2 MiB. Kernels without huge pages refuse
+        // the advice.
         let _ = map.advise(Advice::NoHugePage);
         Self::guarded(map)
     }
@@ -63,14 +65,14 @@ impl Mapping {
         Ok(Self { guard, map })
     }
 
-    /// True once a part of the memory could not be had. All of it reads as zero from then on, and
-    /// nothing is written to it.
+    /// True once a part of the memory could not be had. From then on all of it reads as zero, and
+    /// writes have no effect.
     pub fn is_broken(&self) -> bool {
         self.guard.is_broken()
     }
 
-    /// The words from `offset` on, at most `count`; fewer, or none, where the mapping ends, and
-    /// none of a broken one.
+    /// The words from `offset` on, at most `count`. Fewer, or none, where the mapping ends, and
+    /// none of a broken mapping.
     fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
         if self.is_broken() {
             return &[];
@@ -83,13 +85,15 @@ impl Mapping {
             return &[];
         };
         let count = count.min((length - offset) / 8);
-        // SAFETY: `offset` was just checked to lie within the mapping, so the addition stays inside it.
+        // SAFETY: `offset` was just checked to lie within the mapping, so the addition stays inside
+        // it.
         let first = unsafe { self.map.as_mut_ptr().add(offset) };
-        // SAFETY: the pointer is valid for reads and writes of `8 * count` bytes (just checked against the length) for as
-        // long as `self`, which owns the mapping; it is 8-byte aligned (mappings are page aligned, the offset is a
-        // multiple of 8); every access of this process to the memory is atomic, so that a slice of atomics may
-        // stand for it. The other process is outside the language; its stores are plain x86-64 stores of at most 8 aligned bytes.
-        // A page that cannot be had any more is replaced before the access ends, see `fault.rs`.
+        // SAFETY: the pointer is valid for reads and writes of `8 * count` bytes (just checked
+        // against the length) for as long as `self`, which owns the mapping. It is 8-byte aligned
+        // (mappings are page aligned, the offset is a multiple of 8). Every access of this process
+        // to the memory is atomic, so that a slice of atomics may stand for it. The other process
+        // is outside the language; its stores are plain x86-64 stores of at most 8 aligned bytes. A
+        // page that cannot be had any more is replaced before the access ends, see `fault.rs`.
         unsafe { std::slice::from_raw_parts(first.cast::<AtomicU64>(), count) }
     }
 }
@@ -120,7 +124,8 @@ impl SharedMemory for Mapping {
     }
 
     fn fill(&self, offset: u64, bytes: u64, value: u64) {
-        // In pieces: each page of a broken mapping that is written takes memory.
+        // In pieces, so that a mapping that breaks meanwhile is noticed: each page of it that is
+        // written takes memory.
         let end = offset.saturating_add(bytes);
         let mut at = offset;
         while at < end {
@@ -154,7 +159,7 @@ impl SharedMemory for Mapping {
     fn copy_words(&self, offset: u64, into: &mut [u64]) {
         let words = self.words(offset, into.len());
         for (into, word) in into.iter_mut().zip(words) {
-            // As `load_words`.
+            // The same pair as in `load_words`.
             *into = word.load(LOAD);
         }
     }
@@ -176,7 +181,7 @@ mod tests {
     use super::*;
     use crate::{Consumer, Content, Event, Geometry, Item, Outcome, Producer, Table, Target};
 
-    /// Without a file: so it runs under miri, too.
+    /// A mapping without a file, so that the tests run under miri too.
     fn anonymous(bytes: u64) -> Mapping {
         let map = MmapMut::map_anon(usize::try_from(bytes).unwrap()).unwrap();
         Mapping::guarded(map.into()).unwrap()

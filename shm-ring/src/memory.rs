@@ -1,13 +1,17 @@
-//! Access to the rings' memory, which another process writes.
+//! Access to the rings' memory, which another process writes. The mapping itself is in
+//! `mapping.rs`.
 
 use crate::sync::Ordering;
 
-/// How a word is read. Pairs with [`STORE`], and with the trampolines' stores: of a word's low half in a ring, of a control line's fields.
+/// The ordering of reads. Pairs with [`STORE`], and with the trampolines' stores of a ring word's
+/// low half and of a control line's fields.
 pub const LOAD: Ordering = Ordering::Acquire;
-/// How a word is written that publishes what was written before it. Pairs with [`LOAD`], and with the trampolines' load of RELEASED.
+/// The ordering of a write that publishes everything written before it. Pairs with [`LOAD`], and
+/// with the trampolines' load of RELEASED.
 pub const STORE: Ordering = Ordering::Release;
 
-/// Half of a word. Trampolines store the halves of a ring's word one by one, the low one last: it makes the word whole.
+/// Half of a word. Trampolines store the halves of a ring's word one by one. The low one is last:
+/// it makes the word whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
     /// Bits 32..64.
@@ -16,16 +20,18 @@ pub enum Half {
     Low,
 }
 
-/// The rings' mapping, as the consumer sees it: whole 8-byte words at offsets that are multiples of 8.
+/// The rings' mapping, as the consumer sees it: whole 8-byte words at offsets that are multiples of
+/// 8.
 ///
-/// An offset beyond the memory reads as 0 and is not written: offsets come from a [`crate::Geometry`] and the memory
-/// may be smaller than a stranger's geometry says.
+/// An offset beyond the memory reads as 0, and a write there does nothing: offsets come from a
+/// [`crate::Geometry`], and the memory may be smaller than a stranger's geometry claims.
 pub trait SharedMemory {
-    /// Reads a word; later reads see at least what the writer of the word had written before it.
+    /// Reads a word. Later reads see at least everything that the writer of the word wrote before
+    /// it.
     fn load(&self, offset: u64) -> u64;
-    /// Writes a word; whoever reads it sees everything that was written here before it.
+    /// Writes a word. Every reader of it sees everything that was written here before it.
     fn store(&self, offset: u64, value: u64);
-    /// Writes one half of a word that nobody else writes.
+    /// Writes one half of a word that has no other writer.
     fn store_half(&self, offset: u64, half: Half, value: u32) {
         let (word, value) = (self.load(offset), u64::from(value));
         let whole = match half {
@@ -34,14 +40,16 @@ pub trait SharedMemory {
         };
         self.store(offset, whole);
     }
-    /// Sets bits of a word and says what it was. Of what the writer of another word sees here and what is seen there after this, one is new.
+    /// Sets bits of a word and returns its value before. If another thread writes another word and
+    /// then reads this one, and the caller reads that other word after this call, then at least one
+    /// of the two reads returns the new value.
     fn set_bits(&self, offset: u64, bits: u64) -> u64 {
         let word = self.load(offset);
         self.store(offset, word | bits);
         word
     }
-    /// Writes a word if it is what is expected, and says whether it was. Only the thread that calls
-    /// this and its signal handlers write the word.
+    /// Writes a word if it has the expected value, and returns true if it had. Only the thread that
+    /// calls this and its signal handlers write the word.
     fn exchange(&self, offset: u64, expected: u64, value: u64) -> bool {
         let same = self.load(offset) == expected;
         if same {
@@ -56,7 +64,7 @@ pub trait SharedMemory {
         self.fill(offset, bytes, 0);
     }
 
-    /// Reads words into `into` up to the first one whose low half is 0, and says how many were read.
+    /// Reads words into `into` up to the first one whose low half is 0, and returns their number.
     fn load_words(&self, offset: u64, into: &mut [u64]) -> usize {
         for (i, word) in into.iter_mut().enumerate() {
             *word = self.load(offset + 8 * i as u64);
@@ -67,14 +75,15 @@ pub trait SharedMemory {
         into.len()
     }
 
-    /// Reads words, whatever they are; later reads see at least what the writers of these had written before them.
+    /// Reads words, empty ones too. Later reads see at least everything that the writers of these
+    /// words wrote before them.
     fn copy_words(&self, offset: u64, into: &mut [u64]) {
         for (i, word) in into.iter_mut().enumerate() {
             *word = self.load(offset + 8 * i as u64);
         }
     }
 
-    /// Which of `count` words from `offset` on is the first one whose low half is not 0, counted from 0.
+    /// The index of the first word whose low half is not 0, among `count` words from `offset` on.
     fn find_word(&self, offset: u64, count: u64) -> Option<u64> {
         (0..count).find(|i| self.load(offset + 8 * i) & 0xffff_ffff != 0)
     }

@@ -1,15 +1,16 @@
-//! Rings that keep the newest events, as the collector sees them. A thread whose ring is full takes back its oldest chunk itself, so nobody has to
-//! read along; who wants to know what happened takes a picture while the thread goes on.
+//! The collector's side of rings that keep the newest events. A thread whose ring is full takes
+//! back its oldest chunk itself, so no collector has to read along. A collector that wants the
+//! events copies the ring while the thread goes on.
 //!
 //! ```text
 //!  chunks   …  n-1 ┊  n   n+1   n+2   …   n+14 ┊ n+15
 //!          emptied ┊ RELEASED              under way (STARTED - 1)
-//!                  ┊ the next that is taken back
+//!                  ┊ the thread takes this one back next
 //! ```
 //!
-//! The thread sets TAKING in RELEASED, empties the chunk, then counts it: a chunk that was copied
-//! is whole if it was not taken before the copy was done. A picture is copied from the newest chunk
-//! to the oldest, so it has no gap, however fast the thread is.
+//! The thread sets TAKING in RELEASED, empties the chunk, then counts it. So the copy of a chunk is
+//! whole if the thread had not taken the chunk before the copy was done. A ring is copied from the
+//! newest chunk to the oldest, so the copy has no gap, however fast the thread is.
 
 use std::{cell::RefCell, hint::black_box};
 
@@ -24,49 +25,50 @@ use crate::{
 /// Words of the smallest page.
 const PAGE_WORDS: usize = 512;
 
-/// What a ring held at one moment, to be read by a [`Consumer`] that believes it to be the ring.
+/// A copy of a ring at one moment. A [`Consumer`] reads it as if it were the ring.
 #[derive(Debug)]
 pub struct Picture {
     geometry: Geometry,
     index: u32,
-    /// The control line as it was, with the chunks that there are.
+    /// A copy of the control line, with counters that fit the copied chunks.
     line: [u64; (LINE_BYTES / 8) as usize],
     /// The number of the first of `chunks`.
     first: u64,
-    /// `None` once read.
+    /// A chunk becomes `None` once it was read.
     chunks: RefCell<Vec<Option<Box<[u64]>>>>,
 }
 
-/// Memory for a [`Picture`]: the pages that are copied from and to are there, so they need not be made while the thread goes on.
+/// Memory for a [`Picture`]. The pages that are copied from and to are in place already, so that
+/// none has to be made while the thread goes on.
 #[derive(Debug)]
 pub struct Blank {
     geometry: Geometry,
     index: u32,
     most: u64,
-    /// As many as a picture would have had when this was made, if the thread had not gone on.
+    /// As many chunks as the ring had when this was made, `most` at most.
     chunks: Vec<Box<[u64]>>,
 }
 
-/// Says whether rings keep the newest events from now on. While they do, no [`Consumer`] may read them; when they do no more, one may as soon as
-/// nothing [`is_taken`].
+/// Sets whether rings keep the newest events from now on. While they do, no [`Consumer`] may read
+/// them. After that a consumer may read a ring as soon as [`is_taken`] is false for it.
 pub fn keep_newest<M: SharedMemory>(memory: &M, keep: bool) {
     memory.store(rings::KEEP_NEWEST, u64::from(keep));
     // A thread that has not seen this yet shows that it takes a chunk, see TAKING.
     fence(Ordering::SeqCst);
 }
 
-/// Whether rings keep the newest events.
+/// Returns true if rings keep the newest events.
 pub fn keeps_newest<M: SharedMemory>(memory: &M) -> bool {
     memory.load(rings::KEEP_NEWEST) != 0
 }
 
-/// Whether the thread takes back a chunk of its ring just now.
+/// Returns true while the thread takes back a chunk of its ring.
 pub fn is_taken<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> bool {
     let line = geometry.control_offset(index);
     memory.load(line + control::RELEASED) & control::TAKING != 0
 }
 
-/// Finishes what a thread was about that will not: it is gone, or has left by a jump.
+/// Finishes the taking of a chunk for a thread that will not: it is gone, or has left by a jump.
 pub fn finish_taking<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) {
     let line = geometry.control_offset(index);
     let released = memory.load(line + control::RELEASED);
@@ -81,34 +83,34 @@ pub fn finish_taking<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32
     memory.store(line + control::RELEASED, released);
 }
 
-/// How much a ring was given: words, but for those in guards. An event has one word or more, see
+/// Words given to a ring, without those in guards. An event has one word or more, see
 /// [`EventShare`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Words {
-    /// Since the ring was claimed.
+    /// Words since the ring was claimed.
     pub begun: u64,
-    /// Of those, the ones that are not there any more: they were read, or overwritten.
+    /// Words among them that are gone: they were read, or overwritten.
     pub overwritten: u64,
 }
 
-/// Of the newest words of a ring, how many those are, and how many of them name an event: others
-/// are its values and payload, and its time and place.
+/// The share of events among the newest words of a ring. Other words are the values, the payload,
+/// the time or the place of an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventShare {
     /// Words that were looked at.
     pub words: u64,
-    /// Of those, the ones that stand for an event each.
+    /// Words among them that stand for one event each.
     pub events: u64,
 }
 
-/// Words that are looked at for that.
+/// The most words that are looked at for that.
 const SHARE_WORDS: usize = 512;
 
 // === impl EventShare ===
 
 impl EventShare {
-    /// Of ring `index` now: of the chunk under way, or of the end of the one before while that has
-    /// hardly begun.
+    /// The share in ring `index` now: in the chunk under way, or, while that has hardly begun, at
+    /// the end of the chunk before it.
     pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
         let line = geometry.control_offset(index);
         let started = memory.load(line + control::STARTED);
@@ -125,7 +127,7 @@ impl EventShare {
         }
     }
 
-    /// Of the last words that are written of a chunk.
+    /// The share among the last written words of a chunk.
     fn before<M: SharedMemory>(
         memory: &M,
         geometry: Geometry,
@@ -149,7 +151,7 @@ impl EventShare {
         }
     }
 
-    /// About how many events so many words are.
+    /// The estimated number of events in `words` words.
     #[must_use]
     pub fn events_in(self, words: u64) -> u64 {
         match self.words {
@@ -162,12 +164,12 @@ impl EventShare {
     }
 }
 
-/// How many words of a chunk are written, but for those in its guard.
+/// The number of written words of a chunk, without those in its guard.
 fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: u64) -> u64 {
     let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
     let words = chunk_offset(geometry, index, number) + GUARD_BYTES;
-    // The collector has emptied the newest chunk if it has read that to its end. A session that
-    // ends empties as well what it has read of a chunk. Words that were read were written.
+    // The collector has emptied the newest chunk if it has read it to its end. A session that ends
+    // also empties the part of a chunk that it has read. Words that were read were written.
     let read = memory
         .load(geometry.control_offset(index) + control::CURSOR)
         .saturating_sub(number.saturating_mul(geometry.chunk_bytes()));
@@ -187,7 +189,7 @@ fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: 
 // === impl Words ===
 
 impl Words {
-    /// Of ring `index` now.
+    /// The words of ring `index` now.
     pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
         let line = geometry.control_offset(index);
         let started = memory.load(line + control::STARTED);
@@ -203,7 +205,7 @@ impl Words {
         }
     }
 
-    /// What came after `before`; nothing if the ring was claimed anew.
+    /// The words that came after `before`; none if the ring was claimed anew.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -225,7 +227,8 @@ impl Blank {
         for number in started - there.min(most).min(geometry.chunks())..started {
             let mut copy = blank_chunk(geometry);
             for page in copy.chunks_mut(PAGE_WORDS) {
-                // Not known to be what is there already, else it would not be written.
+                // The compiler must not know that the value is there already, or it would leave out
+                // the write.
                 page[0] = black_box(0);
             }
             let from = chunk_offset(geometry, index, number);
@@ -242,7 +245,7 @@ impl Blank {
         }
     }
 
-    /// Copies what the ring holds now.
+    /// Copies the present contents of the ring.
     pub fn expose<M: SharedMemory>(self, memory: &M) -> Picture {
         let Self {
             geometry,
@@ -261,7 +264,7 @@ impl Blank {
         {
             let mut copy = blanks.pop().unwrap_or_else(|| blank_chunk(geometry));
             memory.copy_words(chunk_offset(geometry, index, number), &mut copy);
-            // What was copied of a chunk that is not taken now is as it was.
+            // The copy is whole if the chunk is still not taken now.
             if number < untouched(memory, offset) {
                 break;
             }
@@ -272,7 +275,7 @@ impl Blank {
         for (field, value) in [
             (control::STARTED, started),
             (control::RELEASED, first),
-            // Nothing was read of it.
+            // The copy is unread.
             (control::CURSOR, 0),
             (control::AHEAD, 0),
             (control::TOLD, 0),
@@ -289,7 +292,8 @@ impl Blank {
     }
 }
 
-/// The first chunk that was neither given back nor is taken now, of the ring with that control line.
+/// The number of the first chunk that is neither given back nor being taken, in the ring with this
+/// control line.
 fn untouched<M: SharedMemory>(memory: &M, line: u64) -> u64 {
     // Pairs with the producer's store of TAKING before it empties.
     let released = memory.load(line + control::RELEASED);
@@ -319,8 +323,8 @@ impl Picture {
         Consumer::resume(self, self.geometry, self.index)
     }
 
-    /// About how many words the ring had been given before its first that was copied; 0 if it has
-    /// all.
+    /// The approximate number of words that the ring was given before the first copied one; 0 if
+    /// all were copied.
     pub fn missing(&self) -> u64 {
         let usable = (self.geometry.chunk_bytes() - GUARD_BYTES) / 8;
         self.first.saturating_mul(usable)
@@ -331,7 +335,7 @@ impl Picture {
         self.chunks.borrow().len() as u64 * self.geometry.chunk_bytes()
     }
 
-    /// Which of `chunks` holds the offset, and which word of it that is.
+    /// The index in `chunks` and the word in that chunk that an offset stands for.
     fn place(&self, offset: u64) -> Option<(usize, usize)> {
         let at = offset
             .checked_sub(self.geometry.ring_offset(self.index))
@@ -354,7 +358,7 @@ impl SharedMemory for Picture {
         word[0]
     }
 
-    /// Nobody comes after the one who reads it.
+    /// Does nothing: no collector comes after the one that reads the copy.
     fn store(&self, _: u64, _: u64) {}
 
     fn fill(&self, offset: u64, _: u64, _: u64) {

@@ -1,10 +1,10 @@
-//! Which slots of a table threads may take: pure arithmetic over a copy of the slots' owners.
+//! The slots of a table that threads may take: pure arithmetic over a copy of the slots' owners.
 //!
 //! Where memory is limited, a table has more slots than there is memory for. The slots without
 //! memory are closed: their owner is [`CLOSED`]. This module chooses which of them are opened. It
-//! goes by how a thread looks for its slot: from its first choice on, which is its number modulo
-//! the number of slots, it looks at [`PROBES`] slots, and takes the first one that is its own or
-//! free. A closed slot ends its search.
+//! follows the search of a thread for its slot. The first choice of a thread is its number modulo
+//! the number of slots. From there on the thread looks at [`PROBES`] slots, and takes the first one
+//! that is its own or free. A closed slot ends its search.
 //!
 //! So a thread gets no slot behind a closed one, and never moves on to one that is opened.
 
@@ -13,8 +13,8 @@ use crate::layout::{
     slot::{CLOSED, WITHDRAWN},
 };
 
-/// The owners of all slots: thread numbers, 0 for a free slot, or what [`crate::layout::slot`]
-/// says.
+/// The owners of all slots: thread numbers, 0 for a free slot, or one of the marks in
+/// [`crate::layout::slot`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotOwners(Vec<u32>);
 
@@ -37,27 +37,27 @@ impl SlotOwners {
         slots.filter_map(|(index, owner)| (*owner == CLOSED).then_some(index))
     }
 
-    /// How many slots are free.
+    /// The number of free slots.
     pub fn free(&self) -> usize {
         self.0.iter().filter(|owner| **owner == 0).count()
     }
 
-    /// How many slots are neither free nor closed.
+    /// The number of slots that are neither free nor closed.
     pub fn taken(&self) -> usize {
         let taken = |owner: &&u32| !matches!(**owner, 0 | CLOSED);
         self.0.iter().filter(taken).count()
     }
 
-    /// How many of the next `count` thread numbers find their first choice free.
+    /// The number of threads, among the next `count` thread numbers, whose first choice is free.
     pub fn free_behind(&self, thread: u32, count: usize) -> usize {
         let places = self.order_of(thread).skip(1).take(count);
         places.filter(|place| self.0[*place] == 0).count()
     }
 
     /// Opens the closed slot that ends the search of a thread. `None` if the thread has a slot
-    /// already, finds a free one, or looks at taken ones only.
+    /// already, finds a free one, or looks only at taken ones.
     ///
-    /// The slot, or the free one, counts as the thread's afterwards.
+    /// The slot that was opened or found counts as the thread's afterwards.
     pub fn open_for(&mut self, thread: u32) -> Option<u32> {
         let mut places = self.order_of(thread).take(PROBES as usize);
         let found = |owner: u32| owner == thread || matches!(owner, 0 | CLOSED);
@@ -68,8 +68,8 @@ impl SlotOwners {
         }
     }
 
-    /// Opens the first closed slots behind the first choice of a thread, at most so many: the
-    /// kernel gives the next numbers to the threads that come next.
+    /// Opens the first closed slots behind the first choice of a thread, at most `most`. The kernel
+    /// gives the next numbers to the threads that come next.
     pub fn open_behind(&mut self, thread: u32, most: usize) -> Vec<u32> {
         let mut opened = Vec::new();
         for place in self.order_of(thread).skip(1) {
@@ -84,8 +84,8 @@ impl SlotOwners {
         opened
     }
 
-    /// A thread has a slot behind this one, and looks at this one sooner. If this one were closed,
-    /// the thread would not find its own any more.
+    /// True if a thread has a slot behind this one and looks at this one sooner. If this one were
+    /// closed, the thread would not find its own slot any more.
     pub fn is_passed_over(&self, slot: u32) -> bool {
         let mask = self.0.len() - 1;
         let place = slot as usize & mask;
@@ -119,12 +119,12 @@ mod tests {
         let mut owners = closed(64);
         assert_eq!(owners.closed().count(), 128);
         assert_eq!(owners.open_for(1000), Some(1000 % 128));
-        // It has it.
+        // The thread has it.
         assert_eq!(owners.open_for(1000), None);
-        // Another one with the same first choice.
+        // Another thread with the same first choice.
         assert_eq!(owners.open_for(1000 + 128), Some(1000 % 128 + 1));
         assert_eq!(owners.closed().count(), 126);
-        // Around the end.
+        // Around the end of the table.
         assert_eq!(owners.open_for(127), Some(127));
         assert_eq!(owners.open_for(255), Some(0));
     }
@@ -134,7 +134,7 @@ mod tests {
         let mut owners = closed(64);
         assert_eq!(owners.open_behind(9, 2), [10, 11]);
         assert_eq!(owners.open_for(5), Some(5));
-        // It is the first one's then.
+        // The slot is this thread's then.
         assert_eq!(owners.open_for(10), None);
         assert_eq!(owners.open_for(10), None);
         assert_eq!(owners.open_for(10 + 128), None);
@@ -162,7 +162,8 @@ mod tests {
             slots.collect::<Vec<u32>>()
         };
         assert_eq!(passed(&owners), [0, 126, 127]);
-        // No thread that has its first choice, and none with a number that it cannot have here.
+        // A thread that has its first choice passes over none, and neither does one whose number
+        // cannot be here.
         owners.0 = vec![0; 128];
         owners.0[5] = WITHDRAWN;
         owners.0[10] = 60;

@@ -1,4 +1,4 @@
-//! Atomics: loom's when a model is explored, the real ones else.
+//! Atomics: those of loom where it explores a model, those of the standard library elsewhere.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,19 +1,20 @@
-//! The table, as the reference producer has it: what a target's private mapping holds, in ordinary memory.
+//! The table of the reference producer: the contents of a target's private mapping, in ordinary
+//! memory. The collector does not use it.
 
 use crate::{
     layout::{Geometry, slot},
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 
-/// Slots of all threads of one target.
+/// The slots of all threads of one target.
 #[derive(Debug)]
 pub struct Table {
-    /// Not 0 while events are recorded; set when the table is made, cleared by [`Table::wipe`].
+    /// Not 0 while events are recorded. Set when the table is made, cleared by [`Table::wipe`].
     live: AtomicU64,
     slots: Box<[Slot]>,
 }
 
-/// One thread's slot: `layout::slot` names the fields and who writes them.
+/// The slot of one thread. `layout::slot` names the fields and their writers.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) tid: AtomicU32,
@@ -38,7 +39,7 @@ impl Table {
         }
     }
 
-    /// What a forked child finds: zeroes.
+    /// Wipes the table, as a forked child finds it.
     pub fn wipe(&self) {
         self.live.store(0, Ordering::Relaxed);
         for index in 0..self.slots.len() {
@@ -56,12 +57,12 @@ impl Table {
         self.slot(index).tid.store(slot::CLOSED, Ordering::Release);
     }
 
-    /// Who owns the slot, 0 for nobody.
+    /// The owner of the slot; 0 for a free slot.
     pub fn owner(&self, index: u32) -> u32 {
         self.slot(index).tid.load(Ordering::Relaxed)
     }
 
-    /// Whether a context is in the slow path of the slot.
+    /// True if a context is in the slow path of the slot.
     pub fn is_parked(&self, index: u32) -> bool {
         self.slot(index).head.load(Ordering::Relaxed) & slot::PARKED != 0
     }

@@ -1,6 +1,7 @@
-//! What call words are relative to: a moment, and a stretch of the stack.
+//! The view: a moment and a stretch of the stack, to which call words are relative. Words
+//! themselves are in `word.rs`.
 //!
-//! A call word has 19 bits for the time and 13 for where the stack stands, in units of 8 bytes:
+//! A call word has 19 bits for the time and 13 for the place on the stack, in units of 8 bytes:
 //!
 //! ```text
 //!  63                     45 44         32 31             0
@@ -9,36 +10,39 @@
 //! └─────────────────────────┴─────────────┴────────────────┘
 //! ```
 //!
-//! `since` and `base` are those of the latest sync word and the latest stack word, which the slow path writes together: at each chunk's
-//! begin, and where an event is too late or its stack too far away. Thus a thread that calls all the time writes a pair of them every
-//! 2^19 ticks, a fifth of a millisecond or so.
+//! `since` and `base` come from the latest sync word and the latest stack word. The slow path
+//! writes both together: at the start of each chunk, and where an event is too late or its stack
+//! too far away. So a thread that calls all the time writes a pair of them every 2^19 ticks, about
+//! a fifth of a millisecond.
 
-/// Bits of a call word's high half for the stack, below those for the time.
+/// Bits of a call word's high half for the place on the stack, below those for the time.
 pub const PLACE_BITS: u32 = 13;
-/// log2 of the stack's unit.
+/// log2 of the unit of places.
 pub const PLACE_SHIFT: u32 = 3;
-/// A call is less than so many ticks after `since`.
+/// A call is less than this many ticks after `since`.
 pub const TICKS: u64 = 1 << (32 - PLACE_BITS);
-/// And its stack less than so many bytes above `base`.
+/// The stack of a call is less than this many bytes above `base`.
 pub const WINDOW_BYTES: u64 = 1 << (PLACE_BITS + PLACE_SHIFT);
 /// `since` is a multiple of this.
 pub const SINCE_STEP: u64 = 256;
-/// `base` is a multiple of this, and not too near: where a thread's stack stands for long, it moves up and down.
+/// `base` is a multiple of this. The step is wide, since the stack of a thread moves up and down
+/// where it stays for long.
 pub const BASE_STEP: u64 = WINDOW_BYTES / 2;
 
 /// A moment and a stretch of the stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct View {
-    /// The counter; a multiple of [`SINCE_STEP`].
+    /// The counter at the moment; a multiple of [`SINCE_STEP`].
     pub since: u64,
-    /// The stretch's lowest address.
+    /// The lowest address of the stretch.
     pub base: u64,
 }
 
 // === impl View ===
 
 impl View {
-    /// The view for an event now, with the stack there: in the middle half of the window.
+    /// The view for an event at this moment and place. The place is in the middle half of the
+    /// window.
     pub const fn around(ticks: u64, sp: u64) -> Self {
         Self {
             since: ticks & !(SINCE_STEP - 1),
@@ -56,7 +60,7 @@ impl View {
         sp.wrapping_sub(self.base) < WINDOW_BYTES
     }
 
-    /// The high half of a call word, whose ticks and stack the view has.
+    /// The high half of a call word for ticks and a place that are in the view.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "19 and 13 bits, where the view has both"
@@ -66,7 +70,7 @@ impl View {
         (ticks.wrapping_sub(self.since) << PLACE_BITS | place) as u32
     }
 
-    /// The ticks and the stack that a call word's high half says.
+    /// The ticks and the place in a call word's high half.
     #[inline]
     pub const fn unpack(self, packed: u32) -> (u64, u64) {
         let place = packed & ((1 << PLACE_BITS) - 1);

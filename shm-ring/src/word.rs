@@ -1,29 +1,29 @@
-//! The 8-byte words of a ring.
+//! The 8-byte words of a ring, and their decoding. The meaning of times and places is in `view.rs`.
 //!
 //! ```text
 //!  63            32 31             0
 //! ┌────────────────┬────────────────┐
 //! │ time and stack │ odd: site      │  call event at the sled with this return address (its low 32 bits); see `view`
-//! │ count          │ 4              │  gap: so many events were lost here
+//! │ count          │ 4              │  gap: this many events were lost here
 //! │ any            │ 6              │  filler: reserved and not used
 //! │ bits 0..32     │ 8              │  argument of the next call word, low half
 //! │ bits 32..64    │ 10             │  argument of the next call word, high half
-//! │ true size      │ 12             │  begins the payload of the next call word: what the program said it is, in bytes
-//! │ any            │ 14             │  the payload's type; of registers' values all bits are set
+//! │ true size      │ 12             │  begins the payload of the next call word: size in the program, in bytes
+//! │ any            │ 14             │  the payload's type; all bits are set for values of registers
 //! └────────────────┴────────────────┘
 //!  63                      8 7     0
 //! ┌──────────────────────────┬──────┐
-//! │ counter, bits 8..64      │ 2    │  sync: what the times of the call words that follow are relative to
+//! │ counter, bits 8..64      │ 2    │  sync: the base for the times of the call words that follow
 //! │ 7 bytes, first lowest    │ 16   │  the payload's next bytes; 0 behind its end
-//! │ address, bits 0..56      │ 18   │  stack: what the places of the call words that follow are relative to
+//! │ address, bits 0..56      │ 18   │  stack: the base for the places of the call words that follow
 //! └──────────────────────────┴──────┘
 //! ```
 //!
-//! Sleds are 2-byte aligned and their calls are 5 bytes long at an even (tail, entry: +2) or the
-//! sled's own address, so a return address into one is always odd. A word whose low half is 0 has
-//! not been written. Its high half says how many chunks the ring had given back when the word
-//! became empty, so that a context which comes back late sees that the ring was gone around
-//! meanwhile.
+//! Sleds are 2-byte aligned. Their calls are 5 bytes long, and begin at the sled's own address, or
+//! 2 bytes behind it (tail, entry). So a return address into a sled is always odd. A word whose low
+//! half is 0 has not been written. Its high half is the number of chunks that the ring had given
+//! back when the word became empty. By that a context which comes back late sees that the ring was
+//! gone around meanwhile.
 
 use crate::view::View;
 
@@ -42,7 +42,8 @@ pub const ARGUMENT_HIGH: u32 = 10;
 pub const SIZE: u32 = 12;
 /// Low half of the word with a payload's type.
 pub const TYPE: u32 = 14;
-/// The type of a payload that is what registers hold, 8 bytes each: the call word behind it is of an entry or an exit.
+/// The type of a payload that consists of values of registers, 8 bytes each. The call word behind
+/// it belongs to an entry or an exit.
 pub const VALUES: u32 = u32::MAX;
 /// Low byte of a word with bytes of a payload.
 pub const PAYLOAD: u8 = 16;
@@ -63,11 +64,11 @@ pub enum Word {
         /// Time and stack, relative to the view: see [`crate::View::unpack`].
         packed: u32,
     },
-    /// The view's moment from here on.
+    /// The moment of the view from here on.
     Sync(u64),
-    /// The view's lowest place on the stack from here on.
+    /// The lowest place on the stack of the view from here on.
     Stack(u64),
-    /// Events lost here.
+    /// The number of events lost here.
     Gap(u32),
     /// Nothing.
     Filler,
@@ -75,13 +76,13 @@ pub enum Word {
     ArgumentLow(u32),
     /// High half of an argument.
     ArgumentHigh(u32),
-    /// Begins a payload, whose true size in bytes this is: more than is there if the payload was cut.
+    /// The begin of a payload, with its true size in bytes. A payload that was cut has fewer bytes.
     Size(u32),
     /// A payload's type.
     Type(u32),
     /// The next bytes of a payload.
     Payload([u8; PAYLOAD_BYTES]),
-    /// Nothing that a trampoline writes: the target scribbled here.
+    /// A word that no trampoline writes: the target scribbled here.
     Unknown(u64),
 }
 
@@ -90,7 +91,7 @@ pub const fn begin_view(view: View) -> [u64; 2] {
     [view.since | SYNC as u64, view.base << 8 | STACK as u64]
 }
 
-/// What the words of a chunk are that was given back as the `released`th of its ring.
+/// The empty word of a chunk that was given back as the `released`th of its ring.
 pub const fn empty(released: u64) -> u64 {
     released << 32
 }
@@ -98,7 +99,7 @@ pub const fn empty(released: u64) -> u64 {
 // === impl Word ===
 
 impl Word {
-    /// Decodes; every bit pattern has a meaning.
+    /// Decodes a word; every bit pattern has a meaning.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,

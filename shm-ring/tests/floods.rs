@@ -1,5 +1,5 @@
-//! Floods, droughts, threads that come and go, collectors that do: what was written and what was counted is what was
-//! tried.
+//! Floods, droughts, and threads and collectors that come and go: the events read and the events
+//! counted as lost are together all events that were tried.
 // Safe code, and too much of it for miri.
 #![cfg(not(any(loom, miri)))]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
@@ -15,15 +15,15 @@ use support::Words;
 
 #[derive(Debug, Clone)]
 enum Action {
-    /// So many events, every third with an argument, every seventh of the others with a payload.
+    /// This many events, every third with an argument, every seventh of the others with a payload.
     Record(u32),
-    /// The counter goes on by so much.
+    /// The counter goes on by this much.
     Wait(u64),
-    /// The collector reads at most so many words.
+    /// The collector reads at most this many words.
     Drain(u64),
-    /// Losses are told if the ring has been read.
+    /// The collector reports losses if it has read the whole ring.
     Tell,
-    /// Another collector comes.
+    /// Another collector resumes the ring.
     Resume,
     /// The thread ends, and another one gets its slot.
     Replace,
@@ -43,15 +43,15 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     proptest::collection::vec(action, 1..40)
 }
 
-/// Reads and checks: events in order, times as recorded, losses where they were.
+/// Reads and checks events: their order, their times, and the places of losses.
 #[derive(Debug, Default)]
 struct Reader {
-    /// Numbers of the events recorded and not read yet, with their counters.
+    /// Numbers of the events that were recorded and not read yet, with their counters.
     expected: std::collections::VecDeque<(u64, u64)>,
     told: u64,
-    /// How many events were read.
+    /// The number of events read.
     read: u64,
-    /// Most bytes of a payload that are recorded.
+    /// The most bytes of a payload that are recorded.
     limit: usize,
 }
 
@@ -119,7 +119,8 @@ fn content_of(number: u64) -> Content {
     match number {
         _ if number.is_multiple_of(3) => Content::Argument(hash),
         _ if number.is_multiple_of(7) => {
-            // Some cannot be read, some are too long for any ring.
+            // The payload of some events cannot be read, and that of others is too long for any
+            // ring.
             let size = u32::try_from(hash >> 48).unwrap() % 5000;
             let there = usize::try_from(size).unwrap() * usize::from(!number.is_multiple_of(5));
             Content::Payload {
@@ -175,7 +176,7 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
                 consumer.tell_quiet_losses(&words, |i| reader.take(i));
             }
             Action::Resume => {
-                // Nothing is read twice, nothing is forgotten: the cursor and what belongs to it were saved.
+                // No event is read twice or left out: the cursor and its state were saved.
                 consumer = Consumer::resume(&words, geometry, 0);
             }
             Action::Replace => {
@@ -219,7 +220,8 @@ fn a_ring_that_nobody_reads_counts_the_rest() {
     );
 }
 
-/// The smallest count that a hole allows: words of ten, as a call with six values has, belong to one event at least.
+/// The smallest count that a hole allows: ten words, as many as a call with six values has, can all
+/// belong to one event.
 #[test]
 fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
     let geometry = Geometry::new(1 << 16, 1).unwrap();
@@ -239,7 +241,7 @@ fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
             };
             assert_eq!(target.record(64, event, 5), Outcome::Recorded);
         }
-        // Past the guard, where every word is an event's.
+        // Past the guard, where every word belongs to an event.
         let first = geometry.ring_offset(0) + layout::GUARD_BYTES + 80;
         for word in 0..hole {
             words.store(first + 8 * word, 0);
@@ -255,7 +257,8 @@ fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
     }
 }
 
-/// A payload that ends in the middle belongs to one event, and where payloads may be, so does any hole as long as the longest.
+/// A payload that ends in the middle belongs to one event. Where payloads may be, so does any hole
+/// that is no longer than the longest event.
 #[test]
 fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
     let geometry = Geometry::new(1 << 20, 1).unwrap();
@@ -265,7 +268,8 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
         size: 4096,
         bytes: vec![0xee; 4096],
     };
-    // Words of the event that were written, words missing, the fewest events that can have left the hole.
+    // Words of the event that were written, missing words, the fewest events that can have left the
+    // hole.
     for (written, missing, fewest) in [
         (0, longest, 1),
         (0, longest + 1, 2),
@@ -290,7 +294,7 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
             |event| assert_eq!(target.record(geometry.slots(), event, 5), Outcome::Recorded);
         record(event(0, Content::Nothing));
         record(event(1, payload.clone()));
-        // Those that go, and eight that stay.
+        // The events that go, and eight that stay.
         let gone = missing + written - longest;
         for number in 0..gone + 8 {
             record(event(number, Content::Nothing));
@@ -300,7 +304,8 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
             words.store(first + 8 * word, 0);
         }
         let mut consumer = Consumer::resume(&words, geometry, 0).with_payloads();
-        // A thread that lives is waited for: as far as the longest event goes is looked, also where not even its size was written.
+        // The consumer waits for a thread that lives. It looks as far as the longest event goes,
+        // also where not even the size of that was written.
         let waited = consumer.drain(&words, Producer::Alive, 0, u64::MAX, |_| {});
         assert!(waited.at_end, "{written} {missing}");
         assert_eq!(
@@ -308,7 +313,7 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
             missing < longest + 8 - written,
             "{written} {missing}"
         );
-        // What was lost meanwhile may stand behind the hole.
+        // Losses that were counted meanwhile may stand behind the hole.
         let counter = geometry.control_offset(0) + layout::control::LOST;
         words.store(counter, 3);
         let told = consumer.tell_quiet_losses(&words, |item| panic!("{item:?}"));
@@ -324,7 +329,7 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
     }
 }
 
-/// A closed slot ends the search, whatever is free behind it. When it is opened, it is the thread's.
+/// A closed slot ends the search, whatever is free behind it. Once it is open, it is the thread's.
 #[test]
 fn a_closed_slot_ends_the_search() {
     const TID: u32 = 5;

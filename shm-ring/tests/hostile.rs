@@ -1,5 +1,5 @@
-//! A producer that writes what it likes, where it likes, also while the consumer reads: reading ends, in work bounded by what was
-//! asked for, and stays within its own ring and control line.
+//! A producer that writes any words in any place, also while the consumer reads: reading ends, its
+//! work is bounded by the request, and it stays within its own ring and control line.
 // Safe code, and too much of it for miri.
 #![cfg(not(any(loom, miri)))]
 
@@ -12,14 +12,14 @@ use shm_ring::{Consumer, Geometry, Producer, SharedMemory};
 
 const INDEX: u32 = 5;
 
-/// Memory that says something else each time it is asked.
+/// Memory that returns another value for each read.
 struct Scribble {
     geometry: Geometry,
     state: Cell<u64>,
-    /// How often a word is empty, of 256.
+    /// Empty words among 256.
     empty: u64,
     accesses: Cell<u64>,
-    /// What the control line says, where it is to stay the same.
+    /// The started chunks in the control line, where they are to stay the same.
     started: Option<u64>,
     stores: RefCell<Vec<u64>>,
 }
@@ -111,7 +111,7 @@ proptest! {
             memory.accesses.set(0);
             let mut items = 0u64;
             let done = consumer.drain(&memory, producer, now, max, |_| items += 1);
-            // A chunk may be begun with the last word; each word is read, looked for and zeroed.
+            // A chunk may be begun with the last word. Each word is read, looked for and zeroed.
             let chunk = geometry.chunk_bytes() / 8;
             let bound = 8 * (max + 3 * chunk) + 64;
             prop_assert!(memory.accesses.get() <= bound, "{} of {bound}", memory.accesses.get());
@@ -140,8 +140,8 @@ proptest! {
         if payloads {
             consumer.expect_payloads();
         }
-        // What is read is zeroed chunk by chunk, so a ring's length is the most there can be, and as much again from
-        // the start in the middle.
+        // The words that were read are zeroed chunk by chunk. So a ring's length is the most there
+        // can be, and the same once more after a start in the middle.
         let mut read = 0;
         for _ in 0..64 {
             read += consumer.drain(&memory, Producer::Gone, 0, 1 << 16, |_| {}).words;

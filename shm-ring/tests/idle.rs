@@ -1,4 +1,4 @@
-//! What a ring costs its collector while nobody writes to it.
+//! The cost of an idle ring for its collector, in words that the collector reads.
 #![cfg(not(any(loom, miri)))]
 
 mod support;
@@ -8,7 +8,7 @@ use std::cell::Cell;
 use shm_ring::{Consumer, Geometry, Item, Producer, SharedMemory, layout, word};
 use support::Words;
 
-/// Memory that counts how often it is read.
+/// Memory that counts its reads.
 struct Counting {
     words: Words,
     loads: Cell<u64>,
@@ -31,7 +31,7 @@ impl SharedMemory for Counting {
     }
 }
 
-/// A chunk is under way, its guard is filled, and nothing stands behind that.
+/// A ring with a chunk under way: its guard is filled, and nothing stands behind that.
 fn begun(geometry: Geometry) -> (Counting, Consumer) {
     let words = Words::new(geometry);
     words.store(geometry.control_offset(0) + layout::control::STARTED, 1);
@@ -48,7 +48,7 @@ fn begun(geometry: Geometry) -> (Counting, Consumer) {
     (memory, consumer)
 }
 
-/// The longest event has 589 words; those are not read with every poll.
+/// The longest event has 589 words. A poll does not read all of them.
 #[test]
 fn an_idle_ring_costs_a_few_words_for_each_poll() {
     let geometry = Geometry::new(1 << 20, 1).unwrap();
@@ -62,7 +62,8 @@ fn an_idle_ring_costs_a_few_words_for_each_poll() {
     assert!(each < 30, "{each} words");
 }
 
-/// An event of which only the last word was written is noticed all the same, and not waited for much longer than others.
+/// The consumer notices an event of which only the last word was written, and does not wait for it
+/// much longer than for others.
 #[test]
 fn a_hole_as_long_as_a_payload_is_found_in_a_while() {
     let geometry = Geometry::new(1 << 20, 1).unwrap();
@@ -87,7 +88,8 @@ fn a_hole_as_long_as_a_payload_is_found_in_a_while() {
     assert_eq!(left, Some(100 + Consumer::HOLE_PATIENCE_MS));
 }
 
-/// A child that was forked in the slow path may write there late. The events before it are all read, so it stands behind no hole.
+/// A child that was forked in the slow path may write there late. The consumer has read all events
+/// before that word, so it stands behind no hole.
 #[test]
 fn what_stands_in_a_chunk_that_was_not_begun_is_left_alone() {
     let geometry = Geometry::new(1 << 20, 1).unwrap();

@@ -1,4 +1,4 @@
-//! A collector that is killed leaves a ring that the next one goes on with at once.
+//! A killed collector: the next collector goes on with its ring at once.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use support::Words;
 
 mod support;
 
-/// The memory of somebody who dies after so many words were written.
+/// The memory of a collector that dies after it has written `left` words.
 struct Dying<'a> {
     memory: &'a Words,
     left: Cell<u64>,
@@ -47,7 +47,8 @@ fn drain(consumer: &mut Consumer, memory: &impl SharedMemory) -> Vec<u32> {
     sites
 }
 
-/// Wherever it dies: nothing is waited for, nothing is missing that it has not read, and the ring is as large as before.
+/// Wherever the collector dies, the next one waits for nothing, loses no event that the first has
+/// not read, and leaves the ring as large as before.
 #[test]
 fn the_collector_after_a_killed_one_goes_on_at_once() {
     let geometry = Geometry::new(1 << 16, 1).unwrap();
@@ -57,7 +58,7 @@ fn the_collector_after_a_killed_one_goes_on_at_once() {
         sp: 0x7fff_0000,
         content: Content::Nothing,
     };
-    // Two chunks, which are given back, and the begin of a third.
+    // Two chunks, which are given back, and the start of a third.
     let before = 2 * in_chunk;
     let mut died = 0;
     for writes in 0.. {
@@ -78,7 +79,7 @@ fn the_collector_after_a_killed_one_goes_on_at_once() {
         assert_eq!(first.len() as u64, u64::from(before));
         let mut next = Consumer::resume(&words, geometry, 0);
         let mut read = drain(&mut next, &words);
-        // Every now and then what fills a whole ring, but for the chunk under way.
+        // Now and then the events fill a whole ring, but for the chunk under way.
         let chunks = u32::try_from(geometry.chunks()).unwrap();
         let more = if writes % 61 == 0 { chunks - 2 } else { 1 } * (in_chunk - 64);
         (before..before + more).for_each(record);

@@ -2,14 +2,14 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shm-ring --test loom --release`
 //!
-//! Each model explores one race, and has of the ring only the words that it is about:
+//! Each model explores one race, and has only the words of the ring that take part in it:
 //!
 //! ```text
-//! word     0      1      2     3     4 … 62   63    64     65    66    67     68    69     70     71
-//!        ┌──────┬──────┬─────┬─────┬────────┬─────┬─────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┐
-//!        │ sync │stack │call │fill │ fill … │fill │call │ size │ type │ data │ call │ sync │stack │ call │
-//!        └──────┴──────┴─────┴─────┴────────┴─────┴─────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┘
-//!  event   0: slow path, new chunk: the whole guard    1    2: hot path                 3: slow path, new view
+//! word     0     1    2    3   4 … 62  63   64   65   66   67   68   69    70   71
+//!        ┌────┬─────┬────┬────┬──────┬────┬────┬────┬────┬────┬────┬────┬─────┬────┐
+//!        │sync│stack│fill│fill│fill …│call│call│size│type│data│call│sync│stack│call│
+//!        └────┴─────┴────┴────┴──────┴────┴────┴────┴────┴────┴────┴────┴─────┴────┘
+//! event   0: slow path, new chunk, guard   1    2: hot path         3: slow path, new view
 //! ```
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
@@ -28,10 +28,11 @@ use shm_ring::{
 /// Words of the ring that the four events touch.
 const WORDS: u64 = GUARD_BYTES / 8 + 8;
 
-/// The guard's fillers but the first and the last. Nothing tells them apart from those, so their order is not explored.
+/// The guard's fillers without the first two. They differ in nothing from those, so their order is
+/// not explored.
 const ALIKE: Range<u64> = 4..GUARD_BYTES / 8 - 1;
 
-/// Where the stack stands.
+/// The place on the stack.
 const SP: u64 = 0x7ffd_0000_8008;
 
 /// The first control line and the beginning of the first ring.
@@ -43,9 +44,9 @@ struct Few {
 
 /// A word of the ring.
 enum Word {
-    /// In the halves that trampolines store.
+    /// A word in the halves that trampolines store.
     Explored { low: AtomicU32, high: AtomicU32 },
-    /// Written and read at once.
+    /// A word that is written and read at once.
     Alike(std::sync::atomic::AtomicU32),
 }
 
@@ -84,7 +85,7 @@ impl SharedMemory for Few {
         match self.word(offset) {
             Some(Word::Explored { low, high }) => match low.load(LOAD) {
                 0 => 0,
-                // Only what the low half publishes makes this the half that belongs to it.
+                // Only the publication by the low half makes this the half that belongs to it.
                 whole => u64::from(high.load(Ordering::Relaxed)) << 32 | u64::from(whole),
             },
             Some(Word::Alike(low)) => low.load(Ordering::Relaxed).into(),
@@ -92,7 +93,8 @@ impl SharedMemory for Few {
         }
     }
 
-    /// A word that is stored whole is whole at once: its low half last is as good.
+    /// Stores a word. A word that is stored whole is whole at once; storing its low half last is as
+    /// good.
     fn store(&self, offset: u64, value: u64) {
         if let Some(word) = self.line(offset) {
             word.store(value, STORE);
@@ -123,7 +125,7 @@ fn event(number: u64) -> Event {
     Event {
         site: site(number),
         sp: SP,
-        // As an argument takes, and a word more.
+        // As many words as an argument takes, and one more.
         content: match number {
             2 => Content::Payload {
                 kind: 3,
@@ -159,14 +161,16 @@ fn site(number: u64) -> u32 {
     2 * u32::try_from(number).unwrap() + 1
 }
 
-/// A view reaches as far as 2^19: only the last event is outside of the first one's.
+/// The counter of an event. A view reaches 2^19 ticks: only the last event is outside of the first
+/// one's view.
 fn ticks(number: u64) -> u64 {
     let high = if number == 3 { 9 } else { 7 };
     high << 32 | (number + 5)
 }
 
-/// A reader while the events `race` are recorded; those before it are recorded and read already. Every number of events must be
-/// come upon, and whatever is come upon must be whole.
+/// Runs a reader while the events `race` are recorded. Earlier events are recorded and read
+/// already. The reader must meet every number of events in some execution, and all events that it
+/// meets must be whole.
 fn check(race: Range<u64>) {
     let mut model = loom::model::Builder::new();
     model.max_branches = 100_000;

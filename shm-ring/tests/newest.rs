@@ -1,4 +1,5 @@
-//! Rings that keep the newest events, and pictures of them.
+//! Rings that keep the newest events, and copies of them. The interleavings of single accesses are
+//! tested in `interleavings/`.
 // Safe code, and too much of it for miri.
 #![cfg(not(any(loom, miri)))]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
@@ -51,19 +52,20 @@ impl World {
         }
     }
 
-    /// The events that a picture shows, which have no gap, and how many were lost.
+    /// The events in a copy, which has no gap, and the number of lost ones.
     fn picture(&self, most: u64) -> (std::ops::Range<u32>, u64) {
         let picture = Picture::take(&self.words, self.geometry, 0, most);
         read(&mut picture.consumer(), &picture)
     }
 
-    /// Events that fill the chunks of a ring but for `free`, each of which holds as many.
+    /// The number of events that fill all chunks of a ring but `free`. Each chunk holds as many.
     fn held(&self, free: u64) -> u32 {
         let words = self.geometry.chunk_bytes() / 8 - 64;
         u32::try_from((self.geometry.chunks() - free) * (words + 1)).unwrap()
     }
 
-    /// A full ring, and an event that takes its oldest chunk back, as far as it comes in so many steps; and the event's number.
+    /// A full ring, an event that takes back its oldest chunk and has made `steps` steps, and that
+    /// event's number.
     fn interrupted(steps: usize) -> (Self, Recording, u32) {
         let world = Self::new();
         let number = world.held(1);
@@ -136,7 +138,8 @@ fn the_newest_events_are_kept_and_none_is_lost() {
     }
 }
 
-/// What was recorded after its memory was made ready is in a picture, also where the ring had fewer chunks then.
+/// A copy holds events that were recorded after its memory was made ready, also where the ring had
+/// fewer chunks then.
 #[test]
 fn a_picture_is_of_the_moment_when_it_is_copied() {
     for before in [0, 10, 3000, 100_000] {
@@ -152,7 +155,7 @@ fn a_picture_is_of_the_moment_when_it_is_copied() {
     }
 }
 
-/// What is asked for is there, whenever it is asked for in the event that takes the oldest chunk back.
+/// A copy has all chunks asked for, at any step of the event that takes the oldest chunk back.
 #[test]
 fn a_picture_taken_at_any_moment_has_no_gap() {
     let (world, mut recording, before) = World::interrupted(0);
@@ -173,7 +176,8 @@ fn a_picture_taken_at_any_moment_has_no_gap() {
     assert_eq!(world.released(), 1);
 }
 
-/// Whoever reads along from some moment on, in the event that takes the oldest chunk back, gets all that is in the ring, and what comes.
+/// A consumer that reads on from any step of the event that takes the oldest chunk back gets all
+/// events that are in the ring, and all later ones.
 #[test]
 fn a_consumer_takes_over_at_any_moment() {
     let mut waited = 0;
@@ -235,7 +239,7 @@ fn how_much_was_recorded_is_known_without_reading_it() {
     for more in [1, 2, 446, 1, 1, 30_000] {
         world.record(recorded..recorded + more);
         recorded += more;
-        // Of each chunk one event stands in the guard.
+        // One event of each chunk stands in the guard.
         let words = u64::from(recorded) - u64::from(recorded.div_ceil(449));
         assert_eq!(now().begun, words);
         let overwritten = world.released() * 448;
@@ -248,8 +252,8 @@ fn how_much_was_recorded_is_known_without_reading_it() {
     assert!(since.begun - since.overwritten < 16 * 448);
 }
 
-/// A session that ends has read what a ring held and given its memory back, in the middle of a
-/// chunk or at a chunk's end. What the next session counts begins there.
+/// A session that ends has read the words of a ring and given its memory back, in the middle of a
+/// chunk or at a chunk's end. The next session counts from there.
 #[test]
 fn what_an_earlier_session_has_read_is_not_counted_by_the_next_one() {
     const MORE: u32 = 2000;

@@ -1,4 +1,5 @@
-//! A producer in another process, killed in the midst of it: the collector has everything up to the last whole word.
+//! A producer in another process that is killed while it writes: the collector has everything up to
+//! the last whole word.
 #![cfg(all(target_os = "linux", not(miri), not(loom)))]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -15,13 +16,14 @@ use shm_ring::{
     Target,
 };
 
-/// The environment variable that makes a process of this program the producer; its value is the rings' file.
+/// The environment variable that makes a process of this program the producer. Its value is the
+/// rings' file.
 const FILE: &str = "SHM_RING_TEST_FILE";
-/// Where, in the rings' header page, the producer counts what it has done: events recorded and events lost.
+/// The counters of the producer in the rings' header page: events recorded and events lost.
 const RECORDED: u64 = 1024;
 const LOST: u64 = 1032;
 
-/// A stack that goes up and down, by more than a view has.
+/// A stack that goes up and down, by more than the window of a view.
 fn sp_of(number: u64) -> u64 {
     0x7ffd_2345_6788 - number % 1000 * 128
 }
@@ -30,7 +32,7 @@ fn geometry() -> Geometry {
     Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap()
 }
 
-/// Not a test of its own: what the other process runs, until it is killed.
+/// The body of the other process, until it is killed; no test by itself.
 #[test]
 fn producer_process() {
     let Some(path) = std::env::var_os(FILE) else {
@@ -65,7 +67,7 @@ fn producer_process() {
     }
 }
 
-/// Ends with the test.
+/// A process that ends with the test.
 struct Killed(Child);
 
 impl Killed {
@@ -77,7 +79,7 @@ impl Killed {
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // After `kill` there is nothing left to do; before it the test has failed already.
+        // After `kill` there is nothing left to do. Before it the test has failed already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -104,7 +106,7 @@ impl Read {
                 let number = argument.expect("every event has its number");
                 assert_eq!((site, ticks, sp), (1, number * 1000, sp_of(number)));
                 assert!(self.last.is_none_or(|last| last < number), "in order");
-                // A number is missing for each loss that was told before it.
+                // One number is missing for each loss that was reported before it.
                 self.calls += 1;
                 self.last = Some(number);
                 assert_eq!(
@@ -136,7 +138,8 @@ fn a_killed_producer_leaves_every_whole_word() {
         );
         let mut read = Read::default();
         let deadline = Instant::now() + Duration::from_secs(60);
-        // Kill it after ever more events; every other round lets the ring overflow first.
+        // The kill comes after more events in each round. Every other round lets the ring overflow
+        // first.
         let wanted = 1 + round * 3000;
         while read.calls < wanted {
             assert!(Instant::now() < deadline, "{read:?} in a minute");
@@ -150,7 +153,7 @@ fn a_killed_producer_leaves_every_whole_word() {
         consumer.drain(&rings, Producer::Gone, 0, u64::MAX, |item| read.take(item));
         consumer.tell_losses(&rings, |item| read.take(item));
         let (recorded, lost) = (rings.load(RECORDED), rings.load(LOST));
-        // The last event may have been recorded, or counted, without having been noted.
+        // The last event may have been recorded or counted without being noted.
         let noted = recorded + lost;
         assert!(
             (recorded..=recorded + 1).contains(&read.calls),

@@ -1,6 +1,7 @@
-//! What is recorded of a call beside its time.
+//! The values that calls record beside their time. The trampolines read them.
 
-/// What is recorded of calls of a function beside their time. The default is nothing, or the first argument where a sled is made for that.
+/// The values that calls of a function record beside their time. The default is none, or the first
+/// argument where a sled is made for that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Capture {
     arguments: u8,
@@ -10,22 +11,23 @@ pub struct Capture {
 // === impl Capture ===
 
 impl Capture {
-    /// Arguments in integer registers: x86-64 System V ABI, §3.2.3.
+    /// The most arguments: those in integer registers, x86-64 System V ABI, §3.2.3.
     pub const MOST_ARGUMENTS: u8 = 6;
-    /// Nothing.
+    /// No value.
     pub const NONE: Self = Self {
         arguments: 0,
         result: false,
     };
 
-    /// What the first `count` registers for integer arguments hold at the entry. `None` if there are not so many.
+    /// Adds the values of the first `count` registers for integer arguments at the entry. `None` if
+    /// there are fewer registers.
     #[must_use]
     pub fn with_arguments(self, count: u32) -> Option<Self> {
         let arguments = u8::try_from(count).ok()?;
         (arguments <= Self::MOST_ARGUMENTS).then_some(Self { arguments, ..self })
     }
 
-    /// And what the register for integer results holds at the exit.
+    /// Adds the value of the register for integer results at the exit.
     #[must_use]
     pub const fn with_result(self) -> Self {
         Self {
@@ -34,19 +36,19 @@ impl Capture {
         }
     }
 
-    /// How many arguments, at most [`Capture::MOST_ARGUMENTS`].
+    /// The number of arguments, at most [`Capture::MOST_ARGUMENTS`].
     #[must_use]
     pub const fn arguments(self) -> u8 {
         self.arguments
     }
 
-    /// Whether the result.
+    /// True if the result is recorded.
     #[must_use]
     pub const fn has_result(self) -> bool {
         self.result
     }
 
-    /// Whether nothing is asked for.
+    /// True if no value is recorded.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.arguments == 0 && !self.result

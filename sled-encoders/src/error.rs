@@ -1,17 +1,17 @@
-//! What can go wrong when machine code is made.
+//! Errors of making machine code. Reading a sled has none: any bytes are a state.
 
 /// Machine code that cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// A call or jump reaches 2 GiB at most.
+    /// A call or jump to a place more than 2 GiB away.
     #[error("{from:#x} is out of reach of {to:#x}: more than 2 GiB apart")]
     OutOfReach {
-        /// Where the call stands.
+        /// The address of the call.
         from: u64,
-        /// Where it should lead.
+        /// The address that it should lead to.
         to: u64,
     },
-    /// AArch64 has instructions at multiples of four.
+    /// An AArch64 instruction at an address that is no multiple of four.
     #[error("no instruction can stand at {address:#x}: not a multiple of 4")]
     Unaligned {
         /// The address.

@@ -1,8 +1,8 @@
 //! XRay sleds and trampolines as machine code: bytes in, bytes out.
 //!
-//! [`x86_64`] and [`aarch64`] know what a sled looks like in each of its states, how it is staged and switched, what follows
-//! a tail sled, and generate the trampolines that staged sleds call. Both are there on every host. Nothing here knows
-//! processes, files or I/O.
+//! [`x86_64`] and [`aarch64`] hold the form of a sled in each of its states, the ways to stage and
+//! switch it, and the code behind a tail sled. They generate the trampolines that staged sleds
+//! call. Both are there on every host. The crate has no part in processes, files or I/O.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,19 @@
-//! The kinds of sled, as in the instrumentation map.
+//! The kinds of sled, as in the instrumentation map. Their bytes are in the modules of the
+//! architectures.
 
-/// What a sled marks. The numbers are those of the instrumentation map
-/// (`compiler-rt/include/xray/xray_records.h`, LLVM 19), but for the last one, which the map tells by its version.
+/// The kind of a sled. The numbers are those of the instrumentation map
+/// (`compiler-rt/include/xray/xray_records.h`, LLVM 19), but for the last one, which the map marks
+/// by its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SledKind {
-    /// A function's first instruction.
+    /// The first instruction of a function.
     Entry = 0,
     /// A return.
     Exit = 1,
-    /// Before a tail call.
+    /// The place before a tail call.
     TailExit = 2,
-    /// A function's first instruction, with its first argument to be recorded.
+    /// The first instruction of a function whose first argument is to be recorded.
     EntryArgument = 3,
     /// `__xray_customevent`, in the middle of a function.
     CustomEvent = 4,
@@ -35,11 +37,11 @@ impl SledKind {
         Self::CustomEventV0,
     ];
 
-    /// Those that stand where a function begins or ends.
+    /// The kinds at the start or an end of a function.
     pub const OF_FUNCTIONS: [Self; 4] =
         [Self::Entry, Self::Exit, Self::TailExit, Self::EntryArgument];
 
-    /// True where a function begins.
+    /// True at the start of a function.
     pub const fn is_entry(self) -> bool {
         matches!(self, Self::Entry | Self::EntryArgument)
     }

@@ -1,13 +1,14 @@
-//! What the bytes at a sled say, whatever the processor.
+//! The state of a sled, as its bytes show it. It is the same for all processors. Each architecture
+//! reads it in its own way.
 
-/// What stands at a sled.
+/// The state of a sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// What the compiler wrote.
+    /// As the compiler wrote it.
     Compiled,
-    /// Staged by xrayd and off; `target` is where its call leads.
+    /// Staged by xrayd, and off.
     Staged {
-        /// The trampoline (or stub) that it would call.
+        /// The trampoline (or stub) that its call leads to.
         target: u64,
     },
     /// Staged by xrayd and on.
@@ -15,7 +16,7 @@ pub enum State {
         /// The trampoline that it calls.
         target: u64,
     },
-    /// LLVM's own runtime patches it, now or before.
+    /// Patched by LLVM's own runtime, now or before.
     Runtime,
     /// A breakpoint.
     Breakpoint,

@@ -1,5 +1,5 @@
-//! Sleds as compilers write them: every kind, found through the instrumentation map of a small library, is what
-//! `classify` calls compiled.
+//! Sleds as compilers write them: `classify` takes every kind for compiled. The test finds the
+//! sleds through the instrumentation map of a small library, and runs none of them.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -11,8 +11,9 @@ use sled_encoders::{
     x86_64::{MAX_SLED_BYTES, SLED_BYTES, State, TailJump, classify, tail_jump},
 };
 
-/// Returns, plain and conditional tail calls, a function whose first argument is logged, and events with their arguments in place, swapped,
-/// and elsewhere. Calls of the builtin with a `size_t` make clang 14 fail an assertion.
+/// Returns, plain and conditional tail calls, a function whose first argument is logged, and events
+/// with their arguments in place, swapped, and elsewhere. Calls of the builtin with a `size_t` make
+/// clang 14 fail an assertion.
 const C: &str = r"
 int outer(int);
 int plain(int x) { return outer(x + 1); }
@@ -46,12 +47,12 @@ pub extern "C" fn leaf(x: u32) -> u32 { x.wrapping_mul(3) ^ 5 }
 pub extern "C" fn caller(x: &mut u32, f: extern "C" fn(u32) -> u32) { *x = f(*x) + leaf(*x); }
 "#;
 
-/// What is known of one sled.
+/// One sled of a library.
 #[derive(Debug)]
 struct Found {
     kind: SledKind,
     address: u64,
-    /// The sled, and what follows it.
+    /// The bytes of the sled and of the instruction behind it.
     bytes: Vec<u8>,
 }
 
@@ -84,7 +85,7 @@ fn clang(version: u32) -> Vec<u8> {
     let tool = format!("clang-{version}");
     let package = format!("the Debian package {tool}: apt-get install {tool}");
     let arguments = [
-        // For size: then tail calls hang on conditional jumps.
+        // With optimisation for size, tail calls depend on conditional jumps.
         "-Os",
         "-fPIC",
         "-shared",
@@ -100,7 +101,8 @@ fn clang(version: u32) -> Vec<u8> {
     build(&tool, &package, &arguments, C, "c")
 }
 
-/// The sleds of the instrumentation map, version 2: 32 bytes each, addresses relative to themselves.
+/// The sleds of the instrumentation map, version 2: 32 bytes each, with addresses relative to
+/// themselves.
 fn sleds(file: &[u8]) -> Vec<Found> {
     let elf = Elf::parse(file).unwrap();
     let map = elf
@@ -136,7 +138,7 @@ fn sleds(file: &[u8]) -> Vec<Found> {
     entries.collect()
 }
 
-/// Every sled is as compiled; says how many there are of each kind.
+/// Checks that every sled is as compiled, and returns the number of sleds of each kind.
 fn check(sleds: &[Found]) -> BTreeMap<SledKind, usize> {
     let mut kinds = BTreeMap::new();
     for sled in sleds {
@@ -163,7 +165,7 @@ fn tail_jumps(sleds: &[Found]) -> Vec<TailJump> {
 fn clang_19_writes_every_kind_and_plain_tail_jumps() {
     let sleds = sleds(&clang(19));
     let kinds = check(&sleds);
-    // All but LLVM 5's.
+    // All kinds but that of LLVM 5.
     assert_eq!(
         kinds.keys().copied().collect::<Vec<_>>(),
         SledKind::ALL[..6]
@@ -179,7 +181,7 @@ fn clang_19_writes_every_kind_and_plain_tail_jumps() {
 fn clang_14_writes_tail_sleds_before_conditional_jumps() {
     let sleds = sleds(&clang(14));
     let kinds = check(&sleds);
-    // All but LLVM 5's.
+    // All kinds but that of LLVM 5.
     assert_eq!(
         kinds.keys().copied().collect::<Vec<_>>(),
         SledKind::ALL[..6]
@@ -236,7 +238,8 @@ fn clang_19_writes_sleds_of_aarch64() {
                 after.push(aarch64::after(&sled.bytes[aarch64::SLED_BYTES..]));
             }
         }
-        // A tail call has the kind of an exit before LLVM 21, also where a condition stands before it.
+        // A tail call has the kind of an exit before LLVM 21, also where a condition stands before
+        // it.
         assert_eq!(kinds[&SledKind::Entry], 4, "{kinds:?}");
         assert_eq!(kinds[&SledKind::EntryArgument], 1, "{kinds:?}");
         let count = |expected| after.iter().filter(|after| **after == expected).count();

@@ -1,11 +1,13 @@
-//! `cargo xtask bless`: golden files are written anew by the tests that compare with them. Read the difference.
+//! `cargo xtask bless`: the tests that compare with golden files write them anew. It commits
+//! nothing. Read the difference before you do.
 
 use anyhow::Result;
 
 use crate::shell::say;
 use crate::test::run_tests;
 
-/// Set to 1, tests write their golden files instead of comparing with them.
+/// The environment variable for that. With 1, tests write their golden files instead of comparing
+/// with them.
 const SWITCH: &str = "XRAYD_BLESS";
 
 #[derive(Debug, clap::Args)]

@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: the whole way once, with a real program. Needs Rust and nothing else; no clang, no root.
+//! `cargo xtask demo`: traces a real program once, from the attach to the report. It needs Rust and
+//! nothing else: no clang, no root.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -9,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::shell::{cargo, execute, say, status};
 
-/// What xrayctl exits with when the process may not be traced; see `docs/xrayctl.md`.
+/// The exit code of xrayctl when the process may not be traced; see `docs/xrayctl.md`.
 const REFUSED: i32 = 4;
 
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let xrayctl = xrayctl()?;
 
     let mut program = Command::new(build(Fixture::Demo)?);
-    // Ctrl-C on the terminal is for the recording, not for the program that is recorded.
+    // Ctrl-C on the terminal is for the recording, not for the recorded program.
     program.process_group(0);
     let mut market = Target::spawn_command(program)?;
     let pid = market.pid().to_string();
@@ -81,15 +82,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// From here on Ctrl-C ends what runs in the foreground, the recording for example, and not this program, which has the
-/// result to show then.
+/// Makes this program survive Ctrl-C from here on. Ctrl-C ends the program in the foreground, the
+/// recording for example. This program has the result to show then.
 fn survive_interrupts() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
         .context("cannot prepare for Ctrl-C")?;
     let _entered = runtime.enter();
-    // The handler stays when its receiver goes; a handler, unlike an ignored signal, is not handed down to children.
+    // The handler stays when its receiver goes. Unlike an ignored signal, children do not inherit
+    // it.
     let _handled = signal(SignalKind::interrupt()).context("cannot prepare for Ctrl-C")?;
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! `cargo xtask dependencies`: licences, duplicates and sources of all dependencies, by
 //! `deny.toml`.
 //!
-//! `cargo deny` takes minutes to build, so that it is no part of each run. What it finds in
-//! `deny.toml` is checked here by what cargo itself knows: it costs a second and always runs. Where
-//! `cargo-deny` is installed, it runs as well, and finds more: texts of licences, and yanked
-//! versions. Advisories need a database from the network: `cargo deny check advisories` is for
-//! those who have it.
+//! `cargo deny` takes minutes to build, so not every run can have it. This command checks the rules
+//! of `deny.toml` by cargo's own data: it costs a second and always runs. Where `cargo-deny` is
+//! installed, it runs as well, and finds more: texts of licences, and yanked versions. Advisories
+//! need a database from the network, and `cargo deny check advisories` is for users who have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +16,7 @@ use serde_json::Value;
 
 use crate::shell::{cargo, cargo_program, execute, say};
 
-/// What of `deny.toml` is checked here.
+/// The part of `deny.toml` that is checked here.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Policy {
     targets: Vec<String>,
@@ -39,7 +38,7 @@ struct Package {
     source: Option<String>,
 }
 
-/// What an SPDX expression is made of.
+/// A part of an SPDX expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word<'a> {
     Open,
@@ -89,7 +88,7 @@ fn packages(targets: &[String]) -> Result<BTreeSet<Package>> {
         }
         let metadata: Value = serde_json::from_slice(&output.stdout)?;
         let packages = metadata["packages"].as_array().context("no packages")?;
-        // Of other platforms cargo tells as well; what is built is in the graph.
+        // Cargo lists crates of other platforms as well. The graph has those that are built.
         let nodes = metadata["resolve"]["nodes"]
             .as_array()
             .context("no graph")?;
@@ -115,7 +114,7 @@ fn packages(targets: &[String]) -> Result<BTreeSet<Package>> {
 // === impl Policy ===
 
 impl Policy {
-    /// Reads what is needed of `deny.toml`, whose lists are written as they are there.
+    /// Reads the needed part of `deny.toml`, whose lists must be written as they are there.
     fn parse(text: &str) -> Result<Self> {
         let list = |section: &str, key: &str| -> Result<Vec<Vec<String>>> {
             let missing = || format!("deny.toml has no {key} in [{section}]");
@@ -130,7 +129,7 @@ impl Policy {
             let end = if rest.starts_with('\n') { "\n]" } else { "]\n" };
             let (list, _) = rest.split_once(end).with_context(missing)?;
             let rows = list.lines().map(quoted);
-            // Others are empty, or comments.
+            // The other rows are empty, or comments.
             Ok(rows.filter(|row| !row.is_empty()).collect())
         };
         let first = |rows: Vec<Vec<String>>| rows.into_iter().flatten();
@@ -148,11 +147,11 @@ impl Policy {
         })
     }
 
-    /// What it does not allow, a line for each.
+    /// The violations, a line for each.
     fn problems(&self, packages: &BTreeSet<Package>) -> Vec<String> {
         let mut problems = Vec::new();
         let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        // Cargo has one by itself; another one would have to be named.
+        // Cargo has one registry by itself. Another one would have to be named.
         let mut registries = BTreeSet::new();
         for package in packages {
             let Package {
@@ -203,13 +202,13 @@ impl Policy {
     }
 }
 
-/// Whether `version` is `of`, or one of its minor or patch versions.
+/// True if `version` is `of`, or one of its minor or patch versions.
 fn is_version(version: &str, of: &str) -> bool {
     let rest = version.strip_prefix(of);
     of.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The texts in quotes of a line, apart from reasons.
+/// The quoted texts of a line, without reasons.
 fn quoted(line: &str) -> Vec<String> {
     let line = line.split("reason =").next().unwrap_or_default();
     let line = line.split('#').next().unwrap_or_default();
@@ -220,8 +219,8 @@ fn quoted(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether an SPDX expression is met by what is allowed; `None` if it is none. `A/B`, as old crates
-/// have it, is `A OR B`.
+/// True if the allowed licences meet an SPDX expression; `None` if it is no expression. `A/B`, as
+/// old crates have it, is `A OR B`.
 fn satisfied(expression: &str, allows: impl Fn(&str) -> bool + Copy) -> Option<bool> {
     let spaced = expression
         .replace('(', " ( ")

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: feeds readers of foreign data with inputs from libFuzzer. The tests run each
-//! target for a number of inputs that takes seconds.
+//! `cargo xtask fuzz`: feeds the readers of foreign data with inputs from libFuzzer. The tests run
+//! each target for a number of inputs that takes seconds. The targets themselves are in `fuzz/`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ use integration::workspace_dir;
 
 use crate::shell::{cargo, execute};
 
-/// Each target, and the inputs of a short run: they take a second or two, and the seeds come first.
+/// Each target, and the inputs of a short run. They take a second or two, and the seeds come first.
 const TARGETS: &[(&str, u32)] = &[
     ("ring", 20_000),
     ("collect", 300),
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .try_for_each(|target| fuzz(target, &length))
 }
 
-/// A short run of every target.
+/// Makes a short run of every target.
 pub(crate) fn run_short() -> Result<()> {
     TARGETS
         .iter()
@@ -65,7 +65,7 @@ fn fuzz(target: &str, length: &str) -> Result<()> {
     let mut command = cargo("run");
     command
         .current_dir(&folder)
-        // They would replace the flags that instrument the targets.
+        // These flags would replace the ones that instrument the targets.
         .env_remove("RUSTFLAGS")
         .args(["--quiet", "--release", "--bin", target, "--"])
         .arg(format!("corpus/{target}"));
@@ -81,7 +81,8 @@ fn fuzz(target: &str, length: &str) -> Result<()> {
     execute(&mut command)
 }
 
-/// libFuzzer is C++; where there is no g++, the clang that the tests need compiles it.
+/// Chooses a compiler: libFuzzer is C++. Where there is no g++, the clang that the tests need
+/// compiles it.
 fn with_compiler(command: &mut Command) {
     if !Path::new("/usr/bin/g++").exists() && std::env::var_os("CXX").is_none() {
         command.env("CXX", "clang++-19");

@@ -1,4 +1,5 @@
-//! `cargo xtask gen-proto`: Rust code and the descriptor set from the `.proto` files, without a `protoc`.
+//! `cargo xtask gen-proto`: generates Rust code and the descriptor set from the `.proto` files,
+//! without a `protoc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,7 +70,7 @@ fn generate(include: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let out = tempfile::tempdir().context("cannot create a temporary directory")?;
     let mut files = BTreeMap::new();
     let mut reflected = descriptors.clone();
-    // Comments become documentation in the code; reflection has no use for them.
+    // Comments become documentation in the code. Reflection has no use for them.
     for file in &mut reflected.file {
         file.source_code_info = None;
     }
@@ -101,7 +102,7 @@ fn generate(include: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
 fn check(generated: &Path, wanted: &BTreeMap<String, Vec<u8>>) -> Result<()> {
     let mut stale = Vec::new();
     for (name, content) in wanted {
-        // A file that cannot be read is as wrong as one with other content.
+        // A file that cannot be read is as wrong as a file with other content.
         if fs::read(generated.join(name)).ok().as_ref() != Some(content) {
             stale.push(name.as_str());
         }

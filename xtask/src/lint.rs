@@ -1,8 +1,8 @@
-//! `cargo xtask lint`: imports keep to the order of the house, and go in no circles.
+//! `cargo xtask lint`: checks that imports keep to the order of the house, and go in no circles.
 //!
-//! It reads what each file names of its own crate: `use` items and paths in code. A name is followed
-//! through `pub use` to the file that defines it. Tests and what is compiled for fuzzing alone are
-//! left out, since they may look at everything.
+//! It reads the names that each file uses of its own crate: `use` items and paths in code. It
+//! follows a name through `pub use` to the file that defines it. It leaves out code for tests or
+//! fuzzing alone, since that may look at everything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,26 +19,26 @@ use syn::{
 
 use crate::shell::say;
 
-/// The folders and files of `xrayd/src` in their order: each uses only what stands before it.
+/// The folders and files of `xrayd/src` in their order: each uses only those before it.
 const ORDER: &[&str] = &[
     "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "socket",
     "types", "sys", "target", "quotas", "inject", "triggers", "store", "collect", "control",
     "export", "process", "metrics", "logs", "audit", "config", "rpc", "app", "main",
 ];
 
-/// Files of `xray-trace` that import each other in a circle, at most.
+/// The most files of `xray-trace` that may import each other in a circle.
 const LONGEST_CIRCLE: usize = 2;
 
 /// A module by the names of the modules that it stands in; empty for the root of a crate.
 type Module = Vec<String>;
 
-/// What the files of one crate take from each other.
+/// The files of one crate, for their imports from each other.
 #[derive(Debug, Default)]
 struct Crate {
     files: BTreeMap<Module, File>,
 }
 
-/// What one file names.
+/// The names in one file.
 #[derive(Debug, Default)]
 struct File {
     /// Paths of this crate that it names, from the root on.
@@ -128,7 +128,8 @@ impl Crate {
         Ok(())
     }
 
-    /// Each file with what it takes from other files. What a module merely hands on is not its own.
+    /// Each file with its imports from other files. A name that a module merely hands on is not its
+    /// own.
     fn imports(&self) -> BTreeSet<Import> {
         let mut imports = BTreeSet::new();
         for (module, file) in &self.files {
@@ -143,8 +144,8 @@ impl Crate {
         imports
     }
 
-    /// The file that defines what a path names, and its name there. `None` for what is no item of
-    /// this crate.
+    /// The file that defines the target of a path, and its name there. `None` if the target is no
+    /// item of this crate.
     fn origin(&self, mut path: Vec<String>) -> Option<(Module, String)> {
         // A name is handed on through a few modules at most.
         for _ in 0..16 {
@@ -183,7 +184,7 @@ impl File {
     }
 }
 
-/// Gathers what a file names.
+/// Gathers the names in a file.
 #[derive(Debug)]
 struct Reader<'a> {
     module: &'a Module,
@@ -290,7 +291,7 @@ impl Visit<'_> for Reader<'_> {
     }
 }
 
-/// Whether an item is compiled for tests, or for fuzzing, alone.
+/// True if an item is compiled for tests, or for fuzzing, alone.
 fn is_left_out(attribute: &Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else {
         return false;

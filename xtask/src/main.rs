@@ -1,4 +1,4 @@
-//! `cargo xtask`: what the project does that cargo alone does not.
+//! `cargo xtask`: the tasks of the project that cargo alone cannot do.
 
 mod bench;
 mod bless;
@@ -47,7 +47,7 @@ enum Command {
 
 fn main() -> Result<()> {
     match run(Arguments::parse().command) {
-        // Nobody reads any further: `cargo xtask demo | head`.
+        // The reader has ended: `cargo xtask demo | head`.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         result => result,
     }

@@ -1,4 +1,5 @@
-//! Running other programs in the workspace, with a line that says so.
+//! Runs other programs in the workspace, and prints a line for each. It does not capture their
+//! output.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -25,7 +26,7 @@ pub(crate) fn cargo_program() -> OsString {
 /// Writes one line to standard output.
 ///
 /// # Errors
-/// When nobody reads it any more.
+/// The reader of standard output has ended.
 pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")
@@ -33,7 +34,7 @@ pub(crate) fn say(line: &str) -> Result<()> {
         .context("cannot write to standard output")
 }
 
-/// The command as somebody would type it into a shell.
+/// The command as a user would type it into a shell.
 pub(crate) fn shown(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();
@@ -57,10 +58,10 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Says what is run, and runs it to its end, whatever that is.
+/// Prints the command, and runs it to its end. Returns its exit status.
 ///
 /// # Errors
-/// When it cannot be started.
+/// The command cannot be started.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
     let shown = shown(command);
     say(&format!("$ {shown}"))?;
@@ -69,10 +70,10 @@ pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
         .with_context(|| format!("cannot start {shown}"))
 }
 
-/// Says what is run, runs it to its end, and fails when it does.
+/// Prints the command, and runs it to its end. It must succeed.
 ///
 /// # Errors
-/// When it cannot be started or does not succeed.
+/// The command cannot be started or does not succeed.
 pub(crate) fn execute(command: &mut Command) -> Result<()> {
     let status = status(command)?;
     if !status.success() {

@@ -1,6 +1,7 @@
-//! `cargo xtask soak`: the long versions of the tests that a short run cannot prove much by: sleds switched tens of
-//! millions of times under load, attach and detach in a loop, threads that come and go by the hundred thousand, libraries
-//! by the ten thousand; and real programs that work for minutes while tracing comes and goes.
+//! `cargo xtask soak`: the long versions of those tests that prove little in a short run. Sleds are
+//! switched tens of millions of times under load, attach and detach run in a loop, threads come and
+//! go by the hundred thousand, libraries by the ten thousand. Real programs work for minutes while
+//! tracing comes and goes. The short versions are in `cargo xtask test`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,10 +12,10 @@ use integration::workspace_dir;
 use crate::shell::{cargo, cargo_program, execute, say};
 use crate::test::install_missing;
 
-/// Set to 1, long tests run at full length.
+/// The environment variable for that. With 1, long tests run at full length.
 const SWITCH: &str = "XRAYD_SOAK";
 
-/// How long each real program is traced.
+/// The environment variable with the seconds for which each real program is traced.
 const SECONDS: &str = "XRAYD_SOAK_SECONDS";
 
 /// The test programs of `integration`, and their parts that have a long version.
@@ -39,7 +40,7 @@ const LONG: &[(&str, &[&str])] = &[
     ("programs", &["real::"]),
 ];
 
-/// A round that takes longer hangs.
+/// The time limit of a round.
 const LIMIT: &str = "2h";
 
 #[derive(Debug, clap::Args)]
@@ -95,7 +96,7 @@ fn run_part(arguments: &Arguments, program: &str, parts: &[&str]) -> Result<()> 
         tests => test.args(tests),
     };
     if program == "programs" {
-        // Each takes the whole machine; and some are left out of a short run.
+        // Each takes the whole machine, and a short run leaves some out.
         test.args(["--test-threads=1", "--include-ignored"]);
     }
     let seconds = arguments.program_minutes.saturating_mul(60);

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: one command from a fresh machine to the result of all tests.
+//! `cargo xtask test`: one command from a fresh machine to the result of all tests. The long
+//! versions are in `cargo xtask soak`.
 
 use std::{path::Path, process::Command};
 
@@ -28,7 +29,7 @@ const INSTALL: &[&str] = &["apt-get", "install", "-y", "--no-install-recommends"
 /// Busy threads beside tests under load.
 const LOAD: usize = 10;
 
-/// Who may install packages here.
+/// The user that may install packages here.
 enum Installer {
     Root,
     Sudo,
@@ -40,7 +41,7 @@ pub(crate) fn run_tests(environment: &[(&str, &str)], rest: &[String]) -> Result
     test(environment, rest)
 }
 
-/// The end-to-end tests start the programs of this build.
+/// Builds everything: the end-to-end tests start the programs of this build.
 fn build() -> Result<()> {
     execute(cargo("build").args(["--workspace", "--all-targets"]))
 }
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     test(&[], &arguments.rest)?;
-    // What was asked for by name is all that was asked for.
+    // A request for named tests is for these alone.
     if arguments.rest.is_empty() {
         check_aarch64()?;
         check_interleavings()?;
@@ -86,7 +87,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say("all tests passed")
 }
 
-/// What is of use on AArch64 compiles there. The engine is not: it knows the registers of x86-64 alone.
+/// Checks that the crates of use on AArch64 compile there. The engine does not: it handles only the
+/// registers of x86-64.
 fn check_aarch64() -> Result<()> {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
     install_target(TARGET)?;
@@ -98,7 +100,7 @@ fn check_aarch64() -> Result<()> {
     execute(&mut check)
 }
 
-/// The standard library of another processor, where the toolchain has none yet.
+/// Installs the standard library of another processor, where the toolchain has none yet.
 fn install_target(target: &str) -> Result<()> {
     let sysroot = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", target])
@@ -114,7 +116,7 @@ fn install_target(target: &str) -> Result<()> {
     })
 }
 
-/// The ring under loom, which replaces the atomics and so needs a build of its own.
+/// Runs the ring under loom, which replaces the atomics and so needs a build of its own.
 fn check_interleavings() -> Result<()> {
     let target = workspace_dir().join("target").join("loom");
     let mut loom = cargo("test");
@@ -136,7 +138,7 @@ pub(crate) fn install_missing(no_install: bool) -> Result<()> {
     } else {
         Installer::find()
     };
-    // A fresh machine knows no package before the lists are fetched.
+    // A fresh machine has no lists of packages yet.
     let words_of_install = words.join(" ");
     for words in [&["apt-get", "update"][..], &words] {
         let mut command = match installer {

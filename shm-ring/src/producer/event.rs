@@ -1,35 +1,37 @@
-//! What the reference producer records, and the words that this takes.
+//! An event of the reference producer, and the words that it takes. Writing them is in
+//! `writing.rs`.
 
 use crate::{
     layout::{Geometry, PAYLOAD_WORDS},
     word::{self, PAYLOAD_BYTES},
 };
 
-/// What is to be recorded.
+/// An event to record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Low 32 bits of the return address into the sled: odd.
     pub site: u32,
-    /// Where the stack stands: of an entry or an exit, the address of the function's return address.
+    /// The place on the stack. For an entry or an exit, the address of the function's return
+    /// address.
     pub sp: u64,
-    /// What goes with it.
+    /// The content of the event.
     pub content: Content,
 }
 
-/// What is recorded beside the place and the time.
+/// The content that is recorded beside place and time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Nothing.
     Nothing,
     /// The first argument.
     Argument(u64),
-    /// What the program says.
+    /// The payload of an event of the program's own.
     Payload {
         /// Its type.
         kind: u32,
-        /// How many bytes the program says there are.
+        /// The size of the payload in the program, in bytes.
         size: u32,
-        /// They, or none where they cannot be read.
+        /// The bytes, or none where they cannot be read.
         bytes: Vec<u8>,
     },
 }
@@ -37,7 +39,7 @@ pub enum Content {
 // === impl Event ===
 
 impl Event {
-    /// Words that the hot path reserves.
+    /// The number of words that the hot path reserves.
     pub(super) fn words(&self, geometry: Geometry) -> u64 {
         match &self.content {
             Content::Nothing => 1,
@@ -46,7 +48,7 @@ impl Event {
         }
     }
 
-    /// Those of them with bytes of a payload.
+    /// The number of words among them with bytes of a payload.
     pub(super) fn payload_words(&self, geometry: Geometry) -> u64 {
         match &self.content {
             Content::Nothing | Content::Argument(_) => 0,
@@ -54,7 +56,7 @@ impl Event {
         }
     }
 
-    /// What stands before its call word.
+    /// The words that stand before the call word.
     pub(super) fn content_words(&self, geometry: Geometry) -> Vec<(u32, u32)> {
         match &self.content {
             Content::Nothing => Vec::new(),
@@ -76,7 +78,7 @@ impl Event {
     }
 }
 
-/// How many bytes of a payload are recorded.
+/// The number of recorded bytes of a payload.
 fn kept(bytes: &[u8], geometry: Geometry) -> usize {
     let limit = usize::try_from(geometry.payload_limit()).unwrap_or(usize::MAX);
     bytes.len().min(limit)

@@ -1,29 +1,35 @@
-//! The reference producer: what the trampolines do, in Rust, one access to memory at a time.
+//! The reference producer: the steps of the trampolines, in Rust, one access to memory at a time.
 //!
-//! It exists to test the consumer, and to explore what signal handlers and the consumer can do between any two
-//! accesses: [`Recording::step`] makes one of them. It must say the same as
-//! `sled-encoders/src/x86_64/trampoline.rs`; the steps have the names of that file's labels where it has one.
+//! It exists to test the consumer, and to explore what signal handlers and the consumer can do
+//! between any two accesses: [`Recording::step`] makes one of them. No target runs it. It must
+//! agree with `sled-encoders/src/x86_64/trampoline/`. The steps have the names of that code's
+//! labels where it has one.
 //!
 //! ```text
-//!  hot   Home ─ Counter ─ ViewBefore ─ Since ─ Base ─ Reserve ─ Reservation ─ ViewAfter ─ words ─ Done
-//!          │                              │      │ │                 │             │ ▲
-//!          │                              │      │ │ payload         │             │ │
-//!          │                              │      │ └─ Head ─ Limit ──│─ Swap ──────│─┘
-//!          ▼                              ▼      ▼                   ▼ in vain     ▼ unusable
-//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ (Busy) ─ Mark ─ Park ─ Chunk ─┬─ (view) ─ Losses ─ puts ─ Unpark
-//!                                             │                         │       │                              │
-//!                                             ▼ busy                    ▼ full  └─ puts ─ NewChunk ─ …         ▼
-//!                                (Repark) ─ CountLoss ─ Done    PutBack ─ CountFull                        CallWord
-//!                                                                            └──────────────────────────────► Idle ─ Keep ─ Done
-//!                                                                                                                      │
-//!  the newest are kept, and all chunks are begun:           ReadBegun ─ Take ─ KeepStill ─ Marked ─ Empty … ─ GiveBack ─ Done
+//!  hot   Home ─ Counter ─ ViewBefore ─ Since ─ Base ─ Reserve ─ Reservation ─ ViewAfter ─ words
+//!          │                             │      │ │                │             │ ▲
+//!          │                             │      │ │ payload        │             │ │
+//!          │                             │      │ └─ Head ─ Limit ─│─ Swap ──────│─┘
+//!          ▼                             ▼      ▼                  ▼ in vain     ▼ unusable
+//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ (Busy) ─ Mark ─ Park ─ Chunk ─ …
+//!                                                    │ busy
+//!                                                    └─ (Repark) ─ CountLoss
 //!
-//!  view  CompareSince ─ CompareBase ─ or else SetView ─ SetSince ─ ClearBase ─ SetBase, as at once in a new chunk
+//!        Chunk ─┬────────────────────── (view) ─ Losses ─ puts ─ Unpark ─ CallWord ─ Idle ─ Keep
+//!               └─ puts ─ NewChunk ─ … ─ view ───┘                                    ▲
+//!                            │ full                                                   │
+//!                            └─ PutBack ─ CountFull ──────────────────────────────────┘
+//!
+//!        Keep, where the newest are kept and all chunks are begun:
+//!               ReadBegun ─ Take ─ KeepStill ─ Marked ─ Empty … ─ GiveBack
+//!
+//!  view  CompareSince ─ CompareBase; if either fails, and always in a new chunk:
+//!               SetView ─ SetSince ─ ClearBase ─ SetBase
 //!  puts  Read ─ Look ─ Write, for each word, and for SetSince and SetBase
 //! ```
 //!
-//! Each look that finds the head parked by another context leads to Robbed, or to CountLoss where
-//! nothing of the event is in the ring.
+//! Done follows on the words, CountLoss, Keep and GiveBack. Each look that finds the head parked by
+//! another context leads to Robbed, or to CountLoss where no word of the event is in the ring.
 
 use self::{
     event::{lower, upper},
@@ -46,9 +52,9 @@ pub use event::{Content, Event};
 /// The memory of one target.
 #[derive(Debug)]
 pub struct Target<'a, M> {
-    /// Private to the target.
+    /// The table, private to the target.
     pub table: &'a Table,
-    /// Shared with the collector.
+    /// The rings, shared with the collector.
     pub rings: &'a M,
     /// Sizes of both.
     pub geometry: Geometry,
@@ -64,25 +70,25 @@ pub struct Recording {
     index: u32,
     /// The counter as last read.
     ticks: u64,
-    /// The view as last read, and how many had been begun then.
+    /// The view as last read, and the number of views begun at that time.
     view: View,
     views: u32,
     /// Address of the reservation, then of the next word to write.
     cursor: u64,
     /// Words to write from `cursor` on, in order; each takes two steps.
     words: std::collections::VecDeque<(u32, u32)>,
-    /// Which half of the first of them is written next.
+    /// The half of the first of them that is written next.
     half: Half,
-    /// How many slots the slow path still looks at.
+    /// Slots that the slow path still looks at.
     probes: u32,
     in_vain: bool,
-    /// The head as it was last read.
+    /// The head as last read.
     head: u64,
-    /// What the ring's word was before the slow path writes it.
+    /// The word of the ring before the slow path writes it.
     seen: u64,
-    /// Which access of a word of the slow path is next.
+    /// The next access for a word of the slow path.
     put: Put,
-    /// Losses that a gap word is to tell, and those that were told before.
+    /// Losses that a gap word is to report, and losses reported before.
     news: u64,
     reported: u64,
     /// Chunks begun, as the slow path counts them.
@@ -92,16 +98,16 @@ pub struct Recording {
     outcome: Outcome,
 }
 
-/// What became of an event.
+/// The fate of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not known yet.
+    /// The event is under way.
     UnderWay,
     /// Its words are in the ring.
     Recorded,
     /// It was counted as lost.
     Lost,
-    /// Another context has taken the slow path over. What is left of the chunk is a hole, which the
+    /// Another context has taken the slow path over. The rest of the chunk is a hole, which the
     /// consumer counts.
     Robbed,
     /// The table is not live: nothing happened.
@@ -195,7 +201,7 @@ impl<M: SharedMemory> Target<'_, M> {
 // === impl Recording ===
 
 impl Recording {
-    /// A thread enters a trampoline.
+    /// A context of thread `tid` that enters a trampoline.
     pub fn new(tid: u32, event: Event) -> Self {
         Self {
             tid,
@@ -221,7 +227,7 @@ impl Recording {
         }
     }
 
-    /// What became of the event; final when [`Recording::is_done`].
+    /// The fate of the event; final when [`Recording::is_done`].
     pub const fn outcome(&self) -> Outcome {
         self.outcome
     }
@@ -231,14 +237,14 @@ impl Recording {
         self.at == At::Done
     }
 
-    /// True while words that carry nothing are written: interruptions there are all alike.
+    /// True while the context writes words that carry nothing. Interruptions there are all alike.
     pub fn is_filling(&self) -> bool {
         let empties = self.at == At::Empty && !self.cursor.is_multiple_of(64);
         empties || self.fills()
     }
 
-    /// True while words of the ring are this context's that are not written. The consumer waits for
-    /// them, but not forever.
+    /// True while the context has reserved words of the ring that it has not written. The consumer
+    /// waits for them, but not forever.
     pub fn has_reserved(&self) -> bool {
         match self.at {
             At::ViewAfter | At::HotWords | At::CallWord => true,
@@ -248,8 +254,8 @@ impl Recording {
         }
     }
 
-    /// True within the store of one word of the slow path, or of one field of the view. Its accesses
-    /// differ only for a context that takes the slow path over.
+    /// True within the store of one word of the slow path, or of one field of the view. The
+    /// accesses of such a store differ only for a context that takes the slow path over.
     pub fn is_putting(&self) -> bool {
         self.put != Put::Read
     }
@@ -261,7 +267,7 @@ impl Recording {
             && self.words.len() > 2
     }
 
-    /// Makes one access to memory (reading the counter counts as one). `now` is what the counter says.
+    /// Makes one access to memory. Reading the counter counts as one; `now` is its value.
     pub fn step<M: SharedMemory>(&mut self, target: &Target<'_, M>, now: u64) {
         let g = target.geometry;
         let slot = target.table.slot(self.index);
@@ -405,7 +411,7 @@ impl Recording {
             }
             At::Busy => match target.rings.load(target.line(self.index, control::BUSY)) {
                 0 => At::Mark,
-                // From the try before, whose head has changed.
+                // Left by the attempt before, during which the head has changed.
                 busy if busy == self.parked() => At::Mark,
                 _ if self.in_vain => At::Repark,
                 _ => At::CountLoss,
@@ -567,7 +573,7 @@ impl Recording {
                 }
             }
             At::Content => {
-                // The guard of a new chunk is filled up to where the event's words end with it.
+                // Filler in the guard of a new chunk: the event's words end where the guard ends.
                 let event = self.cursor + 8 * self.words.len() as u64;
                 let guard = (self.cursor & !(g.chunk_bytes() - 1)) + GUARD_BYTES;
                 self.push_filler(guard.saturating_sub(event + 8 * self.event.words(g)) / 8);
@@ -725,7 +731,7 @@ impl Recording {
                 }
             }
             At::TakeBucket => {
-                // First: a handler may leave by a jump before it is taken.
+                // The count is first: a handler may leave by a jump before the bucket is taken.
                 increment(target.rings, rings::BUCKETS_TAKEN);
                 let place = g.bucket_offset(self.index) + bucket::TID;
                 target.rings.store(place, self.tid.into());
@@ -751,12 +757,12 @@ impl Recording {
         if self.tid == 0 { At::NoSlot } else { At::Probe }
     }
 
-    /// The head as this context parks it. Contexts of a test have a place on the stack each.
+    /// The head as this context parks it. Each context of a test has its own place on the stack.
     fn parked(&self) -> u64 {
         slot::parked_by(self.event.sp)
     }
 
-    /// Whether another context has the slow path by now.
+    /// True if another context has the slow path by now.
     fn is_robbed<M: SharedMemory>(&self, target: &Target<'_, M>) -> bool {
         let head = target.table.slot(self.index).head.load(Ordering::Relaxed);
         parked(head) != self.parked()
@@ -789,12 +795,12 @@ impl Recording {
     }
 }
 
-/// A parked head without what contexts that reserved in vain have added.
+/// A parked head without the additions of contexts that reserved in vain.
 const fn parked(head: u64) -> u64 {
     head & !(slot::PARKED_ROOM - 1)
 }
 
-/// Wraps as the trampolines' counter does: the memory may hold anything.
+/// Adds one. It wraps as the trampolines' counter does: the memory may hold any value.
 fn increment<M: SharedMemory>(memory: &M, place: u64) {
     memory.store(place, memory.load(place).wrapping_add(1));
 }

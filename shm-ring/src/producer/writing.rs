@@ -1,4 +1,4 @@
-//! How the reference producer writes words, one access at a time.
+//! The writes of the reference producer, one access at a time. Their order is in `mod.rs`.
 
 use super::{Recording, Target};
 use crate::{
@@ -15,7 +15,7 @@ pub(super) enum Put {
     Write,
 }
 
-/// How far the words of the slow path are.
+/// The progress of the words of the slow path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
     Some,
@@ -27,8 +27,8 @@ pub(super) enum Written {
 // === impl Recording ===
 
 impl Recording {
-    /// One access for the next word of the slow path. The word is written if it is what it was
-    /// before the look at the head.
+    /// Makes one access for the next word of the slow path. It writes the word if the ring's word
+    /// has not changed since before the look at the head.
     pub(super) fn put_word<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> Written {
         let Some(&(low, high)) = self.words.front() else {
             return Written::All;
@@ -56,8 +56,8 @@ impl Recording {
         }
     }
 
-    /// One access for a field of the view. The field is stored if it is what it was before the look
-    /// at the head.
+    /// Makes one access for a field of the view. It stores the field if that has not changed since
+    /// before the look at the head.
     pub(super) fn store_field<M: SharedMemory>(
         &mut self,
         target: &Target<'_, M>,
@@ -84,8 +84,8 @@ impl Recording {
         written
     }
 
-    /// Writes the next half of the next word; true when that was the last. The low half goes last: it makes the word
-    /// whole, and pairs with the consumer's load of the word.
+    /// Writes the next half of the next word, and returns true after the last one. The low half
+    /// goes last: it makes the word whole, and pairs with the consumer's load of the word.
     pub(super) fn write_half<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> bool {
         let Some(&(low, high)) = self.words.front() else {
             return true;

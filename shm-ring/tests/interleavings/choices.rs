@@ -1,21 +1,21 @@
-//! Depth-first search over choices: the first run takes the first option everywhere, each further run differs in the
-//! last choice that has an option left.
+//! Depth-first search over choices. The first run takes the first option everywhere. Each further
+//! run differs in the last choice that has an option left.
 
 use std::cell::{Cell, RefCell};
 
 /// The choices of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
-    /// Chosen option and number of options; kept from run to run.
+    /// The chosen option and the number of options; kept from run to run.
     path: RefCell<Vec<(u8, u8)>>,
-    /// How many choices this run has made.
+    /// The number of choices that this run has made.
     made: Cell<usize>,
 }
 
 // === impl Choices ===
 
 impl Choices {
-    /// One of `options` (at least 1).
+    /// Chooses one of `options` options (at least 1).
     pub(crate) fn choose(&self, options: u8) -> u8 {
         let at = self.made.replace(self.made.get() + 1);
         let mut path = self.path.borrow_mut();
@@ -29,7 +29,7 @@ impl Choices {
         path[at].0
     }
 
-    /// Goes to the next run; false when every run was made.
+    /// Goes to the next run. False when every run was made.
     pub(crate) fn next(&self) -> bool {
         self.made.set(0);
         let mut path = self.path.borrow_mut();

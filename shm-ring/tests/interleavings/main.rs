@@ -1,5 +1,6 @@
-//! Every interleaving, up to a bound, of a thread in the trampoline, the signal handlers that interrupt it, and the
-//! consumer: no event is lost uncounted, none comes twice, order and times are right, and nobody leaves the ring.
+//! Every interleaving, up to a bound, of a thread in the trampoline, the signal handlers that
+//! interrupt it, and the consumer: no event is lost uncounted, none comes twice, order and times
+//! are right, and no access leaves the ring. `loom.rs` explores memory ordering.
 // Safe code, and too much of it for miri.
 #![cfg(not(any(loom, miri)))]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
@@ -46,7 +47,7 @@ fn starts() -> Vec<Start> {
             newest: false,
             while_away: 0,
         },
-        // Full, or nearly.
+        // The ring is full, or nearly.
         Start {
             calls: RING,
             undrained: RING,
@@ -100,7 +101,8 @@ fn starts() -> Vec<Start> {
             while_away: 0,
         });
     }
-    // A payload of five words, where it fits, where it does not, and where it comes too late for its view.
+    // A payload of five words: where it fits, where it does not, and where it comes too late for
+    // its view.
     for left in [1, 4, 5, 6, 200] {
         starts.push(Start {
             calls: CALLS - left,
@@ -112,7 +114,7 @@ fn starts() -> Vec<Start> {
             while_away: 0,
         });
     }
-    // Handlers with one, the inner or the outer of two.
+    // Handlers with a payload, the inner or the outer of two.
     starts.push(Start {
         calls: CALLS - 4,
         undrained: 2,
@@ -125,7 +127,8 @@ fn starts() -> Vec<Start> {
     starts
 }
 
-/// A ring that keeps the newest events, whose next event begins the last chunk, so that the oldest is taken back.
+/// A ring that keeps the newest events. Its next event begins the last chunk, so that the thread
+/// takes back the oldest one.
 fn before_the_last_chunk() -> [Start; 1] {
     let calls = RING - CALLS;
     [Start {
@@ -139,7 +142,7 @@ fn before_the_last_chunk() -> [Start; 1] {
     }]
 }
 
-/// Each of `starts`, with every schedule within `bounds`; says how many schedules that was.
+/// Runs every schedule within `bounds` for each of `starts`, and checks that there are many.
 fn check(starts: &[Start], bounds: Bounds) {
     let mut schedules = 0;
     for &start in starts {
@@ -174,7 +177,7 @@ fn a_handler_and_the_consumer() {
 
 #[test]
 fn the_consumer_interrupted_by_the_thread() {
-    // Each access of the consumer is a choice: not with a whole ring to read.
+    // Each access of the consumer is a choice, so starts with a whole ring to read are left out.
     let starts: Vec<Start> = starts()
         .into_iter()
         .filter(|start| start.undrained < 10)
@@ -235,7 +238,7 @@ fn a_picture_interrupted_by_the_thread() {
 }
 
 /// A context that comes back to the slow path after others have gone on beside it: in the chunk
-/// after its own, in one that is further, and after they have come around the ring.
+/// after its own, in a later one, and after they have come around the ring.
 #[test]
 fn a_handler_that_comes_back_after_the_ring_was_freed() {
     let rows = [

@@ -1,4 +1,5 @@
-//! A thread, its handlers, the consumer and their memory, scheduled by choice.
+//! The world of one schedule: a thread, its handlers, the consumer and their memory. `choices.rs`
+//! chooses the schedule.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,34 +16,34 @@ use shm_ring::{
 
 use crate::choices::Choices;
 
-/// Where the stack of the events before stands.
+/// The place on the stack of the events before.
 const SP: u64 = 0x7ffd_0000_8008;
 /// The counter at the first event: nothing is relative to 0.
 const BEGIN: u64 = 1 << 40;
-/// Ticks of an absence. They begin another view, and the one before lasts still.
+/// Ticks of an absence. They begin another view, and the previous one still lasts.
 const AWAY: u64 = 4 * SINCE_STEP;
 /// A thread whose home is slot 0.
 const TID: u32 = 4096;
 
-/// The state that a schedule begins in.
+/// The state in which a schedule begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Start {
-    /// Events recorded, of which all but the last `undrained` were drained.
+    /// Events that were recorded. All but the last `undrained` of them were drained.
     pub(crate) calls: u64,
     pub(crate) undrained: u64,
-    /// Steps until the view of the events before is over.
+    /// Steps until the view of the events before ends.
     pub(crate) to_new_view: u64,
-    /// Handlers run on a stack of their own, and theirs on the first one.
+    /// True if handlers run on a stack of their own, and their own handlers on the first one.
     pub(crate) far: bool,
-    /// What the first event carries; the others go on from there.
+    /// The content of the first event. The others go on from there.
     pub(crate) first: Carried,
-    /// The ring keeps the newest events, and is looked at by pictures.
+    /// True if the ring keeps the newest events, and is read through copies.
     pub(crate) newest: bool,
     /// Events of another stack in each absence.
     pub(crate) while_away: u64,
 }
 
-/// What an event carries beside its place and time.
+/// The content of an event beside place and time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carried {
     Argument,
@@ -50,12 +51,12 @@ pub(crate) enum Carried {
     Payload,
 }
 
-/// How far a schedule may go.
+/// The bounds of a schedule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Events recorded by signal handlers.
     pub(crate) handlers: u32,
-    /// Times that the thread gives way to the consumer, or the consumer, in the midst of draining, to the thread.
+    /// Times that the thread gives way to the consumer, or a draining consumer to the thread.
     pub(crate) switches: u32,
     /// Times that a handler leaves by `longjmp`, over all contexts below it.
     pub(crate) jumps: u32,
@@ -65,7 +66,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Steps alone.
+    /// Only steps.
     pub(crate) const NONE: Self = Self {
         handlers: 0,
         switches: 0,
@@ -95,7 +96,7 @@ struct World<'c> {
     far: bool,
     newest: bool,
     while_away: u64,
-    /// What the consumer takes for the time, in milliseconds.
+    /// The time of the consumer, in milliseconds.
     now: Cell<u64>,
     left: Cell<Bounds>,
     /// Contexts under way, the innermost last, with the number of their attempt.
@@ -104,13 +105,13 @@ struct World<'c> {
     items: RefCell<Vec<Item>>,
 }
 
-/// The memory as the producer sees it; it never leaves it.
+/// The memory as the producer sees it. The producer never leaves it.
 struct Producers<'w, 'c>(&'w World<'c>);
 
-/// The memory as the consumer sees it: before each access the thread may go on.
+/// The memory as the consumer sees it. Before each access the thread may go on.
 struct Consumers<'w, 'c>(&'w World<'c>);
 
-/// Runs every schedule.
+/// Runs every schedule, and returns their number.
 pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
     let choices = Choices::default();
     let (words, table, consumer) = prepare(start);
@@ -144,7 +145,7 @@ fn geometry() -> Geometry {
     Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap()
 }
 
-/// The state of `start`, by events without interruption.
+/// The state of `start`, made by events without interruption.
 fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
     let geometry = geometry();
     let choices = Choices::default();
@@ -215,7 +216,8 @@ impl World<'_> {
         self.drain_past_holes(&mut consumer, producer);
         if self.newest {
             self.read_picture();
-            // A picture tells losses where their gap words stand; those that none stands for yet are told here.
+            // A copy of the ring reports losses where their gap words stand. Losses without a gap
+            // word are added here.
             let line = self.geometry.control_offset(0);
             let lost = Consumers(self).load(line + control::LOST);
             let told = |item: &Item| match item {
@@ -231,14 +233,14 @@ impl World<'_> {
         self.check(start);
     }
 
-    /// A context enters the trampoline, with the next content in turn.
+    /// Lets a context enter the trampoline, with the next content in turn.
     fn begin(&self) {
         let mut attempts = self.attempts.borrow_mut();
         let number = attempts.len();
         let content = match (number + self.first as usize) % 3 {
             0 => Content::Argument(0xaaaa_bbbb_cccc_0000 + number as u64),
             1 => Content::Nothing,
-            // Two words, and the second not full.
+            // Two words; the second one is not full.
             _ => Content::Payload {
                 kind: 7,
                 size: 9,
@@ -260,7 +262,7 @@ impl World<'_> {
         self.contexts.borrow_mut().push((recording, number));
     }
 
-    /// One step of the thread, or a change of who runs.
+    /// Makes one step of the thread, or lets another context run.
     fn go_on(&self) -> Next {
         let Some((mut recording, number)) = self.contexts.borrow_mut().pop() else {
             return Next::GiveWay;
@@ -344,7 +346,8 @@ impl World<'_> {
         }
     }
 
-    /// Whether a context is in the slow path, and none has a place in the ring that it may lose.
+    /// True if a context is in the slow path, and no context has a place in the ring that it may
+    /// lose.
     fn can_stay_away(&self, recording: &Recording) -> bool {
         let contexts = self.contexts.borrow();
         let mut contexts = contexts.iter().map(|(context, _)| context);
@@ -354,7 +357,8 @@ impl World<'_> {
             && !contexts.any(Recording::has_reserved)
     }
 
-    /// The thread goes on with other contexts, and the collector frees the ring.
+    /// Keeps the contexts away: the thread goes on with other contexts, and the collector frees the
+    /// ring.
     fn stay_away(&self, consumer: &mut Consumer) {
         let away = self.contexts.take();
         let left = self.left.replace(Bounds::NONE);
@@ -381,7 +385,7 @@ impl World<'_> {
         self.left.set(left);
     }
 
-    /// What a picture shows now, in place of what one showed before.
+    /// Reads a copy of the ring as it is now, in place of the previous items.
     fn read_picture(&self) {
         let most = self.geometry.chunks();
         let picture = Picture::take(&Consumers(self), self.geometry, 0, most);
@@ -409,7 +413,7 @@ impl World<'_> {
         drained
     }
 
-    /// Reads on behind what is not written for long.
+    /// Drains the ring, past words that stay unwritten for long.
     fn drain_past_holes(&self, consumer: &mut Consumer, producer: Producer) {
         if self.newest {
             self.read_picture();
@@ -428,7 +432,7 @@ impl World<'_> {
             .filter(|i| matches!(i, Item::Call { site: 1, .. }))
             .count();
         if self.newest {
-            // Of the last chunk that is kept whole, some may be an attempt's.
+            // The last chunk that is kept whole may hold an attempt's words.
             let most = start.calls.min((self.geometry.chunks() - 2) * 449 - 16);
             assert!(earlier as u64 >= most, "{earlier} of what was there before");
         } else {
@@ -497,13 +501,13 @@ impl World<'_> {
             );
             latest = latest.max(begun);
         }
-        // What a context leaves whose place was taken is a hole, which counts once.
+        // The rest of a context whose place was taken is a hole, which counts once.
         let lost = attempts
             .iter()
             .filter(|a| matches!(a.outcome, Outcome::Lost | Outcome::Robbed))
             .count() as u64;
         let left = attempts.iter().filter(|a| a.ended == 0).count() as u64;
-        // A context that was left may have been counted, as a hole, or have left no trace.
+        // A context that was left may have been counted as a hole, or have left no trace.
         assert!(
             (lost..=lost + left).contains(&told),
             "{told} told, {lost} lost, {left} left"
@@ -546,7 +550,8 @@ enum Choice {
 // === impl SharedMemory for Producers ===
 
 impl Producers<'_, '_> {
-    /// The word at an offset that this thread may touch: its control line, and its ring outside of what other threads own.
+    /// The word at an offset that this thread may touch: in its control line, its ring or
+    /// KEEP_NEWEST.
     fn word(&self, offset: u64) -> &Cell<u64> {
         let geometry = self.0.geometry;
         let line = geometry.control_offset(0)..geometry.control_offset(1);
@@ -576,7 +581,7 @@ impl SharedMemory for Producers<'_, '_> {
 // === impl SharedMemory for Consumers ===
 
 impl Consumers<'_, '_> {
-    /// The thread goes on here, if the choice is so.
+    /// Lets the thread go on here, if the choice is so.
     fn between(&self) {
         let left = self.0.left.get();
         if left.switches == 0
@@ -610,7 +615,7 @@ impl SharedMemory for Consumers<'_, '_> {
         }
     }
 
-    /// In one go: a chunk of a picture.
+    /// Copies a chunk of a ring in one step.
     fn copy_words(&self, offset: u64, into: &mut [u64]) {
         self.between();
         for (at, word) in (offset..).step_by(8).zip(into) {

@@ -1,10 +1,10 @@
-//! Rings in ordinary memory.
+//! Rings in ordinary memory, without a target.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shm_ring::{Geometry, SharedMemory};
 
-/// The rings' memory up to the end of the first ring: what lies behind it does not exist.
+/// The rings' memory up to the end of the first ring. There is nothing behind it.
 #[derive(Debug)]
 pub(crate) struct Words(Vec<AtomicU64>);
 

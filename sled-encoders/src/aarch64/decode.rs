@@ -1,4 +1,5 @@
-//! What the words at a sled say: as compiled, staged, on, or somebody else's.
+//! Reading the words of a sled: as compiled, staged, on, or foreign. It also reads the instruction
+//! behind a sled.
 
 use super::{
     encode::{
@@ -11,21 +12,22 @@ use crate::state::State;
 
 /// `stp x0, x30, [sp, #-16]!`, with which the runtime's sled begins.
 const RUNTIME_FIRST: u32 = 0xa9bf_7be0;
-/// `ldr w17, .+12` (LLVM 17 and later) and `ldr w0, .+12` (before), its second word. Unpatching leaves it.
+/// The second word of the runtime's sled: `ldr w17, .+12` (LLVM 17 and later) or `ldr w0, .+12`
+/// (before). Unpatching leaves it.
 const RUNTIME_SECOND: [u32; 2] = [0x1800_0071, 0x1800_0060];
 
-/// The instruction after an exit or tail sled.
+/// The instruction behind an exit or tail sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
     /// The function returns.
     Return,
-    /// It jumps to another function. LLVM up to 20 gives such a sled the kind of an exit.
+    /// The function jumps to another one. LLVM up to 20 gives such a sled the kind of an exit.
     TailJump,
     /// Neither: an event would be false there.
     Other,
 }
 
-/// Reads the words of a sled at `address`, whatever its kind.
+/// The state that the words of a sled at `address` show, whatever its kind.
 pub fn classify(address: u64, bytes: &[u8; SLED_BYTES]) -> State {
     let words: [u32; SLED_BYTES / 4] = std::array::from_fn(|i| word_at(bytes, 4 * i));
     let [first, body @ ..] = words;
@@ -46,7 +48,7 @@ pub fn classify(address: u64, bytes: &[u8; SLED_BYTES]) -> State {
     }
 }
 
-/// Where a staged body's call leads.
+/// The address that the call of a staged body leads to.
 fn target(address: u64, body: [u32; 7]) -> Option<u64> {
     match body {
         [SAVE_X30, NOP, call, RESTORE_X30, NOP, NOP, NOP] if call >> 26 == 0x25 => {
@@ -67,7 +69,8 @@ fn target(address: u64, body: [u32; 7]) -> Option<u64> {
     }
 }
 
-/// Reads the instruction after an exit or tail sled; `bytes` begin at the sled's address + [`SLED_BYTES`].
+/// Reads the instruction behind an exit or tail sled; `bytes` begin at the sled's address +
+/// [`SLED_BYTES`].
 pub fn after(bytes: &[u8]) -> After {
     let Some(word) = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else {
         return After::Other;

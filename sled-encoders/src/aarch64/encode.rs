@@ -1,4 +1,5 @@
-//! Words of a staged sled, and the word that switches it.
+//! The words of a staged sled, and the word that switches it. Writing them into a process is not
+//! done here.
 
 use super::words::{NOP, branch, word_at};
 use crate::EncodeError;
@@ -26,7 +27,7 @@ pub(super) const OVER_TARGET: u32 = branch(12);
 /// The write that stages a sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Staging {
-    /// Where it goes, from the sled's address.
+    /// The place of the write, relative to the sled's address.
     pub offset: u8,
     bytes: [u8; SLED_BYTES - 4],
 }
@@ -34,7 +35,7 @@ pub struct Staging {
 /// The word that switches a staged sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// Where it stands, from the sled's address: it is 4-byte aligned.
+    /// The place of the word, relative to the sled's address: it is 4-byte aligned.
     pub offset: u8,
     /// Its bytes when off, as compiled.
     pub off: [u8; 4],
@@ -51,12 +52,12 @@ impl Staging {
     }
 }
 
-/// How a sled at `address` is staged to call `trampoline`, whatever its kind of
-/// [`crate::SledKind::OF_FUNCTIONS`]: by `bl` where that reaches it (128 MiB), else
-/// through an address in the sled.
+/// The write that stages a sled at `address` to call `trampoline`. It is the same for all kinds in
+/// [`crate::SledKind::OF_FUNCTIONS`]. The call is a `bl` where that reaches the trampoline (128
+/// MiB), and otherwise goes through an address in the sled.
 ///
 /// # Errors
-/// [`EncodeError::Unaligned`] if either is no address of an instruction.
+/// [`EncodeError::Unaligned`] if one of the two is no address of an instruction.
 pub fn stage(address: u64, trampoline: u64) -> Result<Staging, EncodeError> {
     for place in [address, trampoline] {
         if !place.is_multiple_of(4) {
@@ -82,7 +83,8 @@ pub fn stage(address: u64, trampoline: u64) -> Result<Staging, EncodeError> {
     Ok(Staging { offset: 4, bytes })
 }
 
-/// Which word switches a sled: `b #32` and `nop` may replace each other while other threads execute them.
+/// The word that switches a sled. `b #32` and `nop` may replace each other while other threads
+/// execute them.
 pub const fn switch() -> Switch {
     Switch {
         offset: 0,
@@ -91,8 +93,8 @@ pub const fn switch() -> Switch {
     }
 }
 
-/// What names a sled in the ring: one more than the return address of the call in it, since that is a multiple of four
-/// and names are odd.
+/// The name of a sled in the ring: one more than the return address of the call in it, since that
+/// is a multiple of four and names are odd.
 pub const fn call_site(address: u64) -> u64 {
     address.wrapping_add(17)
 }

@@ -12,12 +12,14 @@
 //!  +28  nop           nop                                ldp x16, x30, [sp], #16
 //! ```
 //!
-//! While a sled is off, no thread executes its words from +4 on, so they may be rewritten at leisure: that is staging, once in a
-//! process's life. Switching is a store of one aligned word, between two instructions that may be modified while others
-//! execute them. What has to lie between staging and the first switching on, and which write is one store, stands in
-//! `docs/design/aarch64.md`, "Switching".
+//! While a sled is off, no thread executes its words from +4 on. So they may be rewritten at
+//! leisure. That is staging, which happens once in a process's life. Switching is a store of one
+//! aligned word. Both of its values are instructions that may be modified while other threads
+//! execute them. `docs/design/aarch64.md` says what has to lie between staging and the
+//! first switching on, and which write is one store.
 //!
-//! Every kind of sled of a function is the same (those of custom and typed events are not made here), and keeps every register, also those that an indirect tail call goes through.
+//! All sleds of functions are the same, and the sleds of custom and typed events are not made here.
+//! A sled keeps every register, also those that an indirect tail call goes through.
 
 mod decode;
 mod encode;

@@ -1,16 +1,17 @@
-//! A tail sled where a call is not safe gets a stub of its own.
+//! The stub of a tail sled where a call is not safe.
 //!
-//! clang up to 18 puts tail sleds in front of *conditional* jumps: flags and the red zone are live across such a sled, so a call there
-//! corrupts the program, and an event is only true if the jump is taken. A tail jump through memory below the
-//! stack pointer has the same need. Staged, the sled's body is a jump to the stub, which leaves the stack alone:
+//! clang up to 18 puts tail sleds in front of *conditional* jumps. Flags and the red zone are live
+//! across such a sled, so a call there corrupts the program, and an event is only true if the jump
+//! is taken. A tail jump through memory below the stack pointer has the same need. The body of the
+//! staged sled is a jump to the stub, which leaves the stack alone:
 //!
 //! ```text
-//!  sled:     eb 00  e9 <stub>  nop           stub:  jncc  over                not taken: no event
-//!  sled+11:  jcc    target                          lea   -128(%rsp),%rsp     step over the red zone
-//!                                                   push  $site               what the record shall name
-//!                                                   call  trampoline          the flavour for stubs; keeps all
-//!                                                   lea   136(%rsp),%rsp
-//!                                            over:  jmp   sled+11
+//!  sled:     eb 00  e9 <stub>  nop  stub:  jncc  over             not taken: no event
+//!  sled+11:  jcc    target                 lea   -128(%rsp),%rsp  step over the red zone
+//!                                          push  $site            the name in the record
+//!                                          call  trampoline       the flavour for stubs; keeps all
+//!                                          lea   136(%rsp),%rsp
+//!                                   over:  jmp   sled+11
 //! ```
 //!
 //! `lea` and `push` touch no flags.
@@ -27,7 +28,8 @@ use crate::{EncodeError, SledKind};
 // === impl Stub ===
 
 impl Stub {
-    /// The stub at `stub` for the tail sled at `sled`, before `jump`, calling `trampoline` (the flavour for stubs).
+    /// The stub at `stub` for the tail sled at `sled` before `jump`. It calls `trampoline` (the
+    /// flavour for stubs).
     ///
     /// # Errors
     /// If one of the three is out of reach of another, or the jump needs no stub.
@@ -59,7 +61,7 @@ fn code(
         inverted_jump(&mut a, condition, over)?;
     }
     a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
-    // Where the trampoline for stubs looks for it: above its own return address.
+    // The trampoline for stubs reads it there: above its own return address.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the low 32 bits are the record"

@@ -1,4 +1,5 @@
-//! What the bytes at a sled say: as compiled, staged, on, or somebody else's.
+//! Reading the bytes of a sled: as compiled, staged, on, or foreign. It also reads the jump behind
+//! a tail sled.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
@@ -8,12 +9,13 @@ use super::{
 };
 use crate::{SledKind, state::State};
 
-/// The jump after a tail sled, and whether a call in the sled is safe there.
+/// The jump behind a tail sled, which decides whether a call in the sled is safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TailJump {
-    /// An unconditional jump that does not look below the stack pointer: a call is safe.
+    /// An unconditional jump that does not read below the stack pointer: a call is safe.
     Plain,
-    /// A conditional jump (clang up to 18): flags and red zone are live, and the event is only true if it is taken.
+    /// A conditional jump (clang up to 18). Flags and red zone are live, and the event is only true
+    /// if the jump is taken.
     Conditional {
         /// Low 4 bits of the opcode: the condition.
         condition: u8,
@@ -28,7 +30,8 @@ const ENTRY_NOP: [u8; 9] = [0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x02, 0x00, 0x00
 const EXIT_NOP: [u8; 10] = [0x2e, 0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x02, 0x00, 0x00];
 const STAGED_NOP: [u8; 4] = [0x0f, 0x1f, 0x40, 0x00];
 
-/// Reads the bytes of a sled of `kind` at `address`; those behind it are not looked at.
+/// The state that the bytes of a sled of `kind` at `address` show. Bytes behind the sled are not
+/// read.
 pub fn classify(kind: SledKind, address: u64, bytes: &[u8]) -> State {
     match kind {
         SledKind::Entry | SledKind::Exit | SledKind::TailExit | SledKind::EntryArgument => {
@@ -42,7 +45,7 @@ pub fn classify(kind: SledKind, address: u64, bytes: &[u8]) -> State {
     }
 }
 
-/// Where the call or jump before `call_site` leads.
+/// The address that the call or jump before `call_site` leads to.
 fn target(kind: SledKind, address: u64, relative: [u8; 4]) -> u64 {
     call_site(kind, address).wrapping_add_signed(i64::from(i32::from_le_bytes(relative)))
 }
@@ -51,7 +54,7 @@ fn classify_event(kind: SledKind, address: u64, bytes: &[u8]) -> State {
     let off = switch(kind).off;
     match *bytes {
         [0xcc, ..] => State::Breakpoint,
-        // The runtime's unpatch puts back what the compiler wrote.
+        // The runtime's unpatch puts back the compiler's bytes.
         [0x66, 0x90, ..] => State::Runtime,
         // No compiler's body begins with a jump.
         [0xeb, head, 0xe9, a, b, c, d, ..] => {
@@ -94,7 +97,8 @@ fn classify_function(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> 
                 target: target([a, b, c, d]),
             }
         }
-        // After ours: a trampoline some 400 MiB below has that byte, too, in its distance.
+        // Behind the arms for our own sleds: a trampoline some 400 MiB below has that byte in its
+        // distance, too.
         (_, [0xeb, 0x09, _, _, _, _, 0xe8, ..]) => State::Runtime,
         (_, [first, second, 0xe8 | 0xe9, a, b, c, d, tail @ ..]) if tail == STAGED_NOP => {
             let on = match switch.offset {
@@ -113,7 +117,7 @@ fn classify_function(kind: SledKind, address: u64, bytes: &[u8; SLED_BYTES]) -> 
     }
 }
 
-/// Reads the instruction after a tail sled; `bytes` begin at the sled's address + [`SLED_BYTES`].
+/// Reads the instruction behind a tail sled; `bytes` begin at the sled's address + [`SLED_BYTES`].
 pub fn tail_jump(bytes: &[u8]) -> TailJump {
     let instruction = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE).decode();
     match instruction.flow_control() {
@@ -135,7 +139,7 @@ fn reads_below_stack(instruction: &Instruction) -> bool {
                 || instruction.memory_displacement64().cast_signed() < 0))
 }
 
-/// The condition of a `jcc`; `jrcxz` and `loop` have none of that form.
+/// The condition of a `jcc`. `jrcxz` and `loop` have none of that form.
 fn condition(instruction: &Instruction) -> Option<u8> {
     let code = instruction.code();
     if matches!(code, Code::Jrcxz_rel8_64 | Code::Jecxz_rel8_64)

@@ -1,4 +1,5 @@
-//! Bytes of a staged sled, and the byte that switches it.
+//! The bytes of a staged sled, and the byte that switches it. Writing them into a process is not
+//! done here.
 
 use crate::{EncodeError, SledKind};
 
@@ -21,7 +22,7 @@ pub const fn sled_bytes(kind: SledKind) -> usize {
 /// The write that stages a sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Staging {
-    /// Where it goes, from the sled's address.
+    /// The place of the write, relative to the sled's address.
     pub offset: u8,
     bytes: [u8; 9],
     length: u8,
@@ -30,7 +31,7 @@ pub struct Staging {
 /// The byte that switches a staged sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// Where it stands, from the sled's address.
+    /// The place of the byte, relative to the sled's address.
     pub offset: u8,
     /// Its value when off, as compiled.
     pub off: u8,
@@ -52,7 +53,8 @@ impl Staging {
     }
 }
 
-/// How a sled of `kind` at `address` is staged to call `trampoline`; an event's jumps to its stub, which is meant then.
+/// The write that stages a sled of `kind` at `address` to call `trampoline`. A sled of an event is
+/// staged to jump to its stub, whose address `trampoline` is then.
 ///
 /// # Errors
 /// [`EncodeError::OutOfReach`] if a call at the sled cannot reach the trampoline.
@@ -78,7 +80,7 @@ pub fn stage(kind: SledKind, address: u64, trampoline: u64) -> Result<Staging, E
     })
 }
 
-/// Which byte switches a sled of `kind`.
+/// The byte that switches a sled of `kind`.
 pub const fn switch(kind: SledKind) -> Switch {
     match kind {
         // test $9,%al: flags are dead at a function's first instruction.
@@ -112,8 +114,8 @@ pub const fn switch(kind: SledKind) -> Switch {
     }
 }
 
-/// The return address of the call in a sled that is on (where it jumps to a stub, the address behind that jump): what names the sled in
-/// the ring. Always odd, since sleds are 2-byte aligned.
+/// The return address of the call in a sled that is on, or the address behind its jump to a stub.
+/// It names the sled in the ring. Always odd, since sleds are 2-byte aligned.
 pub const fn call_site(kind: SledKind, address: u64) -> u64 {
     match kind {
         SledKind::Exit => address.wrapping_add(5),

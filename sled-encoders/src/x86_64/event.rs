@@ -1,34 +1,37 @@
-//! The sleds of `__xray_customevent` and `__xray_typedevent`: where their arguments are, and the stub that takes them.
+//! The sleds of `__xray_customevent` and `__xray_typedevent`: the places of their arguments, and
+//! the stub that reads them. The trampoline copies the payload.
 //!
 //! ```text
-//!  custom  eb 0f  jmp +15             typed  eb 14  jmp +20            custom, LLVM 5  eb 14  jmp +20
-//!          57     push %rdi                  57     push %rdi                          50     push %rax
-//!          56     push %rsi                  56     push %rsi                          …      mov  …, %rdi
-//!          …      mov  …, %rdi               52     push %rdx                          …      mov  …, %rsi
-//!          …      mov  …, %rsi               …      mov  …, %rdi                       48 b8  movabs $__xray_CustomEvent, %rax
-//!          e8     call __xray_CustomEvent    …      mov  …, %rsi                       ff d0  call *%rax
-//!          5e     pop  %rsi                  …      mov  …, %rdx                       58     pop  %rax
-//!          5f     pop  %rdi                  e8     call __xray_TypedEvent
-//!                                            5a 5e 5f
+//!  custom  eb 0f  jmp +15        typed  eb 14  jmp +20         custom, LLVM 5  eb 14  jmp +20
+//!          57     push %rdi             57     push %rdi                       50     push %rax
+//!          56     push %rsi             56     push %rsi                       …      mov  …, %rdi
+//!          …      mov  …, %rdi          52     push %rdx                       …      mov  …, %rsi
+//!          …      mov  …, %rsi          …      mov  …, %rdi                    48 b8  mov $…, %rax
+//!          e8     call __xray_…         …      mov  …, %rsi                    ff d0  call *%rax
+//!          5e     pop  %rsi             …      mov  …, %rdx                    58     pop  %rax
+//!          5f     pop  %rdi             e8     call __xray_…
+//!                                       5a 5e 5f
 //! ```
 //!
-//! An argument that is in its place already has a 4-byte nop for its push and move (3 bytes in LLVM 5), and a nop for its pop. The moves are
-//! made one after the other: where one of them overwrites what a later one reads, LLVM's call gets a wrong argument
-//! (`X86MCInstLower.cpp`, "This doesn't work if one of the later SrcRegs is equal to an earlier DestReg", LLVM 11 to 22). Each
-//! argument is meant to be what its source held *before* the sled, and that is what the stub takes:
+//! An argument that is in its place already has a 4-byte nop for its push and move (3 bytes in LLVM
+//! 5), and a nop for its pop. The sled makes the moves one after the other. Where one of them
+//! overwrites the source of a later one, LLVM's call gets a wrong argument (`X86MCInstLower.cpp`,
+//! "This doesn't work if one of the later SrcRegs is equal to an earlier DestReg", LLVM 11 to 22).
+//! The value meant by each argument is the one in its source *before* the sled. The stub reads that
+//! one:
 //!
 //! ```text
-//!  sled:     eb 00  e9 <stub>  …      stub:  lea  -128(%rsp),%rsp     step over the red zone
-//!                                            push type                or 0
-//!                                            push size
-//!                                            push pointer
-//!                                            push $site               what the record shall name
-//!                                            call trampoline          the flavour for events; keeps all
-//!                                            lea  160(%rsp),%rsp
-//!                                            jmp  behind the sled
+//!  sled:   eb 00  e9 <stub>  …    stub:  lea  -128(%rsp),%rsp    step over the red zone
+//!                                        push type               or 0
+//!                                        push size
+//!                                        push pointer
+//!                                        push $site              the name in the record
+//!                                        call trampoline         the flavour for events; keeps all
+//!                                        lea  160(%rsp),%rsp
+//!                                        jmp  behind the sled
 //! ```
 //!
-//! No instruction of it touches a flag.
+//! No instruction of the stub touches a flag.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register,
@@ -41,7 +44,7 @@ use super::{
 };
 use crate::{EncodeError, SledKind};
 
-/// Where an event's arguments are when its sled is reached.
+/// The places of an event's arguments when its sled is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventArguments {
     pointer: AsmRegister64,
@@ -53,7 +56,8 @@ pub struct EventArguments {
 // === impl EventArguments ===
 
 impl EventArguments {
-    /// Reads them from an event's sled as compiled. `None` if these are not the instructions that a compiler writes there, to the last byte.
+    /// Reads them from an event's sled as compiled. `None` unless these are the instructions that a
+    /// compiler writes there, to the last byte.
     pub fn decode(kind: SledKind, sled: &[u8]) -> Option<Self> {
         let body = sled.get(2..sled_bytes(kind))?;
         if sled.get(..2)? != [0xeb, switch(kind).off] {
@@ -101,12 +105,13 @@ impl EventArguments {
     }
 }
 
-/// The sources of arguments that belong into `places`: pushes of the places that are written, moves, a call, pops.
+/// The sources of the arguments for `places`. The instructions must be pushes of the places that
+/// are written, moves, a call, and pops.
 fn pushed<const N: usize>(
     instructions: &[Instruction],
     places: [Register; N],
 ) -> Option<[AsmRegister64; N]> {
-    // So many pushes, moves and pops each.
+    // Equal numbers of pushes, moves and pops.
     let count = instructions.len().checked_sub(1)? / 3;
     let (pushes, rest) = instructions.split_at_checked(count)?;
     let (moves, rest) = rest.split_at_checked(count)?;
@@ -125,7 +130,8 @@ fn pushed<const N: usize>(
     fits.then_some(sources)
 }
 
-/// What each of `places` is to hold: itself, or what is moved into it. In order, each at most once, and nothing else.
+/// The source of each of `places`: itself, or the register that is moved into it. The moves must be
+/// in order, at most one for a place, and nothing else.
 fn moved<const N: usize>(
     moves: &[Instruction],
     places: [Register; N],
@@ -154,10 +160,12 @@ fn is_one(instruction: &Instruction, code: Code, register: Register) -> bool {
 // === impl Stub ===
 
 impl Stub {
-    /// The stub at `stub` for the event's sled of `kind` at `sled`, calling `trampoline` (the flavour for events).
+    /// The stub at `stub` for the event's sled of `kind` at `sled`. It calls `trampoline` (the
+    /// flavour for events).
     ///
     /// # Errors
-    /// If one of the three is out of reach of another, or the arguments are in places that take more code than a stub has.
+    /// If one of the three is out of reach of another, or if the arguments are in places that take
+    /// more code than a stub has.
     pub fn for_event(
         kind: SledKind,
         sled: u64,
@@ -204,14 +212,14 @@ fn code(
     a.assemble(stub)
 }
 
-/// Pushes what `register` held at the sled, after `words` others were pushed.
+/// Pushes the value that `register` had at the sled, after `words` other pushes.
 fn push(
     a: &mut CodeAssembler,
     register: AsmRegister64,
     words: i32,
 ) -> Result<(), iced_x86::IcedError> {
     if register == rsp {
-        // It has moved by now.
+        // The stack pointer has moved by now.
         a.push(asm::rax)?;
         a.lea(asm::rax, qword_ptr(rsp + (RED_ZONE + 8 * (words + 1))))?;
         return a.xchg(qword_ptr(rsp), asm::rax);

@@ -1,4 +1,5 @@
-//! Code of its own for a sled that cannot call a trampoline itself: too little is dead around it, or too little room in it.
+//! The stub: code for one sled that cannot call a trampoline itself, because too little is dead
+//! around it or there is too little room in it. `conditional.rs` and `event.rs` generate the code.
 
 use super::encode::Staging;
 
@@ -8,11 +9,11 @@ pub const STUB_BYTES: usize = 64;
 /// The red zone of the x86-64 System V ABI, §3.2.2.
 pub(super) const RED_ZONE: i32 = 128;
 
-/// Code that stands in for what a sled cannot do where it stands.
+/// The code that takes the place of a call in a sled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stub {
     /// The stub's code, at most [`STUB_BYTES`].
     pub code: Vec<u8>,
-    /// How the sled is staged to reach it.
+    /// The write that stages the sled to reach it.
     pub staging: Staging,
 }

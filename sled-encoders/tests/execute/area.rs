@@ -1,4 +1,5 @@
-//! Anonymous and shared memory for the machine: plain words behind a raw pointer.
+//! Anonymous and shared memory for the machine: plain words behind a raw pointer. Nothing here has
+//! a part in rings.
 
 use std::{num::NonZeroUsize, os::fd::AsFd, ptr::NonNull};
 
@@ -14,7 +15,7 @@ pub(crate) struct Area {
 // === impl Area ===
 
 impl Area {
-    /// Private memory, to be read and written.
+    /// Private memory for reads and writes.
     pub(crate) fn private(bytes: usize) -> Self {
         let length = NonZeroUsize::new(bytes).unwrap();
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -26,10 +27,10 @@ impl Area {
         }
     }
 
-    /// A file, shared, at an address that is a multiple of `align`.
+    /// Shared memory of a file, at an address that is a multiple of `align`.
     pub(crate) fn shared(file: impl AsFd, bytes: usize, align: usize) -> Self {
         let length = NonZeroUsize::new(bytes).unwrap();
-        // Room for any place of the file in it; what is left over stays mapped.
+        // Room for any place of the file in it. The rest stays mapped.
         let room = Self::private(bytes + align);
         let at = NonZeroUsize::new(
             usize::try_from(room.address())
@@ -37,11 +38,12 @@ impl Area {
                 .next_multiple_of(align),
         )
         .unwrap();
-        // Replaced below, by the area that is returned.
+        // The area that is returned replaces it below.
         let _room = std::mem::ManuallyDrop::new(room);
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
-        // SAFETY: it replaces memory that was mapped for it two lines above and that nothing refers to.
+        // SAFETY: it replaces memory that was mapped for it two lines above and that nothing refers
+        // to.
         let start = unsafe { mmap(Some(at), length, protection, flags, file, 0) };
         Self {
             start: start.unwrap().cast(),
@@ -53,14 +55,14 @@ impl Area {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// It can be written on.
+    /// Makes it executable; it stays writable.
     pub(crate) fn make_executable(&self) {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
         // SAFETY: no reference into the area exists.
         unsafe { mprotect(self.start.cast(), self.length.get(), protection) }.unwrap();
     }
 
-    /// The last page cannot be read any more.
+    /// Makes the last page unreadable.
     pub(crate) fn close_last_page(&self) {
         const PAGE: usize = 4096;
         let last = self.place((self.length.get() - PAGE) as u64, PAGE);
@@ -71,7 +73,8 @@ impl Area {
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let place = self.place(offset, bytes.len());
-        // SAFETY: `place` checked that so many bytes lie in the area; the source is a slice of this program.
+        // SAFETY: `place` checked that so many bytes lie in the area; the source is a slice of this
+        // program.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
 
@@ -100,7 +103,8 @@ impl Area {
     pub(crate) fn copy(&self, offset: u64, bytes: u64) -> Vec<u8> {
         let mut copy = vec![0; usize::try_from(bytes).unwrap()];
         let place = self.place(offset, copy.len());
-        // SAFETY: `place` checked the bounds; only this thread uses the memory; the vector is as long.
+        // SAFETY: `place` checked the bounds; only this thread uses the memory; the vector is as
+        // long.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.as_mut_ptr(), copy.len()) };
         copy
     }

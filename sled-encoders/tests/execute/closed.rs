@@ -50,7 +50,7 @@ fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
     }
 }
 
-/// Whoever is in a flavour goes on in it, and whoever comes meanwhile does not enter.
+/// A thread that is in a flavour goes on in it, and a thread that comes meanwhile does not enter.
 #[test]
 fn a_door_is_closed_and_opened_around_threads_at_every_instruction() {
     let machine = Machine::new();

@@ -53,7 +53,7 @@ fn entries_count_and_nothing_is_recorded() {
             .drain(&mut machine.consumer(machine.home()))
             .is_empty()
     );
-    // And without the front all is recorded again.
+    // Without the front, events are recorded again.
     machine.set_front(Front::None);
     machine.call(Function::Entry, 0, 0);
     assert_eq!(

@@ -1,4 +1,5 @@
-//! The filter: of any calls exactly those are recorded that it says, and the others are counted.
+//! The filter: of any calls, exactly those that it selects are recorded, and the others are
+//! counted.
 
 use std::cell::Cell;
 
@@ -14,19 +15,19 @@ use crate::{
     step::{Go, HandlerStack, Stepper},
 };
 
-/// Long enough that no call of a test takes it by itself.
+/// So long that no call of a test takes it by itself.
 const LONG: u64 = 4_000_000;
 
-/// A call and what happens in it.
+/// A call and the calls in it.
 #[derive(Debug, Clone)]
 struct Call {
     copy: u32,
     entry: Function,
-    /// `None`: it is left by a jump.
+    /// `None` for a call that is left by a jump.
     exit: Option<Function>,
-    /// It lasts longer than [`LONG`].
+    /// True if the call lasts longer than [`LONG`].
     long: bool,
-    /// An event of the program's own comes first.
+    /// True if an event of the program's own comes first.
     event: bool,
     calls: Vec<Call>,
 }
@@ -40,7 +41,7 @@ struct Wanted {
     muted: bool,
 }
 
-/// Where a call is made.
+/// The surroundings of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Nothing,
@@ -49,7 +50,7 @@ enum Within {
     Left,
 }
 
-/// What is to come of calls: events, and how many are left out.
+/// The expected result of calls: events, and the number of those left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     sites: Vec<u32>,
@@ -60,7 +61,7 @@ struct Outcome {
 // === impl Call ===
 
 impl Call {
-    /// Makes it; all that is in it is made further down the stack.
+    /// Makes the call. All calls in it are made further down the stack.
     #[inline(never)]
     fn make(&self, machine: &Machine, spun: &Cell<u64>) {
         let functions = [Some(self.entry), self.exit];
@@ -75,7 +76,7 @@ impl Call {
                     while now() - begun <= LONG {}
                     spun.set(spun.get() + (now() - begun));
                 }
-                // Not before: what is left by a jump lasts until something shows it.
+                // Not before: a call that is left by a jump lasts until an event shows its end.
                 for call in &self.calls {
                     call.make(machine, spun);
                 }
@@ -85,7 +86,7 @@ impl Call {
         assert!(stacks.iter().all(|stack| *stack == stacks[0]), "one place");
     }
 
-    /// What must come of it.
+    /// Adds the expected result of the call to `outcome`.
     fn expect(&self, wanted: &Wanted, machine: &Machine, within: Within, outcome: &mut Outcome) {
         let is_wanted = |list: &Vec<u32>| list.contains(&machine.site(self.entry, self.copy));
         let mut begin = || {
@@ -141,7 +142,7 @@ impl Call {
     }
 }
 
-/// Further down the stack than the call in which it is said.
+/// Makes an event of the program's own, further down the stack than the call around it.
 #[inline(never)]
 fn say(machine: &Machine, copy: u32) {
     let room = std::hint::black_box([0u8; 1024]);
@@ -168,7 +169,8 @@ fn sites(items: &[Item]) -> Vec<u32> {
     items.iter().filter_map(site).collect()
 }
 
-/// Makes calls and compares. `None` if the machine was so busy that short calls were long.
+/// Makes calls, and returns the expected and the actual result. `None` if the machine was so busy
+/// that short calls were long.
 fn run(machine: &Machine, wanted: &Wanted, calls: &[Call]) -> Option<(Outcome, Outcome)> {
     machine.reset();
     set(machine, wanted);
@@ -177,7 +179,7 @@ fn run(machine: &Machine, wanted: &Wanted, calls: &[Call]) -> Option<(Outcome, O
     for call in calls {
         call.make(machine, &spun);
     }
-    // Shows what was left by a jump.
+    // These calls show the end of calls that were left by a jump.
     for function in [Function::Entry, Function::Exit] {
         machine.call(function, COPIES - 1, 7);
     }
@@ -286,7 +288,7 @@ fn what_is_wanted_is_recorded_and_the_rest_is_counted() {
     assert!(compared.get() > 500, "{} were compared", compared.get());
 }
 
-/// A thread that makes calls of which more are open than a page has records.
+/// A thread with more open calls than a page has records.
 #[test]
 fn what_is_deeper_than_the_page_is_recorded() {
     #[inline(never)]
@@ -320,7 +322,7 @@ fn what_is_deeper_than_the_page_is_recorded() {
     }
 }
 
-/// Whatever stands in a page, the thread goes on.
+/// Whatever a page holds, the thread goes on.
 #[test]
 fn a_page_that_was_written_over_is_harmless() {
     let machine = Machine::new();
@@ -341,7 +343,7 @@ fn a_page_that_was_written_over_is_harmless() {
     }
 }
 
-/// Makes calls, each in the one before it, the last of copy 0 and as the events 0 and 1.
+/// Makes calls, each in the one before it; the last is of copy 0, with the events 0 and 1.
 #[inline(never)]
 fn nest(make: &dyn Fn(usize, Function, u32), calls: &[(Function, Function)]) {
     let Some(((entry, exit), inner)) = calls.split_first() else {
@@ -356,7 +358,8 @@ fn nest(make: &dyn Fn(usize, Function, u32), calls: &[(Function, Function)]) {
     }
 }
 
-/// A call with a handler at one of its instructions, each in turn, that makes a call itself.
+/// A call that is interrupted at each of its instructions in turn, by a handler that makes a call
+/// itself.
 #[test]
 fn a_handler_at_any_instruction_loses_and_doubles_nothing() {
     let machine = Machine::new();
@@ -423,7 +426,8 @@ fn a_handler_at_any_instruction_loses_and_doubles_nothing() {
                             (of_handler, Function::Exit, 1),
                             (Function::Entry, Function::Exit, 2),
                         ];
-                        // A handler that interrupts the slow path loses, as without a filter.
+                        // A handler that interrupts the slow path loses its event, as without a
+                        // filter.
                         let lost = machine.control(home, control::LOST);
                         let mut recorded = 0;
                         for (entry, exit, copy) in calls {

@@ -1,4 +1,5 @@
-//! P58: a handler forks between any two instructions. The child goes on with a table that is wiped, and with rings that are its parent's.
+//! P58: a handler forks between any two instructions. The child goes on with a wiped table, and
+//! with its parent's rings.
 
 use std::{
     cell::{Cell, RefCell},
@@ -17,26 +18,27 @@ use crate::{
     step::{HandlerStack, Place, Stepper},
 };
 
-/// How a child ends that came through; one that panics has another code, since its last thread ends.
+/// The exit code of a child that has come through. A child that panics has another one, since its
+/// last thread ends.
 const FINISHED: i32 = 77;
 
-/// What a child has done that its parent does not do as well.
+/// Stores of a child that its parent does not make as well.
 #[derive(Debug, Clone, Copy, Default)]
 struct Alone {
-    /// It has counted a loss.
+    /// The child has counted a loss.
     counted: bool,
-    /// It has left the ring marked busy.
+    /// The child has left the ring marked busy.
     marked: bool,
-    /// It has left the oldest chunk marked as being taken back.
+    /// The child has left the oldest chunk marked as being taken back.
     taking: bool,
 }
 
-/// Whatever the child stores, its parent stores there as well.
+/// The parent stores everything that the child stores, in the same places.
 #[test]
 fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_ring_alone() {
     let machine = Machine::new();
     let stepper = Stepper::new(HandlerStack::Same);
-    // A few words more or less to a chunk's end are all alike here.
+    // A few words more or less to a chunk's end make no difference here.
     for before in situations(&machine).into_iter().take(9) {
         let prepared = Prepared::new(&machine, before);
         for (function, lost) in [
@@ -51,8 +53,8 @@ fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_ring_alone() {
                 counted.extend(alone.counted.then_some(address));
                 marked.extend(alone.marked.then_some(address));
             }
-            // Between a look at the table and what follows it: at the jump and at the store. One look is before the ring is marked
-            // busy, one before the loss is counted.
+            // Between a look at the table and the store behind it: at the jump and at the store.
+            // One look is before the ring is marked busy, one before the loss is counted.
             assert!(
                 counted.len() <= 2 && marked.len() <= 2,
                 "{before:?} {function:?}: counted at {counted:x?}, marked at {marked:x?}"
@@ -61,7 +63,7 @@ fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_ring_alone() {
     }
 }
 
-/// The same of a ring that keeps the newest events, whose oldest chunk is taken back.
+/// The same in a ring that keeps the newest events, while its oldest chunk is taken back.
 #[test]
 fn a_child_that_is_forked_while_a_chunk_is_taken_back_leaves_the_ring_alone() {
     let machine = Machine::new();
@@ -78,7 +80,8 @@ fn a_child_that_is_forked_while_a_chunk_is_taken_back_leaves_the_ring_alone() {
     assert!(taking.len() <= 2, "marked at {taking:x?}");
 }
 
-/// Forks at this place, with so many losses that no gap word has told. Says which instruction was next, and what the child has done alone.
+/// Forks at this place, with `lost` losses that no gap word has reported. Returns the address of
+/// the next instruction, and the stores that only the child has made.
 fn fork_at(
     machine: &Machine,
     stepper: &Stepper,
@@ -94,7 +97,8 @@ fn fork_at(
     let seen = RefCell::new(None);
     stepper.interrupt(machine, (function, 0, u64::MAX), place, &|| {
         let before = machine.save();
-        // SAFETY: the handler interrupts the machine's code, which holds no lock; the child ends below, after that code.
+        // SAFETY: the handler interrupts the machine's code, which holds no lock; the child ends
+        // below, after that code.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
                 machine.wipe();
@@ -118,7 +122,8 @@ fn fork_at(
     Some((place.address, compare(&before, &after, &machine.save())))
 }
 
-/// What the child has done alone; anything but counting a loss and marking the ring busy is a failure.
+/// The stores that only the child has made. Anything but counting a loss and marking the ring is a
+/// failure.
 fn compare(before: &Saved, child: &Saved, parent: &Saved) -> Alone {
     let mut alone = Alone::default();
     if child.is_same_ring(before) {

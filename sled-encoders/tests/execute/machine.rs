@@ -1,4 +1,5 @@
-//! A target in this process: table, rings, trampolines, and functions made of staged sleds.
+//! A target in this process: table, rings, trampolines, and functions made of staged sleds. The
+//! tests beside it run them.
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,27 +29,29 @@ use sled_encoders::{
 
 use crate::{area::Area, registers::Registers};
 
-/// Functions of one kind: so many sites can be told apart.
+/// Functions of one kind, and so the number of sites of it.
 pub(crate) const COPIES: u32 = 8;
-/// Where functions begin in the code.
+/// The offset of the functions in the code.
 const FUNCTIONS: u64 = 3 * 4096;
 const FUNCTION_BYTES: u64 = 128;
 const CODE_BYTES: usize = 64 << 10;
-/// A custom event's sled as clang writes it for `(size_t size, const char *pointer)`: the second move undoes the first.
+/// A custom event's sled as clang writes it for `(size_t size, const char *pointer)`: the second
+/// move undoes the first.
 const SWAPPED: [u8; 17] = [
     0xeb, 0x0f, 0x57, 0x56, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xfe, 0xe8, 0, 0, 0, 0, 0x5e, 0x5f,
 ];
-/// A typed event's for `(const char *pointer, size_t size, size_t type)`: in turn.
+/// A typed event's sled for `(const char *pointer, size_t size, size_t type)`: in turn.
 const ROTATED: [u8; 22] = [
     0xeb, 0x14, 0x57, 0x56, 0x52, 0x48, 0x89, 0xd7, 0x48, 0x89, 0xfe, 0x48, 0x89, 0xf2, 0xe8, 0, 0,
     0, 0, 0x5a, 0x5e, 0x5f,
 ];
-/// What numbered events say: their number, the number behind it, and half the one behind that.
+/// The payload of numbered events, in bytes: their number, the next number, and half of the one
+/// behind that.
 pub(crate) const SAID_BYTES: u32 = 20;
-/// So many can be told apart; the last stands for all greater ones.
+/// The numbers of events. The last one stands for all greater ones.
 const NUMBERS: u64 = 4096;
 
-/// What a function of the machine does.
+/// The kind of a function of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
     /// An entry sled, then `ret`.
@@ -63,7 +66,7 @@ pub(crate) enum Function {
     Custom,
     /// The sled of a typed event that gets pointer, size and type in rdi, rsi and rdx, then `ret`.
     Typed,
-    /// An entry sled that records so many registers, then `ret`.
+    /// An entry sled that records this many registers, then `ret`.
     Arguments(u8),
     /// An exit sled that records rax.
     Result,
@@ -80,12 +83,13 @@ pub(crate) struct Machine {
     rings: Area,
     code: Area,
     view: Mapping,
-    /// What events say: numbers, 8 bytes each.
+    /// The payloads of events: numbers, 8 bytes each.
     said: Area,
     tid: u32,
-    /// So many milliseconds have passed, for consumers: with each look so many that it is as thorough as any.
+    /// The time of consumers, in milliseconds. Each look adds so much that it is as thorough as
+    /// any.
     clock: Cell<u64>,
-    /// Sites that were called, and where the stack stood then. Emptied by `reset`.
+    /// Sites that were called, with the places on the stack. Emptied by `reset`.
     called: RefCell<BTreeSet<(u32, u64)>>,
 }
 
@@ -113,7 +117,7 @@ impl Saved {
         words.map(|word| u64::from_le_bytes(*word))
     }
 
-    /// Whether control line and ring are the same; the slot may not be.
+    /// True if control line and ring are the same. The slot may differ.
     pub(crate) fn is_same_ring(&self, other: &Self) -> bool {
         (&self.control, &self.ring) == (&other.control, &other.ring)
     }
@@ -123,7 +127,7 @@ impl Saved {
 
 impl Function {
     pub(crate) const PLAIN: [Self; 4] = [Self::Entry, Self::Exit, Self::Tail, Self::Argument];
-    /// And those with a payload.
+    /// The plain functions and those with a payload.
     pub(crate) const EACH: [Self; 7] = [
         Self::Entry,
         Self::Exit,
@@ -159,7 +163,7 @@ impl Function {
         }
     }
 
-    /// What its sled is staged to record.
+    /// The values that its sled is staged to record.
     fn capture(self) -> Capture {
         match self {
             Self::Arguments(count) => Capture::NONE.with_arguments(count.into()).unwrap(),
@@ -168,7 +172,7 @@ impl Function {
         }
     }
 
-    /// What follows the sled.
+    /// The code behind the sled.
     fn tail(self) -> Vec<u8> {
         match self {
             Self::Exit | Self::Result => vec![],
@@ -285,7 +289,7 @@ impl Machine {
         self.code.address() + FUNCTIONS + index * FUNCTION_BYTES
     }
 
-    /// Leads all flavours there.
+    /// Leads all flavours to this front.
     pub(crate) fn set_front(&self, front: Front) {
         for front in [Front::None, front] {
             for gate in &self.trampolines.gates {
@@ -294,7 +298,7 @@ impl Machine {
         }
     }
 
-    /// Closes all flavours, or opens them to that front, which they had before.
+    /// Closes all flavours, or opens them to `front`, which they had before.
     pub(crate) fn set_door(&self, front: Front, door: Door) {
         for gate in self.trampolines.gates.iter().filter(|gate| gate.is_door()) {
             self.exchange_code(gate.address, gate.byte(front, door));
@@ -310,17 +314,17 @@ impl Machine {
         call_site(function.kind(), self.address(function, copy)) as u32
     }
 
-    /// A u32 in the table's header.
+    /// Sets a u32 in the table's header.
     pub(crate) fn set_header(&self, field: u64, value: u32) {
         self.table.write32(field, value);
     }
 
-    /// How long calls must last.
+    /// Sets the shortest duration of a recorded call.
     pub(crate) fn set_shortest(&self, ticks: u64) {
         self.table.write64(table::MIN_TICKS, ticks);
     }
 
-    /// Makes a list, 1 or 2, of sites inside which is recorded.
+    /// Makes a list, 1 or 2, of sites inside which events are recorded.
     pub(crate) fn set_inside(&self, list: u32, sites: &[u32]) {
         let begin = self.geometry.inside_offset(u64::from(list - 1));
         self.table.clear(begin, INSIDE_NAMES * 4);
@@ -345,7 +349,7 @@ impl Machine {
             .store(self.geometry.filter_offset(index) + field, value);
     }
 
-    /// What was counted in a slot, by site; 0 stands for all that have no number.
+    /// The counts in a slot by site. 0 stands for all sites that have no number.
     pub(crate) fn counted(&self, index: u32) -> BTreeMap<u32, u64> {
         let g = self.geometry;
         let names = (0..g.names()).map(|entry| self.view.load(g.names_offset() + 8 * entry));
@@ -360,7 +364,7 @@ impl Machine {
             .collect()
     }
 
-    /// How many sites were given a number.
+    /// Sets the number of sites that were given a number.
     pub(crate) fn set_numbered(&self, ids: u64) {
         self.view.store(rings::COUNT_IDS, ids);
     }
@@ -370,7 +374,7 @@ impl Machine {
         self.code.address()..self.code.address() + CODE_BYTES as u64
     }
 
-    /// Writes a byte of the code, and says which one was there.
+    /// Writes a byte of the code, and returns the byte before.
     pub(crate) fn exchange_code(&self, address: u64, byte: u8) -> u8 {
         let offset = address - self.code.address();
         let before = self.code.copy(offset, 1)[0];
@@ -378,7 +382,8 @@ impl Machine {
         before
     }
 
-    /// Calls a function with arbitrary registers, which must all come back. Says where the stack stood at its sled.
+    /// Calls a function with arbitrary registers, which must all come back. Returns the place on
+    /// the stack at its sled.
     pub(crate) fn call(&self, function: Function, copy: u32, argument: u64) -> u64 {
         self.call_with(function, copy, self.registers(function, argument))
     }
@@ -395,12 +400,13 @@ impl Machine {
         }
     }
 
-    /// Where the number stands that an event says.
+    /// The address of the number in an event's payload.
     fn said(&self, number: u64) -> u64 {
         self.said.address() + 8 * number.min(NUMBERS - 1)
     }
 
-    /// The number that an event said, the greatest for all that are too great; or the first of a call's values.
+    /// The number in an event's payload, the greatest one for all greater numbers; or the first of
+    /// a call's values.
     pub(crate) fn number_of(data: &Data) -> u64 {
         if data.kind == word::VALUES {
             assert_eq!((data.size as usize, data.size % 8), (data.bytes.len(), 0));
@@ -417,9 +423,11 @@ impl Machine {
         }
     }
 
-    /// Calls a function and compares every register and, where they are alive, the flags.
+    /// Calls a function, and compares every register and, where they are alive, the flags. Returns
+    /// the place on the stack.
     pub(crate) fn call_with(&self, function: Function, copy: u32, registers: Registers) -> u64 {
-        // SAFETY: the address is that of a function of this machine, which keeps the calling convention's stack.
+        // SAFETY: the address is that of a function of this machine, which keeps the calling
+        // convention's stack.
         let after = unsafe { registers.call(self.address(function, copy)) };
         let flags = match function {
             Function::Entry
@@ -440,7 +448,7 @@ impl Machine {
         after.stack()
     }
 
-    /// Whether that site was called with the stack there.
+    /// True if this site was called at this place on the stack.
     pub(crate) fn was_called(&self, site: u32, sp: u64) -> bool {
         self.called.borrow().contains(&(site, sp))
     }
@@ -471,12 +479,13 @@ impl Machine {
             .write32(self.geometry.slot_offset(index) + slot::TID, tid);
     }
 
-    /// Makes the home slot's view seem to have begun a moment ago, so that the next event is not too late for it. Times are wrong then.
+    /// Makes the home slot's view seem to have begun a moment ago, so that the next event is not
+    /// too late for it. Times are wrong then.
     pub(crate) fn refresh_view(&self) {
         self.set_slot(self.home(), slot::SINCE, now() - TICKS / 4);
     }
 
-    /// How many views were begun in the home slot.
+    /// The number of views begun in the home slot.
     pub(crate) fn views(&self) -> u64 {
         self.slot(self.home(), slot::TID) >> 32
     }
@@ -491,8 +500,9 @@ impl Machine {
         before * g.chunk_bytes() / 8 + (self.slot(home, slot::HEAD) - chunk) / 8
     }
 
-    /// Makes everything new and records `Tail` events until the chunk of this number, from 1, has so many words left. All but the events in
-    /// the last `undrained` words are read. Says how many are not.
+    /// Renews everything, and records `Tail` events until chunk number `chunk`, from 1, has `left`
+    /// words left. Reads all events but those in the last `undrained` words. Returns the number of
+    /// unread events.
     pub(crate) fn fill(&self, chunk: u64, left: u64, undrained: u64) -> (Consumer, u64) {
         let wanted = (chunk * self.geometry.chunk_bytes() / 8).saturating_sub(left);
         loop {
@@ -507,7 +517,8 @@ impl Machine {
                     waiting = 0;
                 }
             }
-            // A view more than expected, since time has passed, can lead past the place, or find a full ring.
+            // One view more than expected, since time has passed, can lead past the place, or find
+            // a full ring.
             if self.written() == wanted && self.control(self.home(), control::LOST) == 0 {
                 return (consumer, waiting);
             }
@@ -548,7 +559,7 @@ impl Machine {
         self.rings.address() + self.geometry.ring_offset(index)
     }
 
-    /// Everything as new.
+    /// Renews everything.
     pub(crate) fn reset(&self) {
         self.called.borrow_mut().clear();
         self.table.clear(0, self.geometry.table_bytes());
@@ -557,19 +568,19 @@ impl Machine {
         self.table.write64(table::MINE, 1);
     }
 
-    /// The home slot, its ring and its filter page as new; the rest is as it was.
+    /// Renews the home slot, its ring and its filter page, and nothing else.
     pub(crate) fn renew_home(&self) {
         self.free_home();
         let page = self.geometry.filter_offset(self.home());
         self.rings.clear(page, filter::PAGE_BYTES);
     }
 
-    /// What a forked child finds.
+    /// Wipes the table, as a forked child finds it.
     pub(crate) fn wipe(&self) {
         self.table.clear(0, self.geometry.table_bytes());
     }
 
-    /// The home slot, its control line and its ring as they are.
+    /// A copy of the home slot, its control line and its ring.
     pub(crate) fn save(&self) -> Saved {
         let home = self.home();
         Saved {
@@ -583,14 +594,14 @@ impl Machine {
         }
     }
 
-    /// And as they were.
+    /// Puts the copy back.
     pub(crate) fn restore(&self, saved: &Saved) {
         self.table
             .write(self.geometry.slot_offset(self.home()), &saved.slot);
         self.restore_ring(saved);
     }
 
-    /// The control line and the ring alone.
+    /// Puts only the control line and the ring back.
     pub(crate) fn restore_ring(&self, saved: &Saved) {
         let home = self.home();
         self.rings
@@ -603,7 +614,7 @@ impl Machine {
         Consumer::resume(&self.view, self.geometry, index).with_payloads()
     }
 
-    /// Reads what is there, with nothing left behind and no hole.
+    /// Reads all events. There must be no hole.
     pub(crate) fn drain(&self, consumer: &mut Consumer) -> Vec<Item> {
         let mut items = Vec::new();
         let now = self.clock.replace(self.clock.get() + 1000);
@@ -614,7 +625,7 @@ impl Machine {
         items
     }
 
-    /// Reads what is there, past all holes.
+    /// Reads all events, past all holes.
     pub(crate) fn drain_past_holes(&self, consumer: &mut Consumer) -> Vec<Item> {
         let mut items = Vec::new();
         loop {
@@ -628,12 +639,12 @@ impl Machine {
         }
     }
 
-    /// Whether full rings take back their oldest chunk.
+    /// Sets whether full rings take back their oldest chunk.
     pub(crate) fn keep_newest(&self, keep: bool) {
         newest::keep_newest(&self.view, keep);
     }
 
-    /// What a picture of the home ring shows.
+    /// The items in a copy of the home ring.
     pub(crate) fn picture(&self) -> Vec<Item> {
         let picture = Picture::take(&self.view, self.geometry, self.home(), u64::MAX);
         let mut consumer = picture.consumer().with_payloads();
@@ -644,7 +655,7 @@ impl Machine {
         items
     }
 
-    /// Takes the home ring back, as the collector does when a thread is gone; the owner last.
+    /// Frees the home ring, as the collector does when a thread is gone; the owner last.
     pub(crate) fn free_home(&self) {
         let home = self.home();
         self.rings
@@ -656,7 +667,7 @@ impl Machine {
         self.set_slot_owner(home, 0);
     }
 
-    /// Tells the losses that no gap word has told.
+    /// Reports the losses that no gap word has reported.
     pub(crate) fn tell_losses(&self, consumer: &mut Consumer) -> Vec<Item> {
         let mut items = Vec::new();
         consumer.tell_losses(&self.view, |item| items.push(item));
@@ -668,7 +679,8 @@ impl Machine {
     }
 }
 
-/// Where, from `fs` on, the thread library keeps the thread's id: the place that holds it in two threads.
+/// The offset from `fs` at which the thread library keeps the thread's id: the place that holds it
+/// in two threads.
 fn tid_offset() -> i32 {
     static OFFSET: OnceLock<i32> = OnceLock::new();
     *OFFSET.get_or_init(|| {
@@ -686,7 +698,8 @@ fn places_of_tid() -> Vec<i32> {
     let tid: libc::pid_t = nix::unistd::gettid().as_raw();
     (0..512)
         .filter(|&i| {
-            // SAFETY: glibc's control block (`struct pthread`) is longer than 2 KiB; it is always mapped.
+            // SAFETY: glibc's control block (`struct pthread`) is longer than 2 KiB; it is always
+            // mapped.
             let word = unsafe { block.add(i) };
             // SAFETY: as above; volatile, because the thread library may write it.
             unsafe { word.read_volatile() == tid }

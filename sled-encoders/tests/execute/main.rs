@@ -1,9 +1,9 @@
-//! Runs the machine code: every flavour, every path, with every register watched, and with signal handlers at every
-//! instruction that record events themselves.
+//! Runs the machine code: every flavour, every path, with every register watched, and with signal
+//! handlers at every instruction that record events themselves.
 //!
-//! The test process plays the target: it maps a table, rings and trampolines as xrayd would, finds its own thread
-//! id in the thread's control block, and calls small functions that consist of staged sleds. What comes out of the ring is read
-//! with the collector's own consumer.
+//! The test process plays the target. It maps a table, rings and trampolines as xrayd would, finds
+//! its own thread id in the thread's control block, and calls small functions that consist of
+//! staged sleds. It reads the ring with the collector's own consumer.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![expect(unsafe_code, reason = "it runs machine code that it made")]
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]

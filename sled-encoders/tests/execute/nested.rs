@@ -1,5 +1,5 @@
-//! Signal handlers at every instruction: whatever they record, no event is lost uncounted, none comes twice, and no
-//! hole is left.
+//! Signal handlers at every instruction: whatever they record, no event is lost uncounted, none
+//! comes twice, and no hole is left.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,21 +18,22 @@ use crate::{
 
 /// Words of the smallest chunk.
 const CHUNK: u64 = 512;
-/// About as many calls fill a chunk.
+/// The approximate number of calls that fill a chunk.
 const CALLS: u64 = CHUNK - GUARD_BYTES / 8 + 1;
 
-/// What the ring is like before the interrupted event.
+/// The state of the ring before the interrupted event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before {
     /// Chunks begun, words left in the last one, and words that have not been read.
     chunk: u64,
     left: u64,
     undrained: u64,
-    /// The interrupted event is too late for its view.
+    /// True if the interrupted event is too late for its view.
     late: bool,
 }
 
-/// The interrupted event is of copy 0, those of handlers of copies 1 and 2; arguments number them all.
+/// The interrupted event is of copy 0, the events of handlers are of copies 1 and 2. Arguments
+/// number them all.
 const FUNCTIONS: [Function; 7] = [
     Function::Entry,
     Function::Argument,
@@ -43,7 +44,7 @@ const FUNCTIONS: [Function; 7] = [
     Function::Conditional(4),
 ];
 
-/// The machine in that state, as often as wanted.
+/// The machine in such a state, as often as a test needs it.
 pub(crate) struct Prepared {
     before: Before,
     saved: Saved,
@@ -55,7 +56,7 @@ pub(crate) struct Prepared {
 // === impl Prepared ===
 
 impl Prepared {
-    /// A ring whose last chunk but one is full: the next event begins the last one.
+    /// A ring whose last chunk but one is full. The next event begins the last chunk.
     pub(crate) fn before_the_last_chunk(machine: &Machine) -> Self {
         let before = Before {
             chunk: machine.geometry.chunks() - 1,
@@ -76,7 +77,7 @@ impl Prepared {
         }
     }
 
-    /// The same ring, whose latest view has this base.
+    /// The same ring with this base of the latest view.
     pub(crate) fn with_base(self, machine: &Machine, base: u64) -> Self {
         machine.restore(&self.saved);
         machine.set_slot(machine.home(), slot::BASE, base);
@@ -102,7 +103,7 @@ impl Prepared {
     }
 }
 
-/// Every event is there once or counted once; what came first stands first.
+/// Checks that every event is there once or counted once, and that all earlier events are there.
 fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attempts: &[(u32, u64)]) {
     let before = prepared.before;
     let home = machine.home();
@@ -145,7 +146,7 @@ fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attemp
     );
     assert_eq!(gaps + machine.untold(consumer), lost, "{before:?}");
     assert_eq!(machine.control(home, control::BUSY), 0);
-    // And it goes on.
+    // Recording goes on.
     machine.call(Function::Tail, 1, 0);
     let items = machine.drain(consumer);
     let full = lost > 0 && items.is_empty();
@@ -180,7 +181,7 @@ pub(crate) fn situations(machine: &Machine) -> Vec<Before> {
     .collect()
 }
 
-/// What a handler does.
+/// The events of a handler.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
     function: Function,
@@ -254,7 +255,7 @@ fn a_handler_that_fills_the_ring_is_harmless() {
     }
 }
 
-/// The steps that `function` takes, of loops the first two rounds.
+/// The steps of `function`; of loops only the first two rounds.
 pub(crate) fn places(
     machine: &Machine,
     stepper: &Stepper,

@@ -1,4 +1,5 @@
-//! Rings that keep the newest events: a full one takes back its oldest chunk, whatever handlers do meanwhile.
+//! Rings that keep the newest events: a full one takes back its oldest chunk, whatever handlers do
+//! meanwhile.
 
 use std::{cell::Cell, ops::Range};
 
@@ -13,7 +14,7 @@ use crate::{
     step::{HandlerStack, Stepper},
 };
 
-/// Arguments that a picture shows, which have no gap, and how many events it says were lost.
+/// The arguments in a copy of the ring, which has no gap, and the number of lost events.
 fn shown(machine: &Machine) -> (Range<u64>, u64) {
     let (mut numbers, mut lost) = (Vec::new(), 0);
     for item in machine.picture() {
@@ -58,7 +59,7 @@ fn the_newest_events_are_kept() {
     assert_eq!((begun, line(control::LOST)), (g.chunks() - 1, 0));
 }
 
-/// Rings that were full when it was switched on are taken back as well.
+/// Rings that were full when the mode began are taken back as well.
 #[test]
 fn a_full_ring_goes_on() {
     let machine = Machine::new();
@@ -70,7 +71,7 @@ fn a_full_ring_goes_on() {
     for number in 0..1000 {
         machine.call(Function::Argument, 1, number);
     }
-    // The first of them finds no room yet, and makes it.
+    // The first of these calls finds no room yet, and makes it.
     assert_eq!(machine.control(home, control::LOST), 2);
     let site = machine.site(Function::Argument, 1);
     let calls = machine.picture();
@@ -83,7 +84,8 @@ fn a_full_ring_goes_on() {
     assert!(calls.eq(1..1000));
 }
 
-/// What handlers record while the oldest chunk is taken back is there or counted, and the ring goes on.
+/// Events that handlers record while the oldest chunk is taken back are there or counted, and the
+/// ring goes on.
 #[test]
 fn a_handler_at_any_instruction_of_it_is_harmless() {
     let machine = Machine::new();
@@ -115,11 +117,11 @@ fn a_handler_at_any_instruction_of_it_is_harmless() {
                 items.iter().filter(its).count() as u64
             };
             assert_eq!(calls(0) + calls(1) + lost, handled.get() + 1, "{place:x?}");
-            // The chunk under way is handlers' meanwhile.
+            // The chunk under way belongs to handlers meanwhile.
             assert!(lost == 0 || !while_taken.get() || events >= chunk, "{lost}");
             let line = |field| machine.control(home, field);
             assert_eq!((line(control::BUSY), line(control::RELEASED) >> 63), (0, 0));
-            // And it goes on.
+            // Recording goes on.
             for _ in 0..2 * chunk {
                 machine.call(Function::Exit, 2, 0);
             }

@@ -1,4 +1,5 @@
-//! Each path through the trampolines, one at a time: what it leaves in the ring, and that it leaves nothing else.
+//! Each path through the trampolines, one at a time: the words that it leaves in the ring, and
+//! nothing else.
 
 use shm_ring::{
     Item, Word,
@@ -130,7 +131,7 @@ fn counters_are_those_of_the_calls() {
 
 #[test]
 fn a_stub_records_only_jumps_that_are_taken_and_keeps_the_red_zone() {
-    /// Whether condition `c` holds with these flags (Intel SDM, volume 2, appendix B).
+    /// True if condition `c` holds with these flags (Intel SDM, volume 2, appendix B).
     fn holds(c: u8, flags: u64) -> bool {
         let flag = |bit: u32| flags >> bit & 1 == 1;
         let (carry, parity, zero, sign, overflow) = (flag(0), flag(2), flag(6), flag(7), flag(11));
@@ -322,7 +323,7 @@ fn an_event_that_is_too_late_or_too_far_away_gets_a_view() {
 fn where_the_stack_stands_is_known_however_deep_it_is() {
     #[inline(never)]
     fn descend(machine: &Machine, depth: u32, stacks: &mut Vec<u64>) {
-        // So many bytes of stack at least.
+        // Takes at least this many bytes of stack.
         let room = std::hint::black_box([0u8; 5000]);
         stacks.push(machine.call(Function::EACH[depth as usize % 5], 0, 0));
         if depth > 0 {
@@ -375,7 +376,7 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
     }
 }
 
-/// A closed slot ends the search, whatever is free behind it. When it is opened, it is the thread's.
+/// A closed slot ends the search, whatever is free behind it. Once it is open, it is the thread's.
 #[test]
 fn a_closed_slot_ends_the_search() {
     let machine = Machine::new();
@@ -408,7 +409,8 @@ fn a_closed_slot_ends_the_search() {
     }
 }
 
-/// In the thread's bucket, which is its home one or the next that is nobody's; for all if there is none.
+/// A loss counts in the thread's bucket, which is its home bucket or the next free one. Without a
+/// bucket it counts for all threads.
 #[test]
 fn without_a_slot_events_are_counted() {
     let machine = Machine::new();
@@ -499,7 +501,7 @@ fn a_busy_slow_path_is_not_disturbed() {
     for function in Function::PLAIN {
         for left in [CHUNK - GUARD, 1, 0] {
             let (mut consumer, calls) = machine.fill(1, left, CHUNK);
-            // As if the slow path had been interrupted right after it parked the head.
+            // As if the slow path were interrupted right after it parked the head.
             let parked = slot::parked_by(8);
             machine.set_control(home, control::BUSY, parked);
             machine.set_slot(home, slot::HEAD, parked);
@@ -510,7 +512,7 @@ fn a_busy_slow_path_is_not_disturbed() {
             assert_eq!(machine.control(home, control::LOST), u64::from(COPIES));
             assert_eq!(machine.drain(&mut consumer).len() as u64, calls);
         }
-        // As if it had been interrupted before that, or left: nobody has the head.
+        // As if it were interrupted before that, or left: no context has the head.
         machine.reset();
         let mut consumer = machine.consumer(home);
         machine.call(Function::Entry, 0, 0);

@@ -1,4 +1,5 @@
-//! Events with a payload, one at a time: what stands in the ring, and what is not touched.
+//! Events with a payload, one at a time: their words in the ring, and the memory that they leave
+//! alone.
 
 use std::cell::Cell;
 
@@ -15,10 +16,10 @@ use crate::{
 };
 
 const PAGE: usize = 4096;
-/// The smallest ring's chunk, in words.
+/// The chunk of the smallest ring, in words.
 const CHUNK: u64 = 512;
 
-/// Bytes that end where no memory is.
+/// Bytes right before a page that cannot be read.
 struct Edge {
     area: Area,
 }
@@ -35,7 +36,7 @@ impl Edge {
         Self { area }
     }
 
-    /// The address of the last `size` bytes, and they.
+    /// The address of the last `size` bytes, and their values.
     fn last(&self, size: usize) -> (u64, Vec<u8>) {
         let from = (3 * PAGE - size) as u64;
         let address = self.area.address() + from;
@@ -43,7 +44,7 @@ impl Edge {
     }
 }
 
-/// What a custom event of these arguments leaves.
+/// The data that a custom event with these arguments leaves.
 fn record(machine: &Machine, pointer: u64, size: u64) -> Data {
     let mut consumer = machine.consumer(machine.home());
     let registers = Registers::arbitrary()
@@ -67,7 +68,7 @@ fn every_size_is_recorded_to_the_last_byte_and_nothing_behind_it_is_read() {
     let edge = Edge::new();
     let sizes = (0..300).chain([limit - 1, limit, limit + 1, 2 * PAGE]);
     for size in sizes {
-        // The slow path and the hot one.
+        // The slow path and the hot path.
         machine.reset();
         for _ in 0..2 {
             let (address, bytes) = edge.last(size);
@@ -95,7 +96,7 @@ fn a_typed_event_has_its_type_wherever_clang_puts_it() {
     }
 }
 
-/// Up to LLVM 16 the size is an int, whose register's upper half may hold anything.
+/// Up to LLVM 16 the size is an int; the upper half of its register may hold anything.
 #[test]
 fn the_sizes_upper_half_does_not_count() {
     let machine = Machine::new();
@@ -107,7 +108,7 @@ fn the_sizes_upper_half_does_not_count() {
     }
 }
 
-/// What `recv` returned: -1 was never a promise of four billion bytes.
+/// A result of `recv`: -1 does not stand for four billion bytes.
 #[test]
 fn of_a_negative_size_nothing_is_read() {
     let machine = Machine::new();
@@ -145,7 +146,8 @@ fn where_no_program_has_memory_nothing_is_read() {
     }
 }
 
-/// However much is left of a chunk: the words of one event stand in one chunk, behind each other, and nothing is lost.
+/// However many words are left of a chunk, the words of one event stand in one chunk, one behind
+/// the other, and nothing is lost.
 #[test]
 fn a_payload_does_not_straddle_a_chunks_end() {
     let machine = Machine::new();
@@ -218,14 +220,15 @@ fn a_full_ring_counts_events_and_says_so() {
     );
 }
 
-/// P58: a handler forks between any two instructions. In the child, whose table is wiped, at most one more of the event's words is stored: the
-/// ring is its parent's.
+/// P58: a handler forks between any two instructions. In the child, whose table is wiped, at most
+/// one more of the event's words is stored: the ring is its parent's.
 #[test]
 fn a_child_that_is_forked_in_an_event_leaves_its_parents_ring_alone() {
     let machine = Machine::new();
     let stepper = Stepper::new(HandlerStack::Same);
     let home = machine.home();
-    // The hot path, and the slow one that begins a chunk: with the wiped table it meets `live` first.
+    // The hot path, and the slow path that begins a chunk: with the wiped table it meets `live`
+    // first.
     for warm in [true, false] {
         let mut most = 0;
         for at in 0.. {

@@ -11,7 +11,7 @@ pub(crate) struct Registers {
     flags: u64,
     /// The 128 bytes below the callee's stack pointer.
     red_zone: [u64; 16],
-    /// Stored only: where the callee's return address stood.
+    /// The place of the callee's return address; only stored.
     stack: u64,
 }
 
@@ -38,7 +38,7 @@ global_asm!(
     "add rbx, 8",
     "dec ecx",
     "jnz 2b",
-    // The word where the return address will stand.
+    // The place of the return address.
     "push qword ptr [rdi + 120]",
     "mov rax, [rdi]",
     "mov rbx, [rdi + 8]",
@@ -117,7 +117,7 @@ impl Registers {
     /// The trap flag: a SIGTRAP after every instruction.
     pub(crate) const TRAP: u64 = 0x100;
 
-    /// Every register different, no flag set.
+    /// A different value in every register, and no flag.
     pub(crate) fn arbitrary() -> Self {
         let value = |i: usize| 0x0101_0101_0101_0101u64.wrapping_mul(i as u64 + 1) ^ 0x8000_0001;
         Self {
@@ -133,7 +133,7 @@ impl Registers {
         self
     }
 
-    /// rax.
+    /// Sets rax.
     pub(crate) fn with_result(mut self, result: u64) -> Self {
         self.general[0] = result;
         self
@@ -148,7 +148,7 @@ impl Registers {
         [5, 4, 3, 2, 7, 8].map(|register: usize| self.general[register])
     }
 
-    /// The first three: rdi, rsi, rdx.
+    /// Sets the first three arguments: rdi, rsi, rdx.
     pub(crate) fn with_arguments(mut self, first: u64, second: u64, third: u64) -> Self {
         self.general[5] = first;
         self.general[4] = second;
@@ -161,7 +161,7 @@ impl Registers {
         self
     }
 
-    /// Calls `function` with these registers and returns what they are after it.
+    /// Calls `function` with these registers and returns the registers after it.
     ///
     /// # Safety
     /// `function` is code that can be called and returns with the stack as it was.
@@ -172,17 +172,18 @@ impl Registers {
             red_zone: [0; 16],
             stack: 0,
         };
-        // SAFETY: the assembly saves what the C calling convention wants kept; the caller vouches for the function.
+        // SAFETY: the assembly saves the registers that the C calling convention keeps; the caller
+        // vouches for the function.
         unsafe { sled_test_call(self, &raw mut after, function) };
         after
     }
 
-    /// Where the return address of the function stood that left these registers.
+    /// The place of the return address of the function that left these registers.
     pub(crate) fn stack(&self) -> u64 {
         self.stack
     }
 
-    /// Fails if a register, one of `flags` or (where flags are alive) the red zone is not what it was.
+    /// Fails if a register or one of `flags` has changed.
     pub(crate) fn assert_kept(&self, after: &Self, flags: u64, what: impl std::fmt::Debug) {
         assert_eq!(self.general, after.general, "general registers, {what:?}");
         assert_eq!(self.flags & flags, after.flags & flags, "flags, {what:?}");
@@ -190,7 +191,8 @@ impl Registers {
 
     /// Fails if the red zone changed.
     pub(crate) fn assert_red_zone_kept(&self, after: &Self) {
-        // A trap after the return may take the lowest word: the red zone of the caller begins there.
+        // A trap after the return may take the lowest word: the red zone of the caller begins
+        // there.
         let traps = usize::from(self.flags & Self::TRAP != 0);
         assert_eq!(self.red_zone[traps..], after.red_zone[traps..], "red zone");
     }

@@ -17,12 +17,12 @@ use crate::{
     step::{Go, HandlerStack, Place, Stepper},
 };
 
-/// Events of [`OTHERS`], of six words each, that fill a ring, and a few more.
+/// A few more events of [`OTHERS`], of six words each, than fill a ring.
 const MORE_THAN_A_RING: u64 = 1300;
-/// What other contexts record, with a number each.
+/// The events of other contexts, with a number each.
 const OTHERS: Function = Function::Custom;
 
-/// What was recorded of each function, and what is lost.
+/// Recorded events by function, and lost ones.
 #[derive(Debug, Default)]
 struct Read {
     /// By site and argument.
@@ -33,7 +33,7 @@ struct Read {
 // === impl Read ===
 
 impl Read {
-    /// Reads all that is there. Holes are given up at once.
+    /// Reads all events, and does not wait at holes.
     fn drain(&mut self, machine: &Machine, consumer: &mut Consumer) {
         for item in machine.drain_past_holes(consumer) {
             let (site, argument) = match item {
@@ -49,7 +49,7 @@ impl Read {
     }
 }
 
-/// Makes events of that copy, and reads along.
+/// Makes `events` events of `copy`, and reads along.
 fn go_on(machine: &Machine, (consumer, read): &mut (Consumer, Read), copy: u32, events: u64) {
     for number in 0..events {
         machine.call(OTHERS, copy, number);
@@ -59,8 +59,8 @@ fn go_on(machine: &Machine, (consumer, read): &mut (Consumer, Read), copy: u32, 
     }
 }
 
-/// Interrupts the function at a place, and makes so many events before it goes on. Says whether
-/// it was in the midst of the slow path there.
+/// Interrupts the function at a place, and makes `events` events before it goes on. Returns true if
+/// the place was in the slow path.
 fn return_at(
     machine: &Machine,
     stepper: &Stepper,
@@ -80,7 +80,7 @@ fn return_at(
         was_busy.set(true);
         let mut state = state.borrow_mut();
         go_on(machine, &mut state, 1, 3);
-        // What the collector does.
+        // As the collector does.
         machine.set_control(home, control::BUSY, 0);
         go_on(machine, &mut state, 2, events);
     });
@@ -131,14 +131,14 @@ fn view(machine: &Machine) -> (u64, u64) {
     (field(slot::SINCE), field(slot::BASE))
 }
 
-/// Whether the head of the home slot is parked by a context.
+/// True if a context has parked the head of the home slot.
 fn is_parked(machine: &Machine) -> bool {
     machine.slot(machine.home(), slot::HEAD) & slot::PARKED != 0
 }
 
-/// Interrupts the function at a place, begins a view on the handler's stack, and lets the function go
-/// on. Fails if the function replaces that view after any instruction. Returns the view's base, or
-/// `None` if the place is not in the slow path.
+/// Interrupts the function at a place, begins a view on the handler's stack, and lets the function
+/// go on. Fails if the function replaces that view after any instruction. Returns the view's base,
+/// or `None` if the place is not in the slow path.
 fn return_over_another_view(
     machine: &Machine,
     stepper: &Stepper,
@@ -166,7 +166,7 @@ fn return_over_another_view(
             return Go::Free;
         }
         machine.call(OTHERS, 1, 0);
-        // What the collector does.
+        // As the collector does.
         machine.set_control(home, control::BUSY, 0);
         machine.call(OTHERS, 2, 0);
         others.set(Some(view(machine)));
@@ -201,7 +201,7 @@ fn a_context_that_comes_back_leaves_the_view_of_another() {
     }
 }
 
-/// Returns over another view at each instruction. Says which base that view had.
+/// Returns over another view at each instruction. The result is the base of that view.
 fn return_at_each(
     machine: &Machine,
     stepper: &Stepper,
@@ -218,7 +218,7 @@ fn return_at_each(
     bases[0]
 }
 
-/// Every event is recorded once or counted once, wherever the context was.
+/// Every event is recorded once or counted once, at whatever instruction the context was.
 #[test]
 fn a_context_that_comes_back_to_the_slow_path_is_harmless() {
     let machine = Machine::new();

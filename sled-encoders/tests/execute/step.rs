@@ -1,4 +1,5 @@
-//! Single steps: something of the test's choice runs in a signal handler after each instruction of the machine's code.
+//! Single steps: a signal handler runs code of the test's choice after each instruction of the
+//! machine's code.
 
 use std::{cell::Cell, ptr};
 
@@ -13,21 +14,21 @@ use crate::{
     registers::Registers,
 };
 
-/// What runs between instructions.
+/// Code that runs between instructions.
 type Between<'a> = &'a dyn Fn(Step) -> Go;
 
-/// Where the machine stands.
+/// The place between two instructions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
-    /// Number of the step, from 0, whatever the depth.
+    /// The number of the step, from 0, whatever the depth.
     pub(crate) number: u64,
-    /// How deep the handler is nested, from 1.
+    /// The nesting depth of the handler, from 1.
     pub(crate) depth: u32,
     /// The next instruction.
     pub(crate) address: u64,
 }
 
-/// How to go on.
+/// The way to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Go {
     /// To the next instruction.
@@ -36,17 +37,17 @@ pub(crate) enum Go {
     Free,
 }
 
-/// An instruction that a call of a function comes to.
+/// An instruction that a call of a function reaches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// Of the step before it.
+    /// The number of the step before it.
     pub(crate) number: u64,
     pub(crate) address: u64,
-    /// The call has not been there before.
+    /// True if the call has not been there before.
     pub(crate) is_first: bool,
 }
 
-/// What a SIGTRAP means to a thread that calls a function of the machine.
+/// The meaning of a SIGTRAP for a thread that calls a function of the machine.
 enum Trap<'a> {
     /// A step is done.
     Step {
@@ -62,11 +63,12 @@ enum Trap<'a> {
     },
 }
 
-/// In place of an instruction's first byte until it is reached, or dropped.
+/// A breakpoint in place of an instruction's first byte, until a thread reaches it or it is
+/// dropped.
 struct Breakpoint<'a> {
     machine: &'a Machine,
     address: u64,
-    /// What was there.
+    /// The byte that it replaces.
     byte: Cell<Option<u8>>,
 }
 
@@ -75,20 +77,20 @@ const FLAGS: u64 = 0x8d5;
 const INT3: u8 = 0xcc;
 
 thread_local! {
-    /// Without a destructor, and so within a handler's reach.
+    /// Without a destructor, so that a handler can read it.
     static TRAP: Cell<*const libc::c_void> = const { Cell::new(ptr::null()) };
 }
 
-/// Where handlers run.
+/// The stack of handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandlerStack {
-    /// On the stack that they interrupt, below the red zone.
+    /// The stack that they interrupt, below the red zone.
     Same,
-    /// Far away from it.
+    /// A stack far away from it.
     Other,
 }
 
-/// The handler of this thread: its traps are its own, so that every thread can have one.
+/// The handler of this thread. Its traps are its own, so every thread can have one.
 pub(crate) struct Stepper {
     /// The thread's signal stack before.
     before: libc::stack_t,
@@ -111,7 +113,8 @@ impl Stepper {
         let before = set_signal_stack(&description);
         let flags = SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER | SaFlags::SA_ONSTACK;
         let action = SigAction::new(SigHandler::SigAction(on_trap), flags, SigSet::empty());
-        // SAFETY: the handler interrupts the machine's code only, which holds no lock and no allocation.
+        // SAFETY: the handler interrupts the machine's code only, which holds no lock and no
+        // allocation.
         unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
         Self {
             before,
@@ -119,7 +122,8 @@ impl Stepper {
         }
     }
 
-    /// Calls a function of the machine with `between` after each of its instructions; says how many there were.
+    /// Calls a function of the machine with `between` after each of its instructions, and returns
+    /// the number of instructions.
     pub(crate) fn call(
         &self,
         machine: &Machine,
@@ -137,7 +141,8 @@ impl Stepper {
         steps.get()
     }
 
-    /// Calls a function of the machine with `at` before the instruction at this place, if the call comes there.
+    /// Calls a function of the machine with `at` before the instruction at this place, if the call
+    /// reaches it.
     pub(crate) fn interrupt(
         &self,
         machine: &Machine,
@@ -176,10 +181,11 @@ impl Drop for Stepper {
     }
 }
 
-/// Says which one was there before.
+/// Sets the signal stack, and returns the one before.
 fn set_signal_stack(stack: &libc::stack_t) -> libc::stack_t {
     let mut before = *stack;
-    // SAFETY: the stack's memory is its owner's alone and outlives its being set; nothing runs on a signal stack meanwhile.
+    // SAFETY: the stack's memory belongs to its owner alone and outlives this setting; nothing runs
+    // on a signal stack meanwhile.
     let set = unsafe { libc::sigaltstack(&raw const *stack, &raw mut before) };
     assert_eq!(set, 0);
     before
@@ -188,7 +194,7 @@ fn set_signal_stack(stack: &libc::stack_t) -> libc::stack_t {
 // === impl Trap ===
 
 impl Trap<'_> {
-    /// Calls what may trap.
+    /// Makes a call that may trap.
     fn during<T>(&self, call: impl FnOnce() -> T) {
         TRAP.set((&raw const *self).cast());
         call();
@@ -212,7 +218,7 @@ impl Drop for Breakpoint<'_> {
     }
 }
 
-/// A call under the trap flag; also from within a handler.
+/// Calls a function under the trap flag; also from within a handler.
 pub(crate) fn step_into(machine: &Machine, (function, copy, argument): (Function, u32, u64)) {
     let registers = machine
         .registers(function, argument)
@@ -222,9 +228,11 @@ pub(crate) fn step_into(machine: &Machine, (function, copy, argument): (Function
 
 extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel hands the interrupted context to a SA_SIGINFO handler; nobody else refers to it.
+    // SAFETY: the kernel hands the interrupted context to a SA_SIGINFO handler, and nothing else
+    // refers to it.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
-    // SAFETY: set by `Trap::during`, which borrows it until the call is over; only shared references are made.
+    // SAFETY: set by `Trap::during`, which borrows it until the call is over; only shared
+    // references are made.
     let trap = unsafe { TRAP.get().cast::<Trap<'_>>().as_ref() };
     let at = registers[libc::REG_RIP as usize].cast_unsigned();
     match trap {

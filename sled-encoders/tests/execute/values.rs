@@ -1,4 +1,4 @@
-//! Values of registers: each flavour, on both paths, records what was there, and changes nothing.
+//! Values of registers: each flavour, on both paths, records them and changes nothing.
 
 use shm_ring::{
     Item,
@@ -11,7 +11,7 @@ use crate::{
     registers::Registers,
 };
 
-/// What a call of the function records.
+/// The values that a call of the function records.
 fn values(machine: &Machine, function: Function, registers: Registers) -> Vec<u64> {
     let mut consumer = machine.consumer(machine.home());
     let stack = machine.call_with(function, 1, registers);

@@ -1,4 +1,4 @@
-//! As much of the debugger's remote protocol as drives a process in the emulator.
+//! The part of the debugger's remote protocol that drives a process in the emulator.
 
 use std::{
     io::{BufReader, Read, Write},
@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An emulated process that stands still unless it is told to go.
+/// An emulated process that stands still until a command lets it go.
 #[derive(Debug)]
 pub(crate) struct Gdb {
     process: Child,
-    /// Buffered: an answer has hundreds of bytes, and each is looked at.
+    /// Buffered, since an answer has hundreds of bytes and each is read by itself.
     stream: BufReader<UnixStream>,
 }
 
@@ -70,11 +70,12 @@ impl Gdb {
         assert!(stopped.starts_with("T05"), "no breakpoint: {stopped}");
     }
 
-    /// After `c` was sent: whether it has come to a breakpoint. After that it may be told to go again.
+    /// Returns true if the process has reached a breakpoint after `c` was sent. It may be sent `c`
+    /// again then.
     pub(crate) fn has_stopped(&mut self) -> bool {
         self.stream.get_ref().set_nonblocking(true).unwrap();
         let mut byte = [0];
-        // The acknowledgement of the command comes at once and tells nothing.
+        // The acknowledgement of the command comes at once, and says nothing about the process.
         let read = self.stream.read(&mut byte);
         self.stream.get_ref().set_nonblocking(false).unwrap();
         let something = match read {
@@ -92,7 +93,7 @@ impl Gdb {
         something
     }
 
-    /// Sends a command, whose answer must be read.
+    /// Sends a command whose answer must be read.
     pub(crate) fn send(&mut self, command: &str) {
         let sum = command.bytes().fold(0u8, u8::wrapping_add);
         let packet = format!("${command}#{sum:02x}");
@@ -136,7 +137,7 @@ impl Gdb {
         self.receive()
     }
 
-    /// The next packet, acknowledged.
+    /// Receives the next packet and acknowledges it.
     fn receive(&mut self) -> String {
         while self.byte() != b'$' {}
         self.receive_rest()
@@ -148,7 +149,8 @@ impl Gdb {
         byte[0]
     }
 
-    /// What follows a packet's first character, and two digits of a sum that a local socket does not need.
+    /// Receives the rest of a packet behind its first character, and two digits of a sum that a
+    /// local socket does not need.
     fn receive_rest(&mut self) -> String {
         let mut text = Vec::new();
         loop {
@@ -167,7 +169,7 @@ impl Gdb {
 
 impl Drop for Gdb {
     fn drop(&mut self) {
-        // It ends with the test; that it had ended before is seen by whoever spoke to it.
+        // The process ends with the test. If it had ended before, the last command has failed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,8 +1,9 @@
-//! The smallest program that can map files: it stands at its first instruction until it is told what to call.
+//! The smallest program that can map files. It stands at its first instruction until the test names
+//! a function to call.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
-/// Where the program stands, and its three instructions.
+/// The address of the program, and its three instructions.
 const BASE: u64 = 0x40_0000;
 const HEADERS: u64 = 64 + 56;
 /// `svc #0`
@@ -13,7 +14,7 @@ pub(crate) const SET_TLS: u64 = SYSTEM_CALL + 4;
 pub(crate) const READ_COUNTER: u64 = SET_TLS + 4;
 const TEXTS: u64 = SYSTEM_CALL + 12;
 
-/// An ELF file of one segment, and where in its memory each of `texts` begins, which end with zero.
+/// An ELF file of one segment, and the addresses of `texts` in its memory, which end with zero.
 pub(crate) fn image(texts: &[&OsStr]) -> (Vec<u8>, Vec<u64>) {
     let mut content = Vec::new();
     let mut places = Vec::new();

@@ -1,4 +1,5 @@
-//! A target in the emulator: table, rings, trampolines, and functions made of staged sleds.
+//! A target in the emulator: table, rings, trampolines, and functions made of staged sleds. The
+//! tests beside it run them.
 
 use std::{fs::File, os::unix::fs::PermissionsExt, path::Path};
 
@@ -19,7 +20,8 @@ use crate::{
     image::{READ_COUNTER, SET_TLS, SYSTEM_CALL, image},
 };
 
-/// Functions of one kind: the first half is near its trampoline, the other beyond the reach of a `bl`.
+/// Functions of one kind. The first half is near its trampoline, the other half beyond the reach of
+/// a `bl`.
 pub(crate) const COPIES: u32 = 8;
 const CODE: u64 = 0x10_0000_0000;
 const TABLE: u64 = 0x10_1000_0000;
@@ -29,19 +31,19 @@ const RINGS: u64 = 0x10_3000_0000;
 const FAR_CODE: u64 = 0x11_0000_0000;
 const CODE_BYTES: u64 = 64 << 10;
 const STACK_BYTES: u64 = 256 << 10;
-/// Where the thread's control block stands, and from there the thread's id.
+/// The thread's control block, and the offset of the thread's id from there.
 const TLS: u64 = STACK + STACK_BYTES - 4096;
 const TID_OFFSET: i32 = -0x6d0;
 pub(crate) const TID: u32 = 4711;
-/// Where functions begin in the code.
+/// The offset of the functions in the code.
 const FUNCTIONS: u64 = 4096;
 const FUNCTION_BYTES: u64 = 64;
-/// The last thing in the code: `burst` below, and where every call ends.
+/// The offset of the last code: `burst` below, and the end of every call.
 const BURST: u64 = 32 << 10;
 /// N, Z, C, V.
 const FLAGS: u32 = 0xf000_0000;
 
-/// What a function of the machine does.
+/// The kind of a function of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
     /// An entry sled, then `ret`.
@@ -65,7 +67,7 @@ pub(crate) struct Machine {
     /// The trampolines' instructions, from `CODE` on.
     code: Vec<u8>,
     end: u64,
-    /// A process's own registers at its begin.
+    /// The registers of a process at its start.
     first: Registers,
     _folder: tempfile::TempDir,
 }
@@ -79,11 +81,12 @@ pub(crate) struct Saved {
     stack: Vec<u64>,
 }
 
-/// The stack that a call begins with, from the area's begin, and more of it than a call uses.
+/// The stack at the start of a call, from the start of the area. Above it is more room than a call
+/// uses.
 const STACK_TOP: u64 = STACK_BYTES / 4;
-/// From there to another stack, further than a view reaches.
+/// The distance to another stack, further than a view reaches.
 pub(crate) const OTHER_STACK: u64 = STACK_BYTES / 2;
-/// Where the stack stands when a call begins.
+/// The stack pointer at the start of a call.
 pub(crate) const SP: u64 = STACK + STACK_TOP;
 const FRAMES: u64 = 256;
 
@@ -146,7 +149,8 @@ fn function(function: Function, copy: u32, trampolines: &Trampolines) -> Vec<u8>
     [&switch().on, staging.bytes(), &last.to_le_bytes()].concat()
 }
 
-/// Calls the function at x19 with x21 as its argument, which grows, x20 times. Says where it ends.
+/// Code that calls the function at x19 x20 times, with x21 as its growing argument. Returns it with
+/// the offset of its end.
 fn burst() -> (Vec<u8>, u64) {
     let mut a = VecAssembler::<Aarch64Relocation>::new(0);
     dynasm!(a
@@ -159,7 +163,7 @@ fn burst() -> (Vec<u8>, u64) {
         ; cbnz x20, <again
     );
     let end = a.offset().0 as u64;
-    // A call ends here, and what a tail jump leads to.
+    // The end of a call, and the target of a tail jump.
     dynasm!(a ; .arch aarch64 ; nop ; ret);
     (a.finalize().unwrap(), end)
 }
@@ -287,7 +291,7 @@ impl Machine {
         self.gdb.registers().x[0]
     }
 
-    /// Every register different, at a function's first instruction.
+    /// A different value in every register, at a function's first instruction.
     pub(crate) fn at(&self, function: Function, copy: u32, argument: u64) -> Registers {
         let mut registers = self.first.clone();
         registers.x = std::array::from_fn(|i| 0x0101_0101_0101_0101u64.wrapping_mul(i as u64 + 3));
@@ -325,8 +329,8 @@ impl Machine {
         assert_eq!(after, expected);
     }
 
-    /// Where the loop ends that begins with the exclusive load at `pc`, if one does: a thread that is stopped in it loses
-    /// its reservation, so that steps alone never get there.
+    /// The end of the loop that begins with the exclusive load at `pc`, if there is one. A thread
+    /// that is stopped in the loop loses its reservation, so single steps never reach the end.
     pub(crate) fn loop_end(&self, pc: u64) -> Option<u64> {
         let from = usize::try_from(pc.checked_sub(CODE)?).unwrap();
         let words = self.code.get(from..)?.chunks_exact(4);
@@ -344,7 +348,7 @@ impl Machine {
         registers.pc == self.end
     }
 
-    /// Starts `count` calls with `argument`, and one more each time, as a handler's or a loop's.
+    /// Prepares `count` calls with `argument`, one more each time, as those of a handler or a loop.
     pub(crate) fn prepare_burst(
         &mut self,
         (function, copy): (Function, u32),
@@ -361,8 +365,9 @@ impl Machine {
         self.gdb.set_registers(&registers);
     }
 
-    /// What a handler does that interrupts `registers`, so far above or right below: so many events. Then the interrupted registers are
-    /// back. Says where its stack stood.
+    /// Makes `count` events, as a handler that interrupts `registers` does, `above` bytes above its
+    /// stack or right below. Then the interrupted registers are back. Returns the handler's place
+    /// on the stack.
     pub(crate) fn handle(
         &mut self,
         (interrupted, above): (&Registers, u64),
@@ -382,7 +387,8 @@ impl Machine {
         self.gdb.go();
     }
 
-    /// The same without waiting for it: [`Machine::is_running`] must be asked until it says no.
+    /// The same without waiting for the end: the test calls [`Machine::is_running`] until it is
+    /// false.
     pub(crate) fn start_burst(&mut self, what: (Function, u32), count: u64) {
         self.prepare_burst(what, 0, count, SP);
         self.gdb.send("c");
@@ -414,8 +420,8 @@ impl Machine {
         self.system(READ_COUNTER, 0, [0; 6])
     }
 
-    /// Makes the home slot's view seem to have begun a moment ago, so that the next event is not too late for it. Times are wrong then, and
-    /// registers must be set after it.
+    /// Makes the home slot's view seem to have begun a moment ago, so that the next event is not
+    /// too late for it. Times are wrong then, and registers must be set after it.
     pub(crate) fn refresh_view(&mut self) {
         let since = self.now() - TICKS / 8;
         self.set_slot(self.home(), slot::SINCE, since);
@@ -459,7 +465,7 @@ impl Machine {
         RINGS + self.geometry.ring_offset(index)
     }
 
-    /// Everything as new.
+    /// Renews everything.
     pub(crate) fn reset(&self) {
         self.table.zero(0, self.geometry.table_bytes());
         self.rings.zero(0, self.geometry.ring_offset(0));
@@ -494,7 +500,7 @@ impl Machine {
         Consumer::resume(&self.rings, self.geometry, index)
     }
 
-    /// Reads what is there, with nothing left behind and no hole.
+    /// Reads all events. There must be no hole.
     pub(crate) fn drain(&self, consumer: &mut Consumer) -> Vec<Item> {
         let mut items = Vec::new();
         let drained = consumer.drain(&self.rings, Producer::Alive, 0, u64::MAX, |item| {
@@ -504,7 +510,7 @@ impl Machine {
         items
     }
 
-    /// Reads what is there, past all holes.
+    /// Reads all events, past all holes.
     pub(crate) fn drain_past_holes(&self, consumer: &mut Consumer) -> Vec<Item> {
         let mut items = Vec::new();
         for looks in 0.. {
@@ -518,7 +524,7 @@ impl Machine {
         items
     }
 
-    /// Whether a context is in the slow path.
+    /// True if a context is in the slow path.
     pub(crate) fn is_parked(&self) -> bool {
         let head = self.slot(self.home(), slot::HEAD);
         head & slot::PARKED != 0 && self.control(self.home(), control::BUSY) != 0
@@ -536,5 +542,5 @@ impl Machine {
     }
 }
 
-/// Rings from the home one on that tests use.
+/// Rings that tests use, from the home ring on.
 const PROBED: u32 = 3;

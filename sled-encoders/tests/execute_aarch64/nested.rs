@@ -1,5 +1,5 @@
-//! Handlers at every instruction: whatever they record, no event is lost uncounted, none comes twice, and no hole is
-//! left.
+//! Handlers at every instruction: whatever they record, no event is lost uncounted, none comes
+//! twice, and no hole is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,22 +16,22 @@ use crate::{
 /// Calls that fill a chunk.
 pub(crate) const CALLS: u64 = 512 - GUARD_BYTES / 8 + 1;
 
-/// What the ring is like before the interrupted event.
+/// The state of the ring before the interrupted event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before {
-    /// Events recorded before, of which all but the last `undrained` have been drained.
+    /// Events recorded before. All but the last `undrained` of them have been drained.
     calls: u64,
     pub(crate) undrained: u64,
-    /// The interrupted event is too late for its view.
+    /// True if the interrupted event is too late for its view.
     late: bool,
 }
 
-/// What a handler does.
+/// The events of a handler.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
     function: Function,
     events: u64,
-    /// From the interrupted stack to its own; 0 for the same.
+    /// The distance from the interrupted stack to its own; 0 for the same.
     above: u64,
 }
 
@@ -81,7 +81,8 @@ pub(crate) fn set_up(machine: &mut Machine, before: Before) -> Consumer {
         if before.undrained == 0 {
             machine.drain(&mut consumer);
         }
-        // A view that was not begun with a chunk, since time has passed, leads past the place, or finds a full ring.
+        // A view that was begun within a chunk, since time has passed, leads past the place, or
+        // finds a full ring.
         let views = machine.slot(home, slot::TID) >> 32;
         if views == machine.control(home, control::STARTED) {
             set_view(machine, before);
@@ -99,7 +100,8 @@ pub(crate) fn set_view(machine: &mut Machine, before: Before) {
     }
 }
 
-/// Every event is there once or counted once; what came first stands first. And recording goes on.
+/// Checks that every event is there once or counted once, that all earlier events are there, and
+/// that recording goes on.
 fn check(
     machine: &mut Machine,
     consumer: &mut Consumer,
@@ -139,15 +141,16 @@ fn check(
     assert!(full || matches!(items.last(), Some(Item::Call { site, .. }) if *site == expected));
 }
 
-/// Counts how often each instruction was about to be executed: a stop between `ldxr` and `stxr` sends the loop round.
+/// Counts the visits of each instruction. A stop between `ldxr` and `stxr` sends the loop round.
 #[derive(Debug, Default)]
 pub(crate) struct Visits(BTreeMap<u64, u32>);
 
 // === impl Visits ===
 
 impl Visits {
-    /// One instruction further, or, when it has been there twice, to the end of a loop of exclusive accesses. The
-    /// registers there, and whether a handler should come now: the first two times.
+    /// Makes one step. At an instruction with more than two visits it goes to the end of a loop of
+    /// exclusive accesses. Returns the registers there, and true for the first two visits, in which
+    /// a handler should come.
     pub(crate) fn step(&mut self, machine: &mut Machine, pc: u64) -> (Registers, bool) {
         match machine.loop_end(pc) {
             Some(end) if self.0.get(&pc).is_some_and(|visits| *visits > 2) => {

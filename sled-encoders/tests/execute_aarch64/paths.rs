@@ -1,4 +1,5 @@
-//! Each path through the trampolines, one at a time: what it leaves in the ring, and that it leaves nothing else.
+//! Each path through the trampolines, one at a time: the words that it leaves in the ring, and
+//! nothing else.
 
 use shm_ring::{
     Item, Word,
@@ -10,7 +11,7 @@ use crate::machine::{COPIES, Function, Machine, OTHER_STACK, SP, TID, site};
 /// Words of a chunk's guard, and of the smallest chunk.
 const GUARD: u64 = GUARD_BYTES / 8;
 const CHUNK: u64 = 512;
-/// Calls that fill a chunk: the first stands in its guard.
+/// Calls that fill a chunk. The first one stands in its guard.
 const CALLS: u64 = CHUNK - GUARD + 1;
 
 fn is_call(item: &Item, expected: u32) -> bool {
@@ -216,7 +217,7 @@ fn a_slot_that_is_taken_sends_the_thread_to_the_next() {
     }
 }
 
-/// A closed slot ends the search, whatever is free behind it. When it is opened, it is the thread's.
+/// A closed slot ends the search, whatever is free behind it. Once it is open, it is the thread's.
 #[test]
 fn a_closed_slot_ends_the_search() {
     let mut machine = Machine::new();
@@ -249,7 +250,8 @@ fn a_closed_slot_ends_the_search() {
     }
 }
 
-/// In the thread's bucket, which is its home one or the next that is nobody's; for all if there is none.
+/// A loss counts in the thread's bucket, which is its home bucket or the next free one. Without a
+/// bucket it counts for all threads.
 #[test]
 fn without_a_slot_events_are_counted() {
     let mut machine = Machine::new();
@@ -286,7 +288,7 @@ fn a_busy_slow_path_is_not_disturbed() {
             machine.reset();
             let mut consumer = machine.consumer(home);
             machine.burst((Function::Entry, 0), calls);
-            // As if the slow path had been interrupted right after it parked the head.
+            // As if the slow path were interrupted right after it parked the head.
             let parked = slot::parked_by(8);
             machine.set_control(home, control::BUSY, parked);
             machine.set_slot(home, slot::HEAD, parked);

@@ -1,5 +1,5 @@
-//! A context that a handler has switched away from in the middle of the slow path. It comes back after the collector has
-//! freed the ring, and after other contexts have gone on in it.
+//! A context that a handler has switched away from in the middle of the slow path. It comes back
+//! after the collector has freed the ring, and after other contexts have gone on in it.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::{
 
 /// Events between two looks of the collector.
 const PIECE: u64 = 4 * CALLS;
-/// Events behind the return, more than a ring.
+/// Pieces of events behind the return, together more than a ring.
 const PIECES: u64 = 5;
 
-/// What was read: events by site, and losses.
+/// The events read, by site, and losses.
 #[derive(Debug)]
 struct Reader {
     consumer: Consumer,
@@ -40,7 +40,8 @@ impl Reader {
     }
 }
 
-/// Runs `function` once for each of its instructions in the slow path, and makes `events` events before it goes on.
+/// Runs `function` once for each of its instructions in the slow path, and makes `events` events
+/// before it goes on.
 fn return_at_each(machine: &mut Machine, before: Before, function: (Function, u32), events: u64) {
     let consumer = set_up(machine, before);
     let start = machine.at(function.0, function.1, u64::MAX);
@@ -64,7 +65,7 @@ fn return_at_each(machine: &mut Machine, before: Before, function: (Function, u3
             lost: 0,
         };
         machine.handle((&here, 0), (Function::Exit, 1), 0, 2);
-        // What the collector does.
+        // As the collector does.
         machine.set_control(machine.home(), control::BUSY, 0);
         for piece in (0..events).step_by(usize::try_from(PIECE).unwrap()) {
             let count = PIECE.min(events - piece);
@@ -104,9 +105,10 @@ fn view(machine: &Machine) -> (u64, u64) {
     (field(slot::SINCE), field(slot::BASE))
 }
 
-/// Runs `function` once for each of its instructions in the slow path. Begins a view on another stack
-/// there, and lets the function go on. Fails if the function replaces that view after any
-/// instruction. `base` is that of the view before, if it matters. Returns the other view's base.
+/// Runs `function` once for each of its instructions in the slow path. Begins a view on another
+/// stack there, and lets the function go on. Fails if the function replaces that view after any
+/// instruction. `base` is the base of the view before, if it matters. Returns the other view's
+/// base.
 fn return_over_another_view(
     machine: &mut Machine,
     before: Before,
@@ -133,13 +135,13 @@ fn return_over_another_view(
         }
         let saved = machine.save();
         machine.handle((&here, OTHER_STACK), (Function::Exit, 1), 0, 1);
-        // What the collector does.
+        // As the collector does.
         machine.set_control(home, control::BUSY, 0);
         machine.handle((&here, OTHER_STACK), (Function::Exit, 2), 0, 1);
         let theirs = view(machine);
         let mut now = here.clone();
         while !machine.is_over(&now) {
-            // An exclusive store in steps fails, and would never be late.
+            // An exclusive store in single steps fails, and would never come late.
             match machine.loop_end(now.pc) {
                 Some(end) => machine.gdb.go_to(end),
                 None => machine.gdb.step(),
@@ -179,7 +181,7 @@ fn a_context_that_comes_back_leaves_the_view_of_another() {
     }
 }
 
-/// Every event is recorded once or counted once, wherever the context was.
+/// Every event is recorded once or counted once, at whatever instruction the context was.
 #[test]
 fn a_context_that_comes_back_to_the_slow_path_is_harmless() {
     let mut machine = Machine::new();

@@ -1,9 +1,11 @@
-//! Attaching to a program with few and many threads: how long any thread stands still, seen from inside.
+//! Attaching to a program with few and many threads: the longest time for which a thread stands
+//! still, seen from inside.
 //!
-//! The main thread does nothing but read the clock; the others sleep, and the engine borrows one of them if there is any. The figure is the longest time
-//! between two readings of the clock or, where a sleeping thread was borrowed, its stop by the daemon's report, whichever is longer.
-//! What the clock's thread sees without a stop, while `xrayctl doctor` reads as much of the process as attaching does, is
-//! the reference.
+//! The main thread only reads the clock. The others sleep, and the engine borrows one of them if
+//! there is any. The figure is the longest time between two readings of the clock. Where the engine
+//! borrowed a sleeping thread, the figure is that thread's stop by the daemon's report, if that is
+//! longer. The reference is the longest time without a stop, while `xrayctl doctor` reads as much
+//! of the process as attaching does.
 
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use super::switches::Switches;
 use super::table::Row;
 use super::{Bench, Effort};
 
-/// The clock's thread has been running for so long before anything is measured.
+/// The time for which the clock's thread runs before the first measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// The processors of this process, given back in the end.
@@ -28,14 +30,14 @@ struct Corner {
     clock: Option<CpuSet>,
 }
 
-/// What was seen in all repetitions, times in milliseconds.
+/// The results of all repetitions, times in milliseconds.
 #[derive(Debug, Default)]
 struct Measured {
-    /// The longest time between two readings of the clock while nobody was stopped.
+    /// The longest time between two readings of the clock while no thread was stopped.
     undisturbed: Samples,
-    /// The same while we attached, or the stop by the report, whichever is longer.
+    /// The same during an attach, or the stop by the report, whichever is longer.
     seen: Samples,
-    /// By the daemon's own report.
+    /// The stop by the daemon's own report.
     told: Samples,
     /// The most threads that were disturbed in any repetition.
     stopped: usize,
@@ -52,7 +54,8 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Row>> {
     for threads in [1, 100, 1000] {
         match measure(threads, repetitions, &corner, &daemon) {
             Ok(measured) => rows.extend(describe(threads, &measured)),
-            // A thread that gets no processor cannot be stopped; it may with another number of threads.
+            // A thread that gets no processor cannot be stopped. Another number of threads may
+            // work.
             Err(error) => rows.push(Row::not_measured(name(threads), format!("{error:#}"))),
         }
     }
@@ -77,7 +80,8 @@ fn measure(threads: u32, repetitions: u32, corner: &Corner, daemon: &Daemon) -> 
         let told = number(&report, "stopped_ns")? as f64 / 1e6;
         measured.seen.push(gap_ms(&mut target)?.max(told));
         measured.told.push(told);
-        // Of the sleeping threads the kernel's counters tell whether they were disturbed; of the clock's the report.
+        // The kernel's counters show disturbed sleeping threads; the report shows the clock's
+        // thread.
         let clock = usize::from(number(&report, "stopped_tid")? == u64::from(pid.unsigned_abs()));
         let others = sleepers.disturbed_threads()?;
         let others = others.iter().filter(|&&tid| tid != pid).count();
@@ -138,7 +142,8 @@ fn gap_ms(target: &mut Target) -> Result<f64> {
 // === impl Corner ===
 
 impl Corner {
-    /// This process, and what it starts, leaves the last processor to the clock.
+    /// Keeps this process, and the programs that it starts, off the last processor, which is for
+    /// the clock.
     fn take() -> Result<Self> {
         let own = Pid::from_raw(0);
         let before = sched_getaffinity(own).context("cannot read the processors")?;
@@ -171,7 +176,7 @@ impl Corner {
 
 impl Drop for Corner {
     fn drop(&mut self) {
-        // A process that may be anywhere may be where it was.
+        // A process that may run on any processor may run on the one of before.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
     }
 }

@@ -1,4 +1,5 @@
-//! The daemon and the command line of the release build, as a user runs them.
+//! The daemon and the command line of the release build, run as a user runs them. The sections take
+//! the figures.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 
 use super::measured::children_cpu;
 
-/// How long any command of ours may take.
+/// The time limit of every command, in seconds.
 const LIMIT: &str = "120";
 
 /// A daemon of its own, which ends with its guard.
@@ -35,18 +36,18 @@ pub(crate) struct Guard(Child);
 #[derive(Debug)]
 pub(crate) struct Recording {
     child: Guard,
-    /// What it says at its end.
+    /// The file of its report, written at its end.
     said: PathBuf,
     /// Processor time of children that had ended before it began.
     before: Duration,
 }
 
-/// What a recording came to.
+/// The result of a recording.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     pub(crate) events: u64,
     pub(crate) lost: u64,
-    /// Of the file.
+    /// Size of the file.
     pub(crate) bytes: u64,
     /// Processor time of `xrayctl record`.
     pub(crate) cpu: Duration,
@@ -55,7 +56,7 @@ pub(crate) struct Recorded {
 // === impl Daemon ===
 
 impl Daemon {
-    /// Starts one and waits until it answers.
+    /// Starts a daemon and waits until it answers.
     pub(crate) fn start() -> Result<Self> {
         Self::start_under(&[])
     }
@@ -113,7 +114,7 @@ impl Daemon {
             .with_context(|| format!("what xrayctl {} says", arguments.join(" ")))
     }
 
-    /// Attaches; gives the report.
+    /// Attaches, and returns the report.
     pub(crate) fn attach(&self, pid: i32) -> Result<Value> {
         self.attach_in(pid, "stream")
     }
@@ -129,7 +130,7 @@ impl Daemon {
         Ok(self.ctl(&[&["attach", &pid], options].concat())?["report"].take())
     }
 
-    /// Switches everything on or off; gives the process's report.
+    /// Switches everything on or off, and returns the process's report.
     pub(crate) fn toggle(&self, pid: i32, to: &str) -> Result<Value> {
         let mut answer = self.ctl(&[to, "--pid", &pid.to_string(), "--all"])?;
         let report = answer["processes"][0].take();
@@ -140,7 +141,7 @@ impl Daemon {
         Ok(report)
     }
 
-    /// Detaches, and believes it only with its proof; gives the process's report.
+    /// Detaches, and fails without the proof of it. Returns the process's report.
     pub(crate) fn detach(&self, pid: i32) -> Result<Value> {
         let mut answer = self.ctl(&["detach", &pid.to_string()])?;
         let report = answer["processes"][0].take();
@@ -151,7 +152,7 @@ impl Daemon {
         Ok(report)
     }
 
-    /// What it says of an attached process.
+    /// The status of an attached process.
     pub(crate) fn status(&self, pid: i32) -> Result<Value> {
         let mut answer = self.ctl(&["status", "--pid", &pid.to_string()])?;
         Ok(answer["processes"][0].take())
@@ -163,19 +164,20 @@ impl Daemon {
         Ok((number(&process, "events")?, number(&process, "lost")?))
     }
 
-    /// Processor time so far, of all threads; in steps of a clock tick, 10 ms.
+    /// Processor time of all its threads so far, in steps of a clock tick, 10 ms.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         cpu(self.pid().as_raw())
     }
 
-    /// The most memory it has had, in bytes.
+    /// The most memory that it has had, in bytes.
     pub(crate) fn peak_memory(&self) -> Result<u64> {
         let process = procfs::process::Process::new(self.pid().as_raw())?;
         let peak = process.status()?.vmhwm.context("no VmHWM")?;
         Ok(peak << 10)
     }
 
-    /// Starts to record everything that process `pid` does; from its return on nothing is missed.
+    /// Starts to record everything that process `pid` does. From the return on the recording misses
+    /// nothing.
     pub(crate) fn record(&self, pid: i32, file: &Path) -> Result<Recording> {
         let said = self.dir.path().join(format!("record-{pid}.json"));
         let before = children_cpu()?;
@@ -200,7 +202,7 @@ impl Daemon {
             if let Some(status) = child.ended()? {
                 bail!("xrayctl record ended: {status}");
             }
-            // Not attached yet is no failure.
+            // A process that is not attached yet is no failure.
             let answer = Command::new(&self.xrayctl)
                 .args(status)
                 .env("XRAYD_SOCKET", self.socket())
@@ -242,12 +244,12 @@ impl Guard {
         Pid::from_raw(self.0.id().cast_signed())
     }
 
-    /// How it ended, once it has.
+    /// Its exit status, once it has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.0.try_wait().context("cannot wait for a child")
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends it a signal, and waits until it has ended.
     pub(crate) fn end(&mut self, signal: Signal, patience: Duration) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {
             return Ok(status);
@@ -259,7 +261,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // A daemon that ends by itself detaches first; a program that does not end is killed.
+        // A daemon that ends by itself detaches first. A program that does not end is killed.
         if self.end(Signal::SIGTERM, Duration::from_secs(10)).is_err() {
             let _gone_already = self.0.kill();
             let _reaped_already = self.0.wait();
@@ -270,7 +272,7 @@ impl Drop for Guard {
 // === impl Recording ===
 
 impl Recording {
-    /// Ends it as Ctrl-C does. No other child may have ended since it was started.
+    /// Ends it as Ctrl-C does. No other child may have ended since its start.
     pub(crate) fn finish(mut self) -> Result<Recorded> {
         let status = self.child.end(Signal::SIGINT, Duration::from_secs(120))?;
         let cpu = children_cpu()?.saturating_sub(self.before);
@@ -286,7 +288,7 @@ impl Recording {
     }
 }
 
-/// Processor time of a process so far, of all threads; in steps of a clock tick, 10 ms.
+/// Processor time of all threads of a process so far, in steps of a clock tick, 10 ms.
 pub(crate) fn cpu(pid: i32) -> Result<Duration> {
     let stat = procfs::process::Process::new(pid)?.stat()?;
     let ticks = stat.utime + stat.stime;

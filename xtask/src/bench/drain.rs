@@ -1,7 +1,8 @@
-//! How many events a second arrive without a loss, and what they cost on their way.
+//! The highest rate of events without a loss, and the cost of an event on its way.
 //!
-//! A program passes sleds at a steady rate; the daemon drains them, and `xrayctl record` writes them to a file. The rate is
-//! doubled and halved in short probes, and the highest is then kept for ten seconds.
+//! A program passes sleds at a steady rate. The daemon drains the events, and `xrayctl record`
+//! writes them to a file. The rate is doubled and halved in short probes. The highest one is then
+//! kept for ten seconds.
 
 use std::fs;
 use std::path::Path;
@@ -14,39 +15,39 @@ use super::daemon::{Daemon, Recorded};
 use super::table::{Row, Table};
 use super::{Bench, Effort};
 
-/// Where the search begins, and where it gives up.
+/// The first rate of the search, and the rate at which it gives up.
 const FIRST_RATE: f64 = 4e6;
 const LEAST_RATE: f64 = 0.25e6;
-/// Faster than any program calls functions.
+/// A rate that no program reaches with calls.
 const MOST_RATE: f64 = 512e6;
-/// The search ends when the highest good and the lowest bad rate are so near each other.
+/// The search ends when the ratio of the lowest bad rate to the highest good one is below this.
 const NEAR: f64 = 1.08;
-/// A rate that held in a probe but not for long is lowered by so much.
+/// The factor for a rate that held in a probe, and not for long.
 const STEP_DOWN: f64 = 0.85;
-/// So many rates are tried for long at most.
+/// The most rates that are tried for long.
 const ATTEMPTS: i32 = 16;
 
-/// Where events go.
+/// The way of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Through the daemon and `xrayctl record` into a file.
     File,
-    /// Into the daemon's memory alone.
+    /// Only into the daemon's memory.
     Memory,
     /// Into sums by stack.
     Sums,
 }
 
-/// What one run at one rate came to.
+/// The result of one run at one rate.
 #[derive(Clone, Debug)]
 struct Outcome {
-    /// Events a second, as it really was.
+    /// The actual rate, in events a second.
     rate: f64,
     events: u64,
     lost: u64,
     daemon_cpu: Duration,
     peak_memory: u64,
-    /// By way of a file.
+    /// The recording, if the way is a file.
     recorded: Option<Recorded>,
 }
 
@@ -133,16 +134,17 @@ fn share(cpu: Duration, seconds: u64) -> String {
     format!("{:.2} processors", cpu.as_secs_f64() / seconds as f64)
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug)]
 struct Found {
-    /// At the highest rate that was kept without a loss, or at the last one that was tried.
+    /// The run at the highest rate that was kept without a loss, or at the last one that was tried.
     kept: Outcome,
-    /// At the highest rate that a probe kept, for the whole time: what an event costs shows best where there are many.
+    /// The run at the highest rate that a probe kept, for the whole time. The cost of an event
+    /// shows best where there are many.
     fast: Outcome,
 }
 
-/// Searches in probes of `probe` milliseconds; what it gives took `whole`.
+/// Searches in probes of `probe` milliseconds. The runs that it returns took `whole`.
 fn highest(way: Way, file: &Path, probe: u64, whole: u64) -> Result<Found> {
     let (mut good, mut bad) = (0.0, f64::INFINITY);
     let mut rate = FIRST_RATE;
@@ -174,7 +176,7 @@ fn highest(way: Way, file: &Path, probe: u64, whole: u64) -> Result<Found> {
         if kept.lost == 0 {
             break;
         }
-        // Once may be the machine's fault.
+        // One failure may be the machine's fault.
         let lower = STEP_DOWN.powi(attempt / 2);
         kept = try_rate(way, file, good * lower, whole)?;
     }
@@ -260,7 +262,7 @@ fn demo(file: &Path, time: Duration) -> Result<Row> {
     ))
 }
 
-/// How large the events of a real program are in a file.
+/// A row on the size of a real program's events in a file.
 pub(super) fn bytes_row(what: &str, each: f64, events: u64, lost: u64) -> Row {
     let result = format!("{each:.2} ({events} events, {lost} lost)");
     Row::new(what, result, "").goal("≤ 3", each <= 3.0)

@@ -1,6 +1,8 @@
-//! One call of a small function, entry and exit: the floor, untouched, traced by us, and traced by others.
+//! One call of a small function, entry and exit: untouched (the floor), traced by xrayd, and traced
+//! by other tools.
 //!
-//! All variants take turns in short batches, so that a machine that is slow for a while is slow for all of them.
+//! All variants take turns in short batches, so that a machine that is slow for a while is slow for
+//! all of them.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,18 +16,20 @@ use super::samples::Samples;
 use super::table::{Row, Table};
 use super::{Bench, Effort};
 
-/// Calls in a batch: both events of each fit in a ring a few times over, so that nothing waits for the drain.
+/// Calls in a batch. Both events of each call fit in a ring several times over, so that nothing
+/// waits for the drain.
 const CALLS: u64 = 20_000;
 const BATCHES: u64 = 10;
-/// Before each batch: long enough for the drain to catch up. All variants pause alike.
+/// The pause before each batch: long enough for the drain to catch up. All variants pause alike.
 const PAUSE_MICROS: u64 = 20_000;
-/// A difference that is none on a machine that others use as well.
+/// The largest difference that is no cost, on a machine with other users.
 const NO_COST_NS: f64 = 0.5;
 
-/// What records into rings that nobody reads.
+/// The name of the variant that records into rings without a reader.
 const FLYING: &str = "traced by xrayd, in flight";
 const COUNTED: &str = "counted by xrayd";
-/// Options of `xrayctl filter`, what that does with all calls, and at most how many times the floor it may cost.
+/// Options of `xrayctl filter`, the effect on all calls, and the most that they may cost, in
+/// floors.
 const FILTERED: [(&str, &[&str], Option<f64>); 5] = [
     (
         "left out by xrayd, too short",
@@ -51,7 +55,7 @@ struct Variant {
     name: &'static str,
     mode: &'static str,
     target: Target,
-    /// Median of the batches of each round, and the fastest batch of each.
+    /// The median of the batches of each round, and the fastest batch of each.
     medians: Samples,
     fastest: Samples,
 }
@@ -131,7 +135,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
             let (fastest, median) = variant.go()?;
             if variant.target.pid() == traced_pid {
                 expected += per_round;
-                // Every event of the round was recorded; a loss would be waited for in vain.
+                // Every event of the round was recorded. A loss would be waited for in vain.
                 wait_until(DEADLINE, "every event is counted", || {
                     let (events, lost) = daemon.counters(traced_pid)?;
                     Ok((events + lost >= expected).then_some(()))
@@ -229,7 +233,7 @@ fn rows(variants: &[Variant], recorded: &str, lost: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What calls with that filter may cost at most, in floors, if it is one.
+/// The most that calls with that filter may cost, in floors; `None` for a variant without a filter.
 fn filter(name: &str) -> Option<Option<f64>> {
     let mut filtered = FILTERED.iter();
     filtered.find(|row| row.0 == name).map(|row| row.2)
@@ -248,7 +252,7 @@ impl Variant {
         }
     }
 
-    /// A round: nanoseconds a call of the fastest and the middle batch.
+    /// Makes a round, and returns nanoseconds a call in the fastest and the middle batch.
     fn go(&mut self) -> Result<(f64, f64)> {
         let line = self.target.ask(&format!("go {}", self.mode), self.mode)?;
         let mut numbers = line.split(' ').skip(1).map(str::parse::<f64>);
@@ -273,7 +277,8 @@ fn spawn(mut command: Command, more: &[&str]) -> Result<Target> {
     Target::spawn_command(command)
 }
 
-/// LLVM's runtime writes its logs into the current directory, and complaints beside them.
+/// A program with LLVM's runtime. It writes its logs into the current directory, and complaints
+/// beside them.
 fn llvm(dir: &Path, log: &str) -> Result<Target> {
     let dir = dir.join(log);
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -293,7 +298,7 @@ fn spawn_uftrace(uftrace: &Path, dir: &Path) -> Result<Target> {
     spawn(command, &[])
 }
 
-/// What LLVM's modes and uftrace wrote shows that they did record.
+/// Checks that the logs of LLVM's modes and uftrace show a recording.
 fn check_logs(dir: &Path, table: &mut Table, events: u64) -> Result<()> {
     let is_log = |name: &str| name.starts_with("xray-log.");
     let fdr = log_bytes(&dir.join("xray-fdr"), is_log)?;
@@ -325,7 +330,7 @@ fn check_logs(dir: &Path, table: &mut Table, events: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the files in `dir` of which the name is wanted.
+/// Bytes of the files in `dir` with a wanted name.
 fn log_bytes(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {

@@ -1,4 +1,5 @@
-//! From `dlopen` to the first event of a library that a rule names.
+//! The time from `dlopen` to the first event of a library that a rule names. Libraries that are
+//! loaded before the attach are not measured.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,12 +14,13 @@ use super::table::Row;
 use super::{Bench, Effort};
 
 const LIMIT_MS: f64 = 10.0;
-/// What is called of the library once it is loaded.
+/// The function of the library that is called once it is loaded.
 const CALLED: &str = "plugin_a_call";
-/// For how long: without notices of the kernel a load is found by the look after it, which a slow machine affords less often.
+/// The time for which it is called. Without the kernel's perf events the daemon finds a load by its
+/// next look at the maps, and a slow machine affords fewer looks.
 const RACE_MS: u32 = 100;
 
-/// A way in which loads are noticed, and what has the daemon use it.
+/// A detection method for loads, and the program that makes the daemon use it.
 struct Way<'a> {
     name: &'a str,
     under: &'a [&'a OsStr],
@@ -78,7 +80,7 @@ impl Way<'_> {
                 told.push(nanoseconds as f64 / 1e6);
             }
             target.ask("unload 0", "unloaded")?;
-            // Has the maps looked at: that something is gone, nobody says.
+            // This makes the daemon look at the maps: no perf event reports an unloaded library.
             daemon.ctl(&["functions", "--pid", &pid_word])?;
         }
         let file = bench.scratch("loads")?.join(self.name);
@@ -120,7 +122,8 @@ impl Way<'_> {
     }
 }
 
-/// After each of these times (by `CLOCK_MONOTONIC`), how many milliseconds later the library was first heard of.
+/// The times from each of `begun` (by `CLOCK_MONOTONIC`) to the first event of the library, in
+/// milliseconds.
 fn first_events(trace: &Trace, begun: &[u64]) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     let called = trace

@@ -1,4 +1,4 @@
-//! What the figures were taken on.
+//! The machine on which the figures were taken. Nothing here is measured.
 
 use std::fmt;
 use std::fs;
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use nix::sys::utsname::uname;
 
-/// One line a fact.
+/// Facts, one a line.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine(Vec<(&'static str, String)>);
 
 // === impl Machine ===
 
 impl Machine {
-    /// This one, now.
+    /// This machine, now.
     pub(crate) fn this() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo
@@ -67,7 +67,7 @@ fn system() -> String {
         )
 }
 
-/// The first line that a program says.
+/// The first line of a program's output.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

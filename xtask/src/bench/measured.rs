@@ -1,4 +1,5 @@
-//! What a command takes: time, processor time, memory, bytes read.
+//! The cost of a command that runs to its end: time, processor time, memory, bytes read. Daemons
+//! are in `daemon.rs`.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,38 +16,38 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use procfs::process::Process;
 
-/// The command begins when the standard input ends: nothing of it is missed.
+/// The shell code that starts the command. The command begins when the standard input ends, so
+/// nothing of it is missed.
 const GATE: &str = r#"read -r _; exec "$@" < /dev/null"#;
 
-/// The longest complaint that is told.
+/// The longest error text that is shown.
 const COMPLAINT_CHARS: usize = 240;
 
-/// What a command took.
+/// The cost of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
-    /// Of all its threads.
+    /// Processor time of all its threads.
     pub(crate) cpu_seconds: f64,
     /// The most memory it had at any time.
     pub(crate) peak_bytes: u64,
-    /// What it read by system calls, from the disk or from memory.
+    /// Bytes that it read by system calls, from the disk or from memory.
     pub(crate) read_bytes: u64,
-    /// Why it failed, if it did.
+    /// The reason of its failure, if it failed.
     pub(crate) failure: Option<String>,
 }
 
-/// Counters that go away with their process, and when that began.
+/// Counters that go away with their process, and the time of its start.
 struct Last {
     begun: Instant,
     peak_bytes: u64,
     read_bytes: u64,
 }
 
-/// Runs a command to its end, with nothing to read; no other child may end meanwhile. What it prints goes into `output`,
-/// what it says on standard error through the file `complaints`.
+/// Runs a command to its end, without standard input. No other child may end meanwhile. Standard
+/// output goes to `output`, standard error through the file `complaints`.
 ///
-/// # Errors
-/// When it cannot be started or looked at, or is killed. That it fails is no error.
+/// # Errors The command cannot be started or observed, or is killed. Its failure is no error.
 pub(crate) fn measure(words: &[OsString], output: File, complaints: &Path) -> Result<Measured> {
     let name = words.first().context("no command")?.to_string_lossy();
     let stderr = File::create(complaints)
@@ -97,8 +98,9 @@ pub(crate) fn children_cpu() -> Result<Duration> {
     Ok(Duration::from_micros(micros.cast_unsigned()))
 }
 
-/// Lets the child through the gate and waits for the moment at which it is about to end but still has its memory. The kernel's
-/// report to a waiting parent would not do: its peak begins with the memory of the process that the child was forked from.
+/// Lets the child through the gate, and waits for the moment at which it is about to end and still
+/// has its memory. The kernel's report to a waiting parent would not do: its peak begins with the
+/// memory of the process that the child was forked from.
 fn watch(child: &mut Child) -> Result<Last> {
     let pid = Pid::from_raw(child.id().cast_signed());
     let options = Options::PTRACE_O_TRACEEXIT | Options::PTRACE_O_EXITKILL;
@@ -119,7 +121,7 @@ fn watch(child: &mut Child) -> Result<Last> {
     }
 }
 
-/// The last line of what a command says on standard error, which is the reason with most.
+/// The last line of a command's standard error, which is the reason in most cases.
 fn complaint(said: &str) -> String {
     let last = said.lines().rfind(|line| !line.trim().is_empty());
     let line = last.unwrap_or("it says nothing").trim();

@@ -1,11 +1,12 @@
-//! `cargo xtask bench`: how fast, how small, all in one table. Nothing is asserted: figures depend on the machine.
+//! `cargo xtask bench`: all figures on speed and size, in one table. Nothing is asserted, since
+//! figures depend on the machine.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
 //! | `leaf`, `toggle`, `loads`, `attach`, `drain`, `redis`, `snapshot`, `offline` | a section of the table each |
-//! | `daemon` | the release build's daemon and command line, which those with a running program drive |
-//! | `measured` | what a command takes that runs to its end |
-//! | `table`, `samples`, `machine`, `switches` | what they share |
+//! | `daemon` | the release build's daemon and command line, for sections with a running program |
+//! | `measured` | the cost of a command that runs to its end |
+//! | `table`, `samples`, `machine`, `switches` | common parts |
 //!
 //! This program itself may be a debug build: everything that is measured runs in other processes.
 
@@ -73,14 +74,14 @@ enum Section {
     Offline,
 }
 
-/// How much time figures are worth.
+/// The time that figures are worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effort {
     Full,
     Quick,
 }
 
-/// What every section is told.
+/// The settings of every section.
 #[derive(Debug)]
 struct Bench {
     effort: Effort,
@@ -90,7 +91,7 @@ struct Bench {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(false)?;
-    // One build of what users run; its figures are what counts.
+    // One build of the programs that users run; its figures count.
     execute(cargo("build").args(["--release", "--package", "xrayd", "--package", "xrayctl"]))?;
     let effort = if arguments.quick {
         Effort::Quick
@@ -110,7 +111,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         say(&format!("measuring: {}", section.title()))?;
         let rows = section.run(&bench, &mut table);
-        // What fails leaves a row that says so, and the others are measured all the same.
+        // A section that fails leaves a row with the reason, and the others are measured all the
+        // same.
         let rows = rows
             .unwrap_or_else(|error| vec![Row::not_measured(section.title(), format!("{error:#}"))]);
         table.section(section.title(), rows);
@@ -173,7 +175,7 @@ impl Section {
 // === impl Bench ===
 
 impl Bench {
-    /// An empty directory, for as long as the run lasts. On the disk, as traces are.
+    /// An empty directory, for as long as the run lasts. It is on the disk, as traces are.
     fn scratch(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.join("scratch").join(name);
         remove(&dir)?;

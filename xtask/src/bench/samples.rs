@@ -1,6 +1,6 @@
-//! Repeated measurements of one thing.
+//! Repeated measurements of one thing. Units are up to the sections.
 
-/// What was measured, in the order in which it was.
+/// The measured values, in the order of the measurements.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -11,7 +11,8 @@ impl Samples {
         self.0.push(value);
     }
 
-    /// The middle one; the mean of both middle ones of an even number; not a number if there is none.
+    /// The middle value, or the mean of both middle ones of an even number; not a number if there
+    /// is none.
     pub(crate) fn median(&self) -> f64 {
         let sorted = self.sorted();
         let half = sorted.len() / 2;

@@ -1,7 +1,9 @@
-//! What a picture of full rings takes: threads whose rings hold a gibibyte together, in flight, while they go on.
+//! The cost of a copy of full rings: rings of a gibibyte together, in mode `flight`, while their
+//! threads go on.
 //!
-//! The copy is what decides how far rings still reach back, and what others wait for; making events of it, and the file, is done afterwards. Threads that go on want the
-//! processors as well, so the same is measured with one that they leave to others, and while they stand still.
+//! The copy decides how far rings still reach back, and how long others wait. Making events of it,
+//! and the file, comes afterwards. Threads that go on use the processors as well. So the same is
+//! measured with one processor that they leave to others, and while they stand still.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
@@ -22,30 +24,31 @@ use super::{Bench, Effort};
 const THREADS: u64 = 16;
 const RING_MIB: u64 = 64;
 const RINGS_BYTES: u64 = (THREADS * RING_MIB) << 20;
-/// Most events take so many bytes of a ring.
+/// Bytes of a ring that most events take.
 const EVENT_BYTES: u64 = 8;
-/// What of a full ring is not there when it is copied: headers, the chunk under way, and what was written over meanwhile.
+/// The most of a full ring that may be missing from its copy: headers, the chunk under way, and
+/// chunks that were overwritten meanwhile.
 const MISSING_AT_MOST: f64 = 0.1;
 /// Rings, their copy, and as much again for the events made of it and the file.
 const MEMORY_NEEDED: u64 = 3 * RINGS_BYTES;
-/// How long it may take to fill all rings twice.
+/// The time limit of filling all rings twice.
 const FILLING: Duration = Duration::from_secs(120);
 const MOST_SECONDS: f64 = 1.0;
 
-/// What threads do meanwhile.
+/// The state of the threads meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
-    /// On all processors.
+    /// They run on all processors.
     GoingOn,
-    /// On all but one.
+    /// They run on all processors but one.
     GoingOnAside,
     Stopped,
 }
 
-/// All pictures.
+/// The results of all copies.
 #[derive(Debug, Default)]
 struct Measured {
-    /// Until everything was copied, in seconds, as told.
+    /// The time until everything was copied, by the report, in seconds.
     copied: Samples,
     /// The whole command, in seconds.
     whole: Samples,
@@ -118,7 +121,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// From now on no thread of the process is on one of the processors, if there are several.
+/// Keeps all threads of the process off one of the processors from now on, if there are several.
 fn leave_a_processor(pid: i32) -> Result<()> {
     let own = sched_getaffinity(Pid::from_raw(0)).context("cannot read the processors")?;
     let allowed: Vec<_> = (0..CpuSet::count())

@@ -1,11 +1,12 @@
-//! Whether anybody disturbed a thread that sleeps: being stopped wakes it, and the kernel counts that.
+//! Disturbances of sleeping threads: a stop wakes a thread, and the kernel counts that. A stop of a
+//! running thread leaves no such trace.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use procfs::process::Process;
 
-/// How often each thread of a process has been switched to, by its id.
+/// The number of switches to each thread of a process, by its id.
 #[derive(Clone, Debug)]
 pub(crate) struct Switches {
     pid: i32,
@@ -15,7 +16,7 @@ pub(crate) struct Switches {
 // === impl Switches ===
 
 impl Switches {
-    /// Now.
+    /// The numbers now.
     pub(crate) fn of(pid: i32) -> Result<Self> {
         let mut counts = BTreeMap::new();
         let process = Process::new(pid).with_context(|| format!("no process {pid}"))?;
@@ -39,7 +40,7 @@ impl Switches {
         Ok(disturbed.map(|(&tid, _)| tid).collect())
     }
 
-    /// How many they are.
+    /// The number of those threads.
     pub(crate) fn disturbed(&self) -> Result<usize> {
         Ok(self.disturbed_threads()?.len())
     }

@@ -1,23 +1,23 @@
-//! The table of results: rows in sections, as aligned text and as Markdown.
+//! The table of results: rows in sections, as aligned text and as Markdown. It measures nothing.
 
 use std::fmt::{self, Write as _};
 
 /// One measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// What was measured.
+    /// The thing that was measured.
     pub(crate) what: String,
-    /// What came out, with its unit.
+    /// The result, with its unit.
     pub(crate) result: String,
-    /// How that stands to its reference, which it names; empty for a reference.
+    /// Its ratio to the reference, which it names; empty for a reference.
     pub(crate) ratio: String,
     pub(crate) goal: Goal,
 }
 
-/// What a measurement should be.
+/// The goal of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) enum Goal {
-    /// It stands there to be compared with.
+    /// No goal: the row is there to be compared with.
     None,
     /// A figure, and whether it was reached.
     Figure { text: String, met: bool },
@@ -29,7 +29,7 @@ pub(crate) enum Goal {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     sections: Vec<(String, Vec<Row>)>,
-    /// What a reader must know, a sentence each.
+    /// Notes for the reader, a sentence each.
     notes: Vec<String>,
 }
 
@@ -60,16 +60,16 @@ impl Row {
         }
     }
 
-    /// With a target.
+    /// Adds a target.
     pub(crate) fn goal(mut self, text: impl Into<String>, met: bool) -> Self {
         let text = text.into();
         self.goal = Goal::Figure { text, met };
         self
     }
 
-    /// A row that says why there is no measurement.
+    /// A row with the reason for a missing measurement.
     pub(crate) fn not_measured(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        // A compiler's complaint has many lines; a row is one.
+        // The errors of a compiler have many lines; a row is one.
         let why = why.to_string();
         let why: Vec<_> = why.split_whitespace().collect();
         Self {
@@ -135,7 +135,7 @@ impl fmt::Display for Text<'_> {
             .collect();
         let mut widths = HEAD.map(|head| head.chars().count());
         for row in cells.iter().flat_map(|(_, rows)| rows) {
-            // What was not measured says why at length, and nothing stands behind it.
+            // A missing measurement has a long reason, and nothing stands behind it.
             let fitted = if row[1].starts_with("NOT") { 1 } else { 5 };
             for (width, cell) in widths.iter_mut().zip(row).take(fitted) {
                 *width = (*width).max(cell.chars().count());

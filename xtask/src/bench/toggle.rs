@@ -1,4 +1,4 @@
-//! Twenty thousand functions on and off, and who stood still for it.
+//! Twenty thousand functions on and off, and the threads that stood still for it.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -17,12 +17,12 @@ use super::{Bench, Effort};
 const FIRST_MS: f64 = 120.0;
 const AGAIN_MS: f64 = 25.0;
 
-/// What it took, in milliseconds.
+/// Times, in milliseconds.
 #[derive(Default)]
 struct Times {
-    /// By the daemon's own report.
+    /// The time by the daemon's own report.
     engine: Samples,
-    /// The whole command, with a process started for it.
+    /// The time of the whole command, with a process started for it.
     command: Samples,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Row>> {
         let mut target = Target::spawn(Fixture::Many20k, [""; 0])?;
         let pid = target.pid();
         daemon.attach(pid)?;
-        // The program waits for a line meanwhile: whoever stops it wakes it.
+        // The program waits for a line meanwhile, so a stop would wake it.
         let before = Switches::of(pid)?;
         let report = first.toggle(&daemon, pid, "enable")?;
         copied = number(&report, "copied_bytes")?;
@@ -87,7 +87,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Row>> {
 }
 
 /// Milliseconds for `bytes` writes of a byte each, as many as sleds are switched, to pages that
-/// were written to before. They lie evenly in the text of a program that is not traced.
+/// were written to before. The bytes lie evenly in the text of a program that is not traced.
 fn floor(bytes: u64, rounds: usize) -> Result<Samples> {
     let target = Target::spawn(Fixture::Many20k, [""; 0])?;
     let pid = target.pid();

@@ -1,4 +1,4 @@
-//! Rows of words, checked by an independent disassembler.
+//! Rows of words, checked by an independent disassembler. Nothing is executed here.
 
 use proptest::prelude::*;
 use yaxpeax_arch::{Decoder, U8Reader};
@@ -7,12 +7,12 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction};
 use super::*;
 use crate::EncodeError;
 
-/// Where the sled of each row stands, and where it leads: near, and far away.
+/// The address of the sled of each row, and the addresses that it calls: near, and far away.
 const SLED: u64 = 0x40_1000;
 const NEAR: u64 = 0x40_2000;
 const FAR: u64 = 0x7f12_3456_7890;
 
-/// What the compiler writes.
+/// A sled as the compiler writes it.
 const COMPILED: [u32; 8] = [
     0x1400_0008,
     0xd503_201f,
@@ -126,7 +126,7 @@ fn what_others_left_is_told_apart() {
         words
     };
     let rows = [
-        // LLVM's runtime: patched, and after it unpatched again; from LLVM 17 on, and before.
+        // LLVM's runtime: patched, and unpatched again; from LLVM 17 on, and before.
         (runtime(0xa9bf_7be0, 0x1800_0071), State::Runtime),
         (runtime(0x1400_0008, 0x1800_0071), State::Runtime),
         (runtime(0xa9bf_7be0, 0x1800_0060), State::Runtime),
@@ -134,7 +134,7 @@ fn what_others_left_is_told_apart() {
         // brk #0 (gdb), brk #0xf000
         (with(0, 0xd420_0000), State::Breakpoint),
         (with(0, 0xd43e_0000), State::Breakpoint),
-        // Nothing is called by these.
+        // Bytes that call nothing.
         (with(0, nop), State::Foreign),
         (with(0, 0x1400_0006), State::Foreign),
         (with(7, 0xd503_205f), State::Foreign),

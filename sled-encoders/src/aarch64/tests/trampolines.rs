@@ -1,5 +1,5 @@
-//! The trampolines, instruction by instruction: what they may contain. That each path puts everything back is shown by
-//! running them (`tests/execute_aarch64`).
+//! The trampolines, instruction by instruction: the instructions that they may contain.
+//! `tests/execute_aarch64` runs them, and checks that each path puts everything back.
 
 use shm_ring::Geometry;
 
@@ -16,7 +16,7 @@ fn spec(ring_bytes: u64, threads: u32, tid_offset: i32) -> TrampolineSpec {
     }
 }
 
-/// Smallest, default, largest.
+/// The smallest geometry, the default, the largest ring, the most threads.
 fn specs() -> [TrampolineSpec; 4] {
     [
         spec(1 << 16, 1, -0x6d0),
@@ -47,7 +47,8 @@ fn they_fit_a_page_and_begin_cache_lines() {
 
 #[test]
 fn they_contain_nothing_but_harmless_instructions() {
-    // No flag is set (no cmp, no tst, no adds), no vector register touched, no system call made; nothing waits.
+    // No instruction that sets a flag (cmp, tst, adds), touches a vector register, makes a system
+    // call or waits.
     let allowed = [
         "add", "and", "b", "bl", "cbnz", "cbz", "eor", "ldar", "ldaxr", "ldp", "ldr", "ldxr",
         "lsl", "lsr", "mov", "movk", "movn", "movz", "mrs", "orr", "ret", "stlr", "stlxr", "stp",
@@ -59,7 +60,7 @@ fn they_contain_nothing_but_harmless_instructions() {
         for (i, text) in disassemble(&trampolines.code).iter().enumerate() {
             let (name, operands) = text.split_once(' ').unwrap_or((text, ""));
             let word = &trampolines.code[4 * i..4 * i + 4];
-            // The padding, which this disassembler does not know.
+            // The padding, which this disassembler cannot decode.
             if word == [0; 4] {
                 continue;
             }

@@ -1,36 +1,40 @@
-//! The code that staged sleds call.
+//! The code that staged sleds call: the hot path and the slow path.
 //!
-//! Two flavours, one slow path: entries, exits and tail exits differ in nothing, since the name of a site comes from
-//! the return address and no flavour touches a flag. They keep every register, touch no vector state, make no system
-//! call, never wait, and use 144 bytes of stack, 48 on the hot path; the sled itself uses 16.
+//! There are two flavours and one slow path. Entries, exits and tail exits do not differ, since the
+//! name of a site comes from the return address and no flavour touches a flag. The flavours keep
+//! every register, touch no vector state, make no system call, and never wait. They use 144 bytes
+//! of stack, 48 on the hot path; the sled itself uses 16.
 //!
 //! ```text
 //!  stack on the hot path      registers after the preamble
 //!  +0   x0, x1                x0  the reserved word
 //!  +16  x2, x3                x1  slot
-//!  +32  x4, x5                x2  counter, then time and stack as a call word has them; x3  how many views were begun
+//!  +32  x4, x5                x2  counter, then time and place as a call word has them
+//!                             x3  number of views begun
 //!                             x4, x5  free
 //!  x30  return address into the sled: its low half + 1 is the record's name
 //! ```
 //!
-//! What the slow path does is argued in `docs/design/trampoline.md` and `docs/design/aarch64.md`;
-//! steps and labels have the names of
-//! the mirrored file and of `shm_ring::Recording`. `x0` says which words of the ring the hot path reserved and could not use, `w5`
-//! what to do about them:
+//! `docs/design/trampoline.md` and `docs/design/aarch64.md` have the rules of the slow path and their
+//! reasons. Steps and labels have the names of the mirrored file and of `shm_ring::Recording`. `x0`
+//! points to the words of the ring that the hot path reserved and could not use. `w5` describes the
+//! event:
 //!
 //! ```text
-//!  w5 bits 0..8   words at x0 to turn into filler, up to the chunk's end (a reservation that cannot be used)
-//!          8      the event has an argument (in x0 as it was at the call: the stack has it)
+//!  w5 bits 0..8   words at x0 to turn into filler, up to the chunk's end (a reservation that
+//!                 cannot be used)
+//!          8      the event has an argument (in x0 at the call; the stack has it)
 //!          9      the hot path reserved in vain: head was parked or at the chunk's end
 //! ```
 //!
-//! A signal handler may run between any two instructions and record events itself. What x86-64 does in one instruction (reserve, park, count a
-//! loss) is a loop of `ldxr` and `stxr` here: the return from an exception clears the monitor, so that a handler between the
-//! two makes the loop begin again. A word is stored whole, by one aligned store of 8 bytes.
+//! A signal handler may run between any two instructions and record events itself. Some steps are
+//! one instruction on x86-64: reserve, park, count a loss. Here each of them is a loop of `ldxr`
+//! and `stxr`. The return from an exception clears the monitor, so a handler between the two makes
+//! the loop begin again. A word is stored whole, by one aligned store of 8 bytes.
 //!
-//! A handler may also switch to another context, which takes the slow path over. The rules for stores
-//! are those of x86-64. A switch back that is no return from an exception does not clear the monitor,
-//! so the slow path does not rely on the monitor.
+//! A handler may also switch to another context, which takes the slow path over. The rules for
+//! stores are those of x86-64. A switch back that is no return from an exception does not clear the
+//! monitor, so the slow path does not rely on the monitor.
 
 use dynasm::dynasm;
 use dynasmrt::{DynamicLabel, DynasmApi, DynasmLabelApi, VecAssembler, aarch64::Aarch64Relocation};
@@ -51,10 +55,10 @@ use crate::{EncodeError, SledKind};
 mod slots;
 mod views;
 
-/// Where everything lies that the trampolines of one target use.
+/// The addresses and sizes of all memory that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrampolineSpec {
-    /// Where the code will stand: a multiple of 64.
+    /// The address where the code will stand: a multiple of 64.
     pub origin: u64,
     /// Offset from `tpidr_el0` of the thread library's copy of the thread id; glibc has it below.
     pub tid_offset: i32,
@@ -66,10 +70,10 @@ pub struct TrampolineSpec {
     pub geometry: Geometry,
 }
 
-/// Trampolines, assembled.
+/// Assembled trampolines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trampolines {
-    /// The machine code, to stand at the spec's origin.
+    /// The machine code for the spec's origin.
     pub code: Vec<u8>,
     event: u64,
     argument: u64,
@@ -89,9 +93,9 @@ const HAS_ARGUMENT_BIT: u32 = HAS_ARGUMENT.trailing_zeros();
 /// `w5`: the hot path reserved in vain.
 const IN_VAIN: u32 = 1 << 9;
 const IN_VAIN_BIT: u32 = IN_VAIN.trailing_zeros();
-/// What the hot path puts on the stack, and the sled.
+/// Bytes that the hot path and the sled put on the stack.
 const HOT_FRAME: u32 = 48 + 16;
-/// Above what the slow path puts on the stack lies x0.
+/// Bytes that the slow path puts on the stack. x0 lies above them.
 const SLOW_FRAME: u32 = 96;
 /// Code that is only jumped to stands at multiples of a cache line.
 const ALIGN: usize = 64;
@@ -121,22 +125,22 @@ const NO_SLOT: u32 = offset(rings::NO_SLOT);
 const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
 const BUCKET_TID: u32 = offset(bucket::TID);
 const BUCKET_LOST: u32 = offset(bucket::LOST);
-/// What is left of a difference that the view has, shifted by so much, is 0.
+/// A difference that is in the view is 0 when it is shifted right by this.
 const TICKS_SHIFT: u32 = view::TICKS.trailing_zeros();
 const WINDOW_SHIFT: u32 = view::WINDOW_BYTES.trailing_zeros();
 const BASE_HALF_STEP: u32 = offset(view::BASE_STEP / 2);
 const PARKED_BIT: u32 = slot::PARKED.trailing_zeros();
-/// What a parked head is beside what vain attempts add.
+/// The bits of a parked head without the additions of vain attempts.
 const PARKED_MASK: u64 = !(slot::PARKED_ROOM - 1);
 
-/// Where the slow path's parts go on in each other.
+/// The places at which the parts of the slow path go on.
 #[derive(Debug, Clone, Copy)]
 struct Ways {
     /// Writes a word.
     put: DynamicLabel,
     /// Another context has the slow path. The rest of the chunk counts as this event.
     robbed: DynamicLabel,
-    /// Nothing of the event is in the ring: it is counted.
+    /// Counts the event, of which no word is in the ring.
     lost: DynamicLabel,
 }
 
@@ -146,14 +150,15 @@ impl Trampolines {
     /// Generates the code.
     ///
     /// # Errors
-    /// [`EncodeError::Unaligned`] if the code cannot stand at the origin, [`EncodeError::Assembler`]: a mistake in here.
+    /// [`EncodeError::Unaligned`] if the code cannot stand at the origin.
+    /// [`EncodeError::Assembler`] is a mistake in here.
     pub fn assemble(spec: &TrampolineSpec) -> Result<Self, EncodeError> {
         if !spec.origin.is_multiple_of(ALIGN as u64) {
             return Err(EncodeError::Unaligned {
                 address: spec.origin,
             });
         }
-        // All jumps are relative: where the code stands does not matter to the assembler.
+        // All jumps are relative: the origin does not matter to the assembler.
         let mut a = Assembler::new(0);
         let slow = a.new_dynamic_label();
         let event = emit_flavour(&mut a, spec, Argument::None, slow);
@@ -182,14 +187,14 @@ impl Trampolines {
     }
 }
 
-/// `udf #0` up to the next cache line.
+/// Emits `udf #0` up to the next cache line.
 fn align(a: &mut Assembler) {
     while !a.offset().0.is_multiple_of(ALIGN) {
         a.push_u32(0);
     }
 }
 
-/// The hot path; says where it begins.
+/// Emits the hot path, and returns its offset.
 fn emit_flavour(
     a: &mut Assembler,
     spec: &TrampolineSpec,
@@ -219,8 +224,9 @@ fn emit_flavour(
         ; ldr w2, [x1, TID]
         ; eor w2, w2, w0
         ; cbnz w2, >nothing_reserved
-        // Counter, view, reservation, view again: see the header on handlers in between. No `isb`: as with rdtsc, a counter
-        // read a few instructions early is no matter. How many views were begun is read first.
+        // Counter, view, reservation, view again: see the header on handlers in between. No `isb`:
+        // as with rdtsc, a counter read a few instructions early does not matter. The number of
+        // views is read before the view.
         ; mrs x2, CNTVCT_EL0
         ; ldr w3, [x1, VIEW]
         ; ldr x4, [x1, SINCE]
@@ -253,7 +259,8 @@ fn emit_flavour(
         ; cbnz w4, >unusable
     );
     if argument == Argument::First {
-        // Three words must not straddle the chunk's end: chunks are aligned, so the address tells.
+        // Three words must not straddle the chunk's end. Chunks are aligned, so the address is
+        // enough.
         load64(a, 5, g.chunk_bytes() - 24);
         dynasm!(a
             ; .arch aarch64
@@ -293,7 +300,8 @@ fn emit_flavour(
     start
 }
 
-/// The slow path: x0 and w5 as drawn above, the flavour's registers on the stack. It returns to the sled.
+/// The slow path. x0 and w5 as drawn above, the flavour's registers on the stack. Returns to the
+/// sled.
 fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     let g = spec.geometry;
     let ways = Ways {
@@ -374,7 +382,8 @@ fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; cbnz w16, <put_back
         ; =>ways.lost
         ; add x7, x4, LOST
-        // A fork between the two accesses makes the loop begin again: the look is part of it, here and below.
+        // The look is part of the loop, here and below: after a fork between the two accesses, the
+        // loop begins again.
         ; count_full:
     );
     leave_if_child(a, spec, 6);
@@ -474,9 +483,9 @@ fn leave_if_child(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
     );
 }
 
-/// x4 = control line, x11 = the ring, x12 = its end, x14 = the head as this context parks it, x0 =
-/// the head as it was, x2 = the counter, x3 = where the stack stood at the sled. Goes to
-/// `have_room` or, after the chunk's rest is filled, on.
+/// Parks the head. Then x4 = control line, x11 = the ring, x12 = its end, x14 = the head as this
+/// context parks it, x0 = the head before, x2 = the counter, x3 = the place on the stack at the
+/// sled. Goes to `have_room`, or fills the chunk's rest and goes on.
 fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     let g = spec.geometry;
     load64(a, 4, spec.rings + HEADER_BYTES);
@@ -487,7 +496,7 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
         ; add x4, x4, x9, lsl LINE_SHIFT
         ; add x11, x11, x9, lsl g.ring_shift()
         ; add x12, x11, x12
-        // As `slot::parked_by`.
+        // The same as `slot::parked_by`.
         ; add x14, sp, #0
         ; lsl x14, x14, #10
         ; lsr x14, x14, #2
@@ -551,7 +560,7 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     );
 }
 
-/// Begins a chunk: x0 = its first word, x13 = where its guard ends. Goes to `write_view`.
+/// Begins a chunk: x0 = its first word, x13 = the end of its guard. Goes to `write_view`.
 fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
     let chunks_shift = g.ring_shift() - g.chunk_shift();
     dynasm!(a
@@ -585,8 +594,8 @@ fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
         ; .arch aarch64
         ; str x8, [x4, OWNER]
         ; str x12, [x1, LIMIT]
-        // Publishes the owner, and that the words of earlier chunks were written. It never goes
-        // back.
+        // Publishes the owner, and that the words of earlier chunks were written. The number never
+        // goes back.
         ; add x7, x4, PUBLISHED
         ; publish:
         ; ldxr x6, [x7]
@@ -600,7 +609,8 @@ fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
     );
 }
 
-/// Writes what must be told, filler up to the guard's end, and the event.
+/// Writes the view and the losses where they are needed, filler up to the guard's end, and the
+/// event.
 fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
@@ -682,7 +692,8 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     put(a, ways);
     dynasm!(a
         ; .arch aarch64
-        // The call word is reserved as on the hot path, by the store of the head, and written then.
+        // The store of the head reserves the call word, as on the hot path; the word is written
+        // then.
         ; no_argument:
         ; mov x3, x0
         ; add x0, x0, #8
@@ -732,7 +743,7 @@ fn load64(a: &mut Assembler, register: u8, value: u64) {
     }
 }
 
-/// The bits of an address's low half of which one is set outside a chunk's guard.
+/// The bits of an address's low half. Outside a chunk's guard, at least one of them is set.
 fn beyond_guard(g: Geometry) -> u64 {
     g.chunk_bytes() - GUARD_BYTES
 }

@@ -1,4 +1,5 @@
-//! How the slow path finds its thread's slot, or counts where there is none.
+//! The search of the slow path for its thread's slot, and the count of an event without one. The
+//! hot path looks only at the home slot.
 
 use dynasm::dynasm;
 use dynasmrt::{DynasmApi, DynasmLabelApi};
@@ -82,7 +83,7 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x7, x11, NO_SLOT
         ; b >count_lost
         ; take_bucket:
-        // First: a handler may leave by a jump before the bucket is taken. The
+        // The count is first: a handler may leave by a jump before the bucket is taken. The
         // collector needs no exact count.
         ; add x13, x11, BUCKETS_TAKEN
         ; count_taken:

@@ -1,4 +1,4 @@
-//! How the slow path begins a view.
+//! The start of a view in the slow path. The comparison with an event is in `mod.rs`.
 
 use dynasm::dynasm;
 use dynasmrt::{DynamicLabel, DynasmApi, DynasmLabelApi};
@@ -7,7 +7,7 @@ use shm_ring::{view, word};
 use super::{Assembler, BASE, BASE_HALF_STEP, SINCE, VIEW, Ways, look_at_head, put};
 
 /// Stores the view around x2 and x3 in the slot and writes its two words. Then x6 and x7 = time and
-/// stack relative to it.
+/// place relative to it.
 ///
 /// A context that comes back must not store its own view over the one that another context has
 /// begun: handlers that interrupt it would record times relative to the wrong view.
@@ -52,7 +52,7 @@ pub(super) fn emit_begin_view(a: &mut Assembler, ways: Ways) {
     );
 }
 
-/// One more view was begun. x6, x7 and x10 are lost.
+/// Adds one to the number of views begun. x6, x7 and x10 are lost.
 pub(super) fn count_view(a: &mut Assembler) {
     dynasm!(a
         ; .arch aarch64

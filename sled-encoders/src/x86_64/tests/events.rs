@@ -1,8 +1,9 @@
-//! The sleds of events: what compilers write, what is nearly that, and the stubs.
+//! The sleds of events: as compilers write them, nearly so, and the stubs. Running them is in
+//! `tests/execute/`.
 
 use super::*;
 
-/// Custom events as clang 14 to 19 write them, then typed ones, then LLVM 5's.
+/// Custom events as clang 14 to 19 write them, then typed events, then those of LLVM 5.
 const IN_PLACE: &str = "eb0f 0f1f4008 0f1f4008 e8fb0f0000 90 90";
 const SWAPPED: &str = "eb0f 57 56 4889f7 4889fe e8fb0f0000 5e 5f";
 const ELSEWHERE: &str = "eb0f 57 56 4c89cf 4c89ee e8fb0f0000 5e 5f";
@@ -14,7 +15,7 @@ const TYPED_IN_PLACE: &str = "eb14 0f1f4008 0f1f4008 0f1f4008 e8fb0f0000 90 90 9
 const OLD: &str = "eb14 50 4889f7 4889fe 48b80000000000000000 ffd0 58";
 const OLD_IN_PLACE: &str = "eb14 50 0f1f00 0f1f00 48b80000000000000000 ffd0 58";
 
-/// The stub's pushes say where the arguments are: pointer last.
+/// The pushes of the stub, pointer last; they show the places of the arguments.
 fn pushes(kind: SledKind, hex: &str) -> String {
     let arguments = EventArguments::decode(kind, &bytes(hex)).expect("a compiler's sled");
     let stub = Stub::for_event(kind, SLED, arguments, 0x40_3000, TRAMPOLINE).unwrap();
@@ -24,7 +25,7 @@ fn pushes(kind: SledKind, hex: &str) -> String {
     let (pushes, rest) = text.split_once("; push 0x401007; ").unwrap();
     let (call, back) = rest.split_once("; lea rsp, qword [rsp + 0xa0]; ").unwrap();
     assert!(call.starts_with("call $-"), "{call}");
-    // Behind the sled, as an offset from the end of the stub's code.
+    // The address behind the sled, as an offset from the end of the stub's code.
     let behind = SLED + sled_bytes(kind) as u64;
     let distance = 0x40_3000 + stub.code.len() as u64 - behind;
     let jump = disassemble(&stub.code[stub.code.len() - 5..]);
@@ -108,7 +109,7 @@ fn what_no_compiler_writes_is_left_alone() {
             "cc0f 57 56 4889f7 4889fe e8fb0f0000 5e 5f",
             State::Breakpoint,
         ),
-        // Another kind's sled, and one that is cut off.
+        // Another kind's sled, and a sled that is cut off.
         (Custom, OLD, State::Foreign),
         (Custom, ROTATED, State::Foreign),
         (Old, ROTATED, State::Foreign),
@@ -168,7 +169,7 @@ fn what_no_compiler_writes_is_left_alone() {
             "eb0f 57 56 4889f7 4889fe 0f1f440000 5e 5f",
             State::Foreign,
         ),
-        // On, but not ours; off by another distance.
+        // On, but not by xrayd; off by another distance.
         (
             Custom,
             "eb00 57 56 4889f7 4889fe e8fb0f0000 5e 5f",
@@ -214,7 +215,7 @@ fn three_arguments_on_the_stack_pointer_do_not_fit_a_stub() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// One wrong byte anywhere and it is another sled, or none; never a panic.
+    /// One wrong byte anywhere makes it another sled, or none. Reading it never panics.
     #[test]
     fn a_sled_with_any_other_byte_is_read_with_care(at in 0..22usize, value: u8) {
         for (kind, hex) in [

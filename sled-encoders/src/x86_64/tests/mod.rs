@@ -1,4 +1,4 @@
-//! Rows of bytes, checked by an independent disassembler.
+//! Rows of bytes, checked by an independent disassembler. Nothing is executed here.
 
 use proptest::prelude::*;
 use shm_ring::Geometry;
@@ -8,7 +8,7 @@ use yaxpeax_x86::amd64::{InstDecoder, Instruction};
 use super::*;
 use crate::{Capture, EncodeError, SledKind};
 
-/// Where the sled of each row stands, and where it leads.
+/// The address of the sled of each row, and the address that it calls.
 const SLED: u64 = 0x40_1000;
 const TRAMPOLINE: u64 = 0x40_2000;
 
@@ -87,7 +87,7 @@ fn sleds_in_every_state() {
             "jmp $+0x0; call $+0xff9; nop dword [rax]",
         ),
     ];
-    // Behind the staged return the rest of the compiler's nop stands, and nobody gets there.
+    // The rest of the compiler's nop stands behind the staged return. No thread gets there.
     let exit = [
         (EXIT, "ret; nop word [rax + rax * 1 + 0x200]"),
         (
@@ -116,7 +116,7 @@ fn sleds_in_every_state() {
 #[test]
 fn what_others_left_is_told_apart() {
     let rows = [
-        // LLVM's runtime: patched, and after it unpatched again.
+        // LLVM's runtime: patched, and unpatched again.
         (SledKind::Entry, "41ba01000000 e800000000", State::Runtime),
         (SledKind::Entry, "eb0901000000 e800000000", State::Runtime),
         (SledKind::Exit, "41ba01000000 e900000000", State::Runtime),
@@ -174,7 +174,7 @@ fn the_jump_after_a_tail_sled() {
             TailJump::BelowStack,
             "jmp qword [rsp - 0x80]",
         ),
-        // With an index anything is possible.
+        // With an index, any address is possible.
         (
             "ff64c408",
             TailJump::BelowStack,

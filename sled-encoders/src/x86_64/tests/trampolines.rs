@@ -1,4 +1,5 @@
-//! The trampolines, instruction by instruction: what they may contain, and that each path puts everything back.
+//! The trampolines, instruction by instruction: the instructions that they may contain, and the
+//! registers that each path puts back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ fn spec(ring_bytes: u64, threads: u32) -> TrampolineSpec {
     }
 }
 
-/// Smallest, default, largest.
+/// The smallest geometry, the default, the largest ring, the most threads.
 fn specs() -> [TrampolineSpec; 4] {
     [
         spec(1 << 16, 1),
@@ -26,10 +27,12 @@ fn specs() -> [TrampolineSpec; 4] {
     ]
 }
 
-/// A closed door has no more than these, and a return before what nobody comes to.
+/// The fronts behind an open door. A closed door has no more instructions than these, and a return
+/// before code that no thread comes to.
 const OPEN: [Front; 3] = [Front::None, Front::Count, Front::Filter];
 
-/// All that there can be. Which front is behind a closed door makes no difference to who comes, but somebody may be behind it already.
+/// All states of the gates. The front behind a closed door makes no difference for a thread that
+/// comes, but a thread may be behind the door already.
 const WAYS: [(Front, Door); 6] = [
     (Front::None, Door::Open),
     (Front::Count, Door::Open),
@@ -39,7 +42,7 @@ const WAYS: [(Front, Door); 6] = [
     (Front::Filter, Door::Closed),
 ];
 
-/// The code behind that front and door.
+/// The code behind this front and this door.
 fn behind(
     trampolines: &Trampolines,
     spec: &TrampolineSpec,
@@ -89,7 +92,8 @@ fn captures() -> impl Iterator<Item = Capture> {
 fn each_sled_calls_the_flavour_that_it_is_staged_for() {
     let [spec, ..] = specs();
     let trampolines = Trampolines::assemble(&spec).unwrap();
-    // Entries with 0 to 6 values, with the first argument, exits without and with a value, tail exits, for stubs, for events.
+    // Entries with 0 to 6 values, with the first argument, exits without and with a value, tail
+    // exits, for stubs, for events.
     assert_eq!(starts(&trampolines, &spec).len(), 13);
     let all = Capture::NONE.with_arguments(6).unwrap().with_result();
     for kind in SledKind::ALL {
@@ -126,7 +130,8 @@ fn they_fit_their_pages_and_begin_cache_lines() {
 #[test]
 fn they_contain_nothing_but_harmless_instructions() {
     use Opcode::*;
-    // No vector or x87 instruction, no system call, nothing that waits, serialises or may fault by itself.
+    // No vector or x87 instruction, no system call, and no instruction that waits, serialises or
+    // may fault by itself.
     let allowed = [
         ADD, AND, BTR, BTS, CALL, CMP, CMPXCHG, DEC, IMUL, INC, INT, JA, JB, JMP, JNA, JNB, JNZ,
         JS, JZ, LAHF, LEA, MOV, NEG, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL, SHR, SUB, TEST,
@@ -164,7 +169,7 @@ fn they_contain_nothing_but_harmless_instructions() {
     }
 }
 
-/// A value, as far as it matters: which register held it at the beginning, if it is still that.
+/// A value, as far as it matters: the register that held it at the beginning, if it is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Value {
     Initial(u8),
@@ -311,7 +316,7 @@ fn every_path_puts_every_register_back() {
                 }
             }
             assert!(ends >= 1, "{start:#x} ends");
-            // As the header of `trampoline` says; the return address into the sled is below.
+            // The bounds in the header of `trampoline`. The return address into the sled is below.
             let most = match (start, way.0) {
                 _ if way.1 == Door::Closed => 8,
                 (_, Front::Count) => 144,

@@ -1,9 +1,11 @@
-//! Counting: a thread adds one to its count of a site, and nothing else.
+//! Counting: a thread adds one to its count of a site, and does nothing else.
 //!
-//! Which count is a site's stands in a list of names that all threads share: the first that comes to a site gives it a number. A thread's
-//! counts lie behind each other by those numbers; number 0 stands for all sites that found none left.
+//! A list of names that all threads share has the number of each site. The first thread that comes
+//! to a site gives it its number. A thread's counts lie one behind the other by those numbers.
+//! Number 0 stands for all sites that found no number left.
 //!
-//! Each count is changed by one instruction, and each name is entered by one, so a handler may run, and leave, wherever it likes.
+//! One instruction changes a count, and one enters a name. So a handler may run, and leave, at any
+//! point.
 
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, dword_ptr, eax, ecx, edx, ptr, qword_ptr, r8, r8d, r9, r10, r10d,
@@ -13,10 +15,11 @@ use shm_ring::layout::{LINE_SHIFT, NAME_SHIFT, rings, slot, table};
 
 use super::{Result, TrampolineSpec, field64, labels, slow::emit_no_slot, small};
 
-/// Entries of the list that are looked at without calling the subroutine.
+/// Entries of the list that a flavour looks at without calling the subroutine.
 const LOOKS: usize = 4;
 
-/// A flavour's way, from its gate on: eax = the thread, r11 = the slots, and so far above the stack pointer the name.
+/// The way of a flavour to counting, from its gate on. eax = the thread, r11 = the slots, and the
+/// name is `name` bytes above the stack pointer.
 pub(super) fn emit_way(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -53,15 +56,15 @@ pub(super) fn emit_way(
     a.jmp(done)?;
     a.set_label(&mut found)?;
     a.mov(ecx, dword_ptr(r11 + rcx * 8 + 4))?;
-    // What stands there is anybody's.
+    // The target may have written any number there.
     a.and(ecx, small(g.count_ids() - 1))?;
     a.inc(qword_ptr(rdx + rcx * 8))?;
     a.jmp(done)?;
     Ok(start)
 }
 
-/// The subroutine, for a thread without its first slot, and for sites that have no number or whose name stands further on. rdx = address of the name; spoils
-/// rax, rcx, rdx, r11.
+/// The subroutine for a thread without its first slot, and for sites that have no number or whose
+/// name stands further on. rdx = address of the name. Spoils rax, rcx, rdx, r11.
 pub(super) fn emit_count(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -107,7 +110,7 @@ pub(super) fn emit_count(
     a.xor(eax, eax)?;
     a.jmp(add)?;
 
-    // The next number; those of two that meet here, or of one whom a handler overtakes, are never used.
+    // The next number. A context that another one overtakes here leaves its number unused.
     a.set_label(&mut enter)?;
     a.mov(r9, spec.rings)?;
     a.cmp(field64(r9, rings::COUNT_IDS), small(g.count_ids() - 1))?;

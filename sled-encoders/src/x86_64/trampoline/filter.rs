@@ -1,28 +1,33 @@
-//! The filter: what of a thread's calls is recorded, chosen before anything is written.
+//! The filter chooses the calls of a thread that are recorded, before anything is written. It
+//! writes no event itself: the flavours and the slow path do.
 //!
-//! Each thread has a page with a record for each call that is open ([`shm_ring::layout::filter`]), innermost last. Which calls are over is told by where
-//! the stack stands, as the collector does it: exceptions and `longjmp` leave no record behind.
+//! Each thread has a page with a record for each open call ([`shm_ring::layout::filter`]),
+//! innermost last. The place on the stack shows which calls are over, as it does for the collector:
+//! exceptions and `longjmp` leave no record behind.
 //!
 //! ```text
-//!  entry   inside a call that is left out: left out, and no record made
-//!          else: too deep, the thread muted, not the tree's turn, outside of what is wanted: left out, with a record
+//!  entry   inside a call that is left out: left out, without a record
+//!          else too deep, thread muted, not the tree's turn, or outside: left out, with a record
 //!          else, without a shortest duration: a record, and the event
 //!          else: a record that waits, with the time, and no event
 //!  exit    of a record that waits, too soon: left out, and the record goes
-//!          of a record that waits, long enough: whatever waits is written, outermost first, then the event
+//!          of a record that waits, long enough: all that wait are written, then the event
 //!          of any other: the event if the entry was recorded
-//!  event   inside a call that is left out: left out; else whatever waits is written, then the event
+//!  event   inside a call that is left out: left out
+//!          else: all that wait are written, then the event
 //! ```
 //!
-//! Calls whose arguments are recorded do not wait, since a record has no room for them. What has no record, because it began before the filter or because
-//! there is no room for more, is recorded.
+//! Waiting records are written outermost first. Calls whose arguments are recorded do not wait,
+//! since a record has no room for arguments. A call without a record is recorded: it began before
+//! the filter, or there is no room for more records.
 //!
-//! A handler may run between any two instructions, make calls and leave. So how many records there are is changed by one instruction, which compares with what was read
-//! before the record was filled or looked at; if a handler has changed anything meanwhile, all begins again.
+//! A handler may run between any two instructions, make calls and leave. So one instruction changes
+//! the number of records, in OPEN. It compares OPEN with the value that was read before the record
+//! was filled or looked at. If a handler has changed anything meanwhile, all begins again.
 //!
 //! ```text
-//!  registers   eax  the thread          r11  the slots           rcx  where the stack stood       rdx  address of the site's name
-//!  within      r10  the page            r8   where it stood      esi  the name                    rdi  OPEN, as it was read
+//!  registers   eax  the thread    r11  the slots    rcx  place on the stack  rdx  address of name
+//!  within      r10  the page      r8   that place   esi  the name            rdi  OPEN, as read
 //!              r9   the innermost record
 //!  after       eax  not 0 if the event is to be recorded; rcx, rdx, r11 are spoiled
 //! ```
@@ -35,21 +40,21 @@ use shm_ring::layout::{HEADER_BYTES, INSIDE_NAMES, LINE_SHIFT, NAME_SHIFT, filte
 
 use super::{GIVEN, Result, TrampolineSpec, field32, field64, labels, small};
 
-/// Another record, and another change.
+/// A change that adds a record.
 const PUSHED: u64 = 1 << 32 | 1;
-/// A record less, and another change.
+/// A change that removes a record.
 const POPPED: u64 = (1 << 32) - 1;
-/// No record more or less, but one of them is another.
+/// A change that leaves the number of records.
 const CHANGED: u64 = 1 << 32;
-/// Stacks whose neighbouring records are further apart are not the same.
+/// Two neighbouring records that are further apart belong to different stacks.
 const APART: i32 = 16 << 10;
 const WAITS: i32 = filter::WAITS.cast_signed();
 const OUTSIDE: i32 = filter::OUTSIDE.cast_signed();
 
-/// What happens at a sled, as the filter sees it.
+/// The event at a sled, as the filter sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Happening {
-    /// An entry of which the time alone is recorded.
+    /// An entry that records only the time.
     Entry,
     /// An entry with arguments.
     EntryWithArguments,
@@ -57,7 +62,7 @@ pub(super) enum Happening {
     Event,
 }
 
-/// The subroutines.
+/// The subroutines, one for each kind of event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Filter {
     entry: CodeLabel,
@@ -66,31 +71,31 @@ pub(super) struct Filter {
     event: CodeLabel,
 }
 
-/// What they are made of.
+/// The common parts of the subroutines.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     /// Finds a thread's slot.
     slot: CodeLabel,
-    /// Writes what waits.
+    /// Writes the records that wait.
     write: CodeLabel,
-    /// Whether recording begins at a site.
+    /// Looks up whether recording begins at a site.
     lookup: CodeLabel,
 }
 
-/// Where one of them goes on.
+/// The places where a subroutine goes on.
 #[derive(Debug, Clone, Copy)]
 struct Ways {
     again: CodeLabel,
     record: CodeLabel,
     leave: CodeLabel,
-    /// Counts one more that is left out, and leaves.
+    /// Counts one more event as left out, and leaves.
     left_out: CodeLabel,
 }
 
 // === impl Filter ===
 
 impl Filter {
-    /// The one for that.
+    /// The subroutine for this kind of event.
     pub(super) const fn of(&self, happening: Happening) -> CodeLabel {
         match happening {
             Happening::Entry => self.entry,
@@ -169,7 +174,7 @@ fn emit_one(
         Happening::Exit => a.jz(record)?,
         _ => a.jz(empty)?,
     }
-    // More than there can be: this is not what was written here.
+    // More than there can be: the program has overwritten it.
     a.cmp(ecx, small(filter::MOST))?;
     a.ja(record)?;
     a.lea(r9, ptr(rcx + rcx * 2))?;
@@ -190,7 +195,8 @@ fn emit_one(
     a.xor(eax, eax)?;
     a.jmp(out)?;
 
-    // The thread has another slot, or none so far. Where nothing is recorded, or there is no slot, that is told where events are.
+    // The thread has another slot, or none yet. The flavour handles a table that is not live, or no
+    // slot.
     a.set_label(&mut find)?;
     a.cmp(qword_ptr(r11 + header(table::LIVE)), 0)?;
     a.je(record)?;
@@ -229,14 +235,14 @@ fn emit_entry(
     a.cmp(ecx, dword_ptr(r11 + header(table::MAX_DEPTH)))?;
     a.jae(leave_out)?;
     if happening == Happening::EntryWithArguments {
-        // What waits comes first.
+        // Calls that wait come first.
         emit_write_waiting(a, parts)?;
         a.mov(ecx, field32(r9, filter::STATE))?;
         a.and(ecx, (1 << filter::STATE_SHIFT) - 1)?;
     }
     a.inc(ecx)?;
 
-    // ecx = how deep it is.
+    // ecx = the depth.
     a.set_label(&mut keep)?;
     a.cmp(edi, small(filter::MOST))?;
     a.jae(full)?;
@@ -248,7 +254,7 @@ fn emit_entry(
         a.shl(rdx, 32)?;
         a.or(rax, rdx)?;
     }
-    // ecx = what the record says, rax = its time.
+    // ecx = the record's state, rax = its time.
     a.set_label(&mut push)?;
     a.mov(edx, edi)?;
     a.lea(r9, ptr(rdx + rdx * 2))?;
@@ -305,7 +311,7 @@ fn emit_entry(
     a.jb(push)?;
     a.jmp(ways.left_out)?;
 
-    // No room: what is further in is recorded, and so is what it is in.
+    // No room: the call is recorded, and so are the calls around it.
     a.set_label(&mut full)?;
     emit_write_waiting(a, parts)?;
     a.jmp(ways.record)?;
@@ -330,7 +336,7 @@ fn emit_exit(a: &mut CodeAssembler, parts: Parts, ways: Ways) -> Result<()> {
     emit_pop(a, parts, ways)?;
     a.jmp(ways.left_out)?;
 
-    // Not the innermost's. What is further in than the one whose it is is over, and where that has no record, what is further in than its place.
+    // The exit of an outer call: the calls further in are over. Without a record its place counts.
     a.set_label(&mut other)?;
     a.ja(inner)?;
     a.mov(rdx, r9)?;
@@ -348,7 +354,7 @@ fn emit_exit(a: &mut CodeAssembler, parts: Parts, ways: Ways) -> Result<()> {
     a.cmp(field64(r9, filter::PLACE), r8)?;
     emit_unwinding(a, parts, ways, &mut elsewhere, Over::Below)?;
     a.jmp(ways.record)?;
-    // It has no record: it is left out as the innermost is, or there was no room, or it began before the filter.
+    // No record: left out as the innermost is, or no room, or begun before the filter.
     a.set_label(&mut inner)?;
     a.mov(ecx, field32(r9, filter::STATE))?;
     a.cmp(ecx, OUTSIDE << filter::STATE_SHIFT)?;
@@ -380,17 +386,18 @@ fn emit_event(
     Ok(())
 }
 
-/// What an event shows to be over.
+/// The calls that an event shows to be over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     /// Calls whose place is the event's, or below it.
     AtOrBelow,
-    /// Calls whose place is below it.
+    /// Calls whose place is below the event's.
     Below,
 }
 
-/// After a comparison of the innermost record's place with r8: goes on if that is further out. Else looks whether the records up to there are of the same
-/// stack: then the innermost is over, and all begins again; if not, the event is inside of it.
+/// Follows a comparison of the innermost record's place with r8. Goes on if that place is further
+/// out. Otherwise it looks whether the records up to r8 belong to the same stack. If they do, the
+/// innermost call is over, and all begins again. If they do not, the event is inside of that call.
 fn emit_unwinding(
     a: &mut CodeAssembler,
     parts: Parts,
@@ -431,7 +438,8 @@ fn emit_unwinding(
     Ok(())
 }
 
-/// Takes the innermost record away, which is over, and goes on behind this if it waited, and too short for that; else all begins again.
+/// Removes the innermost record, whose call is over. Goes on behind this if the call waited, and
+/// was too short to be recorded. Otherwise all begins again.
 fn emit_pop(a: &mut CodeAssembler, parts: Parts, ways: Ways) -> Result<()> {
     let [mut long, mut popped, mut own, mut done] = labels(a);
     a.mov(ecx, field32(r9, filter::STATE))?;
@@ -450,7 +458,7 @@ fn emit_pop(a: &mut CodeAssembler, parts: Parts, ways: Ways) -> Result<()> {
     emit_change(a, POPPED, ways.again)?;
     a.jmp(ways.again)?;
     a.set_label(&mut long)?;
-    // Whoever was writing this one has been left by a jump.
+    // A context that was writing this record was left by a jump.
     a.mov(eax, edi)?;
     a.cmp(field64(r10, filter::WRITING), rax)?;
     a.jb(own)?;
@@ -464,7 +472,7 @@ fn emit_pop(a: &mut CodeAssembler, parts: Parts, ways: Ways) -> Result<()> {
     Ok(())
 }
 
-/// Changes how many records there are, if nothing was changed since rdi was read. Spoils rax and rdx.
+/// Changes the number of records, if nothing was changed since rdi was read. Spoils rax and rdx.
 fn emit_change(a: &mut CodeAssembler, by: u64, again: CodeLabel) -> Result<()> {
     a.mov(rax, rdi)?;
     a.mov(rdx, by)?;
@@ -474,7 +482,7 @@ fn emit_change(a: &mut CodeAssembler, by: u64, again: CodeLabel) -> Result<()> {
     a.jne(again)
 }
 
-/// Writes what waits, if the innermost record does.
+/// Writes the records that wait, if the innermost one does.
 fn emit_write_waiting(a: &mut CodeAssembler, parts: Parts) -> Result<()> {
     let mut none_waits = a.create_label();
     a.test(field32(r9, filter::STATE), WAITS << filter::STATE_SHIFT)?;
@@ -483,8 +491,9 @@ fn emit_write_waiting(a: &mut CodeAssembler, parts: Parts) -> Result<()> {
     a.set_label(&mut none_waits)
 }
 
-/// Writes what waits into the ring, outermost first; from then on it counts as recorded. r10 = the page, edi = how many records there are. What somebody who
-/// was interrupted is writing is left to that one. Spoils rax, rcx, rdx.
+/// Writes the records that wait into the ring, outermost first. From then on they count as
+/// recorded. r10 = the page, edi = the number of records. Records that an interrupted context is
+/// writing are left to that context. Spoils rax, rcx, rdx.
 fn emit_write(a: &mut CodeAssembler, write: &mut CodeLabel, slow: CodeLabel) -> Result<()> {
     let [mut down, mut begin, mut next, mut end, mut theirs] = labels(a);
     let kept = [rbx, rdi, r8, r9, r11, r12];
@@ -502,10 +511,10 @@ fn emit_write(a: &mut CodeAssembler, write: &mut CodeLabel, slow: CodeLabel) -> 
     a.xor(ecx, ecx)?;
     a.mov(rbx, rcx)?;
     a.set_label(&mut theirs)?;
-    // Before anything is looked at: who interrupts this leaves what is here alone from now on.
+    // Before any look at the records: handlers leave them alone from now on.
     a.mov(eax, edi)?;
     a.mov(field64(r10, filter::WRITING), rax)?;
-    // rdx = where what others write ends.
+    // rdx = the end of the records that others write.
     a.lea(rdx, ptr(rbx + rbx * 2))?;
     a.lea(rdx, ptr(r10 + rdx * 8 + small(filter::RECORDS)))?;
     a.set_label(&mut down)?;
@@ -532,7 +541,7 @@ fn emit_write(a: &mut CodeAssembler, write: &mut CodeLabel, slow: CodeLabel) -> 
     a.add(r9, small(filter::RECORD_BYTES))?;
     a.cmp(r9, r8)?;
     a.jb(next)?;
-    // Who was interrupted has read records that have changed.
+    // An interrupted context has read records that have changed.
     a.mov(rax, CHANGED)?;
     a.add(field64(r10, filter::OPEN), rax)?;
     a.set_label(&mut end)?;
@@ -543,7 +552,8 @@ fn emit_write(a: &mut CodeAssembler, write: &mut CodeLabel, slow: CodeLabel) -> 
     a.ret()
 }
 
-/// ZF is set if the site esi is in the list inside which is recorded. Spoils rax, rcx, rdx.
+/// ZF is set if the site esi is in the list of functions inside which events are recorded. Spoils
+/// rax, rcx, rdx.
 fn emit_lookup(a: &mut CodeAssembler, spec: &TrampolineSpec, lookup: &mut CodeLabel) -> Result<()> {
     let [mut next, mut none, mut found] = labels(a);
     let bytes = spec.geometry.inside_offset(1) - spec.geometry.inside_offset(0);

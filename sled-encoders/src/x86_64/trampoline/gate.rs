@@ -1,10 +1,11 @@
-//! Gates: bytes of a flavour by which it is led another way, for all sleds at once and without a stop.
+//! Gates: bytes of a flavour that lead it another way, for all sleds at once and without a stop.
+//! The ways themselves are in `filter.rs` and `count.rs`.
 //!
-//! A gate is one byte, so a store to it cannot tear, and a thread sees it before or after. It costs nothing while it is off: the instruction that it is
-//! part of is one that the flavour needs.
+//! A gate is one byte, so a store to it cannot tear, and a thread sees it before or after. A gate
+//! costs nothing while it is off: its instruction is one that the flavour needs.
 //!
 //! ```text
-//!  pad:       eb NN                 jmp over so many of the ways below: a gate, too
+//!  pad:       eb NN                 jmp over NN bytes of the ways below: a gate, too
 //!             e9 rel32              to the filter
 //!             e9 rel32              to counting
 //!             …
@@ -17,55 +18,59 @@
 //!             50                    push %rax             on: c3, ret
 //!
 //!             e9 rel32              jmp to the flavour for entries
-//!  values:    a8 f9                 test $0xf9, %al       on: eb f9, jmp to there; flags are dead. Closed: c3, ret
+//!  values:    a8 f9                 test $0xf9, %al       on: eb f9, jmp; flags are dead
+//!                                                         closed: c3, ret
 //! ```
 //!
-//! What all flavours begin with can be a `ret` instead, whatever front there is: then nothing is recorded nor counted, and a sled that is on costs a call.
+//! The first instruction of each flavour can be replaced by `ret`, whatever the front is. Then
+//! nothing is recorded or counted, and a sled that is on costs a call.
 
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, eax, ecx};
 
 use super::{Result, TrampolineSpec};
 
-/// What all flavours do, beside what they do by themselves.
+/// A task of all flavours beside recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Front {
-    /// Nothing: each event is recorded.
+    /// No task: each event is recorded.
     #[default]
     None,
-    /// Entries are counted, and nothing is recorded.
+    /// Counting: entries are counted, and nothing is recorded.
     Count,
-    /// What is recorded is chosen, as the table says.
+    /// Filtering: the table chooses the recorded events.
     Filter,
 }
 
 /// Whether flavours do anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Door {
-    /// What the front says.
+    /// They do the task of the front.
     #[default]
     Open,
-    /// Nothing.
+    /// They do nothing.
     Closed,
 }
 
-/// A byte by which a flavour is led another way.
+/// A byte that leads a flavour another way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate {
-    /// Where it stands.
+    /// The address of the byte.
     pub address: u64,
-    /// What stands there while there is no front.
+    /// Its value without a front.
     pub off: u8,
-    /// What stands there while there is this one; the same as `off` where it has no part in that.
+    /// Its values behind the fronts for counting and filtering; the same as `off` where the gate
+    /// has no part in the front.
     on: [u8; 2],
-    /// What stands there while the door is closed; `None` where that changes nothing.
+    /// Its value while the door is closed; `None` if it stays the same.
     closed: Option<u8>,
 }
 
-/// The instruction of a gate, `mov ecx, eax`: its second byte is how far a jump goes that takes the place of the first.
+/// The instruction of a gate, `mov ecx, eax`. If a jump takes the place of the first byte, the
+/// second one is its distance.
 const MOVE: [u8; 2] = [0x89, 0xc1];
 const JUMP_SHORT: u8 = 0xeb;
 const RETURN: u8 = 0xc3;
-/// Bytes from the gate's end back to where its jump leads: what 0xc1 means to that.
+/// Bytes from the end of the gate back to the target of its jump, as 0xc1 stands for.
 const TO_PAD: usize = 63;
 const PUSH_RAX: u8 = 0x50;
 /// `test $imm, %al`, where the flags are dead.
@@ -73,9 +78,9 @@ const TEST: u8 = 0xa8;
 /// `jmp rel32`.
 const JUMP: u8 = 0xe9;
 const WAY_BYTES: u8 = 5;
-/// A short jump over itself and one way, backwards.
+/// The distance of a short jump backwards over itself and one way.
 const SKIP: u8 = (-(2 + 5_i8)).cast_unsigned();
-/// Where the byte stands in the pad that chooses the way.
+/// The place in the pad of the byte that chooses the way.
 const CHOICE_AT: u64 = 1;
 
 /// A pad that was placed, with the gate that leads to it.
@@ -83,22 +88,22 @@ const CHOICE_AT: u64 = 1;
 pub(super) struct Pad {
     pad: CodeLabel,
     gate: CodeLabel,
-    /// Behind the gate.
+    /// The place behind the gate.
     pub(super) resume: CodeLabel,
 }
 
-/// Where a pad's ways begin, once they are assembled.
+/// The starts of a pad's ways, once they are assembled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ways {
     pub(super) filter: CodeLabel,
-    /// `None` of a flavour that has nothing to count.
+    /// `None` for a flavour that has nothing to count.
     pub(super) count: Option<CodeLabel>,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    /// What stands there while there is that front, and the door is so.
+    /// Its value for this front and this door.
     pub const fn byte(&self, front: Front, door: Door) -> u8 {
         match (door, self.closed, front) {
             (Door::Closed, Some(closed), _) => closed,
@@ -108,7 +113,7 @@ impl Gate {
         }
     }
 
-    /// Whether it is one of those that close the door.
+    /// True if it is one of the gates that close the door.
     pub const fn is_door(&self) -> bool {
         self.closed.is_some()
     }
@@ -140,7 +145,7 @@ impl Gate {
         Self::new(start, PUSH_RAX, Some(RETURN), None).or_closed()
     }
 
-    /// The first byte of what [`emit_skipped`] has made.
+    /// The first byte of the code of [`emit_skipped`].
     pub(super) fn to_skip(start: u64) -> Self {
         Self::new(start, TEST, Some(JUMP_SHORT), None).or_closed()
     }
@@ -149,7 +154,8 @@ impl Gate {
 // === impl Pad ===
 
 impl Pad {
-    /// Writes the pad's ways into the assembled code, and says which gates there are: those of the pad first, since they choose before they are met.
+    /// Writes the pad's ways into the assembled code, and returns its gates. The gates of the pad
+    /// are first, since they choose before a thread comes to them.
     pub(super) fn finish(
         &self,
         code: &mut [u8],
@@ -180,7 +186,8 @@ impl Pad {
     }
 }
 
-/// Room for a pad, whose gate stands so many bytes behind the next cache line's begin, where the flavour begins.
+/// Room for a pad. Its gate stands `to_gate` bytes behind the start of the next cache line, where
+/// the flavour begins.
 pub(super) fn emit_pad(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -200,7 +207,7 @@ pub(super) fn emit_pad(
     Ok(pad)
 }
 
-/// The instruction that the gate is part of.
+/// Emits the instruction that the gate is part of.
 pub(super) fn emit_gate(a: &mut CodeAssembler, pad: CodeLabel) -> Result<Pad> {
     let (mut gate, mut resume) = (a.create_label(), a.create_label());
     a.set_label(&mut gate)?;
@@ -209,7 +216,8 @@ pub(super) fn emit_gate(a: &mut CodeAssembler, pad: CodeLabel) -> Result<Pad> {
     Ok(Pad { pad, gate, resume })
 }
 
-/// A cache line that ends with a jump to `way`; then, where the next one begins, the gate that leads to it.
+/// Emits a cache line that ends with a jump to `way`. The gate that leads to it is at the start of
+/// the next line.
 pub(super) fn emit_skip(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -224,7 +232,7 @@ pub(super) fn emit_skip(
     Ok(())
 }
 
-/// The instruction of that gate, which is the flavour's first.
+/// Emits the instruction of that gate, which is the flavour's first.
 pub(super) fn emit_skipped(a: &mut CodeAssembler) -> Result<()> {
     a.db(&[TEST, SKIP])
 }

@@ -1,19 +1,21 @@
-//! The code that staged sleds call.
+//! The code that staged sleds call: the hot path, and the entry points of all flavours.
 //!
-//! Six flavours, for entries, exits, tail exits, entries with argument, tail exits through a stub,
-//! and events; one slow path; and seven more that call flavours for events (`values`). All can be
-//! led another way first (`gate`): to counting (`count`), or to a filter (`filter`). They keep
-//! every register; all but that of entries and exits keep the flags. There these are dead: no
-//! calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1; LLVM's
-//! `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make no
-//! system call, never wait, and use at most 160 bytes of stack, 48 on the hot path; the flavour for
-//! events 192 and 96, those with values up to 280 and 184; behind the filter, when it writes what
-//! has waited, 88 more.
+//! There are six flavours: for entries, exits, tail exits, entries with argument, tail exits
+//! through a stub, and events. They share one slow path. Seven more flavours call flavours for
+//! events (`values`). All can be led another way first (`gate`): to counting (`count`), or to a
+//! filter (`filter`).
+//!
+//! They keep every register. All but those of entries and exits keep the flags. There the flags are
+//! dead: no calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1;
+//! LLVM's `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make
+//! no system call, and never wait. They use at most 160 bytes of stack, 48 on the hot path. The
+//! flavour for events uses 192 and 96, and those with values up to 280 and 184. Behind the filter,
+//! all use 88 more when the filter writes waiting calls.
 //!
 //! ```text
 //!  stack on the hot path           registers after the preamble
-//!  +0   flags (where kept)         eax  thread id, then time and stack as a call word has them
-//!  +8   r11                        edx  how many views were begun
+//!  +0   flags (where kept)         eax  thread id, then time and place as a call word has them
+//!  +8   r11                        edx  number of views begun
 //!  +16  rdx                        rcx  reserved word
 //!  +24  rcx                        r11  slot
 //!  +32  rax
@@ -21,36 +23,43 @@
 //!  +48  (stub) the name instead
 //! ```
 //!
-//! Where the stack stood at the sled is told by where the name stands: right above it, or behind the stub's frame and the red zone.
+//! The place of the name gives the place on the stack at the sled: right above the name, or behind
+//! the stub's frame and the red zone.
 //!
-//! What the slow path does is argued in `docs/design/trampoline.md`; each step says here which
-//! rule it follows. `rcx` says
-//! which words of the ring the hot path reserved and could not use, `r12d` what to do about them:
+//! `docs/design/trampoline.md` has the rules of the slow path and their reasons. `rcx`
+//! points to the words of the ring that the hot path reserved and could not use. `r12d` describes
+//! the event:
 //!
 //! ```text
-//!  r12d bits 0..16  words at rcx to turn into filler, up to the chunk's end (a reservation that cannot be used)
+//!  r12d bits 0..16  words at rcx to turn into filler, up to the chunk's end (a reservation that
+//!                   cannot be used)
 //!            16     the event has an argument (in rdi)
 //!            17     the hot path reserved in vain: head was parked or at the chunk's end
-//!            18     the event has a payload: rdi says how much is copied (high half) and what its words take (low half), in bytes,
-//!                   and behind the name stand pointer, size and type
-//!            19     rdi points to the record of a call that has waited, which says when it was and where the stack stood
-//!            24..32 bytes from the name to where the stack stood at the sled
+//!            18     the event has a payload: rdi has its copied bytes (high half) and the bytes
+//!                   of its words (low half); pointer, size and type stand behind the name
+//!            19     rdi points to the record of a call that has waited, with its time and place
+//!            24..32 bytes from the name to the place on the stack at the sled
 //! ```
 //!
-//! A signal handler may run between any two instructions and record events itself. What keeps that right:
+//! A signal handler may run between any two instructions and record events itself. These rules keep
+//! that right:
 //!
-//! * A reservation is judged by its address alone. In the guard of a chunk (see `shm_ring::layout`) it is none, anywhere
-//!   else below the ring's end it is this context's own, wherever handlers have moved the head meanwhile.
-//! * How many views were begun is read before the counter and moment and place of the view, and compared after the reservation: if it is the same, the
-//!   view is still that of the words before, and was not written while it was read.
-//! * The slow path parks the head by one exchange: what was reserved before is not touched by it,
-//!   and what is tried after it ends in the slow path, sees `busy`, and is counted as lost.
-//! * The parked head names the context that has the slow path. A context that another one has taken
-//!   it over from stores nothing that matters any more (see `slow`).
-//! * An event with a payload can be longer than a guard. It is reserved by compare and exchange, if it fits into its chunk, so that the head
-//!   never stands behind the guard of the next one; a handler in between makes it try again.
-//! * Copying takes long enough for a handler to fork in it. The child, whose table is wiped, stops at the next word. The slow path looks for that
-//!   between reading the table and storing into the rings.
+//! * A context judges a reservation by its address alone. In the guard of a chunk (see
+//!   `shm_ring::layout`) it is none. Anywhere else below the ring's end it is this context's own,
+//!   wherever handlers have moved the head meanwhile.
+//! * A context reads the number of views before the counter and the view's moment and place, and
+//!   compares it after the reservation. If the number is the same, the view still belongs to the
+//!   words before, and no handler wrote it during the reads.
+//! * The slow path parks the head by one exchange, which leaves earlier reservations alone. Later
+//!   attempts end in the slow path, see `busy`, and are counted as lost.
+//! * The parked head names the context that has the slow path. Once another context has taken the
+//!   slow path over, the first one stores nothing that matters any more (see `slow`).
+//! * An event with a payload can be longer than a guard. It is reserved by compare and exchange, if
+//!   it fits into its chunk. So the head never stands behind the guard of the next chunk. A handler
+//!   in between makes the context try again.
+//! * Copying takes long enough for a handler to fork in it. The child, whose table is wiped, stops
+//!   at the next word. The slow path looks for that between reading the table and storing into the
+//!   rings.
 
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edi, edx, ptr, qword_ptr,
@@ -80,10 +89,10 @@ mod values;
 
 pub use gate::{Door, Front, Gate};
 
-/// Where everything lies that the trampolines of one target use.
+/// The addresses and sizes of all memory that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrampolineSpec {
-    /// Where the code will stand.
+    /// The address where the code will stand.
     pub origin: u64,
     /// Offset from `fs` of the thread library's copy of the thread id.
     pub tid_offset: i32,
@@ -95,12 +104,12 @@ pub struct TrampolineSpec {
     pub geometry: Geometry,
 }
 
-/// Trampolines, assembled.
+/// Assembled trampolines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trampolines {
-    /// The machine code, to stand at the spec's origin, with no front.
+    /// The machine code for the spec's origin, with no front.
     pub code: Vec<u8>,
-    /// The bytes by which all flavours are led another way, in the order in which they are to be written.
+    /// The bytes that lead flavours another way, in the order in which they must be written.
     pub gates: Vec<Gate>,
     entry: u64,
     exit: u64,
@@ -108,19 +117,19 @@ pub struct Trampolines {
     argument: u64,
     stub: u64,
     event: u64,
-    /// For entries with 1, 2, … arguments.
+    /// Flavours for entries with 1, 2, … arguments.
     arguments: [u64; Capture::MOST_ARGUMENTS as usize],
-    /// For exits with the result.
+    /// The flavour for exits with the result.
     result: u64,
 }
 
-/// What distinguishes one flavour from another.
+/// The properties of a flavour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Flavour {
     flags: Flags,
     argument: Argument,
     name: Name,
-    /// What happens at its sleds.
+    /// The event at its sleds.
     happening: Happening,
 }
 
@@ -129,12 +138,13 @@ struct Flavour {
 struct Part {
     pad: Pad,
     happening: Happening,
-    /// Above the stack pointer, at the gate, the name.
+    /// The distance of the name above the stack pointer, at the gate.
     name: i32,
-    /// From the name to where the stack stood at the sled. Values stand in between, whose size the frame says.
+    /// The distance from the name to the place on the stack at the sled. Values stand in between;
+    /// the frame has their size.
     to_stack: i32,
     has_values: bool,
-    /// Where it puts registers back.
+    /// The code that puts registers back.
     done: CodeLabel,
 }
 
@@ -150,7 +160,7 @@ enum Argument {
     First,
 }
 
-/// Where the low 32 bits stand that name the site.
+/// The place of the low 32 bits that name the site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     ReturnAddress,
@@ -165,11 +175,11 @@ const HAS_ARGUMENT: u32 = 1 << 16;
 const IN_VAIN: u32 = 1 << 17;
 /// `r12d`: the event has a payload.
 const HAS_PAYLOAD: u32 = 1 << 18;
-/// `r12d`: rdi = the record of a call that has waited, see `filter`: it says when and where.
+/// `r12d`: rdi = the record of a call that has waited, with its time and place, see `filter`.
 const GIVEN: u32 = 1 << 19;
 /// `r12d`: words to turn into filler.
 const FILLERS: i32 = 0xffff;
-/// `r12d`: where the distance from the name to the stack at the sled begins.
+/// `r12d`: the lowest bit of the distance from the name to the place on the stack at the sled.
 const TO_STACK_SHIFT: u32 = 24;
 
 // === impl Trampolines ===
@@ -183,7 +193,8 @@ impl Trampolines {
         Self::generate(spec).map_err(|error| EncodeError::Assembler(error.to_string()))
     }
 
-    /// Address of the trampoline that a staged sled of `kind` calls; an event's, that its stub calls.
+    /// Address of the trampoline that a staged sled of `kind` calls. For an event, the one that its
+    /// stub calls.
     pub const fn target(&self, kind: SledKind) -> u64 {
         match kind {
             SledKind::Entry => self.entry,
@@ -194,8 +205,8 @@ impl Trampolines {
         }
     }
 
-    /// Address of the trampoline that a staged sled of `kind` calls to record `capture`, as far as there is anything to be had there: a tail
-    /// exit has no result, the function that it jumps to has.
+    /// Address of the trampoline that a staged sled of `kind` calls to record the part of `capture`
+    /// that can be had there. A tail exit has no result; the function that it jumps to has.
     pub fn target_for(&self, kind: SledKind, capture: Capture) -> u64 {
         match kind {
             SledKind::Entry | SledKind::EntryArgument => usize::from(capture.arguments())
@@ -207,7 +218,7 @@ impl Trampolines {
         }
     }
 
-    /// Whether a sled of `kind` can be staged to call `address`.
+    /// True if a sled of `kind` can be staged to call `address`.
     pub fn is_target(&self, kind: SledKind, address: u64) -> bool {
         self.target(kind) == address
             || match kind {
@@ -290,7 +301,7 @@ impl Trampolines {
     }
 }
 
-/// In this order they are assembled.
+/// The flavours, in the order in which they are assembled.
 const FLAVOURS: [Flavour; 5] = [
     Flavour {
         flags: Flags::Dead,
@@ -324,7 +335,7 @@ const FLAVOURS: [Flavour; 5] = [
     },
 ];
 
-/// Where a flavour's gate leads.
+/// Emits the ways that the gate of a flavour leads to.
 fn emit_ways(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -367,7 +378,7 @@ fn align(a: &mut CodeAssembler, spec: &TrampolineSpec) -> Result<()> {
     Ok(())
 }
 
-/// The hot path.
+/// Emits the hot path of a flavour.
 fn emit_flavour(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -442,7 +453,8 @@ fn emit_flavour(
     a.cmp(field32(r11, slot::VIEW), edx)?;
     a.jne(unusable)?;
     if flavour.argument == Argument::First {
-        // Three words must not straddle the chunk's end: chunks are aligned, so the address tells.
+        // Three words must not straddle the chunk's end. Chunks are aligned, so the address is
+        // enough.
         a.mov(edx, ecx)?;
         a.and(edx, chunk_mask(spec.geometry))?;
         a.cmp(edx, small(spec.geometry.chunk_bytes() - 24))?;
@@ -501,13 +513,14 @@ fn emit_flavour(
     })
 }
 
-/// Makes eax the ticks since the view began, and edx how many were begun; spoils rcx. Goes to `slow` if the view has not these ticks, or if
-/// the counter's high half has changed since it began (every second or two).
+/// Makes eax the ticks since the view began, and edx the number of views begun. Spoils rcx. Goes to
+/// `slow` if the view does not have these ticks, or if the counter's high half has changed since it
+/// began (every second or two).
 fn emit_view(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
-    // First: what a handler changes while the rest is read shows in it.
+    // The number is first: it shows changes by a handler during the other reads.
     a.mov(ecx, field32(r11, slot::VIEW))?;
     a.rdtsc()?;
-    // Halves by themselves: an instruction less than 64 bits at once.
+    // The halves one by one: an instruction less than with 64 bits at once.
     a.cmp(edx, field32(r11, slot::SINCE + 4))?;
     a.jne(slow)?;
     a.sub(eax, field32(r11, slot::SINCE))?;
@@ -516,8 +529,8 @@ fn emit_view(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
     a.mov(edx, ecx)
 }
 
-/// eax = ticks since the view began, rcx = where the stack stands: makes eax a call word's high half. Goes to `slow` if the view has not
-/// that place. Spoils rcx.
+/// Makes eax a call word's high half. eax = ticks since the view began, rcx = the place on the
+/// stack. Goes to `slow` if the view does not have that place. Spoils rcx.
 fn emit_place(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
     a.sub(rcx, field64(r11, slot::BASE))?;
     a.cmp(rcx, small(view::WINDOW_BYTES))?;
@@ -527,7 +540,7 @@ fn emit_place(a: &mut CodeAssembler, slow: CodeLabel) -> Result<()> {
     a.or(eax, ecx)
 }
 
-/// The bits of an address's low half of which one is set outside a chunk's guard.
+/// The bits of an address's low half. Outside a chunk's guard, at least one of them is set.
 fn beyond_guard(g: Geometry) -> i32 {
     small(g.chunk_bytes() - GUARD_BYTES)
 }

@@ -1,4 +1,5 @@
-//! The flavour for events of the program's own, and how their payload is copied.
+//! The flavour for events of the program's own, and the copy of their payload. The stub that calls
+//! the flavour is in `event.rs`.
 
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, al, byte_ptr, dword_ptr, eax, ecx, edx, ptr, qword_ptr, r8, r8d, r9,
@@ -18,42 +19,45 @@ use super::{
     labels, small,
 };
 
-/// Behind the name of an event's site, in the stub's frame.
+/// Distances behind the name of an event's site, in the stub's frame.
 const POINTER: i32 = 8;
 pub(super) const SIZE: i32 = 16;
 const KIND: i32 = 24;
-/// From the name to where the stack stood at the sled: behind a stub's frame lies the red zone, behind one of `values` what is recorded and the
-/// return address into the sled.
+/// Distances from the name to the place on the stack at the sled. Behind a stub's frame lies the
+/// red zone. Behind a frame of `values` lie the recorded values and the return address into the
+/// sled.
 const FRAME_BYTES: i32 = 32;
 const STUB_TO_STACK: i32 = FRAME_BYTES + RED_ZONE;
 const VALUES_TO_STACK: i32 = FRAME_BYTES + 8;
-/// No address of a program lies below, nor above: with five levels of pages only one that has asked for it.
+/// Bounds of a program's addresses. With five levels of pages, only a program that has asked for it
+/// has higher ones.
 const LOWEST_ADDRESS: i32 = 4096;
 const ADDRESS_BITS: u32 = 47;
-/// Bytes of pushes, of the flags, and of thread and slots, before the gate.
+/// Bytes of the pushes, of the flags, and of thread and slots, before the gate.
 const TO_GATE: usize = 5 + 5 + 8 + 10 + 10;
 /// `(x * SEVENTH) >> 16` is x / 7, rounded down, for x up to some 9000.
 const SEVENTH: i32 = 9363;
 
-/// Who made the frame that an event is recorded from.
+/// The maker of the frame that an event is recorded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Maker {
     /// The stub of an event's sled.
     Stub,
     /// A flavour of `values` for entries.
     Arguments,
-    /// That for exits.
+    /// The flavour of `values` for exits.
     Result,
 }
 
-/// The flavour for events, called by their stubs with the red zone out of the way, or by the flavours of `values`.
+/// The flavour for events. Their stubs call it with the red zone out of the way, and so do the
+/// flavours of `values`.
 ///
 /// ```text
 ///  stack                            registers after the preamble
 ///  +0   r10 … +32 rsi               rsi  the stub's frame: site, pointer, size, type
-///  +40  flags … +72 rax             rdi  what is copied (high half), what its words take (low half), in bytes
-///  +80  return address              r9   what all words take
-///  +88  the stub's frame            r8   time and stack as a call word has them
+///  +40  flags … +72 rax             rdi  copied bytes (high half), bytes of their words (low half)
+///  +80  return address              r9   bytes of all words
+///  +88  the stub's frame            r8   time and place as a call word has them
 /// ```
 pub(super) fn emit_event(
     a: &mut CodeAssembler,
@@ -90,8 +94,8 @@ pub(super) fn emit_event(
     a.mov(r11, spec.table + HEADER_BYTES)?;
     let pad = emit_gate(a, pad)?;
     a.lea(rsi, ptr(rsp + FRAME))?;
-    // The size's low half alone: up to LLVM 16 it was an int, and what stands above it is anything. A negative one is the error that some
-    // call has returned, and no size.
+    // Only the size's low half: up to LLVM 16 it was an int, and the bits above it are undefined. A
+    // negative size is the error of some call, and no size.
     a.mov(r10d, dword_ptr(rsi + SIZE))?;
     a.cmp(r10d, limit)?;
     a.jbe(fits)?;
@@ -100,7 +104,7 @@ pub(super) fn emit_event(
     a.jbe(fits)?;
     a.xor(r10d, r10d)?;
     a.set_label(&mut fits)?;
-    // Nothing is read where no program has memory; elsewhere pointer and size are the program's word.
+    // Nothing is read where no program has memory. Elsewhere pointer and size are taken on trust.
     a.mov(r8, qword_ptr(rsi + POINTER))?;
     a.lea(r8, ptr(r8 - LOWEST_ADDRESS))?;
     a.shr(r8, ADDRESS_BITS)?;
@@ -202,9 +206,10 @@ pub(super) fn emit_event(
     })
 }
 
-/// Writes an event's words but for the last one to rcx, and moves rcx behind them. rsi = the stub's frame, r10 = what is copied
-/// and what its words take, as above. ZF is set if this is a forked child now, which must write nothing more: the ring is its parent's
-/// (P58). Spoils r8, r9, r10, rdx.
+/// Writes the words of an event without the last one to rcx, and moves rcx behind them. rsi = the
+/// stub's frame, r10 = copied bytes and bytes of their words, as above. ZF is set if this is a
+/// forked child now, which must write nothing more: the ring is its parent's (P58). Spoils r8, r9,
+/// r10, rdx.
 pub(super) fn emit_copy(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -228,7 +233,7 @@ pub(super) fn emit_copy(
     a.je(gone)?;
     a.cmp(r10d, 8)?;
     a.jb(tail)?;
-    // Eight bytes of which seven count, and one store: the word is whole at once.
+    // Eight bytes of which seven count, in one store: the word is whole at once.
     a.mov(r9, qword_ptr(r8))?;
     a.shl(r9, 8)?;
     a.mov(r9b, i32::from(word::PAYLOAD))?;
@@ -237,7 +242,7 @@ pub(super) fn emit_copy(
     a.add(r8, small(word::PAYLOAD_BYTES as u64))?;
     a.sub(r10d, small(word::PAYLOAD_BYTES as u64))?;
     a.jmp(next)?;
-    // The last seven or fewer, the last first: nothing behind the end is read.
+    // The last seven or fewer, from the last one on: nothing behind the end is read.
     a.set_label(&mut tail)?;
     a.test(r10d, r10d)?;
     a.jz(end)?;
@@ -258,8 +263,8 @@ pub(super) fn emit_copy(
     Ok(())
 }
 
-/// The same in the slow path, to rbx and by `put`: ZF is set unless the slow path is not this
-/// context's any more. Spoils rax, rdx, r8, r9, r10.
+/// The same in the slow path, to rbx and by `put`. ZF is set while the slow path is this
+/// context's. Spoils rax, rdx, r8, r9, r10.
 pub(super) fn emit_slow_copy(
     a: &mut CodeAssembler,
     copy: &mut CodeLabel,

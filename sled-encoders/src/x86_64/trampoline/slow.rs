@@ -1,4 +1,5 @@
-//! The slow path, which all flavours share.
+//! The slow path, which all flavours share. It begins chunks and views, and counts losses. The hot
+//! path is in `mod.rs`.
 
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr,
@@ -43,8 +44,8 @@ const EMPTIED_AT_ONCE: u64 = 64;
 ///
 /// ```text
 ///  r10  the argument   r11  slot   rdi  control line   r13  the head as this context parks it
-///  r14  counter, then time and stack as a call word has them    rdx  where the stack stood at the sled
-///  rbx  the head as it was, then the next word    rcx  the ring, then the end of a new chunk's guard
+///  r14  counter, then time and place as a call word has them    rdx  the place on the stack
+///  rbx  the head before, then the next word    rcx  the ring, then the end of a new chunk's guard
 /// ```
 pub(super) fn emit_slow(
     a: &mut CodeAssembler,
@@ -108,7 +109,7 @@ pub(super) fn emit_slow(
     a.mov(r8, spec.rings + g.rings_offset())?;
     a.add(rcx, r8)?;
     a.lea(r8, ptr(rcx + small(g.ring_bytes())))?;
-    // As `slot::parked_by`.
+    // The same as `slot::parked_by`.
     a.mov(r13, rsp)?;
     a.shl(r13, 10)?;
     a.shr(r13, 2)?;
@@ -195,7 +196,7 @@ pub(super) fn emit_slow(
     a.mov(field64(rdi, control::OWNER), r9)?;
     a.lea(r9, ptr(rcx + small(g.ring_bytes())))?;
     a.mov(field64(r11, slot::LIMIT), r9)?;
-    // It never goes back.
+    // STARTED never goes back.
     a.set_label(&mut publish)?;
     a.mov(rax, field64(rdi, control::STARTED))?;
     a.cmp(rax, r8)?;
@@ -203,7 +204,7 @@ pub(super) fn emit_slow(
     a.cmpxchg(field64(rdi, control::STARTED), r8)?;
     a.jne(publish)?;
     a.set_label(&mut published)?;
-    // Filled up to there below.
+    // The guard is filled below, up to there.
     a.lea(rcx, ptr(rbx + small(GUARD_BYTES)))?;
     a.jmp(write_view)?;
 
@@ -304,7 +305,7 @@ pub(super) fn emit_slow(
     a.call(put)?;
     a.jne(robbed)?;
     a.set_label(&mut content_done)?;
-    // The call word is reserved as on the hot path, by the store of the head, and written then.
+    // The store of the head reserves the call word, as on the hot path; the word is written then.
     a.mov(rdx, rbx)?;
     a.add(rbx, 8)?;
     // From here on handlers use the chunk.
@@ -530,7 +531,7 @@ fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) 
     a.add(rdx, rbx)?;
     a.mov(ecx, small(g.chunk_bytes() / EMPTIED_AT_ONCE))?;
     a.inc(r9)?;
-    // As `word::empty`.
+    // The same as `word::empty`.
     a.mov(rbx, r9)?;
     a.shl(rbx, 32)?;
     a.set_label(&mut empty)?;

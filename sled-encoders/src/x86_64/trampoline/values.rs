@@ -1,7 +1,9 @@
-//! The flavours that record what registers hold: arguments at entries, the result at exits.
+//! The flavours that record values of registers: arguments at entries, the result at exits.
 //!
-//! They put the registers onto the stack, as the payload of an event whose name is the sled's, and call the flavour for events, which keeps
-//! all registers and the status flags. Below the stack pointer nothing is alive at a function's first instruction, nor at its `ret`; the flags are dead.
+//! They put the registers onto the stack, as the payload of an event whose name is the sled's. Then
+//! they call the flavour for events, which keeps all registers and the status flags. Nothing is
+//! alive below the stack pointer at a function's first instruction, nor at its `ret`. The flags are
+//! dead.
 //!
 //! ```text
 //!  stack             entry, n arguments               exit
@@ -19,9 +21,9 @@ use super::{Result, gate::emit_skipped};
 
 /// The registers of integer arguments, first to last: x86-64 System V ABI, §3.2.3.
 const ARGUMENTS: [AsmRegister64; 6] = [rdi, rsi, rdx, rcx, r8, r9];
-/// Bytes of a frame as stubs of events make it.
+/// Bytes of a frame as the stubs of events make it.
 const FRAME: i32 = 32;
-/// Where size and type end, which is where values begin.
+/// The end of size and type, which is the start of the values.
 const VALUES: i32 = 16;
 
 /// The flavour for entries with `count` arguments.

@@ -1,4 +1,5 @@
-//! What the offline commands are given: traces of a synthetic program, made anew in every run, the same in each.
+//! The inputs of the offline commands: traces of a synthetic program. Every run makes them anew,
+//! and they are the same in each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +13,10 @@ use super::super::daemon::number;
 use super::super::{Bench, Effort};
 use crate::shell::{cargo, execute};
 
-/// The large log has so many times the events of the other one.
+/// The ratio of events in the large log to those in the other one.
 pub(super) const TIMES: u64 = 10;
 
-/// All of them.
+/// All inputs.
 #[derive(Debug)]
 pub(super) struct Inputs {
     /// The program that lends its functions to all of them.
@@ -36,11 +37,11 @@ pub(super) struct Input {
     pub(super) path: PathBuf,
     pub(super) events: u64,
     pub(super) bytes: u64,
-    /// From the first event to the last.
+    /// The time from the first event to the last.
     pub(super) duration_ns: u64,
 }
 
-/// How many threads there are at a time.
+/// The number of threads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Schedule {
     Together,
@@ -95,14 +96,14 @@ impl Inputs {
 // === impl Input ===
 
 impl Input {
-    /// Whether it is one of LLVM's, which does not hold the names of functions.
+    /// True for a log of LLVM's, which does not hold the names of functions.
     pub(super) fn is_log(&self) -> bool {
         self.path
             .extension()
             .is_some_and(|extension| extension == "fdr")
     }
 
-    /// Nothing is measured of a file that does not hold what it should.
+    /// Checks the input: nothing is measured with a file that does not hold what it should.
     fn checked(xrayctl: &Path, path: PathBuf, events: u64) -> Result<Self> {
         let output = Command::new(xrayctl)
             .args(["info", "--json"])

@@ -1,7 +1,8 @@
-//! The commands that work on files, beside `llvm-xray` with the same input: how long they take, and in how much memory.
+//! The commands that work on files, beside `llvm-xray` with the same input: their time and their
+//! memory.
 //!
-//! `llvm-xray` has no format like ours, so of a long trace in it the events a second count. On the large log it is not run: it
-//! would want 20 GB of memory.
+//! `llvm-xray` has no format for long traces. So for a long trace in xrayd's format the events a
+//! second count. `llvm-xray` is not run on the large log: it would need 20 GB of memory.
 
 mod inputs;
 mod runs;
@@ -25,14 +26,15 @@ use crate::shell::say;
 const FASTER: f64 = 20.0;
 const RATE_PER_CORE: f64 = 50e6;
 const PEAK_MIB: f64 = 100.0;
-/// Two peaks that differ by less are the same.
+/// Two peaks with a smaller ratio count as the same.
 const SAME: f64 = 1.2;
-/// Of a file, for a hundredth of its time.
+/// The most of a file that may be read for a hundredth of its time.
 const READ_PERCENT: f64 = 5.0;
-/// What the largest conversion writes per event, with something to spare: LLVM's YAML has 134 bytes.
+/// The largest size of an event in a conversion, with something to spare: LLVM's YAML has 134
+/// bytes.
 const ROOM_PER_EVENT: u64 = 150;
 
-/// The programs, and what they work on.
+/// The programs, their inputs and their outputs.
 struct Bed {
     xrayctl: PathBuf,
     llvm_xray: PathBuf,
@@ -46,15 +48,15 @@ struct Measurement {
     /// `llvm-xray` on the log; `None` if it has no such command.
     theirs: Option<Runs>,
     log: Runs,
-    /// Of a conversion: the same events as a trace.
+    /// Runs of a conversion on the same events as a trace.
     same: Runs,
-    /// Of an analysis: the long trace.
+    /// Runs of an analysis on the long trace.
     trace: Runs,
-    /// The large log, once; or why not.
+    /// One run on the large log, or the reason for none.
     large: Result<Runs>,
 }
 
-/// A command of `llvm-xray` that ours is compared with, and what it takes.
+/// A command of `llvm-xray` to compare with, and its time.
 #[derive(Clone, Copy)]
 struct Rival {
     task: Task,
@@ -172,7 +174,7 @@ impl Bed {
         task.ours(&self.xrayctl, program, &input.path, &self.outputs.file)
     }
 
-    /// A hundredth of the long trace's time, from the middle of it.
+    /// Runs on a hundredth of the long trace's time, from the middle of it.
     fn window(&self, runs: &mut Runs) -> Result<()> {
         let trace = &self.inputs.trace;
         let since = trace.duration_ns / 2;
@@ -184,7 +186,7 @@ impl Bed {
         self.outputs.run(runs, &words)
     }
 
-    /// One run on the large log.
+    /// Makes one run on the large log.
     fn large(&self, task: Task) -> Result<Runs> {
         let large = &self.inputs.large;
         if task.is_conversion() {
@@ -232,7 +234,7 @@ impl Measurement {
     fn round(&mut self, bed: &Bed) -> Result<()> {
         let (task, inputs) = (self.task, &bed.inputs);
         bed.ours(task, &inputs.log, &mut self.log)?;
-        // Whoever is faster must give the same answer.
+        // The faster program must give the same answer.
         let ours = (task == Task::Account).then(|| bed.counts()).transpose()?;
         let theirs = task.theirs(
             &bed.llvm_xray,
@@ -256,7 +258,8 @@ impl Measurement {
         }
     }
 
-    /// What `llvm-xray` does of the kind and does not fail in: the same, or, where it has not that, its fastest conversion.
+    /// The command of `llvm-xray` to compare with, which does not fail: the same one, or, where
+    /// there is none, its fastest conversion.
     fn rival(&self, all: &[Measurement]) -> Option<Rival> {
         let same = |other: &&Measurement| match self.theirs {
             Some(_) => other.task == self.task,
@@ -271,7 +274,7 @@ impl Measurement {
         rivals.min_by(|one, other| one.seconds.total_cmp(&other.seconds))
     }
 
-    /// Both programs on the log, and we on the same events as a trace.
+    /// Rows on both programs with the log, and on xrayctl with the same events as a trace.
     fn beside_theirs(&self, rival: Option<Rival>, events: u64) -> Vec<Row> {
         let name = self.task.name();
         let mut rows = Vec::new();
@@ -305,7 +308,7 @@ impl Measurement {
         Row::new(what, result, ratio).goal(goal, per_core >= RATE_PER_CORE)
     }
 
-    /// The most memory on the log and on the large one.
+    /// A row on the most memory with the log and with the large one.
     fn memory(&self) -> Row {
         let what = format!("{}: peak memory", self.task.name());
         let large = match &self.large {
@@ -331,7 +334,7 @@ impl Measurement {
         )
     }
 
-    /// Our time beside that of the other program.
+    /// A row that compares the time of xrayctl with that of the other program.
     fn compared(&self, what: String, runs: &Runs, rival: Option<Rival>, events: u64) -> Row {
         if let Some(failure) = runs.failure() {
             return Row::not_measured(what, failure);

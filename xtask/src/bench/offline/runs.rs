@@ -1,4 +1,4 @@
-//! Running commands again and again, and what they took.
+//! Repeated runs of a command, and their cost. The commands are in `task.rs`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::super::measured::{Measured, measure};
 use super::super::samples::Samples;
 use super::task::Words;
 
-/// Where commands write to. Every one finds it empty.
+/// The outputs of commands. Each command finds them empty.
 #[derive(Debug)]
 pub(super) struct Outputs {
     /// The file of a conversion.
@@ -18,11 +18,11 @@ pub(super) struct Outputs {
     pub(super) printed: PathBuf,
     /// Standard error.
     complaints: PathBuf,
-    /// What the paths of all files begin with.
+    /// The common start of the paths of all files.
     prefix: String,
 }
 
-/// One command, as often as it was run.
+/// The runs of one command.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs(Vec<Measured>);
 
@@ -38,15 +38,15 @@ impl Outputs {
         }
     }
 
-    /// Runs a command once; what it printed stays until the next one.
+    /// Runs a command once. Its standard output stays until the next run.
     pub(super) fn run(&self, runs: &mut Runs, words: &Words) -> Result<()> {
         let printed = File::create(&self.printed)
             .with_context(|| format!("cannot create {}", self.printed.display()))?;
         let mut run = measure(&words.0, printed, &self.complaints)?;
-        // Where the inputs lie is of no interest.
+        // The place of the inputs is of no interest.
         run.failure = run.failure.map(|why| why.replace(&self.prefix, ""));
         runs.0.push(run);
-        // At once: what has not reached the disk by then never has to.
+        // At once: bytes that have not reached the disk by then never have to.
         if self.file.exists() {
             fs::remove_file(&self.file)
                 .with_context(|| format!("cannot remove {}", self.file.display()))?;
@@ -66,17 +66,17 @@ impl Runs {
         self.0.iter().map(|run| run.cpu_seconds).collect()
     }
 
-    /// Of all runs.
+    /// The highest peak of all runs.
     pub(super) fn peak_mib(&self) -> f64 {
         mib(self.0.iter().map(|run| run.peak_bytes).max().unwrap_or(0))
     }
 
-    /// What each run read; they all read the same.
+    /// The bytes that each run read; all runs read the same.
     pub(super) fn read_bytes(&self) -> u64 {
         self.0.iter().map(|run| run.read_bytes).max().unwrap_or(0)
     }
 
-    /// Why the command failed, if it ever did.
+    /// The reason of a failure, if a run failed.
     pub(super) fn failure(&self) -> Option<&str> {
         self.0.iter().find_map(|run| run.failure.as_deref())
     }

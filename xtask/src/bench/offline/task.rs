@@ -1,4 +1,4 @@
-//! The commands that are measured, as both programs spell them.
+//! The commands that are measured, in the spelling of both programs. `runs.rs` runs them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(super) enum Task {
     Graph,
     Yaml,
     Chrome,
-    /// `llvm-xray` has none.
+    /// `llvm-xray` has no such command.
     Perfetto,
 }
 
@@ -38,7 +38,7 @@ impl Task {
         }
     }
 
-    /// Whether a file is written that grows with the number of events.
+    /// True if the command writes a file that grows with the number of events.
     pub(super) fn is_conversion(self) -> bool {
         match self {
             Task::Account | Task::Stack | Task::Graph => false,
@@ -46,7 +46,8 @@ impl Task {
         }
     }
 
-    /// The command line of xrayctl; analyses print, conversions write `out`. A log wants the program for the names.
+    /// The command line of xrayctl. Analyses print, conversions write `out`. A log needs the
+    /// program for the names.
     pub(super) fn ours(
         self,
         xrayctl: &Path,
@@ -88,7 +89,7 @@ impl Task {
             Task::Account => words.and(["account"]),
             Task::Stack => words.and(["stack"]),
             Task::Graph => words.and(["graph"]),
-            // Names, which xrayctl always writes, it writes only when it is asked.
+            // Unlike xrayctl, it writes names only on request.
             Task::Yaml => words.and(["convert", "--symbolize", "--output-format=yaml"]),
             Task::Chrome => words.and(["convert", "--symbolize", "--output-format=trace_event"]),
             Task::Perfetto => return None,

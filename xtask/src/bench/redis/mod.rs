@@ -1,13 +1,15 @@
-//! Redis under `redis-benchmark`, every function with sleds: off, in each of our modes, and in LLVM's.
+//! Redis under `redis-benchmark`, every function with sleds: off, in each mode of xrayd, and in
+//! LLVM's modes.
 //!
-//! Each variant has a server of its own, and those that are not loaded idle. What reads events is there only while its own server is loaded, so that it takes no
-//! time from the others; a duty cycle stays, as users have it, and nobody reads its rings. With a budget a server is compared with itself: by turns nobody is attached, and
-//! the budget has settled.
+//! Each variant has a server of its own, and servers without load are idle. A reader of events runs
+//! only while its own server is under load, so that it takes no time from the others. A duty cycle
+//! stays attached, as users have it, and its rings are not read. With a budget a server is compared
+//! with itself: by turns it is untraced, and traced with a settled budget.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
 //! | `server` | building, starting and loading a server |
-//! | `variants` | how each is traced, and what came of it |
+//! | `variants` | the tracing of each server, and the results |
 
 mod server;
 mod variants;
@@ -23,7 +25,7 @@ use super::drain::bytes_row;
 use super::table::{Row, Table};
 use super::{Bench, Effort};
 
-/// With a budget of 2 %, so much of the throughput is to be left, in percent.
+/// The throughput that must remain with a budget of 2 %, in percent.
 const LEFT_OF_BUDGET: f64 = 97.0;
 
 pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
@@ -49,7 +51,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         for turn in 0..turns {
             let taking = variants.iter_mut();
             let mut taking: Vec<_> = taking.filter(|one| turn < one.mode.turns()).collect();
-            // Whoever comes first, or after one that was traced, is another one each time.
+            // The server that comes first, or after a traced one, is another one each time.
             let first = (round * turns + turn) as usize % taking.len();
             taking.rotate_left(first);
             for variant in taking {
@@ -114,7 +116,8 @@ fn rows(variants: &[Variant]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Of the server, which others on the machine disturb less than its throughput.
+/// A row on the processor time of the server. Other processes on the machine disturb it less than
+/// the throughput.
 fn processor_time(variant: &Variant, off: &Variant) -> Row {
     let each = |cpu: Duration, requests: u64| cpu.as_secs_f64() * 1e6 / requests as f64;
     let its = each(variant.tally.cpu, variant.tally.requests);
@@ -140,7 +143,7 @@ fn processor_time(variant: &Variant, off: &Variant) -> Row {
     )
 }
 
-/// By those that were counted; not a number if that failed.
+/// Calls a request, from the variant that counts calls; not a number if that failed.
 fn calls_a_request(variants: &[Variant]) -> f64 {
     let mut counted = variants.iter();
     let counted = counted.find(|variant| variant.mode == Mode::Ours(Ours::Count));
@@ -149,7 +152,7 @@ fn calls_a_request(variants: &[Variant]) -> f64 {
     })
 }
 
-/// What else is known of it.
+/// Further rows on a variant.
 fn details(variant: &Variant, calls_a_request: f64) -> Result<Vec<Row>> {
     let tally = &variant.tally;
     let (events, lost) = (tally.events, tally.lost);
@@ -204,7 +207,7 @@ fn details(variant: &Variant, calls_a_request: f64) -> Result<Vec<Row>> {
     })
 }
 
-/// What a budget came to.
+/// The result of a budget.
 fn rests(variant: &Variant, calls_a_request: f64) -> Result<[Row; 2]> {
     let status = &variant.status;
     let economy = &status["economy"];
@@ -215,7 +218,7 @@ fn rests(variant: &Variant, calls_a_request: f64) -> Result<[Row; 2]> {
         None => "what is spent is not known".to_owned(),
     };
     let hidden = number(economy, "unrecorded_estimate")? as f64;
-    // Next to nothing of them was recorded.
+    // Next to none of these calls was recorded.
     let calls = variant.all_requests as f64 * calls_a_request;
     Ok([
         Row::new(

@@ -1,4 +1,4 @@
-//! A Redis server, and what loads it.
+//! A Redis server, and its load. Tracing it is in `variants.rs`.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -16,18 +16,18 @@ use super::variants::{Llvm, Mode};
 /// The commands that are measured, as `redis-benchmark` names them.
 pub(super) const COMMANDS: [&str; 2] = ["SET", "GET"];
 
-/// How long requests may take, in seconds: a server that hangs is given up.
+/// The time limit of requests, in seconds: a server that hangs is given up.
 const LIMIT: &str = "90";
-/// What `timeout` ends with if that is over.
+/// The exit code of `timeout` after that time.
 const OUT_OF_TIME: Option<i32> = Some(124);
 
-/// How long a server may take to end: in LLVM's modes it writes its log.
+/// The longest time that a server may take to end: in LLVM's modes it writes its log.
 const ENDING: Duration = Duration::from_secs(30);
 
 /// Both builds.
 #[derive(Debug)]
 pub(super) struct Redis {
-    /// Sleds, and nothing that would switch them.
+    /// The build with sleds and no runtime that would switch them.
     plain: PathBuf,
     /// The same with LLVM's runtime.
     llvm: PathBuf,
@@ -56,7 +56,7 @@ impl Redis {
         })
     }
 
-    /// Requests a second of both commands, each asked so often.
+    /// Requests a second of both commands, for `requests` requests of each.
     pub(super) fn load(&self, server: &mut Server, requests: u64) -> Result<[f64; 2]> {
         let output = Command::new("timeout")
             .args(["--kill-after=5", LIMIT])
@@ -96,10 +96,11 @@ impl Redis {
 // === impl Server ===
 
 impl Server {
-    /// Starts one that works in `dir`, and waits until it answers.
+    /// Starts a server that works in `dir`, and waits until it answers.
     pub(super) fn start(redis: &Redis, mode: Mode, dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        // Free a moment ago; if somebody takes it meanwhile, the server says so and ends.
+        // The port was free a moment ago. If another process takes it meanwhile, the server reports
+        // that and ends.
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
         let port = port.context("no free port")?.port();
         let mut command = Command::new(match mode {
@@ -118,7 +119,8 @@ impl Server {
             Mode::Llvm(Llvm::Flight) => {
                 command.env("BENCH_XRAY", "xray-fdr");
             }
-            // By `XRAY_OPTIONS` its sleds are patched, and nobody handles them. In the memory that it has by default it adds up some 2,000 calls, and then nothing more.
+            // `XRAY_OPTIONS` alone would patch its sleds, without a handler. In its default memory
+            // the mode adds up some 2,000 calls, and then nothing more.
             Mode::Llvm(Llvm::Profiling) => {
                 command.env("BENCH_XRAY", "xray-profiling").env(
                     "XRAY_PROFILING_OPTIONS",

@@ -1,4 +1,4 @@
-//! Servers side by side, each traced in its own way.
+//! Servers side by side, each traced in its own way. Starting and loading one is in `server.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use super::super::daemon::{Daemon, cpu, number};
 use super::super::samples::Samples;
 use super::server::{Redis, Server};
 
-/// After so much load a budget has settled.
+/// The time under load after which a budget has settled.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// How a server is traced.
+/// The tracing of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Off,
-    /// Another server like that: how much they differ is chance.
+    /// Another server that is off. The difference between the two is chance.
     OffAgain,
     Ours(Ours),
     Llvm(Llvm),
 }
 
-/// By us, with every function switched on.
+/// The modes of xrayd, with every function switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ours {
-    /// In flight, but at most 2 % of the time.
+    /// Mode `flight` with at most 2 % of the time.
     Budget,
-    /// In flight, for 5 ms of each second.
+    /// Mode `flight` for 5 ms of each second.
     Duty,
     Flight,
     /// Streamed into a file.
@@ -40,7 +40,7 @@ pub(super) enum Ours {
     Count,
 }
 
-/// By LLVM's runtime.
+/// The modes of LLVM's runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Llvm {
     Flight,
@@ -48,43 +48,45 @@ pub(super) enum Llvm {
     Basic,
 }
 
-/// Whether a load counts.
+/// Whether the figures of a load count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Round {
     WarmUp,
     Measured,
 }
 
-/// A server, and what was measured of it.
+/// A server, and its results.
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) mode: Mode,
-    /// Where it works, and LLVM's runtime writes its log.
+    /// The directory in which it works and LLVM's runtime writes its log.
     dir: PathBuf,
-    /// `None` from its end on, or after something failed.
+    /// `None` from its end on, or after a failure.
     server: Option<Server>,
-    /// Of each command in each load: so many that a sample takes a second or two.
+    /// Requests of each command in each load. With so many a sample takes a second or two.
     requests: u64,
-    /// Requests a second, by command; grows with each load that counts.
+    /// Requests a second, by command. Each load that counts adds one.
     pub(super) rates: [Samples; 2],
-    /// What xrayd recorded in those loads.
+    /// The events that xrayd recorded in those loads.
     pub(super) tally: Tally,
-    /// Of the same server with nobody attached, each time just before; only where a percent counts: servers of one program differ by more than that.
+    /// The same server without tracing, each time just before. Measured only where a percent
+    /// counts: servers of one program differ by more than that.
     pub(super) untraced: Untraced,
-    /// Requests of all loads, those for warming up as well, since all are in LLVM's log; of a budget, those since it was attached.
+    /// Requests of all loads, those for warming up as well, since all are in LLVM's log. With a
+    /// budget, requests since it was attached.
     pub(super) all_requests: u64,
-    /// Of LLVM's log; set at the end.
+    /// Size of LLVM's log; set at the end.
     pub(super) log_bytes: u64,
     /// The daemon's status of it after the latest load, if it stays attached.
     pub(super) status: Value,
-    /// Why it is of no use any more. The others go on.
+    /// The reason why it is of no use any more. The others go on.
     pub(super) failure: Option<String>,
 }
 
 /// A server compared with itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Untraced {
-    /// Requests a second when it was traced, of those before; by command.
+    /// Requests a second with tracing, as a share of those before; by command.
     pub(super) shares: [Samples; 2],
     pub(super) requests: u64,
     /// Processor time of the server.
@@ -94,10 +96,10 @@ pub(super) struct Untraced {
 /// Sums over loads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// Or calls, if those were counted.
+    /// Events, or calls if those were counted.
     pub(super) events: u64,
     pub(super) lost: u64,
-    /// Of files.
+    /// Bytes of files.
     pub(super) bytes: u64,
     pub(super) requests: u64,
     /// Processor time of the server.
@@ -107,7 +109,7 @@ pub(super) struct Tally {
 // === impl Mode ===
 
 impl Mode {
-    /// Those first that are compared most closely.
+    /// All modes. Those that are compared most closely come first.
     pub(super) const ALL: [Self; 12] = [
         Self::Off,
         Self::OffAgain,
@@ -123,7 +125,8 @@ impl Mode {
         Self::Llvm(Llvm::Basic),
     ];
 
-    /// How often it is loaded in a round: where a percent counts, more samples tell more.
+    /// The number of its loads in a round. Where a percent counts, more samples give more
+    /// certainty.
     pub(super) fn turns(self) -> u32 {
         match self {
             Self::Off | Self::OffAgain | Self::Ours(Ours::Duty) => 3,
@@ -181,7 +184,7 @@ impl Ours {
 // === impl Llvm ===
 
 impl Llvm {
-    /// A log that is smaller shows that nothing was recorded.
+    /// The smallest log that proves a recording.
     fn least_log(self, requests: u64) -> u64 {
         match self {
             // The flight recorder keeps 100 buffers of 16 KiB.
@@ -197,7 +200,7 @@ impl Llvm {
 // === impl Variant ===
 
 impl Variant {
-    /// Starts a server, and has it traced if it stays so from one load to the next.
+    /// Starts a server, and attaches if the tracing stays from one load to the next.
     pub(super) fn start(mode: Mode, redis: &Redis, daemon: &Daemon, below: &Path) -> Self {
         let dir: String = format!("{mode:?}").to_lowercase();
         let dir = below.join(dir.replace(['(', ')'], "-"));
@@ -231,7 +234,7 @@ impl Variant {
         Ok(())
     }
 
-    /// Has it answer requests. If that fails, it is not asked again.
+    /// Loads the server. After a failure it is not loaded again.
     pub(super) fn load(&mut self, redis: &Redis, daemon: &Daemon, file: &Path, round: Round) {
         let Some(mut server) = self.server.take() else {
             return;
@@ -271,7 +274,7 @@ impl Variant {
         }
     }
 
-    /// Loads it with nobody attached, then attaches. Gives its requests a second, and processor time.
+    /// Loads it untraced, then attaches. Returns its requests a second, and processor time.
     fn load_untraced(
         &mut self,
         server: &mut Server,
@@ -284,7 +287,7 @@ impl Variant {
         let before = cpu(server.pid())?;
         let rates = redis.load(server, self.requests)?;
         let taken = cpu(server.pid())?.saturating_sub(before);
-        // What the budget is said to have hidden is of one session.
+        // The estimate of unrecorded calls covers one session.
         self.all_requests = attach_and_settle(Ours::Budget, self.requests, server, redis, daemon)?;
         Ok((rates, taken))
     }
@@ -332,7 +335,7 @@ impl Variant {
         Ok((rates, tally))
     }
 
-    /// Ends the server. That it ends as one that nobody traced, and LLVM's log, are the proof that it worked.
+    /// Ends the server. It must end as an untraced one does, and LLVM's log must prove a recording.
     pub(super) fn end(&mut self, daemon: &Daemon) {
         if let Some(server) = self.server.take()
             && let Err(error) = self.try_end(server, daemon)
@@ -369,7 +372,8 @@ impl Variant {
     }
 }
 
-/// With every function switched on; loads the server until that has settled, and says how many requests that were.
+/// Attaches with every function switched on, and loads the server until that has settled. Returns
+/// the number of requests.
 fn attach_and_settle(
     ours: Ours,
     requests: u64,
