@@ -1,4 +1,5 @@
-//! `cargo xtask lint`: checks that imports keep to the order of the house, and go in no circles.
+//! `cargo xtask lint`: checks that imports keep to the order of the house and go in no circles, and
+//! that no text is too wide (`columns`).
 //!
 //! It reads the names that each file uses of its own crate: `use` items and paths in code. It
 //! follows a name through `pub use` to the file that defines it. It leaves out code for tests or
@@ -17,7 +18,7 @@ use syn::{
     visit::{self, Visit},
 };
 
-use crate::shell::say;
+use crate::{columns, shell::say};
 
 /// The folders and files of `xrayd/src` in their order: each uses only those before it.
 const ORDER: &[&str] = &[
@@ -67,10 +68,11 @@ pub(crate) fn run() -> Result<()> {
             ));
         }
     }
+    faults.extend(columns::faults()?);
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    say("the imports of xrayd and xray-trace keep to their order")
+    say("the imports of xrayd and xray-trace keep to their order, and no text is too wide")
 }
 
 /// The imports of `xrayd` that go against [`ORDER`].
