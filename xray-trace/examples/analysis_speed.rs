@@ -1,4 +1,4 @@
-//! Measures how fast a trace is analysed, on one core. Run it with `--release`.
+//! Measures the speed of analyses of a trace, on one core. Run it with `--release`.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -15,7 +15,7 @@ use xray_trace::model::{ClockAnchor, FunctionId, ThreadId, Ticks, Trace};
 
 use self::walk::{Program, Walk};
 
-/// How many events there are, unless an argument says otherwise. Few are enough to count instructions.
+/// The default number of events. A small number suffices for counting instructions.
 const EVENTS: u64 = 20_000_000;
 
 fn main() {
@@ -33,7 +33,7 @@ fn main() {
 
 fn analyse(events: u64, trace: &Trace) {
     let report = |what: &str, work: &dyn Fn() -> u64| {
-        // The best of several rounds: other programs may be at work.
+        // The best of five rounds: other programs may use the processor.
         let mut seconds = f64::INFINITY;
         let mut found = 0;
         for _ in 0..5 {

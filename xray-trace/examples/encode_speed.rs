@@ -1,4 +1,5 @@
-//! Measures how fast events are packed and unpacked, and how many bytes they take. Run it with `--release`.
+//! Measures the speed of packing and unpacking events, and the size of the packed events. Run it
+//! with `--release`.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -67,7 +68,7 @@ fn leaf() -> Vec<Call> {
         .collect()
 }
 
-/// A program of which `strays` percent of the calls go to a random function.
+/// The calls of a program. `strays` percent of them go to a random function.
 fn program(functions: u32, strays: u32) -> Vec<Call> {
     let program = Program {
         functions,

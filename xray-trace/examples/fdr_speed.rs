@@ -1,4 +1,5 @@
-//! How fast FDR logs are read: a synthetic log of eight million calls (64 MB), once from memory and once from a file.
+//! Measures the speed of reading FDR logs: a synthetic log of eight million calls (64 MB), once
+//! from memory and once from a file.
 //!
 //! `cargo run --release -p xray-trace --example fdr_speed`
 
@@ -14,7 +15,7 @@ use xray_trace::llvm::header::LogType;
 use xray_trace::llvm::{Header, Mode};
 
 const BUFFERS: i32 = 4000;
-/// Entries and exits in a buffer, which is 16 KiB as the runtime's.
+/// Entries and exits in a buffer, which has 16 KiB like the runtime's.
 const EVENTS: u32 = 2000;
 
 fn main() -> Result<(), Box<dyn Error>> {

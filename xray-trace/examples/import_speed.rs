@@ -1,7 +1,8 @@
-//! How fast a log of LLVM's flight data recorder becomes a trace, and the table of its functions is made.
+//! Measures the speed of importing a log of LLVM's flight data recorder, and of computing the table
+//! of its functions.
 //!
-//! `cargo run --release -p xray-trace --features import --example import_speed -- FILE` writes a log of 8 million events to FILE
-//! (64 MB), unless FILE is there already, and reads it.
+//! `cargo run --release -p xray-trace --features import --example import_speed -- FILE` writes a
+//! log of 8 million events to FILE (64 MB), unless FILE exists, and reads it.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -41,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Threads take turns, a buffer each; calls nest two deep.
+/// Threads take turns, with a buffer each; calls nest two deep.
 fn write(file: File) -> Result<(), Box<dyn std::error::Error>> {
     let header = Header::new(LogType::Fdr, 5, 3_000_000_000);
     let mut writer = Writer::new(BufWriter::new(file), header)?;

@@ -1,9 +1,11 @@
-//! Writes what a synthetic program did as an `.xtrace`, as a log of LLVM's flight data recorder, or both: the benchmarks' input.
+//! Writes the calls of a synthetic program as an `.xtrace`, as a log of LLVM's flight data
+//! recorder, or both: the input of the benchmarks.
 //!
 //! `cargo run --release -p xray-trace --example synthetic -- PROGRAM EVENTS together|in-turn OUT.xtrace|OUT.fdr…`
 //!
-//! Functions of PROGRAM, which has sleds, lend their ids and names; `llvm-xray` finds them there as well. Four threads run
-//! together, or one after the other: `llvm-xray account` wants all records of a log in one order of time, which only the latter gives.
+//! The functions have ids and names of functions in PROGRAM, which must have sleds, so that
+//! `llvm-xray` finds them there, too. Four threads run together, or one after the other: `llvm-xray
+//! account` needs all records of a log in one order of time, which only the second schedule gives.
 
 mod walk;
 
@@ -33,16 +35,18 @@ const PROGRAM: Program = Program {
     choices: 4,
 };
 const PID: u32 = 1000;
-/// In the order in which llvm-xray 19 goes through a log of them: by a hash. Its `account` wants times to grow in that order.
+/// The thread ids in the order in which llvm-xray 19 iterates over them: by a hash. Its `account`
+/// needs times that grow in that order.
 const TIDS: [u32; 4] = [1004, 1003, 1001, 1002];
-/// Of the counter.
+/// The rate of the counter.
 const HERTZ: u64 = 2_600_000_000;
-/// What a trace's first event is called by the counter.
+/// The counter at a trace's first event.
 const START: u64 = 1_000_000_000;
-/// Records of 8 bytes in a buffer of the runtime's, which is 16 KiB; five of 16 bytes stand in front.
+/// Records of 8 bytes in a buffer of the runtime, which has 16 KiB. Five records of 16 bytes
+/// precede them.
 const PER_BUFFER: usize = (16 * 1024 - 80) / 8;
 
-/// Threads, and when each begins.
+/// The schedule of the threads.
 #[derive(Debug, Clone, Copy)]
 enum Schedule {
     Together,
@@ -53,17 +57,17 @@ enum Schedule {
 struct Threads {
     walks: Vec<Peekable<Walk>>,
     schedule: Schedule,
-    /// When the thread under way began. The next one in turn begins at the end of the one before.
+    /// The begin of the current thread. The next one in turn begins at its end.
     base: u64,
     last: u64,
 }
 
-/// A file under way.
+/// A file that is being written.
 trait Output {
     /// An event of the thread with this index.
     fn call(&mut self, thread: usize, call: Call) -> Result<(), Box<dyn Error>>;
 
-    /// There are no more; `last` is when the last one happened.
+    /// Finishes the file. `last` is the time of the last event.
     fn finish(self: Box<Self>, last: u64) -> Result<(), Box<dyn Error>>;
 }
 
@@ -77,7 +81,7 @@ struct Log {
     writer: fdr::Writer<BufWriter<File>>,
     /// The ids of the functions in the instrumentation map.
     ids: Vec<u32>,
-    /// What each thread has not written yet.
+    /// The calls of each thread that are not written yet.
     pending: Vec<Vec<Call>>,
     buffers: u32,
 }
@@ -109,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .try_for_each(|output| output.finish(threads.last))
 }
 
-/// The extension says which format is wanted.
+/// The file extension decides the format.
 fn create(
     path: &str,
     program: &str,
@@ -123,7 +127,7 @@ fn create(
     })
 }
 
-/// As many functions as the walk wants, from all parts of the map.
+/// As many functions as the walk needs, from all parts of the map.
 fn spread(map: &InstrMap) -> Result<Vec<&MapFunction>, Box<dyn Error>> {
     let wanted = usize::try_from(PROGRAM.functions)?;
     let step = map.functions().len() / wanted;
@@ -138,7 +142,7 @@ fn spread(map: &InstrMap) -> Result<Vec<&MapFunction>, Box<dyn Error>> {
 
 impl Threads {
     fn new(events: u64, schedule: Schedule) -> Self {
-        // Every thread's is an even number.
+        // The number of events of each thread is even.
         let each = events / TIDS.len() as u64 / 2 * 2;
         let walk = |number| Walk::new(PROGRAM, each, number).peekable();
         Self {
@@ -254,7 +258,7 @@ impl Output for Xtrace {
         }
         self.writer.anchor(&anchor(last))?;
         self.writer.flush()?;
-        // As recordings are finished.
+        // Finishes the file like a recording.
         let trace = Trace::open(File::open(&self.path)?)?;
         let index = Survey::new(&trace, SPACING).index;
         trace.write_end(self.writer.get_mut(), &index)?.flush()?;
@@ -299,7 +303,8 @@ impl Log {
             Record::NewBuffer {
                 tid: i32::try_from(TIDS[thread])?,
             },
-            // llvm-xray mixes up the buffers of a thread of which not both the seconds and the microseconds grow.
+            // llvm-xray mixes up the buffers of a thread unless both the seconds and the
+            // microseconds grow.
             Record::WallTime {
                 seconds: u64::from(self.buffers),
                 micros: self.buffers,

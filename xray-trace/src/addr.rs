@@ -1,13 +1,13 @@
-//! Addresses as an object file has them.
+//! Addresses in an object file.
 //!
-//! A file's addresses become a process's by adding the load bias of the module. The two are different types, so
-//! that nobody adds the bias twice or forgets it.
+//! Adding the load bias of the module turns an address of a file into one of a process. The two
+//! have different types, so that the bias is neither added twice nor forgotten.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An address as in the object file, before the load bias is added.
+/// An address in the object file, before the load bias is added.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,17 +17,17 @@ pub struct FileAddr(pub u64);
 // === impl FileAddr ===
 
 impl FileAddr {
-    /// The address `bytes` further on, or `None` where the address space ends.
+    /// The address `bytes` further on; `None` beyond the end of the address space.
     pub fn checked_add(self, bytes: u64) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }
 
-    /// How many bytes this address lies after `base`, or `None` if it lies before it.
+    /// The distance of this address from `base`; `None` if the address is before it.
     pub fn offset_from(self, base: Self) -> Option<u64> {
         self.0.checked_sub(base.0)
     }
 
-    /// The address moved by a signed distance, modulo 2^64: what a PC-relative field means.
+    /// The address moved by a signed distance, modulo 2^64, as for a PC-relative field.
     pub(crate) fn displaced(self, distance: u64) -> Self {
         Self(self.0.wrapping_add(distance))
     }

@@ -1,14 +1,14 @@
-//! A value per function, found without hashing for the ids that real traces have.
+//! A map from functions to values, without hashing for the ids of real traces.
 
 use std::collections::BTreeMap;
 
 use crate::model::FunctionId;
 
-/// Ids below this are looked up directly. Ids are dense, so greater ones are only met in traces of very large
-/// programs, or in hostile ones.
+/// Ids below this are looked up directly. Ids are dense, so greater ones occur only in traces of
+/// very large programs, or in hostile ones.
 const DIRECT: usize = 1 << 20;
 
-/// A value per function, the default one until it is changed.
+/// A value for each function. It is the default value until it is changed.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionMap<T> {
     direct: Vec<T>,

@@ -1,4 +1,5 @@
 //! XRay instrumentation maps, the trace model, the `.xtrace` format, foreign formats, and analyses.
+//! The library takes bytes and files; it does not trace processes.
 
 pub mod analysis;
 pub mod container;

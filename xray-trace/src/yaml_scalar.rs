@@ -1,13 +1,15 @@
-//! Texts as LLVM's YAML writer puts them: plain where it can, in single quotes, or escaped in double quotes.
+//! Writes texts in the style of LLVM's YAML writer: plain if possible, in single quotes, or escaped
+//! in double quotes.
 
-/// How a text is written.
+/// The style of a text.
 enum Quotes {
     None,
     Single,
     Double,
 }
 
-/// Appends a text, quoted when and how LLVM (19) quotes it; also where a comma would end it, which LLVM forgets.
+/// Appends a text, quoted in the style of LLVM (19). Also quotes a text with a comma that would end
+/// it, where LLVM forgets the quotes.
 pub(crate) fn push(out: &mut Vec<u8>, text: &str) {
     match quotes(text) {
         Quotes::None => out.extend_from_slice(text.as_bytes()),
@@ -48,7 +50,7 @@ fn quotes(text: &str) -> Quotes {
     if single { Quotes::Single } else { Quotes::None }
 }
 
-/// Whether the text would be read as something else than a text.
+/// Whether a reader would take the text for another type.
 fn is_other_type(text: &str) -> bool {
     matches!(
         text,
@@ -106,7 +108,7 @@ fn push_escaped(out: &mut Vec<u8>, char: char) {
         return;
     }
     let code = u32::from(char);
-    // DEL is printable to LLVM's escaper.
+    // LLVM's escaper takes DEL for printable.
     if char == '\x7f' || is_printable(char) {
         let mut utf8 = [0; 4];
         out.extend_from_slice(char.encode_utf8(&mut utf8).as_bytes());
@@ -121,7 +123,7 @@ fn push_escaped(out: &mut Vec<u8>, char: char) {
 }
 
 fn is_printable(char: char) -> bool {
-    // A letter in front: combining characters alone are escaped.
+    // A combining character alone would be escaped, so a letter comes before it.
     let mut text = String::from("a");
     text.push(char);
     matches!(char, '\'' | '"') || text.escape_debug().nth(1) == Some(char)

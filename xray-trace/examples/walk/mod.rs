@@ -1,41 +1,42 @@
-//! What a synthetic program does: a random walk over a call graph, the same in every run.
+//! The calls of a synthetic program: a random walk over a call graph, the same in every run.
 //!
-//! A function calls the same few others in order; a few percent of the calls go somewhere else.
+//! A function calls the same callees in order; a given share of the calls goes elsewhere.
 
 use xray_trace::model::CallKind;
 
-/// What kind of program it is.
+/// The parameters of a program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
-    /// How many functions it has.
+    /// The number of functions.
     pub(crate) functions: u32,
-    /// How deep calls nest.
+    /// The greatest depth of calls.
     pub(crate) depth: usize,
-    /// How many percent of the calls go somewhere else.
+    /// The percentage of calls that go elsewhere.
     pub(crate) strays: u32,
-    /// Of how many functions a call that goes somewhere else chooses one. Few keep the number of distinct stacks small.
+    /// The number of functions among which such a call chooses. A small number limits the number of
+    /// distinct stacks.
     pub(crate) choices: u32,
 }
 
 /// An entry or an exit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
-    /// When, in ticks.
+    /// The time in ticks.
     pub(crate) ticks: u64,
-    /// Of which function, from 0.
+    /// The function, from 0.
     pub(crate) function: u32,
     pub(crate) kind: CallKind,
 }
 
-/// The events of one thread. In the end every call has returned.
+/// The events of one thread. At the end every call has returned.
 #[derive(Debug)]
 pub(crate) struct Walk {
     program: Program,
     random: Random,
-    /// The functions under way, each with the number of its calls so far.
+    /// The functions in progress, each with the number of its calls so far.
     stack: Vec<(u32, u32)>,
     ticks: u64,
-    /// Events still to come.
+    /// The number of events still to come.
     left: u64,
 }
 
@@ -45,7 +46,7 @@ struct Random(u64);
 // === impl Walk ===
 
 impl Walk {
-    /// An even number of `events`, from time 0; the first walk, the second and so on differ.
+    /// A walk of `events` events, an even number, from time 0. Walks with different numbers differ.
     pub(crate) fn new(program: Program, events: u64, number: u64) -> Self {
         let seed = 0x1234_5678_9abc_def1_u64.rotate_left(u32::try_from(number % 64).unwrap_or(0));
         Self {

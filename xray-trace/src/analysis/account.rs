@@ -9,18 +9,18 @@ use super::step::Siblings;
 use super::threads::by_thread;
 use crate::model::Trace;
 
-/// How the calls of a trace are counted.
+/// The options of a count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct AccountOptions {
-    /// What has a row of its own.
+    /// The subjects of the rows.
     pub by: GroupBy,
-    /// Which calls are counted.
+    /// The calls that are counted.
     pub counted: Counted,
-    /// What becomes of calls without an exit.
+    /// The treatment of calls without an exit.
     pub siblings: Siblings,
 }
 
-/// Counts the calls that `filter` wants, and returns the table.
+/// Counts the calls that `filter` selects, and returns the table.
 #[must_use]
 pub fn account(trace: &Trace, filter: &Filter, options: AccountOptions) -> Account {
     let calls = CountedCalls::new(filter, options.counted);
@@ -28,7 +28,7 @@ pub fn account(trace: &Trace, filter: &Filter, options: AccountOptions) -> Accou
         GroupBy::Function => part.add(steps, calls, |call| {
             (call.open.function.0, call.open.nesting as usize)
         }),
-        // Every call of a thread stands within all others that are open.
+        // Every open call of a thread encloses the call.
         GroupBy::Thread => {
             let thread = steps.thread().0;
             part.add(steps, calls, |call| (thread, call.open.depth));

@@ -1,5 +1,5 @@
-//! The table of functions, threads, processes or modules: how often each was called, and how long
-//! its calls took. The table knows its order of rows; it does not count the calls.
+//! The table of functions, threads, processes or modules: the number of calls of each, and their
+//! times. This file sorts the rows; it does not count the calls.
 
 use super::distribution::Distribution;
 use super::step::Notes;
@@ -8,9 +8,9 @@ use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace, XrayIds};
 /// A table of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// One row for each subject that has calls, at first in order of id.
+    /// One row for each subject that has calls, initially in order of id.
     pub rows: Vec<AccountRow>,
-    /// The irregularities in the threads that the filter wants.
+    /// The irregularities in the threads that the filter selects.
     pub notes: Notes,
 }
 
@@ -47,7 +47,7 @@ pub struct AccountRow {
     pub durations: Option<Distribution>,
 }
 
-/// What a table has rows of.
+/// The kind of a table's subjects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum GroupBy {
     /// Functions: the function that was called.
@@ -108,7 +108,7 @@ pub enum Direction {
 // === impl Account ===
 
 impl Account {
-    /// Sorts the rows. Equal rows stand in order of id.
+    /// Sorts the rows. Equal rows are in order of id.
     pub fn sort(&mut self, trace: &Trace, by: SortBy, direction: Direction) {
         let duration = |row: &AccountRow, which: fn(&Distribution) -> u64| {
             row.durations.as_ref().map_or(0, which)
@@ -132,7 +132,7 @@ impl Account {
         let ids = XrayIds::new(trace);
         self.rows.sort_by(|one, other| {
             let order = match by {
-                // The id that a table shows: foreign logs name functions in any order.
+                // The id that a table shows. Foreign logs number functions in any order.
                 SortBy::Id => {
                     let id = |row: &AccountRow| match row.subject {
                         Subject::Function(function) => Some(ids.shown(function)),

@@ -10,20 +10,20 @@ use crate::model::Ticks;
 pub(super) struct Closing {
     /// The number of calls that stay open.
     pub(super) keep: usize,
-    /// The last moment at which the calls that saw no exit were certainly open.
+    /// The last moment at which the calls without an exit were certainly open.
     pub(super) last_seen: Moment,
-    /// Why the calls are closed.
+    /// The cause.
     pub(super) cause: Cause,
 }
 
-/// Why calls are closed.
+/// The cause for closing calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cause {
-    /// The outermost of them ended now, in this way and with this result.
+    /// The outermost of them has ended now, in this way and with this result.
     Exit(Ending, Option<u64>),
-    /// The trace says that they were left.
+    /// An event of the trace reports that they were left.
     Unwound,
-    /// So many events are missing.
+    /// This number of events is missing.
     Loss { ticks: Ticks, events: u64 },
     /// The trace ends.
     End,

@@ -1,25 +1,24 @@
-//! The calls that an analysis counts: all calls that a filter wants, or only the recursive ones.
+//! The calls that an analysis counts: all calls that a filter selects, or only the recursive ones.
 
 use super::Filter;
 use super::step::Open;
 
-/// Which of the calls that a filter wants are counted.
+/// The calls to count, among those that a filter selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Counted {
     /// All calls.
     #[default]
     All,
-    /// A call within a call of the same function, and a call that has one of the same function
-    /// within it.
+    /// A call within a call of the same function, and a call that contains one.
     Recursive,
 }
 
-/// A filter, and which of its calls count.
+/// A filter, and the kind of its calls that count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CountedCalls<'a> {
     filter: &'a Filter,
     counted: Counted,
-    /// The filter leaves no call out. To read this is faster than to ask the filter.
+    /// True if the filter selects every call. Reading this is faster than evaluating the filter.
     every_call: bool,
 }
 
@@ -40,7 +39,7 @@ impl<'a> CountedCalls<'a> {
         }
     }
 
-    /// Whether the filter wants this call for itself.
+    /// Whether the filter selects this call by itself.
     #[inline(always)]
     pub(super) fn wants(&self, call: &Open) -> bool {
         self.every_call || self.filter.wants_call(call)

@@ -1,62 +1,66 @@
-//! What was not recorded on purpose, and how much that may be: functions that rested, the time outside a duty cycle, filters.
+//! The parts of the program's run that were not recorded on purpose, and estimates of their size:
+//! suppressed functions, the time outside a duty cycle, filters.
 //!
-//! All of it is about the time from a trace's first event to its last event or anchor, or a window of that. Of a rest that lies in it
-//! in part, so much of the calls is counted: they are an estimate anyway.
+//! All figures cover the time from a trace's first event to its last event or anchor, or a window
+//! of it. If a suppression is only partly in that time, its calls are counted in proportion: they
+//! are an estimate anyway.
 
 use std::collections::BTreeMap;
 
 use super::Filter;
 use crate::model::{Clock, DutyWindow, FilterNote, FunctionId, ProcessId, Rest, Ticks, Trace};
 
-/// What was not recorded on purpose. Empty for a trace of all that happened.
+/// The parts that were not recorded on purpose. Empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Economy {
-    /// Functions that were off at times, those with the most calls that are missing first.
+    /// Functions that were off at times, those with the most missing calls first.
     pub resting: Vec<Resting>,
-    /// How much of the time was recorded, if that was a part.
+    /// The recorded share of the time, if a duty cycle was in force.
     pub duty: Option<DutyCycle>,
     /// Filters that were in force, by process and time.
     pub filters: Vec<FilterSpan>,
 }
 
-/// A function that was off at times, to keep to a budget.
+/// A function that was suppressed at times to keep to a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resting {
     /// The function.
     pub function: FunctionId,
-    /// How long it was not recorded, in all processes that say so together.
+    /// The time for which it was not recorded, in nanoseconds, summed over the processes that
+    /// suppressed it.
     pub off_ns: u64,
-    /// How long that could have been at most; 0 if that is not known, of sums.
+    /// The longest possible value of `off_ns`; 0 if unknown, as in a profile.
     pub of_ns: u64,
-    /// About so many of its calls are not in the trace.
+    /// The estimated number of its calls that are missing in the trace.
     pub calls: u64,
 }
 
-/// Times in which everything was recorded, with nothing between them, of all processes together.
+/// The windows of a duty cycle in which all functions recorded, of all processes together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DutyCycle {
-    /// How many there are.
+    /// The number of windows.
     pub windows: u64,
-    /// How long they are.
+    /// Their total length in nanoseconds.
     pub recorded_ns: u64,
-    /// How long they stand for. What they hold stands for this divided by `recorded_ns` times as much.
+    /// The time that they represent, in nanoseconds. The real number of calls is approximately the
+    /// recorded number times this, divided by `recorded_ns`.
     pub stands_for_ns: u64,
 }
 
-/// A filter that was in force for a while.
+/// A filter that was in force for some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterSpan {
-    /// Of which process.
+    /// Its process.
     pub process: ProcessId,
-    /// In the words of `xrayctl filter`'s options.
+    /// The filter as options of `xrayctl filter`.
     pub filter: String,
-    /// From when on, by `CLOCK_MONOTONIC`; `None`: all the time before.
+    /// Its begin on `CLOCK_MONOTONIC`; `None` if it was in force before the trace.
     pub since_ns: Option<u64>,
-    /// Until when; `None`: all the time after.
+    /// Its end on `CLOCK_MONOTONIC`; `None` if it was still in force after the trace.
     pub until_ns: Option<u64>,
 }
 
-/// The time that it is about.
+/// The time that the figures cover.
 #[derive(Debug, Clone, Copy)]
 struct Span<'a> {
     first: Ticks,
@@ -67,7 +71,8 @@ struct Span<'a> {
 // === impl Economy ===
 
 impl Economy {
-    /// What was not recorded of what `filter` wants. Rests are not of single threads, so threads make no difference.
+    /// The unrecorded parts of the functions and the window that `filter` selects. The selection of
+    /// threads has no effect, because a suppression is not of single threads.
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter) -> Self {
         let span = Span::new(trace, filter);
@@ -78,7 +83,7 @@ impl Economy {
         }
     }
 
-    /// Whether there is anything to say.
+    /// Whether no part was left out on purpose.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {
@@ -89,7 +94,7 @@ impl Economy {
         resting.is_empty() && duty.is_none() && filters.is_empty()
     }
 
-    /// About how many calls of functions that rested are missing.
+    /// The estimated number of missing calls of suppressed functions.
     #[must_use]
     pub fn calls(&self) -> u64 {
         let calls = self.resting.iter().map(|resting| resting.calls);
@@ -97,7 +102,7 @@ impl Economy {
     }
 }
 
-/// What all rests of a function come to.
+/// The sums of the suppressions of each function.
 fn resting(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Resting> {
     let mut functions = BTreeMap::<FunctionId, (Resting, ProcessId)>::new();
     let rests = trace.rests().iter();
@@ -117,12 +122,12 @@ fn resting(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Restin
         };
         let entry = functions.entry(rest.function);
         let (resting, process) = entry.or_insert((none, rest.process));
-        // They stand in order of process.
+        // Suppressions are in order of process.
         if *process != rest.process {
             *process = rest.process;
             resting.of_ns = resting.of_ns.saturating_add(length);
         }
-        // Rests of one process that overlap are a mistake of the file's.
+        // Suppressions of one process overlap only in a faulty file.
         resting.off_ns = resting.off_ns.saturating_add(off_ns).min(resting.of_ns);
         resting.calls = resting.calls.saturating_add(calls);
     }
@@ -134,7 +139,7 @@ fn resting(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Restin
     functions
 }
 
-/// When which filter was in force.
+/// The filters with the times for which they were in force.
 fn filters(trace: &Trace, span: Option<Span<'_>>) -> Vec<FilterSpan> {
     let mut found = Vec::new();
     for notes in trace.filters().chunk_by(|a, b| a.process == b.process) {
@@ -171,7 +176,8 @@ fn filters(trace: &Trace, span: Option<Span<'_>>) -> Vec<FilterSpan> {
 // === impl Resting ===
 
 impl Resting {
-    /// For which part of the time it was off, in thousandths; 0 only if it never was, `None` if that is not known.
+    /// The share of the time for which it was off, in thousandths. 0 only if it was never off;
+    /// `None` if unknown.
     #[must_use]
     pub fn off_thousandths(&self) -> Option<u64> {
         let thousandths = u128::from(self.off_ns) * 1000;
@@ -199,14 +205,14 @@ impl DutyCycle {
             let ns = |ticks| ns_of(trace.clock(), from, ticks);
             cycle.windows += 1;
             cycle.recorded_ns = cycle.recorded_ns.saturating_add(ns(length));
-            // Nothing stands for less than itself.
+            // A window represents at least its own length.
             let stands_for_ns = ns(stands_for.max(length));
             cycle.stands_for_ns = cycle.stands_for_ns.saturating_add(stands_for_ns);
         }
         (cycle.windows > 0).then_some(cycle)
     }
 
-    /// How many times as much happened as was recorded, in tenths; `None` if nothing was.
+    /// The ratio of what happened to what was recorded, in tenths; `None` if nothing was recorded.
     #[must_use]
     pub fn weight_tenths(&self) -> Option<u64> {
         let tenths = u128::from(self.stands_for_ns) * 10 + u128::from(self.recorded_ns / 2);
@@ -218,12 +224,12 @@ impl DutyCycle {
 // === impl Span ===
 
 impl<'a> Span<'a> {
-    /// `None` without events: then nobody knows what time they are about.
+    /// `None` for a trace without events: the time that it covers is unknown.
     fn new(trace: &'a Trace, filter: &Filter) -> Option<Self> {
         let blocks = trace.blocks().iter();
         let first = blocks.clone().map(|block| block.first).min()?;
         let clock = trace.clock();
-        // A function that was called last, and off from then on, leaves no events but anchors.
+        // After the suppression of the only function that is called, a trace has only anchors.
         let anchor = clock.anchors().iter().map(|anchor| anchor.ticks).max();
         let last = blocks.map(|block| block.last).max().max(anchor)?;
         let first = first.max(filter.since.unwrap_or(first));
@@ -235,7 +241,8 @@ impl<'a> Span<'a> {
         ns_of(self.clock, from, ticks)
     }
 
-    /// How long a function was not recorded in this time, and about how many calls that were; `None` if it did not rest in it.
+    /// The time for which a function was suppressed in this span, and the estimated number of calls
+    /// in it. `None` if it was not suppressed in this span.
     fn off(self, rest: &Rest) -> Option<(u64, u64)> {
         let Rest {
             function: _,
@@ -249,7 +256,7 @@ impl<'a> Span<'a> {
         let (begin, end) = (from.max(self.first), until.min(self.last));
         let within = end.0.checked_sub(begin.0)?;
         let (within, all) = (u128::from(within), u128::from(until.0 - from.0));
-        // It began and ended at once.
+        // The suppression began and ended at once.
         let part = |number: u64| match all {
             0 => number,
             all => u64::try_from(u128::from(number) * within / all).unwrap_or(u64::MAX),
@@ -260,7 +267,7 @@ impl<'a> Span<'a> {
     }
 }
 
-/// How long so many ticks are from a moment on.
+/// The length of this number of ticks after `from`, in nanoseconds.
 fn ns_of(clock: &Clock, from: Ticks, ticks: u64) -> u64 {
     let end = Ticks(from.0.saturating_add(ticks));
     clock

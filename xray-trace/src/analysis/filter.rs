@@ -1,4 +1,5 @@
-//! Which part of a trace an answer is about.
+//! The part of a trace that an analysis covers. A filter selects threads, functions and a window of
+//! time; it reads no events.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +8,13 @@ use globset::GlobBuilder;
 use super::step::Open;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
-/// Which part of a trace is wanted. The default is all of it. Calls are followed to their ends and into all that they call,
-/// so a filter never changes what a call's duration or self time is.
+/// The selected part of a trace. The default selects everything. Calls are followed to their ends
+/// and into all their callees, so a filter never changes the duration or the self time of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only these threads.
     pub threads: Option<BTreeSet<ThreadId>>,
-    /// Only these functions; in a tree, also what they call.
+    /// Only these functions; in a tree, also their callees.
     pub functions: Option<BTreeSet<FunctionId>>,
     /// Only calls that begin at this tick or later.
     pub since: Option<Ticks>,
@@ -21,21 +22,21 @@ pub struct Filter {
     pub until: Option<Ticks>,
 }
 
-/// A pattern that cannot be understood.
+/// A pattern that is not a valid glob.
 #[derive(Debug, thiserror::Error)]
 #[error("the pattern '{pattern}' is not a valid glob")]
 pub struct PatternError {
     /// The pattern.
     pattern: String,
-    /// What is wrong with it.
+    /// The reason.
     source: globset::Error,
 }
 
 // === impl Filter ===
 
 impl Filter {
-    /// The functions that a pattern names: by mangled or demangled name, or by demangled name without parameters.
-    /// `*` stands for any text and `?` for any character.
+    /// The functions that match a pattern by symbol, by demangled name, or by demangled name
+    /// without parameters. `*` matches any text and `?` any character.
     ///
     /// # Errors
     ///
@@ -55,7 +56,7 @@ impl Filter {
         Ok(functions.map(|function| function.id).collect())
     }
 
-    /// The threads that a pattern names: by the kernel's number or by name.
+    /// The threads that match a pattern by the kernel's thread id or by name.
     ///
     /// # Errors
     ///
@@ -71,7 +72,7 @@ impl Filter {
         Ok(threads.map(|thread| thread.id).collect())
     }
 
-    /// The first tick that is so many nanoseconds after the trace's first event, or later.
+    /// The first tick that is at least `after_ns` nanoseconds after the trace's first event.
     #[must_use]
     pub fn tick_after(trace: &Trace, after_ns: u64) -> Ticks {
         let blocks = || trace.blocks().iter();
@@ -79,7 +80,7 @@ impl Filter {
         let last = blocks().map(|block| block.last.0).max().unwrap_or(0);
         let clock = trace.clock();
         let wanted = clock.monotonic_ns(Ticks(first)).saturating_add(after_ns);
-        // The clock never runs backwards, so the tick can be found by halving.
+        // The clock never runs backwards, so a binary search finds the tick.
         let (mut before, mut at) = (first, last.saturating_add(1));
         while before < at {
             let middle = before + (at - before) / 2;
@@ -92,7 +93,7 @@ impl Filter {
         Ticks(at)
     }
 
-    /// Whether anything of that thread is wanted.
+    /// Whether any part of this thread is selected.
     #[inline]
     #[must_use]
     pub fn wants_thread(&self, thread: ThreadId) -> bool {
@@ -101,7 +102,7 @@ impl Filter {
             .is_none_or(|threads| threads.contains(&thread))
     }
 
-    /// Whether that function is wanted.
+    /// Whether this function is selected.
     #[inline]
     #[must_use]
     pub fn wants_function(&self, function: FunctionId) -> bool {
@@ -110,7 +111,7 @@ impl Filter {
             .is_none_or(|functions| functions.contains(&function))
     }
 
-    /// Whether what begins then is wanted.
+    /// Whether a call that begins at this tick is selected.
     #[inline]
     #[must_use]
     pub fn wants_time(&self, ticks: Ticks) -> bool {
@@ -118,7 +119,7 @@ impl Filter {
             && self.until.is_none_or(|until| ticks < until)
     }
 
-    /// Whether that call is wanted for itself.
+    /// Whether this call is selected by itself.
     #[inline]
     #[must_use]
     pub fn wants_call(&self, call: &Open) -> bool {
@@ -126,7 +127,8 @@ impl Filter {
     }
 }
 
-/// A demangled name up to its parameters. The brackets of `(anonymous namespace)` and `operator()` are part of a name.
+/// A demangled name without its parameters. The parentheses of `(anonymous namespace)` and
+/// `operator()` are part of a name.
 fn without_parameters(name: &str) -> &str {
     let mut from = 0;
     while let Some(at) = name[from..].find('(').map(|at| from + at) {
@@ -141,7 +143,7 @@ fn without_parameters(name: &str) -> &str {
     name
 }
 
-/// A name, or a glob.
+/// A matcher of names: an exact name, or a glob.
 struct Matcher<'a> {
     exactly: &'a str,
     glob: globset::GlobMatcher,
@@ -151,7 +153,7 @@ struct Matcher<'a> {
 
 impl<'a> Matcher<'a> {
     fn new(pattern: &'a str) -> Result<Self, PatternError> {
-        // Names of functions are full of brackets, which mean themselves here.
+        // Names of functions contain brackets, which are literal here.
         let mut escaped = String::with_capacity(pattern.len());
         for character in pattern.chars() {
             if matches!(character, '[' | ']' | '{' | '}' | '\\') {

@@ -7,8 +7,8 @@ use super::threads::by_thread;
 use super::unmatched_exit::{UnmatchedExit, keep_first};
 use crate::model::Trace;
 
-/// The first `limit` exits without an entry in the threads that the filter wants, in order of time.
-/// [`Notes`](super::Notes) has their number.
+/// The first `limit` exits without an entry in the threads that the filter selects, in order of
+/// time. [`Notes`](super::Notes) has their number.
 #[must_use]
 pub fn unmatched_exits(trace: &Trace, filter: &Filter, limit: usize) -> Vec<UnmatchedExit> {
     let look = |kept: &mut Vec<UnmatchedExit>, steps: Steps<'_>| {

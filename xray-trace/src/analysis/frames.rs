@@ -1,4 +1,5 @@
-//! The calls of a thread that are open. They are held as small as can be: most of what an analysis does is to open and to close them.
+//! The open calls of a thread. They are stored as compactly as possible, because an analysis spends
+//! most of its time on opening and closing calls. The frames do not interpret events; `stack` does.
 
 use super::step::{Call, Ending, Open};
 use crate::container::OpenCall;
@@ -8,33 +9,33 @@ use crate::model::{FunctionId, ThreadId, Ticks, Values};
 /// A moment: the counter, and `CLOCK_MONOTONIC` in nanoseconds.
 pub(super) type Moment = (Ticks, u64);
 
-/// The calls that are open.
+/// The open calls.
 #[derive(Debug)]
 pub(super) struct Frames {
     thread: ThreadId,
     /// Outermost first.
     frames: Vec<Frame>,
-    /// The arguments of those that have any, and how many calls each of these stands within; outermost first.
+    /// The arguments of calls that have any, with the depth of the call; outermost first.
     args: Vec<(usize, Values)>,
-    /// How often each function is open.
+    /// The number of open calls of each function.
     open: FunctionMap<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     function: FunctionId,
-    /// How many calls of the same function it stands within.
+    /// The number of calls of the same function around it.
     nesting: u32,
     start: Ticks,
     start_ns: u64,
-    /// Time within the calls it made, in nanoseconds.
+    /// The time within its callees so far, in nanoseconds.
     callees_ns: u64,
 }
 
 // === impl Frames ===
 
 impl Frames {
-    /// Those of a thread that none is open in.
+    /// The frames of a thread without an open call.
     pub(super) fn new(thread: ThreadId) -> Self {
         Self {
             thread,
@@ -44,28 +45,28 @@ impl Frames {
         }
     }
 
-    /// How many are open.
+    /// The number of open calls.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// How many began before that; they are the outermost.
+    /// The number of calls that began before `ticks`. They are the outermost ones.
     pub(super) fn begun_before(&self, ticks: Ticks) -> usize {
         self.frames.partition_point(|frame| frame.start < ticks)
     }
 
-    /// When the innermost began.
+    /// The begin of the innermost call.
     pub(super) fn innermost_start(&self) -> Option<Ticks> {
         self.frames.last().map(|frame| frame.start)
     }
 
-    /// The functions, innermost first.
+    /// The functions of the open calls, innermost first.
     pub(super) fn functions(&self) -> impl Iterator<Item = FunctionId> {
         self.frames.iter().rev().map(|frame| frame.function)
     }
 
-    /// How many calls the innermost call of that function stands within; `None` if it is not open.
+    /// The depth of the innermost call of this function; `None` if the function is not open.
     pub(super) fn depth_of(&mut self, function: FunctionId) -> Option<usize> {
         if *self.open.entry(function) == 0 {
             return None;
@@ -75,7 +76,7 @@ impl Frames {
             .rposition(|frame| frame.function == function)
     }
 
-    /// All of them, outermost first.
+    /// All open calls, outermost first.
     pub(super) fn opens(&self) -> impl ExactSizeIterator<Item = Open> + Clone {
         let frames = self.frames.iter().enumerate();
         frames.map(|(depth, frame)| {
@@ -85,7 +86,7 @@ impl Frames {
         })
     }
 
-    /// The same, as a file holds them.
+    /// All open calls, as a file stores them.
     pub(super) fn open_calls(&self) -> impl ExactSizeIterator<Item = OpenCall> + Clone {
         self.opens().map(|open| OpenCall {
             function: open.function,
@@ -94,14 +95,14 @@ impl Frames {
         })
     }
 
-    /// Time so far within what they called counts no more.
+    /// Resets the time within callees to 0.
     pub(super) fn forget_callees(&mut self) {
         for frame in &mut self.frames {
             frame.callees_ns = 0;
         }
     }
 
-    /// A call begins.
+    /// Opens a call.
     #[inline(always)]
     pub(super) fn enter(
         &mut self,
@@ -127,7 +128,7 @@ impl Frames {
         self.open(&frame, depth, args)
     }
 
-    /// The innermost call ends, if it is one of that function.
+    /// Closes the innermost call, if it is a call of this function.
     #[inline(always)]
     pub(super) fn leave(
         &mut self,
@@ -140,13 +141,13 @@ impl Frames {
         Some(self.left(frame, how, end, result))
     }
 
-    /// The innermost call ends, whichever it is.
+    /// Closes the innermost call.
     pub(super) fn close(&mut self, how: Ending, end: Moment, result: Option<u64>) -> Option<Call> {
         let frame = self.frames.pop()?;
         Some(self.left(frame, how, end, result))
     }
 
-    /// That frame, which stood innermost, is no more.
+    /// Makes the ended call of a frame that was just removed.
     #[inline(always)]
     fn left(
         &mut self,

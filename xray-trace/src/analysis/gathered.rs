@@ -1,26 +1,27 @@
-//! What is gathered of one function's calls, or of another subject's, as they end.
+//! The sums of one subject's calls, updated as the calls end. The durations of single calls are in
+//! `histogram`.
 
 use super::account_table::{AccountRow, Subject};
 use super::histogram::{Histograms, Slot};
 use super::step::{Call, Ending};
 
-/// What is gathered about one subject, but for the durations of its calls.
+/// The sums of one subject, without the durations of its calls.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub(super) struct Gathered {
     unfinished: u64,
     total_ns: u64,
     self_ns: u64,
-    /// What only subjects have whose calls stand within one another.
+    /// Data for subjects with calls within calls of the same subject.
     recursion: Option<Box<Recursion>>,
 }
 
 #[derive(Debug, Default)]
 struct Recursion {
-    /// Per open call within which counted calls of the same subject have ended, outermost first: their time, which its own
-    /// will include.
+    /// For each open call in which counted calls of the same subject have ended, outermost first:
+    /// the time of these calls, which its own time will include.
     within_ns: Vec<u64>,
-    /// A call of the same function ended within the outermost one that is open.
+    /// True if a call of the same function has ended within the outermost open one.
     met: bool,
 }
 
@@ -39,8 +40,9 @@ impl Gathered {
         }
     }
 
-    /// A call within `level` others of the same subject ended. If it does not count, those within it do all the same.
-    /// Says whether it has a duration that counts.
+    /// Counts the end of a call within `level` others of the same subject. If the call itself does
+    /// not count, counted calls within it still do. Returns whether the call has a duration that
+    /// counts.
     #[inline(always)]
     pub(super) fn leave(&mut self, call: &Call, level: usize, counts: bool) -> bool {
         let finished = counts && call.how != Ending::Closed;
@@ -59,7 +61,7 @@ impl Gathered {
         finished
     }
 
-    /// What the total grows by if there are calls within calls.
+    /// The growth of the total if there are calls within calls.
     #[inline(never)]
     fn recursive(&mut self, level: usize, duration: Option<u64>) -> u64 {
         let recursion = self.recursion.get_or_insert_default();
@@ -99,11 +101,12 @@ impl Gathered {
 // === impl Recursion ===
 
 impl Recursion {
-    /// A call within `level` others ended, and took so long if that is known and counts. Says what the subject's total grows by.
+    /// Counts the end of a call within `level` others, with its duration if that is known and
+    /// counts. Returns the growth of the subject's total.
     fn leave(&mut self, level: usize, duration: Option<u64>) -> u64 {
         let within = self.within_ns.get(level).copied().unwrap_or(0);
         self.within_ns.truncate(level);
-        // Where its own time is not known, that of the finished calls within it is.
+        // Without a time of its own, a call has the time of the finished calls within it.
         let time = duration.unwrap_or(within);
         if level == 0 {
             return time;

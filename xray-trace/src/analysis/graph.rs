@@ -1,4 +1,5 @@
-//! The call graph: who calls whom, how often, how long.
+//! The call graph: callers and callees, with the number and the times of their calls. It does not
+//! keep paths longer than one edge; `trie` does.
 
 use foldhash::HashMap;
 
@@ -14,32 +15,32 @@ use super::step::{Call, Ending, Notes, Open, Siblings, Visitor};
 use super::threads::by_thread;
 use crate::model::{FunctionId, Trace};
 
-/// Edges that are kept at most.
+/// The most edges in a graph.
 const LIMIT: usize = 100_000;
 
 /// The call graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Graph {
-    /// Who calls whom, in order of ids, those that nobody calls first.
+    /// The edges in order of ids. Edges without a caller come first.
     pub edges: Vec<GraphEdge>,
-    /// What is known of each function, in order of id.
+    /// The row of each function, in order of id.
     pub functions: Vec<AccountRow>,
-    /// What was met that is not an ordinary call.
+    /// The irregularities of the trace.
     pub notes: Notes,
-    /// Calls whose edge is missing, because there were too many distinct ones.
+    /// Calls whose edge is missing, because there were too many distinct edges.
     pub beyond: u64,
 }
 
-/// The calls of one function by another. Times are in nanoseconds and of calls whose exit was seen.
+/// The calls of one function by another. Times are in nanoseconds, and only of calls with an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphEdge {
-    /// Who calls; `None` for calls that stand within no other.
+    /// The caller; `None` for outermost calls.
     pub caller: Option<FunctionId>,
-    /// Who is called.
+    /// The callee.
     pub callee: FunctionId,
-    /// How often.
+    /// The number of calls.
     pub calls: u64,
-    /// How many of these calls saw no exit.
+    /// The number of these calls without an exit.
     pub unfinished: u64,
     /// The sum of their durations.
     pub sum_ns: u64,
@@ -47,15 +48,16 @@ pub struct GraphEdge {
     pub durations: Option<Distribution>,
 }
 
-/// Edges that are found without looking far.
+/// The size of the cache of recently found edges.
 const RECENT: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Edges {
     slots: HashMap<(Option<FunctionId>, FunctionId), Slot>,
-    /// Edges that were found lately, by a few bits of caller and callee.
+    /// Recently found edges, by some bits of caller and callee.
     recent: Vec<Option<Slot>>,
-    /// The edges, and how many calls of each have no duration. Their durations have the same index.
+    /// The edges, with the number of calls of each that have no duration. Their durations have the
+    /// same index.
     edges: Vec<((Option<FunctionId>, FunctionId), u64)>,
     histograms: Histograms,
     functions: Part,
@@ -70,7 +72,7 @@ struct Walk<'a> {
 }
 
 impl Graph {
-    /// The graph of the calls that `filter` wants; their callers are named whether they are wanted or not.
+    /// The graph of the calls that `filter` selects. Their callers are included, selected or not.
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter, siblings: Siblings) -> Self {
         let parts = by_thread(trace, filter, siblings, |edges: &mut Edges, steps| {
@@ -158,12 +160,13 @@ impl Edges {
             let (_, unfinished) = &mut self.edges[edge.index()];
             *unfinished += 1;
         } else {
-            // The function's distribution is made of those of its edges.
+            // The distribution of a function is merged from the distributions of its edges.
             self.histograms.add(edge, call.duration_ns());
         }
     }
 
-    /// Where an edge is; `None` if there is no room for it. It is at first looked for where edges like it were found the last time.
+    /// The slot of an edge; `None` if there is no room for it. The cache of recent edges is
+    /// searched first.
     #[inline(always)]
     fn slot(&mut self, edge: (Option<FunctionId>, FunctionId)) -> Option<Slot> {
         let (caller, callee) = edge;

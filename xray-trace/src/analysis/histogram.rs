@@ -1,24 +1,24 @@
-//! Distributions of durations: exact while they are few, within 1 % when they are many.
+//! Distributions of durations: exact while there are few durations, within 1 % when there are many.
 //!
-//! The counts of thousands of distributions do not fit a processor's cache. So durations are put aside and counted many at a
-//! time, those of one distribution one after the other.
+//! The counts of thousands of distributions do not fit into a processor's cache. So durations are
+//! buffered for each distribution, and counted many at a time.
 
 use std::num::NonZeroU32;
 
 use super::distribution::Distribution;
 
-/// As many durations are kept as they are.
+/// The most durations of a distribution that are stored exactly.
 const EXACT: usize = 256;
 
-/// So many are put aside of a distribution that has had more.
+/// The size of the buffer of a distribution that has had more.
 const ASIDE: usize = 64;
 
-/// Buckets per power of two, as a number of bits. A bucket is at most 1/64 as wide as its values are great, and stands for
-/// its middle: so a duration is off by less than 0.8 %.
+/// Buckets per power of two, as a number of bits. The width of a bucket is at most 1/64 of its
+/// values, and its middle represents it. So the error of a duration is less than 0.8 %.
 const BUCKET_BITS: u32 = 6;
 const BUCKETS: usize = 1 << BUCKET_BITS;
 
-/// Powers of two with buckets: the lowest has all durations that have a bucket of their own.
+/// Powers of two with buckets. The lowest one has all durations with a bucket of their own.
 const POWERS: usize = (u64::BITS - BUCKET_BITS + 1) as usize;
 
 /// The number of a distribution, from 1.
@@ -28,35 +28,37 @@ pub(super) struct Slot(NonZeroU32);
 /// Many distributions of durations, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Histograms {
-    /// What each of them has that is not counted yet: all of its durations if it has no counts.
+    /// The durations of each distribution that are not counted yet: all of them if it has no
+    /// counts.
     waiting: Vec<Waiting>,
-    /// What is known of the durations of each that were counted.
+    /// The sums of the counted durations of each distribution.
     counted: Vec<Counted>,
-    /// Per distribution with counts and power of two, where its buckets are in `counts`, + 1; 0 if it has none.
+    /// The index + 1 in `counts` of the buckets, for each distribution with counts and each power
+    /// of two; 0 for none.
     powers: Vec<[u32; POWERS]>,
-    /// The buckets of all powers of two that occur: what they count beyond a multiple of 256. A power of two fills one line of a
-    /// processor's cache.
+    /// The buckets of all powers of two that occur, as counts modulo 256. A power of two fills one
+    /// line of a processor's cache.
     counts: Vec<Line>,
-    /// The multiples of 256 of the same buckets.
+    /// The number of times 256 in the counts of the same buckets.
     carried: Vec<Option<Box<[u64; BUCKETS]>>>,
 }
 
-/// Durations that were put aside.
+/// Buffered durations.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// How many there are.
+    /// The number of durations.
     len: usize,
-    /// These, and room.
+    /// The durations, with free space behind them.
     durations: Box<[u64]>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Counted {
-    /// Where its powers of two are in `powers`, + 1; 0 if nothing of it was counted.
+    /// The index + 1 in `powers`; 0 if no duration was counted.
     powers: u32,
     finished: u64,
     sum_ns: u64,
-    /// The greatest number if nothing was counted.
+    /// The greatest number if no duration was counted.
     min_ns: u64,
     max_ns: u64,
 }
@@ -68,14 +70,15 @@ struct Line([u8; BUCKETS]);
 // === impl Slot ===
 
 impl Slot {
-    /// That of the distribution that was made after `index` others; `None` if there are too many of them.
+    /// The slot of the distribution that was created after `index` others; `None` if there are too
+    /// many.
     #[inline]
     pub(super) fn new(index: usize) -> Option<Self> {
         let number = u32::try_from(index).ok()?.checked_add(1)?;
         NonZeroU32::new(number).map(Self)
     }
 
-    /// How many distributions were made before.
+    /// The number of distributions that were created before.
     #[inline]
     pub(super) fn index(self) -> usize {
         self.0.get() as usize - 1
@@ -85,7 +88,7 @@ impl Slot {
 // === impl Histograms ===
 
 impl Histograms {
-    /// A distribution of nothing yet; `None` if there are too many of them.
+    /// Creates an empty distribution; `None` if there are too many.
     pub(super) fn create(&mut self) -> Option<Slot> {
         let slot = Slot::new(self.waiting.len())?;
         self.waiting.push(Waiting::default());
@@ -105,7 +108,7 @@ impl Histograms {
         }
     }
 
-    /// Adds a duration where no more can be put aside.
+    /// Adds a duration to a full buffer.
     #[cold]
     #[inline(never)]
     fn add_to_full(&mut self, slot: Slot, duration: u64) {
@@ -122,7 +125,7 @@ impl Histograms {
         *len += 1;
     }
 
-    /// Takes all durations of a distribution of `others` into one of its own.
+    /// Merges a distribution of `others` into one of its own.
     pub(super) fn merge(&mut self, slot: Slot, others: &Self, other: Slot) {
         let index = other.index();
         if others.counted[index].powers > 0 {
@@ -137,12 +140,12 @@ impl Histograms {
         }
     }
 
-    /// How many durations a distribution has.
+    /// The number of durations in a distribution.
     pub(super) fn finished(&self, slot: Slot) -> u64 {
         self.counted[slot.index()].finished + self.waiting[slot.index()].len as u64
     }
 
-    /// Their sum.
+    /// The sum of the durations in a distribution.
     pub(super) fn sum_ns(&self, slot: Slot) -> u64 {
         let durations = self.waiting[slot.index()].durations().iter();
         durations.fold(self.counted[slot.index()].sum_ns, |sum, duration| {
@@ -150,7 +153,8 @@ impl Histograms {
         })
     }
 
-    /// About every duration of a distribution, off by less than 0.8 %, and how often it is there, in no order.
+    /// All durations of a distribution with their counts, in no order. The error of a duration is
+    /// less than 0.8 %.
     pub(super) fn durations(&self, slot: Slot) -> impl Iterator<Item = (u64, u64)> {
         let waiting = self.waiting[slot.index()].durations().iter();
         let counted = self.counts_of(slot);
@@ -159,7 +163,7 @@ impl Histograms {
             .chain(waiting.map(|duration| (*duration, 1)))
     }
 
-    /// What a distribution comes to; `None` if it has no durations.
+    /// The figures of a distribution; `None` if it has no durations.
     pub(super) fn distribution(&mut self, slot: Slot) -> Option<Distribution> {
         let mut all = self.counted[slot.index()];
         let durations = self.waiting[slot.index()].durations().iter();
@@ -179,8 +183,8 @@ impl Histograms {
         })
     }
 
-    /// The durations with these ranks, where a rank is a count of thousandths: of `n` durations in order of size, the one
-    /// with the number `n * rank / 1000`, rounded down, from 0. `None` if there are no durations.
+    /// The durations with these ranks, in thousandths: of `n` sorted durations, the one with the
+    /// number `n * rank / 1000`, rounded down, from 0. `None` if there are no durations.
     fn ranks<const N: usize>(&mut self, slot: Slot, ranks: [u16; N]) -> Option<[u64; N]> {
         let number = |len: u64, rank: u16| {
             let last = len.saturating_sub(1);
@@ -202,7 +206,7 @@ impl Histograms {
         (!durations.is_empty()).then(|| ranks.map(|rank| at(rank).unwrap_or_default()))
     }
 
-    /// Counts what was put aside of a distribution.
+    /// Counts the buffered durations of a distribution.
     fn count(&mut self, slot: Slot) {
         let powers = self.buckets(slot);
         let Waiting { len, durations } = std::mem::take(&mut self.waiting[slot.index()]);
@@ -228,18 +232,18 @@ impl Histograms {
         };
     }
 
-    /// The powers of two of a distribution, made if need be.
+    /// The index of a distribution in `powers`, created if necessary.
     fn buckets(&mut self, slot: Slot) -> usize {
         let counted = &mut self.counted[slot.index()];
         if counted.powers == 0 {
             self.powers.push([0; POWERS]);
-            // There are no more of them than slots.
+            // There are at most as many of them as slots.
             counted.powers = u32::try_from(self.powers.len()).unwrap_or(u32::MAX);
         }
         counted.powers as usize - 1
     }
 
-    /// Counts something many times.
+    /// Adds `times` to a count.
     fn add_times(&mut self, powers: usize, (power, bucket): (usize, u8), times: u64) {
         let Some(line) = self.line(powers, power) else {
             return;
@@ -260,7 +264,8 @@ impl Histograms {
         carried[bucket] = carried[bucket].saturating_add(times);
     }
 
-    /// Where the buckets of a power of two are. `None` if there is no room for more, which takes 256 GiB.
+    /// The line of the buckets of a power of two. `None` if there is no room for more lines, which
+    /// would take 256 GiB.
     #[inline]
     fn line(&mut self, powers: usize, power: usize) -> Option<u32> {
         match self.powers[powers][power].checked_sub(1) {
@@ -278,7 +283,8 @@ impl Histograms {
         Some(line)
     }
 
-    /// Every bucket of a distribution that is not empty: its power of two, its number and its count, in order of size.
+    /// All buckets of a distribution that are not empty, in order of size: power of two, number and
+    /// count.
     fn counts_of(&self, slot: Slot) -> impl Iterator<Item = (usize, u8, u64)> {
         let powers = self.counted[slot.index()].powers.checked_sub(1);
         let powers = powers.map(|powers| self.powers[powers as usize].iter().enumerate());
@@ -297,7 +303,7 @@ impl Histograms {
             .filter(|(_, _, count)| *count > 0)
     }
 
-    /// The duration with that number in order of size.
+    /// The duration with this number in order of size.
     fn number(&self, slot: Slot, wanted: u64) -> u64 {
         let mut before = 0_u64;
         let mut counts = self.counts_of(slot);
@@ -348,7 +354,7 @@ impl Default for Counted {
     }
 }
 
-/// Which power of two a duration belongs to, and which bucket of it. Small durations have buckets of their own.
+/// The power of two of a duration, and its bucket there. Small durations have buckets of their own.
 #[inline]
 fn place(duration: u64) -> (usize, u8) {
     let power = (u64::BITS - (duration >> BUCKET_BITS).leading_zeros()) as usize;

@@ -1,5 +1,5 @@
-//! Goes through a whole trace once, for what its tables do not say: how many calls there are, and which are open where blocks
-//! begin, which makes an index of time.
+//! Goes through a whole trace once, for data that its tables do not have: the number of calls, and
+//! the open calls at the begins of blocks, which make an index of time.
 
 use super::Filter;
 use super::stack::Steps;
@@ -8,30 +8,32 @@ use super::threads::by_thread;
 use crate::container::{Block, OpenCalls, OpenCallsEncoder};
 use crate::model::Trace;
 
-/// A byte of the index stands for so many bytes of events, as a rule.
+/// Bytes of events for each byte of the index, approximately.
 pub const SPACING: u64 = 64;
 
-/// About the longest index of a thread, in bytes: where there are more events, each byte stands for more of them.
+/// The approximate greatest length of a thread's index, in bytes. If there are more events, each
+/// byte covers more of them.
 const LONGEST: u64 = 1 << 20;
 
-/// What was found in a trace.
+/// The results of going through a trace.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Calls that begin.
+    /// The number of calls.
     pub calls: u64,
     /// Blocks whose events could not all be unpacked.
     pub damaged_blocks: u64,
-    /// For [`Trace::write_indexed`], by thread.
+    /// The index for [`Trace::write_indexed`], by thread.
     pub index: Vec<OpenCalls>,
 }
 
-/// Counts calls that begin.
+/// Counts the begins of calls.
 struct Entries<'a>(&'a mut u64);
 
 // === impl Survey ===
 
 impl Survey {
-    /// Goes through a trace. A byte of the index stands for at least `spacing` bytes of events, usually [`SPACING`].
+    /// Goes through a trace. A byte of the index covers at least `spacing` bytes of events, usually
+    /// [`SPACING`].
     #[must_use]
     pub fn new(trace: &Trace, spacing: u64) -> Self {
         let look = |survey: &mut Self, steps: Steps<'_>| survey.add(steps, spacing);

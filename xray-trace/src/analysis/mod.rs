@@ -1,4 +1,5 @@
-//! Answers from a trace. All of them unpack one block at a time and never hold the events of a whole trace.
+//! Analyses of a trace. All of them unpack one block at a time, and never hold the events of a
+//! whole trace.
 
 mod account;
 mod account_table;

@@ -1,5 +1,5 @@
-//! What every thread was in at one moment: its open calls, as a debugger shows the stacks of all
-//! threads.
+//! The open calls of every thread at one moment, like the stacks of all threads in a debugger. It
+//! follows no event after that moment.
 
 use super::Filter;
 use super::stack::Steps;
@@ -13,32 +13,32 @@ pub struct OpenThread {
     pub thread: ThreadId,
     /// Its open calls, outermost first; never none.
     pub calls: Vec<Open>,
-    /// Until when they were seen to be open: the moment that was asked for, or the last event of
-    /// the thread, if that was before.
+    /// The moment at which they were known to be open: the requested moment, or the last event of
+    /// the thread if that was before.
     pub seen: Ticks,
-    /// The same on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// The same moment on `CLOCK_MONOTONIC`, in nanoseconds.
     pub seen_ns: u64,
 }
 
 // === impl OpenThread ===
 
 impl OpenThread {
-    /// How long a call has been open, in nanoseconds.
+    /// The time for which a call has been open, in nanoseconds.
     #[must_use]
     pub fn open_ns(&self, call: &Open) -> u64 {
         self.seen_ns.saturating_sub(call.start_ns)
     }
 
-    /// For how long the thread has been in its innermost call, in nanoseconds.
+    /// The time for which the thread has been in its innermost call, in nanoseconds.
     #[must_use]
     pub fn innermost_ns(&self) -> u64 {
         self.calls.last().map_or(0, |call| self.open_ns(call))
     }
 }
 
-/// The calls that are open in each thread that `filter` wants, at its end or at the trace's; of
-/// threads in a call of a function that it wants. Those that have been in their innermost call for
-/// the longest time come first.
+/// The open calls of the threads that `filter` selects, at the end of the filter's window or of the
+/// trace. Only threads in a call of a selected function are included. The threads that have been in
+/// their innermost call for the longest time come first.
 #[must_use]
 pub fn open_calls(trace: &Trace, filter: &Filter) -> Vec<OpenThread> {
     let at = filter.until.unwrap_or(Ticks(u64::MAX));
@@ -48,7 +48,7 @@ pub fn open_calls(trace: &Trace, filter: &Filter) -> Vec<OpenThread> {
         let goes_on = blocks.iter().any(|block| block.last >= at);
         blocks.retain(|block| block.first < at);
         let last = blocks.len().checked_sub(1)?;
-        // What is open where the last block begins need not be found again.
+        // The trace has the calls that are open at the begin of the last block.
         let (from, open) = trace.open_calls(thread, last).unwrap_or_default();
         let blocks = blocks.split_off(from);
         let steps = Steps::new(trace.clock(), thread, blocks).with_open(open);

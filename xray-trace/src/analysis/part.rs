@@ -1,4 +1,4 @@
-//! Counts the calls of threads into a table.
+//! Counts the calls of threads into a table. The sums of a subject are in `gathered`.
 
 use super::account_table::{Account, GroupBy, Subject};
 use super::counted_calls::CountedCalls;
@@ -9,13 +9,14 @@ use super::step::{Call, Notes, Open, Visitor};
 use crate::function_map::FunctionMap;
 use crate::model::{FunctionId, ModuleId, ProcessId, ThreadId, Trace};
 
-/// Stands for a process or a module that is not known. An id like this could only be met in a hostile trace.
+/// The subject of calls without a known process or module. Only a hostile trace can contain such an
+/// id.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// What is gathered about some threads.
+/// The counts of some threads.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    /// Per subject, where its durations are; what else is gathered about it has the same index.
+    /// The slot of each subject's durations. All other data of a subject has the same index.
     slots: FunctionMap<Option<Slot>>,
     subjects: Vec<FunctionId>,
     gathered: Vec<Gathered>,
@@ -23,7 +24,7 @@ pub(super) struct Part {
     notes: Notes,
 }
 
-/// Counts calls whose place is known from themselves.
+/// Counts calls whose subject follows from themselves.
 struct Placed<'a, P> {
     part: &'a mut Part,
     calls: CountedCalls<'a>,
@@ -35,14 +36,15 @@ struct InModules<'a> {
     part: &'a mut Part,
     trace: &'a Trace,
     calls: CountedCalls<'a>,
-    /// How many calls are open in each.
+    /// The number of open calls of each module.
     open: FunctionMap<usize>,
 }
 
 // === impl Part ===
 
 impl Part {
-    /// Counts the calls of a thread. `place` says whose a call is, and how many calls of the same subject it stands within.
+    /// Counts the calls of a thread. `place` returns the subject of a call, and the number of calls
+    /// of the same subject around it.
     pub(super) fn add(
         &mut self,
         mut steps: Steps<'_>,
@@ -72,7 +74,7 @@ impl Part {
         self.notes.add(steps.notes());
     }
 
-    /// A call of that subject's ended, within `level` others of it.
+    /// Counts the end of a call of this subject, within `level` others of it.
     #[inline(always)]
     fn count(&mut self, call: &Call, subject: u32, level: usize, calls: CountedCalls<'_>) {
         if let Some(slot) = self.leave(call, subject, level, calls) {
@@ -80,7 +82,7 @@ impl Part {
         }
     }
 
-    /// The same, but for the call's duration. If that counts, says where.
+    /// The same without the call's duration. Returns the slot of the duration, if that counts.
     #[inline(always)]
     pub(super) fn leave(
         &mut self,
@@ -100,19 +102,19 @@ impl Part {
         gathered.leave(call, level, counts).then_some(slot)
     }
 
-    /// Takes in durations of a subject that were gathered elsewhere.
+    /// Adds durations of a subject that are in `others`.
     pub(super) fn add_durations(&mut self, subject: u32, others: &Histograms, other: Slot) {
         if let Some(slot) = *self.slots.entry(FunctionId(subject)) {
             self.histograms.merge(slot, others, other);
         }
     }
 
-    /// A duration of a subject that is gathered nowhere else.
+    /// Adds a duration of a subject that is nowhere else.
     pub(super) fn add_duration(&mut self, slot: Slot, duration: u64) {
         self.histograms.add(slot, duration);
     }
 
-    /// Makes room for a subject; `None` if there are more than can be counted.
+    /// Creates a subject; `None` if there are too many.
     #[cold]
     fn create(&mut self, subject: FunctionId) -> Option<Slot> {
         let slot = self.histograms.create()?;
@@ -122,17 +124,17 @@ impl Part {
         Some(slot)
     }
 
-    /// Takes note of what was met in a thread.
+    /// Adds the irregularities of a thread.
     pub(super) fn note(&mut self, notes: Notes) {
         self.notes.add(notes);
     }
 
-    /// The table, of subjects of that kind.
+    /// The table with subjects of this kind.
     pub(super) fn into_account(self, by: GroupBy) -> Account {
         self.into_account_with(by, |_, _| ()).0
     }
 
-    /// The table, and what else `look` makes of the durations of each row.
+    /// The table, and the result of `look` for the durations of each row.
     pub(super) fn into_account_with<T>(
         self,
         by: GroupBy,
@@ -164,7 +166,7 @@ impl Part {
         (Account { rows, notes }, looked_at)
     }
 
-    /// Takes in what was gathered about other threads.
+    /// Merges the counts of other threads.
     pub(super) fn merge(&mut self, other: Self) {
         self.notes.add(other.notes);
         let others = other.subjects.into_iter().zip(other.gathered);

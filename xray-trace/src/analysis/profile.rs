@@ -1,4 +1,4 @@
-//! The table and the stacks of a profile, of which no events were kept.
+//! The table and the stacks of a profile, which has sums and no events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,13 +8,14 @@ use super::trie::{Key, NodeCounts, Side, StackRoots, Stacks, Trie};
 use super::{Filter, Notes};
 use crate::model::{Profile, ProfiledStack, Times, Visit};
 
-/// Makes the table of a profile. Single durations are known of rows of our own profiles only; the filter's times do not apply.
+/// The table of a profile. Only our own profiles have durations of single calls. The window of the
+/// filter has no effect.
 #[must_use]
 pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Account {
     let (stacks, totals) = (profile.stacks(), profile.totals_ns());
     let mut rows = BTreeMap::<Subject, AccountRow>::new();
     let mut known = BTreeMap::<Subject, Known>::new();
-    // How many counted calls of each subject are open.
+    // The number of open counted calls of each subject.
     let mut open = HashMap::<Subject, u64>::new();
     profile.walk(|step| {
         let (Visit::Enter(at) | Visit::Leave(at)) = step;
@@ -55,7 +56,7 @@ pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Accou
             row.durations = known.distribution();
         }
     }
-    // A caller of which nothing but callees was counted is no row.
+    // A caller without counted calls of its own has no row.
     let rows = rows.into_values().filter(|row| row.calls > 0);
     let missing = profile.missing();
     Account {
@@ -68,14 +69,14 @@ pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Accou
     }
 }
 
-/// What is known of the durations of a subject's calls.
+/// The durations of a subject's calls.
 #[derive(Debug, Default)]
 struct Known {
     finished: u64,
     sum_ns: u64,
     min_ns: Option<u64>,
     max_ns: u64,
-    /// How many there are of each.
+    /// The number of calls of each duration.
     durations: BTreeMap<u64, u64>,
 }
 
@@ -98,7 +99,7 @@ impl Known {
         }
     }
 
-    /// `None` if no call finished.
+    /// The figures; `None` if no call finished.
     fn distribution(&self) -> Option<Distribution> {
         let mean_ns = self.sum_ns.checked_div(self.finished)?;
         let (min_ns, max_ns) = (self.min_ns?, self.max_ns);
@@ -146,8 +147,9 @@ fn subject(profile: &Profile, stack: &ProfiledStack, by: GroupBy) -> Subject {
 // === impl Stacks ===
 
 impl Stacks {
-    /// Adds the stacks of a profile, as [`Stacks::add`] does those of a trace. Which calls called nothing is not known; those of
-    /// a stack that no other continues did.
+    /// Adds the stacks of a profile, as [`Stacks::add`] adds the stacks of a trace. A profile does
+    /// not have the number of calls without callees. The calls of a stack without continuations
+    /// count as such.
     pub fn add_profile(
         &mut self,
         profile: &Profile,
@@ -161,7 +163,7 @@ impl Stacks {
             continued[caller] = true;
         }
         let mut trie = Trie::default();
-        // For each stack its node, + 1; 0 for one that is not wanted.
+        // The node of each stack + 1; 0 for a stack that is not selected.
         let mut places = Vec::<u32>::with_capacity(stacks.len());
         for (stack, continued) in stacks.iter().zip(continued) {
             let caller = stack.caller.map_or(0, |caller| places[caller]);

@@ -1,11 +1,13 @@
-//! Sums of one thread's calls by stack, made as its events come: XRay's function call trie, but with distributions of durations.
+//! Sums of one thread's calls by stack, updated with each event: XRay's function call trie, with
+//! distributions of durations.
 //!
-//! What does not fit is never guessed at. An exit ends the innermost open call of its function, and those further in were left; an exit of
-//! a function that is not open is counted, and otherwise ignored, as upstream's tests of the trie want it. After a loss nothing is open. A
-//! call without an exit counts up to the event before.
+//! Inconsistent events are never guessed at. An exit ends the innermost open call of its function;
+//! calls further in were left. An exit of a function that is not open is counted and otherwise
+//! ignored, as upstream's tests of the trie require. After a loss no call is open. A call without
+//! an exit counts up to the event before.
 //!
-//! Memory is bounded: by what all profilers of a process may take together, and by the depth of a stack. Stacks for which there is no room are
-//! counted as one, `[more stacks]`, within the stack that is known.
+//! Two limits bound the memory: the room for all profilers of a process, and the depth of a stack.
+//! Stacks for which there is no room are counted as one, `[more stacks]`, within their known part.
 
 use std::sync::{
     Arc,
@@ -15,52 +17,53 @@ use std::sync::{
 use crate::container::{ProfileEncoder, ProfilePart};
 use crate::model::{CallSums, FunctionId, Missing, ThreadId};
 
-/// The function that stands for all whose stacks are not told apart.
+/// The function of the stack that counts all stacks beyond the limit.
 pub const MORE_STACKS: FunctionId = FunctionId(u32::MAX - 1);
 
-/// No call is followed that is within so many.
+/// The greatest depth of a call that is followed.
 const MOST_DEPTH: usize = 64 << 10;
 
-/// Memory that some profilers may take together.
+/// The memory that several profilers may take together.
 #[derive(Debug, Clone)]
 pub struct ProfileRoom {
     used: Arc<AtomicUsize>,
     most: usize,
 }
 
-/// Follows one thread.
+/// The profiler of one thread.
 #[derive(Debug)]
 pub struct Profiler {
     sums: StackSums,
     /// The open calls, outermost first.
     open: Vec<Open>,
-    /// Open calls further in than those.
+    /// The number of open calls further in.
     deeper: u64,
-    /// The node of what the innermost open call has called last, + 1; 0 if it has called nothing yet.
+    /// The node + 1 of the last callee of the innermost open call; 0 before its first callee.
     called: u32,
-    /// When the event before happened.
+    /// The time of the latest event.
     last: u64,
 }
 
-/// Distinct stacks, as a prefix tree, with what is known of the calls of each.
+/// Distinct stacks, as a prefix tree, with the sums of the calls of each.
 #[derive(Debug)]
 pub struct StackSums {
     nodes: Vec<Node>,
-    /// By parent, + 1 with 0 for none, and function.
+    /// Nodes by parent + 1 (0 for none) and function.
     children: foldhash::HashMap<(u32, FunctionId), u32>,
     missing: Missing,
     room: ProfileRoom,
-    /// What was taken of that.
+    /// The bytes taken from `room`.
     used: usize,
 }
 
 #[derive(Debug)]
 struct Node {
-    /// + 1; 0 for the outermost.
+    /// The caller's node + 1; 0 for outermost calls.
     parent: u32,
     function: FunctionId,
-    /// Which stack came next when this one was last met, + 1: what it called first, and what its caller called next. Programs repeat
-    /// themselves, so it mostly comes again and need not be looked for.
+    /// The nodes + 1 that came next when this node was last met: its first callee, and its caller's
+    /// next callee. Programs repeat themselves, so the same node usually comes again, and no
+    /// look-up is needed.
     first: u32,
     next: u32,
     sums: CallSums,
@@ -68,11 +71,11 @@ struct Node {
 
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    /// + 1.
+    /// The node + 1.
     node: u32,
     function: FunctionId,
     start: u64,
-    /// Time in what it called, as far as that has ended.
+    /// The time in its callees that have ended.
     inner: u64,
     /// Self time that was counted already.
     told: u64,
@@ -81,7 +84,7 @@ struct Open {
 // === impl ProfileRoom ===
 
 impl ProfileRoom {
-    /// So many bytes, about.
+    /// Room for approximately this number of bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self {
@@ -90,7 +93,7 @@ impl ProfileRoom {
         }
     }
 
-    /// How many are taken.
+    /// The number of bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
@@ -104,7 +107,7 @@ impl ProfileRoom {
 // === impl Profiler ===
 
 impl Profiler {
-    /// Nothing is open.
+    /// A profiler without open calls.
     #[must_use]
     pub fn new(room: ProfileRoom) -> Self {
         Self {
@@ -116,7 +119,7 @@ impl Profiler {
         }
     }
 
-    /// A call begins. Time does not run backwards.
+    /// Opens a call. Time must not run backwards.
     #[inline]
     pub fn enter(&mut self, function: FunctionId, ticks: u64) {
         self.last = ticks;
@@ -137,7 +140,7 @@ impl Profiler {
         });
     }
 
-    /// A call of that function ends: the innermost one.
+    /// Closes the innermost call of this function.
     #[inline]
     pub fn exit(&mut self, function: FunctionId, ticks: u64) {
         if self.deeper > 0 {
@@ -165,18 +168,19 @@ impl Profiler {
         }
     }
 
-    /// Something else happens: calls are known to be open until then.
+    /// Records that the open calls were still open at this time, because of another event.
     #[inline]
     pub fn pass(&mut self, ticks: u64) {
         self.last = ticks;
     }
 
-    /// An exit that is of no open call.
+    /// Counts an exit of a call that is not open.
     pub fn astray(&mut self) {
         self.sums.missing.exits_without_entry += 1;
     }
 
-    /// So many of the innermost calls were left without an exit, at some time since the event before. That is seen now.
+    /// Closes the innermost calls, which were left without an exit at some time since the event
+    /// before. The trace reports that at `ticks`.
     pub fn unwind(&mut self, calls: u64, ticks: u64) {
         self.leave(calls);
         self.last = ticks;
@@ -198,21 +202,22 @@ impl Profiler {
         }
     }
 
-    /// So many events are missing: nothing is known of what is open.
+    /// Counts missing events. The open calls are closed, because they are unknown from here on.
     pub fn lose(&mut self, events: u64) {
         let missing = &mut self.sums.missing;
         missing.lost = missing.lost.saturating_add(events);
         self.end();
     }
 
-    /// No more events come: what is open is left.
+    /// Closes the open calls after the last event.
     pub fn end(&mut self) {
         self.leave(u64::MAX);
         self.deeper = 0;
         self.called = 0;
     }
 
-    /// Hands over what was counted so far. Calls that are open count when they end, but for their self time up to the event before.
+    /// Returns the sums so far. Open calls count when they end, but their self time up to the
+    /// latest event counts now.
     #[must_use]
     pub fn take(&mut self) -> StackSums {
         let mut inner = 0;
@@ -241,7 +246,7 @@ impl Profiler {
 // === impl StackSums ===
 
 impl StackSums {
-    /// Nothing was met.
+    /// Empty sums.
     #[must_use]
     pub fn new(room: ProfileRoom) -> Self {
         Self {
@@ -253,7 +258,7 @@ impl StackSums {
         }
     }
 
-    /// Nothing was met, and so many events were lost.
+    /// Empty sums with this number of lost events.
     #[must_use]
     pub fn of_losses(room: ProfileRoom, events: u64) -> Self {
         let mut sums = Self::new(room);
@@ -261,7 +266,7 @@ impl StackSums {
         sums
     }
 
-    /// Adds what was met elsewhere in the same process.
+    /// Adds other sums of the same process.
     pub fn add(&mut self, other: &Self) {
         self.missing.add(other.missing);
         let mut places = Vec::with_capacity(other.nodes.len());
@@ -274,29 +279,31 @@ impl StackSums {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether there are neither calls nor losses.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.missing == Missing::default()
     }
 
-    /// Its functions, each once for every stack that it is the innermost of.
+    /// Its functions, each once for every stack that it is the innermost one of.
     pub fn functions(&self) -> impl Iterator<Item = FunctionId> {
         self.nodes.iter().map(|node| node.function)
     }
 
-    /// What is known of its functions' calls: of each once for every stack that it is the innermost of.
+    /// The sums of its functions' calls, once for every stack that the function is the innermost
+    /// one of.
     pub fn calls(&self) -> impl Iterator<Item = (FunctionId, &CallSums)> {
         self.nodes.iter().map(|node| (node.function, &node.sums))
     }
 
-    /// What is missing in it.
+    /// The counts of missing data.
     #[must_use]
     pub fn missing(&self) -> Missing {
         self.missing
     }
 
-    /// As parts of a trace, in which that is the thread's number, and `number` tells the functions'.
+    /// The sums as parts of a trace. `thread` is the id of the thread there, and `number` returns
+    /// the ids of functions.
     #[must_use]
     pub fn parts(
         &self,
@@ -311,7 +318,8 @@ impl StackSums {
         encoder.finish()
     }
 
-    /// The node within `parent` of that function: at first it is looked for where it was the last time, behind `sibling` if there is one.
+    /// The node of this function within `parent`. The node that came last time, after `sibling` if
+    /// there is one, is tried first.
     #[inline]
     fn called(&mut self, parent: u32, sibling: u32, function: FunctionId) -> u32 {
         let before = if sibling == 0 { parent } else { sibling };
@@ -345,7 +353,7 @@ impl StackSums {
         self.nodes.get_mut(node.checked_sub(1)? as usize)
     }
 
-    /// The node within `parent`, which is a node + 1 or 0, as is what comes back.
+    /// The node of this function within `parent`. Both are a node + 1; `parent` can be 0.
     fn child(&mut self, parent: u32, function: FunctionId) -> u32 {
         let in_more = |node: &Node| node.function == MORE_STACKS;
         if self.node(parent).is_some_and(in_more) {
@@ -386,7 +394,7 @@ impl StackSums {
         });
     }
 
-    /// Changes what is known of a node, and takes note of the memory that this took.
+    /// Changes the sums of a node, and counts the memory that this takes.
     #[inline]
     fn change(&mut self, node: u32, change: impl FnOnce(&mut CallSums)) {
         let Some(node) = self.node_mut(node) else {
@@ -407,7 +415,7 @@ impl StackSums {
     }
 }
 
-/// What a node takes, with its entry among the children.
+/// Bytes of a node, with its entry in `children`.
 const NODE_BYTES: usize = size_of::<Node>() + 32;
 
 impl Clone for StackSums {
@@ -437,7 +445,7 @@ mod tests {
         CallKind, ClockAnchor, Process, ProcessId, Profile, Thread, Ticks, Trace, Values,
     };
 
-    /// What happens in a thread.
+    /// An event in a thread.
     #[derive(Debug, Clone, Copy)]
     enum Happens {
         Enter(u32),
@@ -445,7 +453,7 @@ mod tests {
         Unwound(u64),
         AstrayExit(u32),
         Lost(u64),
-        /// What was counted is handed over.
+        /// The sums so far are taken.
         HandOver,
     }
 
@@ -460,14 +468,15 @@ mod tests {
         ]
     }
 
-    /// By path, outermost first: calls, of which without an exit, self time, sum, shortest and longest.
+    /// Sums by path, outermost first: calls, calls without an exit, self time, sum, shortest and
+    /// longest.
     type Sums = BTreeMap<Vec<u32>, [u64; 6]>;
 
     fn room() -> ProfileRoom {
         ProfileRoom::new(1 << 30)
     }
 
-    /// What the analyses of events say, of a trace of these.
+    /// The sums of a trace by the analyses of events.
     fn by_steps(trace: &Trace) -> (Sums, u64, u64) {
         let mut sums = Sums::new();
         let (mut strays, mut lost) = (0, 0);
@@ -504,7 +513,7 @@ mod tests {
         (sums, strays, lost)
     }
 
-    /// What a profile says that was written and read again.
+    /// The sums of a profile that was written and read again.
     fn by_profile(profile: &Profile) -> (Sums, u64, u64) {
         let mut paths = Vec::<Vec<u32>>::new();
         let mut sums = Sums::new();
@@ -532,7 +541,8 @@ mod tests {
     }
 
     proptest! {
-        /// Profile and trace of the same events say the same, whenever what was counted is handed over.
+        /// Profile and trace of the same events have the same sums, at whatever points the sums are
+        /// taken.
         #[test]
         fn a_profile_has_the_sums_of_the_full_trace(
             events in prop::collection::vec((happens(), 0_u64..1000), 0..200),
@@ -592,7 +602,7 @@ mod tests {
         }
     }
 
-    /// A call that is open counts for its self time, and with its whole duration when it has ended.
+    /// An open call counts with its self time, and with its whole duration after its end.
     #[test]
     fn what_is_open_is_told_once() {
         let (outer, inner) = (FunctionId(1), FunctionId(2));
@@ -641,7 +651,7 @@ mod tests {
         assert_eq!(room.used(), 0);
     }
 
-    /// A recursion that never ends takes bounded memory, and who calls it is known again when it is over.
+    /// An infinite recursion takes bounded memory, and its caller is known again after its end.
     #[test]
     fn a_stack_without_end_is_cut() {
         let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
@@ -661,7 +671,7 @@ mod tests {
         assert_eq!((outermost.calls, outermost.total_ticks), (1, 3 * most));
     }
 
-    /// Whose profile it is travels with it.
+    /// A file with parts of a profile is a profile, and any other file is a trace.
     #[test]
     fn a_profile_is_told_from_a_trace() {
         let mut writer = Writer::new(Vec::new()).unwrap();

@@ -1,4 +1,5 @@
-//! How the durations of calls are spread, roughly: the bars of a small picture.
+//! The approximate spread of the durations of calls: the bars of a small picture. Exact figures are
+//! in `distribution`.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +12,18 @@ use super::stack::Steps;
 use super::threads::by_thread;
 use crate::model::{FunctionId, Profile, Trace};
 
-/// Bars for each power of two, as a number of bits. The bounds of bars are bounds of what is counted together elsewhere, too.
+/// Bars for each power of two, as a number of bits. The bounds of bars are also bounds of buckets
+/// in `histogram`.
 const BITS: u32 = 2;
 
-/// How many calls there are of about each duration.
+/// The number of calls of each approximate duration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Spread {
     bars: BTreeMap<u16, u64>,
 }
 
-/// Makes the table of functions, see [`account`](super::account()), and how the durations in each row are spread.
+/// The table of functions, see [`account`](super::account()), and the spread of the durations of
+/// each row.
 #[must_use]
 pub fn account_with_spreads(trace: &Trace, filter: &Filter) -> (Account, Vec<Spread>) {
     let AccountOptions {
@@ -42,7 +45,7 @@ pub fn account_with_spreads(trace: &Trace, filter: &Filter) -> (Account, Vec<Spr
     })
 }
 
-/// How the durations of each function of a profile are spread.
+/// The spread of the durations of each function of a profile.
 #[must_use]
 pub fn profile_spreads(profile: &Profile, filter: &Filter) -> BTreeMap<FunctionId, Spread> {
     let mut spreads = BTreeMap::<_, Spread>::new();
@@ -71,8 +74,9 @@ impl Spread {
         *bar = bar.saturating_add(count);
     }
 
-    /// Every bar with calls, and how many: the shortest first. Bar `n` has durations of `n` below 4, else those from
-    /// `(4 + n % 4) * 2^(n / 4 - 1)` up to where the next one begins.
+    /// All bars with calls, and the number of calls, the shortest durations first. Bar `n` has the
+    /// duration `n` for `n` below 4. Other bars begin at `(4 + n % 4) * 2^(n / 4 - 1)`, and end
+    /// where the next one begins.
     pub fn bars(&self) -> impl ExactSizeIterator<Item = (u16, u64)> {
         self.bars.iter().map(|(bar, count)| (*bar, *count))
     }
@@ -81,7 +85,7 @@ impl Spread {
 fn bar(duration: u64) -> u16 {
     let power = (duration | (1 << BITS)).ilog2() - BITS;
     let within = duration >> power;
-    // At most 62 powers of 4 bars, and the first one's 4 more.
+    // At most 62 powers of 4 bars, and 4 more for the first one.
     u16::try_from((u64::from(power) << BITS) + within).unwrap_or(u16::MAX)
 }
 

@@ -1,14 +1,20 @@
-//! Follows the stack of one thread: from events to calls that begin and end, always properly nested.
+//! Follows the stack of one thread: turns events into begins and ends of calls that are always
+//! properly nested.
 //!
-//! What does not fit is never guessed at. A trace of ours says which calls were left without an exit (an exception, a `longjmp`), and which
-//! exits are of no open call. Elsewhere an exit ends the innermost open call of its function; calls further in were left. What was left is
-//! *closed*. An exit of a function that is not open belongs to
-//! a call that began before the trace; it is counted, and otherwise ignored. After a loss every open call is closed. A
-//! closed call ends at the last event before, when it was certainly still open, so the time after it is its caller's.
+//! Inconsistent events are never guessed at. A trace of ours reports calls that were left without
+//! an exit (an exception, a `longjmp`), and exits of calls that are not open. In other traces an
+//! exit ends the innermost open call of its function, and calls further in were left. Calls that
+//! were left are *closed*.
 //!
-//! With a window, the steps are those that happen in it, and those after it until every call has ended that began in it. First
-//! come the calls that are open when it begins, as if they began then; and in the end the open calls are closed. What is counted
-//! apart is of the window alone. So nothing depends on where before the window reading began.
+//! An exit of a function that is not open belongs to a call that began before the trace. It is
+//! counted and otherwise ignored. After a loss every open call is closed. A closed call ends at the
+//! last event before, when it was certainly still open, so the time after that event belongs to its
+//! caller.
+//!
+//! With a window, there are steps for the events in the window, and for later events until every
+//! call that began in the window has ended. The calls that are open at its begin come first, as if
+//! they began then. At the end the open calls are closed. Counts cover the window alone. So the
+//! result does not depend on where reading began before the window.
 
 use std::vec;
 
@@ -34,31 +40,31 @@ pub struct Steps<'a> {
     blocks: vec::IntoIter<&'a Block>,
     /// The events of the current block.
     events: Option<Events>,
-    /// An event that was taken out of them too early, for it is not before `turn`.
+    /// An event that was taken out of them too early, because it is not before `turn`.
     pending: Option<Event>,
-    /// What is looked at.
+    /// The window of the analysis.
     window: Window,
-    /// Where something begins: the window, when that has not been reached yet; then what is after it.
+    /// The next bound: the begin of the window before it is reached, then its end.
     turn: Ticks,
-    /// The calls that are open when the window begins, and were not told of yet.
+    /// The calls that are open at the begin of the window, and have no step yet.
     begun: vec::IntoIter<Open>,
-    /// Enough was seen when fewer calls are open than this. 0 until the window is over.
+    /// The steps end when fewer calls are open than this. 0 until the end of the window.
     enough: usize,
     /// The calls that are open.
     frames: Frames,
-    /// When the latest event happened; 0 if none has.
+    /// The time of the latest event; 0 before the first.
     now: Moment,
     /// Calls that are to be closed before anything else.
     closing: Option<Closing>,
-    /// The next event of the block is an exit of no open call.
+    /// True if the next event of the block is an exit of a call that is not open.
     astray: bool,
-    /// What was met so far.
+    /// The irregularities so far.
     notes: Notes,
     /// The first exits without an entry. `stray` adds to the list; the list keeps none by default.
     unmatched: UnmatchedExits,
-    /// How often the thread was said to run on some processor.
+    /// The number of processor events so far.
     processors: u64,
-    /// The latest of these.
+    /// The latest processor.
     processor: Option<u16>,
 }
 
@@ -92,13 +98,13 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The same steps, with another view of calls that have no exit.
+    /// The same steps, with this treatment of calls that have no exit.
     #[must_use]
     pub fn with_siblings(self, siblings: Siblings) -> Self {
         Self { siblings, ..self }
     }
 
-    /// The same steps, that also keep the first `limit` exits without an entry.
+    /// The same steps, which also keep the first `limit` exits without an entry.
     pub(super) fn keeping_unmatched(self, limit: usize) -> Self {
         let unmatched = UnmatchedExits::with_limit(limit);
         Self { unmatched, ..self }
@@ -115,7 +121,7 @@ impl<'a> Steps<'a> {
         threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
     }
 
-    /// The steps that `filter` may want something of, of every thread that has any, by thread.
+    /// The steps that `filter` may select, of every thread that has any, by thread.
     pub fn of_wanted(trace: &'a Trace, filter: &Filter) -> impl Iterator<Item = Self> {
         let threads = ThreadBlocks::of_trace(trace, filter).into_iter();
         threads.map(|thread| Self::in_window(trace, thread, Siblings::Closed))
@@ -160,8 +166,8 @@ impl<'a> Steps<'a> {
         self
     }
 
-    /// The calls that are open before that moment, outermost first, and when the last event before
-    /// it was.
+    /// The calls that are open before that moment, outermost first, and the time of the last event
+    /// before it.
     pub(super) fn open_at(mut self, at: Ticks) -> (Vec<Open>, Moment) {
         self.window.since = at;
         self.turn = at;
@@ -169,13 +175,13 @@ impl<'a> Steps<'a> {
         (self.frames.opens().collect(), self.now)
     }
 
-    /// The window begins.
+    /// Enters the window.
     fn begin(&mut self) {
         self.now = (
             self.window.since,
             self.clock.monotonic_ns(self.window.since),
         );
-        // What was before is nobody's.
+        // Irregularities before the window do not count.
         self.notes = Notes {
             damaged_blocks: self.notes.damaged_blocks,
             ..Notes::default()
@@ -190,25 +196,25 @@ impl<'a> Steps<'a> {
         self.thread
     }
 
-    /// What was met so far that is not an ordinary call.
+    /// The irregularities so far.
     #[must_use]
     pub fn notes(&self) -> Notes {
         self.notes
     }
 
-    /// How often so far the thread was said to run on some processor, which is no step.
+    /// The number of processor events so far. They are no steps.
     #[must_use]
     pub fn processors(&self) -> u64 {
         self.processors
     }
 
-    /// The processor that the thread was last said to run on; `None` if it was not yet.
+    /// The latest processor of the thread; `None` before the first processor event.
     #[must_use]
     pub fn processor(&self) -> Option<u16> {
         self.processor
     }
 
-    /// What the program said in the latest step; empty after the next step.
+    /// The data of the user event of the latest step; empty after the next step.
     #[must_use]
     pub fn data(&self, said: &Said) -> &[u8] {
         self.events
@@ -216,7 +222,7 @@ impl<'a> Steps<'a> {
             .map_or(&[], |events| events.data(said.data))
     }
 
-    /// The next event, but for those after the turn that are not wanted.
+    /// The next event, or `None` at a bound.
     #[inline]
     fn event(&mut self) -> Option<Event> {
         if self.frames.len() < self.enough {
@@ -232,7 +238,7 @@ impl<'a> Steps<'a> {
         Some(event)
     }
 
-    /// The first event that is not before the turn, if it is wanted.
+    /// Handles the first event that is not before the bound. Returns it if it is still needed.
     #[cold]
     fn after_turn(&mut self, event: Event) -> Option<Event> {
         if self.turn == self.window.since {
@@ -243,7 +249,8 @@ impl<'a> Steps<'a> {
         (!ends).then_some(event)
     }
 
-    /// The window is over. Says whether enough was seen, which is when no call is open that began in it.
+    /// Handles the end of the window. Returns whether the steps end here, because no call that
+    /// began in the window is open.
     #[cold]
     fn ends(&mut self) -> bool {
         self.turn = Window::default().until;
@@ -251,7 +258,7 @@ impl<'a> Steps<'a> {
         self.frames.len() < self.enough
     }
 
-    /// The next event. A block that is damaged ends in a loss of unknown size.
+    /// The next event. A damaged block ends in a loss of unknown size.
     #[inline]
     fn unpack(&mut self) -> Option<Event> {
         loop {
@@ -267,7 +274,7 @@ impl<'a> Steps<'a> {
                     }
                     None => {
                         self.events = None;
-                        // Whoever begins with the next block has not seen it either.
+                        // A reader that begins with the next block does not see the mark either.
                         self.astray = false;
                     }
                 }
@@ -281,7 +288,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Takes an event in; `None` if it makes no step of its own.
+    /// Applies an event; `None` if it makes no step of its own.
     #[inline]
     fn take(&mut self, event: Event) -> Option<Step> {
         let before = self.now;
@@ -311,7 +318,7 @@ impl<'a> Steps<'a> {
                     self.stray(function, how);
                     return None;
                 }
-                // As a rule the innermost call ends.
+                // Usually the innermost call ends.
                 let call = self.frames.leave(function, how, now, result);
                 if call.is_none() {
                     self.exit_further_out(function, how, result, before);
@@ -322,7 +329,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// A call ends now that is not the innermost.
+    /// Orders the end of a call that is not the innermost.
     #[cold]
     fn exit_further_out(
         &mut self,
@@ -341,7 +348,7 @@ impl<'a> Steps<'a> {
         });
     }
 
-    /// An exit of no open call.
+    /// Counts an exit of a call that is not open.
     #[cold]
     fn stray(&mut self, function: FunctionId, how: Ending) {
         let (ticks, _) = self.now;
@@ -358,7 +365,7 @@ impl<'a> Steps<'a> {
             .keep(self.thread, function, kind, ticks, open);
     }
 
-    /// Takes in what is not a call.
+    /// Applies an event that is no call.
     #[cold]
     fn take_other(&mut self, body: EventBody, last_seen: Moment) -> Option<Step> {
         let (ticks, ns) = self.now;
@@ -404,7 +411,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Lets `visitor` see all calls that are left, much faster than step by step.
+    /// Passes all remaining calls to `visitor`. This is much faster than step by step.
     #[inline]
     pub fn visit(&mut self, visitor: &mut impl Visitor) {
         self.begun.by_ref().for_each(|open| visitor.enter(&open));
@@ -419,7 +426,7 @@ impl<'a> Steps<'a> {
         self.blocks.as_slice()
     }
 
-    /// Lets `visitor` see the calls of the next block. What is open at its end stays open.
+    /// Passes the calls of the next block to `visitor`. Calls that are open at its end stay open.
     pub(super) fn visit_block(&mut self, visitor: &mut impl Visitor) {
         self.events = self.blocks.next().map(Block::events);
         let others = std::mem::take(&mut self.blocks);
@@ -427,7 +434,7 @@ impl<'a> Steps<'a> {
         self.blocks = others;
     }
 
-    /// The calls that are open.
+    /// The open calls.
     pub(super) fn open_calls(&self) -> impl ExactSizeIterator<Item = OpenCall> + Clone {
         self.frames.open_calls()
     }
@@ -437,7 +444,7 @@ impl<'a> Steps<'a> {
     fn follow(&mut self, visitor: &mut impl Visitor) {
         loop {
             self.visit_run(visitor);
-            // Whatever that left over.
+            // Anything that the run did not handle.
             let step = match self.closing {
                 Some(closing) => self.close(closing),
                 None => match self.event() {
@@ -451,7 +458,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Lets `visitor` see the calls that come next, up to anything else: much faster than step by step.
+    /// Passes the next calls to `visitor`, up to any other event. This is much faster than step by
+    /// step.
     #[inline(always)]
     pub(crate) fn visit_run(&mut self, visitor: &mut impl Visitor) {
         if self.closing.is_none()
@@ -471,8 +479,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Goes on for as long as calls are in good order, which is nearly always. With everything in one place the compiler keeps what
-    /// it needs in registers, and makes nothing that is not looked at.
+    /// Handles calls as long as they are properly nested, which they nearly always are. With all
+    /// code in one place, the compiler keeps the state in registers, and computes nothing that the
+    /// visitor does not use.
     #[inline(always)]
     fn visit_plain_calls(&mut self, events: &mut impl PlainCalls, visitor: &mut impl Visitor) {
         let (turn, enough) = (self.turn, self.enough);
@@ -515,7 +524,8 @@ impl<'a> Steps<'a> {
         self.now = now;
     }
 
-    /// It is that time now. A hostile file may hold blocks in any order; time does not run backwards for that.
+    /// Advances the time. A hostile file may contain blocks in any order, but time does not run
+    /// backwards.
     #[inline]
     fn pass_to(&mut self, ticks: Ticks) -> Moment {
         if ticks > self.now.0 {
@@ -524,7 +534,8 @@ impl<'a> Steps<'a> {
         self.now
     }
 
-    /// Closes the innermost call as `closing` says; after the last one, what follows from its cause.
+    /// Closes the innermost call as `closing` orders. After the last one, returns the step that
+    /// follows from its cause.
     fn close(&mut self, closing: Closing) -> Option<Step> {
         if self.frames.len() <= closing.keep {
             self.closing = None;

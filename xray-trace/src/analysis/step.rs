@@ -1,26 +1,27 @@
-//! What happens to the stack of a thread: calls that begin and end, and what the program says within them.
+//! Changes of the stack of a thread: begins and ends of calls, and user events between them. This
+//! file has the types; `stack` produces the steps.
 
 use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Ticks, Values};
 
-/// What happened to the stack.
+/// A change of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A call began.
     Enter(Open),
     /// The innermost call ended.
     Leave(Call),
-    /// The program said something, within the calls that are open.
+    /// A user event, within the open calls.
     Data(Said),
     /// Events are missing here. Every call has been closed before.
     Lost {
-        /// When the loss was noticed.
+        /// The time at which the loss was noticed.
         ticks: Ticks,
-        /// How many events.
+        /// The number of missing events.
         events: u64,
     },
 }
 
-/// Looks at calls as they begin and end. For speed, what it does is best `#[inline(always)]`.
+/// A visitor of calls as they begin and end. For speed, its methods should be `#[inline(always)]`.
 pub trait Visitor {
     /// A call begins.
     fn enter(&mut self, open: &Open);
@@ -28,11 +29,11 @@ pub trait Visitor {
     /// The innermost call ends.
     fn leave(&mut self, call: &Call);
 
-    /// So many events are missing here. Every call has been closed before.
+    /// Events are missing here. Every call has been closed before.
     #[inline(always)]
     fn lost(&mut self, _ticks: Ticks, _events: u64) {}
 
-    /// Whether it is shown no more for now, where that is for it to say.
+    /// Whether the visitor takes no more calls for now. Only `visit_run` asks this.
     fn enough(&self) -> bool {
         false
     }
@@ -48,98 +49,101 @@ pub struct Open {
     pub thread: ThreadId,
     /// The function that was called.
     pub function: FunctionId,
-    /// How many traced calls it stands within.
+    /// The number of traced calls around it.
     pub depth: usize,
-    /// How many of these are calls of the same function.
+    /// The number of calls of the same function among these.
     pub nesting: u32,
-    /// When it began.
+    /// The time of its begin.
     pub start: Ticks,
-    /// When it began, on `CLOCK_MONOTONIC`.
+    /// The time of its begin on `CLOCK_MONOTONIC`, in nanoseconds.
     pub start_ns: u64,
-    /// Its first arguments, where recorded.
+    /// Its first arguments, if recorded.
     pub args: Values,
 }
 
 /// A call that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// How it began.
+    /// Its begin.
     pub open: Open,
-    /// When it ended; of a closed call, when it was last seen open.
+    /// The time of its end; for a closed call, the last time at which it was certainly open.
     pub end: Ticks,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// The time of its end on `CLOCK_MONOTONIC`, in nanoseconds.
     pub end_ns: u64,
-    /// Time within it but not within traced functions that it called, in nanoseconds.
+    /// The time within it, without the time in traced callees, in nanoseconds.
     pub self_ns: u64,
-    /// How it ended.
+    /// The way in which it ended.
     pub how: Ending,
-    /// Its result, where recorded.
+    /// Its result, if recorded.
     pub result: Option<u64>,
 }
 
 /// A custom or typed event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said {
-    /// The thread that said it.
+    /// The thread.
     pub thread: ThreadId,
-    /// When.
+    /// The time.
     pub ticks: Ticks,
-    /// When, on `CLOCK_MONOTONIC`.
+    /// The time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub ns: u64,
-    /// How many traced calls it stands within.
+    /// The number of traced calls around it.
     pub depth: usize,
     /// Custom, or typed with its type.
     pub kind: DataKind,
-    /// For [`Steps::data`](super::Steps::data), until the next step.
+    /// The reference for [`Steps::data`](super::Steps::data), valid until the next step.
     pub data: DataRef,
 }
 
-/// How a call ended.
+/// The way in which a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ending {
     /// By its exit.
     Normal,
-    /// By a jump to another function: its exit says so, or it was deduced ([`Siblings::Deduced`]).
+    /// By a jump to another function: its exit is a tail exit, or it was deduced
+    /// ([`Siblings::Deduced`]).
     TailExit,
-    /// No exit was seen. Its duration is the least it can have been.
+    /// No exit was seen. The duration is a lower bound.
     Closed,
 }
 
-/// What calls become that have no exit of their own when a call further out exits.
+/// The treatment of calls without an exit when a call further out exits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Siblings {
     /// They are closed: an exception or a `longjmp` left them.
     #[default]
     Closed,
-    /// They ended in sibling calls: with the exit that was seen. For logs whose writer did not record tail exits.
+    /// They ended in sibling calls, with the exit that was seen. For logs without tail exits.
     Deduced,
 }
 
-/// What was met that is not an ordinary call. With a window of time: exits and losses in it, and calls that began in it.
+/// Irregularities of a trace. With a window of time: exits and losses in it, and calls that began
+/// in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Exits of calls that are not open: they began before the trace or before a loss, or had been left ([`Astray`](crate::model::EventBody::Astray)).
+    /// Exits of calls that are not open: the calls began before the trace or before a loss, or had
+    /// been left ([`Astray`](crate::model::EventBody::Astray)).
     pub exits_without_entry: u64,
-    /// Calls closed because the trace says that they were left without an exit.
+    /// Calls that were closed because the trace reports that they were left without an exit.
     pub unwound: u64,
-    /// Calls closed because a call further out ended.
+    /// Calls that were closed because a call further out ended.
     pub closed_by_outer_exit: u64,
-    /// Calls taken to have ended in a sibling call, because that was asked for.
+    /// Calls that count as ended in a sibling call, as requested.
     pub deduced_siblings: u64,
-    /// Calls closed because events are missing.
+    /// Calls that were closed because events are missing.
     pub closed_by_loss: u64,
     /// Calls still open at the end.
     pub closed_at_end: u64,
-    /// Events that are missing.
+    /// Missing events.
     pub lost: u64,
-    /// Blocks that were looked at, and whose events could not all be unpacked.
+    /// Blocks that were read, and whose events could not all be unpacked.
     pub damaged_blocks: u64,
 }
 
 // === impl Step ===
 
 impl Step {
-    /// Shows the step to `visitor`, which sees no data of the program.
+    /// Passes the step to `visitor`. A visitor does not see user events.
     #[inline(always)]
     pub(super) fn show(self, visitor: &mut impl Visitor) {
         match self {
@@ -164,7 +168,7 @@ impl Visitor for NoVisitor {
 // === impl Call ===
 
 impl Call {
-    /// How long it took, in nanoseconds.
+    /// Its duration in nanoseconds.
     #[inline]
     #[must_use]
     pub fn duration_ns(&self) -> u64 {

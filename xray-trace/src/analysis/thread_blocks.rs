@@ -5,7 +5,7 @@
 //!  blocks  |--------|--------|--------|--------|--------|--------|--------
 //!  window                        since ══════════ until
 //!  read             |········|······██████████████···|
-//!                   what is open here was written down     every call of the window has ended
+//!                   the open calls are known here          every call of the window has ended
 //! ```
 //!
 //! If the trace has the open calls of an earlier block, reading begins there. Otherwise the thread
@@ -16,23 +16,23 @@ use super::window::Window;
 use crate::container::{Block, OpenCall};
 use crate::model::{ThreadId, Trace};
 
-/// A thread that has events in the window, and what is read of it.
+/// A thread with events in the window, and the blocks to read.
 #[derive(Debug)]
 pub(super) struct ThreadBlocks<'a> {
     /// The thread.
     pub(super) thread: ThreadId,
-    /// The window that the analysis looks at.
+    /// The window of the analysis.
     pub(super) window: Window,
     /// The calls that are open before the first of `blocks`, outermost first.
     pub(super) open: Vec<OpenCall>,
-    /// The blocks from the one on where reading begins, in order of time.
+    /// The blocks from the first one to read, in order of time.
     pub(super) blocks: Vec<&'a Block>,
 }
 
 // === impl ThreadBlocks ===
 
 impl<'a> ThreadBlocks<'a> {
-    /// Every thread that the filter wants and that has events in the filter's window, by thread.
+    /// Every thread that the filter selects and that has events in the filter's window, by thread.
     pub(super) fn of_trace(trace: &'a Trace, filter: &Filter) -> Vec<Self> {
         let window = Window::of(filter);
         let threads = trace.blocks_by_thread().into_iter();

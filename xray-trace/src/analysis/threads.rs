@@ -1,4 +1,5 @@
-//! Looks at the threads of a trace on several processors: a thread's steps do not depend on those of another.
+//! Analyses the threads of a trace on several processors. The steps of a thread do not depend on
+//! other threads.
 
 use std::num::NonZero;
 use std::thread;
@@ -9,15 +10,16 @@ use super::step::Siblings;
 use super::thread_blocks::ThreadBlocks;
 use crate::model::Trace;
 
-/// What a trace is divided among at most. Each has its own results, so memory grows with their number.
+/// The most workers. Each has its own results, so memory grows with their number.
 const WORKERS: usize = 4;
 
-/// It is not worth beginning another worker for fewer bytes of packed events.
+/// The bytes of packed events that justify another worker.
 const WORTHWHILE: usize = 256 << 10;
 
-/// Lets `look` see the steps of every thread that `filter` wants. The results, at least one, are parts of the answer, each of
-/// threads of its own. How many there are depends on the machine, but the threads of a part stand before those of the next one: whoever takes
-/// them in one by one meets everything in the same order on every machine.
+/// Calls `look` for the steps of every thread that `filter` selects. The results, at least one, are
+/// parts of the answer for different threads. Their number depends on the machine, but the threads
+/// of a part come before those of the next part. So a caller that merges the parts in order gets
+/// the same order on every machine.
 pub(super) fn by_thread<T: Default + Send>(
     trace: &Trace,
     filter: &Filter,
@@ -47,7 +49,7 @@ pub(super) fn by_thread<T: Default + Send>(
     })
 }
 
-/// Divides threads into shares of about the same length, as many as are worthwhile.
+/// Divides threads into shares of about the same length, as many as are justified.
 fn divide(threads: Vec<ThreadBlocks<'_>>) -> Vec<Vec<ThreadBlocks<'_>>> {
     let total: usize = threads.iter().map(ThreadBlocks::len).sum();
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
@@ -59,7 +61,7 @@ fn divide(threads: Vec<ThreadBlocks<'_>>) -> Vec<Vec<ThreadBlocks<'_>>> {
     let mut shares: Vec<_> = (0..workers).map(|_| Vec::new()).collect();
     let mut before = 0;
     for thread in threads {
-        // It belongs where its middle is.
+        // A thread belongs to the share of its middle.
         let len = thread.len();
         let middle = before + len / 2;
         let share = (middle * workers).checked_div(total).unwrap_or(0);

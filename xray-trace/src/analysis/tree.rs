@@ -1,4 +1,5 @@
-//! The call tree: one line where a call begins, one where it ends, and one for both where it called nothing.
+//! The call tree: a line for the begin and the end of a call, or one line for both if the call has
+//! no shown content.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -12,40 +13,42 @@ use crate::model::{ThreadId, Ticks, Trace};
 /// A line of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TreeLine {
-    /// A call that called nothing, from its beginning to its end.
+    /// A call without shown content, from its begin to its end.
     Leaf(Call),
     /// A call begins.
     Begin(Open),
     /// A call ends.
     End(Call),
-    /// The program said something.
+    /// A user event.
     Data {
-        /// When and where.
+        /// Its time and place.
         said: Said,
-        /// What.
+        /// Its data.
         data: Arc<[u8]>,
     },
     /// Events are missing here.
     Lost {
-        /// Whose.
+        /// The thread.
         thread: ThreadId,
-        /// When the loss was noticed.
+        /// The time at which the loss was noticed.
         ticks: Ticks,
-        /// How many events.
+        /// The number of missing events.
         events: u64,
     },
 }
 
-/// Which of the wanted calls have a line. The default is all of them.
+/// The selected calls that have a line. The default is all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Shown {
-    /// Only those that took so long, in nanoseconds; one that saw no exit took as long as it was certainly open.
+    /// Only calls of at least this duration in nanoseconds. A call without an exit has the time for
+    /// which it was certainly open.
     pub min_ns: u64,
-    /// Only so many levels; counted from the outermost call of a wanted function. `None`: all.
+    /// Only this number of levels, counted from the outermost call of a selected function. `None`
+    /// for all levels.
     pub levels: Option<usize>,
 }
 
-/// In which order the threads' lines come.
+/// The order of the threads' lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
     /// One thread after the other.
@@ -58,9 +61,9 @@ pub enum Order {
 #[derive(Debug)]
 pub struct Tree<'a> {
     order: Order,
-    /// The threads that have lines left.
+    /// The threads with lines left.
     threads: BTreeMap<ThreadId, ThreadLines<'a>>,
-    /// The threads with the time of their next line, if they come in order of time.
+    /// The time of each thread's next line, if the lines come in order of time.
     next: BinaryHeap<Reverse<(Ticks, ThreadId)>>,
 }
 
@@ -70,19 +73,19 @@ struct ThreadLines<'a> {
     filter: &'a Filter,
     steps: Steps<'a>,
     shown: Shown,
-    /// The calls that are open and wanted, and began before anything was shown that stands within them: whether they have a
-    /// line for their beginning depends on that.
+    /// The open selected calls without a line so far. They get a line for their begin as soon as a
+    /// line within them is shown.
     held: Vec<Open>,
     /// The lines to come.
     lines: VecDeque<TreeLine>,
-    /// The depth of the outermost open call of a wanted function.
+    /// The depth of the outermost open call of a selected function.
     inside: Option<usize>,
 }
 
 // === impl TreeLine ===
 
 impl TreeLine {
-    /// Whose line it is.
+    /// The thread of the line.
     #[must_use]
     pub fn thread(&self) -> ThreadId {
         match self {
@@ -93,7 +96,7 @@ impl TreeLine {
         }
     }
 
-    /// When it happened; of a leaf, when it began.
+    /// The time of the line; for a leaf, the begin of the call.
     #[must_use]
     pub fn ticks(&self) -> Ticks {
         match self {
@@ -109,7 +112,7 @@ impl TreeLine {
 // === impl Tree ===
 
 impl<'a> Tree<'a> {
-    /// The tree of the calls that `filter` wants, and of what they call.
+    /// The tree of the calls that `filter` selects, and of their callees.
     #[must_use]
     pub fn new(trace: &'a Trace, filter: &'a Filter, shown: Shown, order: Order) -> Self {
         let steps = Steps::of_wanted(trace, filter);
@@ -186,7 +189,7 @@ impl<'a> ThreadLines<'a> {
         self.lines.front()
     }
 
-    /// Whether the call is wanted, for itself or because of one it stands within.
+    /// Whether the call is selected, by itself or because of a call around it.
     fn wants(&self, open: &Open) -> bool {
         let deep = |outermost| {
             let levels = self.shown.levels;
@@ -195,7 +198,7 @@ impl<'a> ThreadLines<'a> {
         self.inside.is_some_and(deep) && self.filter.wants_time(open.start)
     }
 
-    /// A line, and before it those of the calls that it stands within.
+    /// Adds a line, and before it the begins of the calls around it.
     fn show(&mut self, line: TreeLine) {
         let begun = self.held.drain(..).map(TreeLine::Begin);
         self.lines.extend(begun);
@@ -212,14 +215,14 @@ impl<'a> ThreadLines<'a> {
             return;
         }
         if self.held.pop_if(|held| held == open).is_none() {
-            // Something within it was shown, and so was its beginning.
+            // A line within it was shown, and so was its begin.
             self.lines.push_back(TreeLine::End(call));
         } else if call.duration_ns() >= self.shown.min_ns {
             self.show(TreeLine::Leaf(call));
         }
     }
 
-    /// Goes on until there is a line, or nothing left.
+    /// Goes on until there is a line, or the steps end.
     fn advance(&mut self) {
         while self.lines.is_empty() {
             let Some(step) = self.steps.next() else {
@@ -236,7 +239,8 @@ impl<'a> ThreadLines<'a> {
                 }
                 Step::Leave(call) => self.leave(call),
                 Step::Data(said) => {
-                    // Outside every call it is wanted unless functions were asked for.
+                    // Outside of every call a user event is shown unless the filter selects
+                    // functions.
                     let within = match self.inside {
                         Some(outermost) => {
                             let levels = self.shown.levels;

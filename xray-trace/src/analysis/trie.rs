@@ -1,7 +1,7 @@
-//! Distinct stacks of calls, as a prefix tree: how often each was met, how long.
+//! Distinct stacks of calls, as a prefix tree, with the number and the times of their calls.
 //!
-//! Memory grows with the number of distinct stacks, up to a limit; calls beyond it are counted as `[more stacks]` within the
-//! stack that is known.
+//! Memory grows with the number of distinct stacks, up to a limit. Calls beyond it are counted as
+//! `[more stacks]` within their known part.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,56 +12,58 @@ use super::step::{Call, Ending, Notes, Open, Siblings, Visitor};
 use super::threads::by_thread;
 use crate::model::{FunctionId, ThreadId, Trace};
 
-/// Stacks that are kept apart at most; twice as many nodes can come into being.
+/// The most stacks that are kept apart. There can be twice as many nodes.
 const LIMIT: usize = 200_000;
 
-/// The name of what is beyond the limit.
+/// The name of stacks beyond the limit.
 const MORE: &str = "[more stacks]";
 
 /// A stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackNode {
-    /// The stack without its innermost call: an index of [`Stacks::nodes`]. `None` for the outermost.
+    /// The stack without its innermost call, as an index of [`Stacks::nodes`]. `None` for outermost
+    /// calls.
     pub parent: Option<usize>,
-    /// Whose call the innermost is: an index for [`Stacks::name`].
+    /// The function or thread of the innermost call, as an index for [`Stacks::name`].
     name: u32,
-    /// What was met, in the trace before and in the one after.
+    /// The counts in the first trace, and in the second one.
     pub counts: [StackCounts; 2],
 }
 
-/// How often a stack was met, how long. Times are in nanoseconds. A call without an exit counts up to the last moment when it
-/// was certainly open.
+/// The number and the times of a stack's calls. Times are in nanoseconds. A call without an exit
+/// counts up to the last moment at which it was certainly open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StackCounts {
-    /// Calls.
+    /// The number of calls.
     pub calls: u64,
-    /// Those of them that saw no exit.
+    /// The number of calls without an exit.
     pub unfinished: u64,
-    /// Those of them that called nothing.
+    /// The number of calls without callees.
     pub leaf_calls: u64,
-    /// Time in these.
+    /// The time in calls without callees.
     pub leaf_ns: u64,
-    /// Time within, with what was called: the sum of the `self_ns` of this stack and all that continue it.
+    /// The time within the calls, with their callees: the sum of the `self_ns` of this stack and of
+    /// all its continuations.
     pub total_ns: u64,
-    /// Time within, without what was called.
+    /// The time within the calls, without their callees.
     pub self_ns: u64,
 }
 
-/// Which of two traces is meant where they are compared.
+/// One of two traces in a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The only one, or the one to compare with.
+    /// The only trace, or the one to compare with.
     Before,
-    /// The other.
+    /// The other trace.
     After,
 }
 
 /// Whether the stacks of threads are kept apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StackRoots {
-    /// All threads together.
+    /// One set of stacks for all threads.
     Together,
-    /// The outermost of each stack is its thread, called `thread_` and its number.
+    /// The outermost entry of each stack is its thread, named `thread_` and its kernel thread id.
     PerThread,
 }
 
@@ -72,7 +74,7 @@ pub struct Stacks {
     by_name: HashMap<String, u32>,
     nodes: Vec<StackNode>,
     children: HashMap<(Option<usize>, u32), usize>,
-    /// Calls that were not told apart.
+    /// The number of calls in `[more stacks]`.
     beyond: u64,
 }
 
@@ -80,7 +82,7 @@ pub struct Stacks {
 #[derive(Debug, Default)]
 pub(super) struct Trie {
     nodes: Vec<Node>,
-    /// By parent, + 1 with 0 for none, and key.
+    /// Nodes by parent + 1 (0 for none) and key.
     children: foldhash::HashMap<(u32, Key), u32>,
     notes: Notes,
     beyond: u64,
@@ -93,20 +95,21 @@ pub(super) enum Key {
     More,
 }
 
-/// It fills one line of a processor's cache.
+/// A node; it fills one line of a processor's cache.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Node {
     parent: u32,
     key: Key,
-    /// Which stack came next when this one was last met, + 1: what it called first, and what its caller called next. Programs
-    /// repeat themselves, so it mostly comes again and need not be looked for.
+    /// The nodes + 1 that came next when this node was last met: its first callee, and its caller's
+    /// next callee. Programs repeat themselves, so the same node usually comes again, and no
+    /// look-up is needed.
     first: u32,
     next: u32,
     counts: NodeCounts,
 }
 
-/// [`StackCounts`] without the total, which follows from all of them.
+/// [`StackCounts`] without the total, which is computed at the end.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct NodeCounts {
     pub(super) calls: u64,
@@ -116,17 +119,17 @@ pub(super) struct NodeCounts {
     pub(super) self_ns: u64,
 }
 
-/// Follows one thread through the trie.
+/// The path of one thread through the trie.
 struct Path<'a> {
     trie: &'a mut Trie,
     filter: &'a Filter,
-    /// The node that outermost calls stand within, + 1.
+    /// The node + 1 around outermost calls.
     root: u32,
-    /// For each open call, its node + 1; 0 for one that is not wanted.
+    /// The node + 1 of each open call; 0 for a call that is not selected.
     open: Vec<u32>,
-    /// The depth of the outermost open call of a wanted function.
+    /// The depth of the outermost open call of a selected function.
     inside: Option<usize>,
-    /// The node of what the innermost open call has called last, + 1; 0 if it has called nothing yet.
+    /// The node + 1 of the last callee of the innermost open call; 0 before its first callee.
     called: u32,
 }
 
@@ -153,8 +156,8 @@ impl StackCounts {
 // === impl Stacks ===
 
 impl Stacks {
-    /// Adds the stacks of a trace. If functions are asked for, stacks begin with the outermost call of one of them. Returns
-    /// what was met that is not an ordinary call.
+    /// Adds the stacks of a trace. If the filter selects functions, stacks begin with the outermost
+    /// call of one of them. Returns the irregularities of the trace.
     pub fn add(
         &mut self,
         trace: &Trace,
@@ -174,7 +177,7 @@ impl Stacks {
         notes
     }
 
-    /// All stacks; each stands behind those that it continues.
+    /// All stacks. A stack comes after the stack that it continues.
     #[must_use]
     pub fn nodes(&self) -> &[StackNode] {
         &self.nodes
@@ -186,7 +189,7 @@ impl Stacks {
         &self.names[node.name as usize]
     }
 
-    /// How many calls stand for `[more stacks]`, because there were too many distinct ones.
+    /// The number of calls in `[more stacks]`, because there were too many distinct stacks.
     #[must_use]
     pub fn beyond(&self) -> u64 {
         self.beyond
@@ -231,7 +234,7 @@ impl Stacks {
         if let Some(index) = self.by_name.get(name) {
             return *index;
         }
-        // There are no more names than functions and threads, whose ids have 32 bits.
+        // There are at most as many names as functions and threads, whose ids have 32 bits.
         let index = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         self.names.push(name.to_owned());
         self.by_name.insert(name.to_owned(), index);
@@ -273,7 +276,8 @@ impl Trie {
         self.notes.add(steps.notes());
     }
 
-    /// The node within `parent` of that function: at first it is looked for where it was the last time, behind `sibling` if there is one.
+    /// The node of this function within `parent`. The node that came last time, after `sibling` if
+    /// there is one, is tried first.
     #[inline(always)]
     fn called(&mut self, parent: u32, sibling: u32, function: FunctionId) -> u32 {
         let key = Key::Function(function);
@@ -299,13 +303,13 @@ impl Trie {
         child
     }
 
-    /// A node, which is given + 1.
+    /// The node with this index + 1.
     #[inline(always)]
     fn node(&self, node: u32) -> Option<&Node> {
         self.nodes.get(node.checked_sub(1)? as usize)
     }
 
-    /// The node within `parent`, which is a node + 1 or 0, as is what comes back.
+    /// The node of this key within `parent`. Both are a node + 1; `parent` can be 0.
     #[inline(never)]
     pub(super) fn child(&mut self, parent: u32, key: Key) -> u32 {
         let in_more = parent
@@ -332,7 +336,7 @@ impl Trie {
         child
     }
 
-    /// Adds to what was met in a node, which is given + 1.
+    /// Adds to the counts of the node with this index + 1.
     #[inline(always)]
     pub(super) fn count(&mut self, node: u32, counts: &NodeCounts) {
         let node = node

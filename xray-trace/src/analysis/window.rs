@@ -1,9 +1,9 @@
-//! The window of time that an analysis looks at. It knows ticks, and no blocks or calls.
+//! The window of time of an analysis. It has ticks, and no blocks or calls.
 
 use super::Filter;
 use crate::model::Ticks;
 
-/// From a tick on, up to another one. The default is all time.
+/// The ticks from one up to another one. The default is all time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     /// The first tick of the window.

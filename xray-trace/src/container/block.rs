@@ -1,23 +1,23 @@
-//! A block: a stretch of one thread's events, packed. [`BlockEncoder`] packs the events, and
-//! [`Events`] unpacks them. The block itself knows the thread, the times and the counts.
+//! A block: consecutive events of one thread, packed. [`BlockEncoder`] packs the events, and
+//! [`Events`] unpacks them. The block itself has the thread, the times and the counts.
 
 use super::encode::{BlockEncoder, EncodedBlock};
 use super::events::Events;
 use super::payload::Payload;
 use crate::model::{FunctionId, ThreadId, Ticks};
 
-/// A finished stretch of one thread's events. Cloning shares the bytes.
+/// Consecutive events of one thread. Cloning shares the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Whose events these are.
+    /// The thread.
     pub thread: ThreadId,
-    /// When the first happened.
+    /// The time of the first event.
     pub first: Ticks,
-    /// When the last happened.
+    /// The time of the last event.
     pub last: Ticks,
-    /// How many call events there are. In a block read from a file: how many its writer said there are.
+    /// The number of call events, for a block from a file as given by its writer.
     pub calls: u32,
-    /// How many events are said to be lost, summed over the block.
+    /// The number of lost events, as the sum of the losses in the block.
     pub lost: u64,
     /// The packed events.
     pub payload: Payload,
@@ -32,7 +32,8 @@ impl Block {
         self.payload.len()
     }
 
-    /// The same events of another thread, their functions by other numbers; up to the first that cannot be unpacked. `None` if there are none.
+    /// The same events with another thread and other ids of functions, up to the first event that
+    /// cannot be unpacked. `None` if there are none.
     #[must_use]
     pub fn renumbered(
         &self,
@@ -47,7 +48,8 @@ impl Block {
         encoder.finish()
     }
 
-    /// Unpacks the events, in order; reads them first if they are still in the file. After the first error there are no more.
+    /// Unpacks the events, in order. Reads them first if they are still in the file. The iterator
+    /// ends after the first error.
     #[must_use]
     pub fn events(&self) -> Events {
         self.payload.events(self.first)

@@ -1,23 +1,23 @@
-//! The blocks of one thread, reduced to what a recording has: calls of some functions that begin in
-//! the recording's time, and what happens in them until it ends. What it leaves out is counted.
+//! Reduces the blocks of one thread to a recording: calls of selected functions that begin in the
+//! recording's time, and their events until it ends. Events that are left out are counted.
 
 use super::{Block, BlockEncoder};
 use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks};
 
-/// The most open calls of which it is remembered whether they were kept. Those further in are kept
-/// if their functions are wanted.
+/// The most open calls whose entries are remembered. Calls further in are kept if their functions
+/// are selected.
 const MOST_OPEN: usize = 1 << 17;
 
 /// The time of a recording. Both ends are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedTime {
-    /// Calls that began before it are left out, and so are their exits.
+    /// The begin. Calls that began before it are left out, and so are their exits.
     pub since: Ticks,
-    /// What happened after it is left out. `None` while it is not known.
+    /// The end. Later events are left out. `None` while it is unknown.
     pub until: Option<Ticks>,
 }
 
-/// Events of wanted functions that are not in a recording, though they are in its blocks.
+/// Events of selected functions that are in the recording's blocks, but not in the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Excluded {
     /// Exits of calls that began before the recording.
@@ -28,42 +28,42 @@ pub struct Excluded {
     pub later_lost: u64,
 }
 
-/// What is kept of a block.
+/// The kept part of a block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Part {
     /// `None` if no event is kept.
     pub block: Option<Block>,
     /// Events that were lost between the thread's last event before the end and the end, or after
-    /// it: the thread reported them after the end, before any other event.
+    /// it. The thread reported them after the end, before any other event.
     pub lost: u64,
 }
 
-/// Reduces the blocks of a thread, one after the other.
+/// Reduces the blocks of a thread, in order.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// The open calls that began since the first block, outermost first, and what became of their
-    /// entries.
+    /// The open calls that began since the first block, outermost first, with the treatment of
+    /// their entries.
     open: Vec<(FunctionId, Entry)>,
-    /// Calls further in than [`MOST_OPEN`].
+    /// The number of calls further in than [`MOST_OPEN`].
     beyond: u64,
-    /// The next event is an exit of no open call.
+    /// True if the next event is an exit of a call that is not open.
     astray: bool,
-    /// Events were lost since the calls begin that are kept: the entry of an exit may be among
-    /// them.
+    /// True if events were lost since the begin of the kept calls. The entry of an exit may be
+    /// among them.
     lost: bool,
-    /// Something happened after the recording's end: what is lost later was lost after it.
+    /// True after an event after the recording's end. Later losses happened after the end.
     over: bool,
-    /// What was left out so far.
+    /// The events that were left out so far.
     excluded: Excluded,
 }
 
-/// What became of the entry of an open call.
+/// The treatment of an open call's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
     Kept,
-    /// It is before the recording.
+    /// The entry is before the recording.
     Earlier,
-    /// Nobody wants the function.
+    /// The function is not selected.
     Unwanted,
 }
 
@@ -78,7 +78,7 @@ impl RecordedTime {
 // === impl Excluded ===
 
 impl Excluded {
-    /// Adds what is left out elsewhere.
+    /// Adds the events that were left out elsewhere.
     pub fn add(&mut self, other: Self) {
         let Self {
             earlier_exits,
@@ -94,19 +94,19 @@ impl Excluded {
 // === impl Chosen ===
 
 impl Chosen {
-    /// Whether nothing has to be remembered up to the next block.
+    /// Whether there is no state to remember for the next block.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.open.is_empty() && self.beyond == 0 && !self.lost && !self.over
     }
 
-    /// What was left out since this was last asked.
+    /// Returns and resets the events that were left out.
     pub fn take_excluded(&mut self) -> Excluded {
         std::mem::take(&mut self.excluded)
     }
 
-    /// What is kept of the next block: what happens in `time` in and to calls of `wanted` functions
-    /// that began in it, and losses.
+    /// The kept part of the next block: entries and exits of calls of `wanted` functions that began
+    /// in `time`, other events in `time`, and losses.
     pub fn of(
         &mut self,
         block: &Block,
@@ -114,7 +114,7 @@ impl Chosen {
         mut wanted: impl FnMut(FunctionId) -> bool,
     ) -> Part {
         let mut encoder = BlockEncoder::new(block.thread);
-        // Which the writer of a block does not divide from its exit.
+        // The writer of a block does not separate the mark from its exit.
         self.astray = false;
         let mut events = block.events();
         let mut all = true;
@@ -146,7 +146,8 @@ impl Chosen {
         Part { block, lost }
     }
 
-    /// Something happens after the end. How many events were lost that may have happened before it.
+    /// Counts an event after the end. Returns the number of lost events that may have happened
+    /// before the end.
     fn later(&mut self, event: &Event, wanted: &mut impl FnMut(FunctionId) -> bool) -> u64 {
         let was_over = std::mem::replace(&mut self.over, true);
         match event.body {
@@ -191,7 +192,7 @@ impl Chosen {
                 }
                 entry == Entry::Kept
             }
-            // Of a call that began before, or whose begin was lost.
+            // An exit of a call that began before, or whose entry was lost.
             EventBody::Call { function, .. } if astray => {
                 let kept = wanted(function) && self.may_be_of_lost(in_time);
                 return match kept {
@@ -207,7 +208,7 @@ impl Chosen {
                     false
                 }
                 None => {
-                    // Of a call too far in to be remembered, or of one that began before.
+                    // An exit of a call that is too far in to be remembered, or that began before.
                     let beyond = self.beyond > 0;
                     self.beyond = self.beyond.saturating_sub(1);
                     wanted(function) && (beyond && in_time || self.may_be_of_lost(in_time))
@@ -237,8 +238,8 @@ impl Chosen {
         }
     }
 
-    /// An exit of a wanted function has no entry: whether that may have been lost since the
-    /// recording began. If not, the call began before.
+    /// Whether the missing entry of a selected function's exit may have been lost since the
+    /// recording began. If not, the call began before the recording, and the exit is counted.
     fn may_be_of_lost(&mut self, in_time: bool) -> bool {
         if !self.lost {
             self.excluded.earlier_exits += u64::from(in_time);
@@ -246,12 +247,12 @@ impl Chosen {
         self.lost
     }
 
-    /// A call ends, and those within it: what became of its entry. `None` if that is not known.
+    /// Ends a call and the calls within it. Returns the treatment of its entry; `None` if unknown.
     fn exit(&mut self, function: FunctionId) -> Option<Entry> {
         if self.beyond > 0 {
             return None;
         }
-        // As a rule it is the innermost one; an exit of none that is open ends none.
+        // Usually it is the innermost one. An exit of a call that is not open ends no call.
         let at = self.open.iter().rposition(|(open, _)| *open == function);
         at.map(|at| {
             let entry = self.open[at].1;
@@ -260,7 +261,7 @@ impl Chosen {
         })
     }
 
-    /// So many of the innermost calls are over: how many of them were kept.
+    /// Ends some of the innermost calls. Returns the number of kept calls among them.
     fn leave(&mut self, calls: u64) -> u64 {
         let beyond = self.beyond.min(calls);
         self.beyond -= beyond;
@@ -271,14 +272,14 @@ impl Chosen {
     }
 }
 
-/// What becomes of an event.
+/// The treatment of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Yes,
     No,
-    /// It is kept, as an exit of no open call.
+    /// It is kept, as an exit of a call that is not open.
     Astray,
-    /// So many of the calls were kept that it says to be over.
+    /// It ends calls, and this number of them were kept.
     Unwound(u64),
 }
 
@@ -322,8 +323,8 @@ mod tests {
         shown.collect()
     }
 
-    /// Others' functions, calls that began before, and what was before are left out, over several
-    /// blocks.
+    /// Functions that are not selected, calls that began before, and earlier events are left out,
+    /// over several blocks.
     #[test]
     fn whole_calls_of_what_is_wanted_are_kept_from_a_moment_on() {
         let mut encoder = BlockEncoder::new(THREAD);
@@ -334,7 +335,7 @@ mod tests {
         }
         encoder.push_lost(Ticks(12), 7);
         let first = encoder.finish().unwrap();
-        // A time before the latest event's is taken to be that event's.
+        // A time before the latest event's is replaced by that event's.
         let expected = [(20, "+2".to_owned()), (22, "lost 7".to_owned())];
         assert_eq!(shown(chosen.of(&first, from(15), wanted).block), expected);
         for (at, function) in [(30, -2), (31, -1), (32, 2), (33, 9), (34, 1)] {
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(chosen.take_excluded(), Excluded::default());
     }
 
-    /// Nothing after the end is kept. What is left out is counted, by what it is.
+    /// No event after the end is kept. Events that are left out are counted by kind.
     #[test]
     fn what_is_after_the_end_is_excluded_and_counted() {
         let time = RecordedTime {
@@ -385,11 +386,11 @@ mod tests {
         let mut chosen = Chosen::default();
         let wanted = |id: FunctionId| id.0 <= 2;
         let mut encoder = BlockEncoder::new(THREAD);
-        // Before: 1 is open when the recording begins; so is 3, which nobody wants.
+        // Before: 1 is open when the recording begins; so is 3, which is not selected.
         for (at, function) in [(8, 1), (9, 3), (10, 2), (11, -2), (12, -3), (13, -1)] {
             call(&mut encoder, at, function);
         }
-        // Of a call that began before the first block.
+        // An exit of a call that began before the first block.
         call(&mut encoder, 14, -2);
         for (at, function) in [(20, 2), (21, -2), (22, 1), (23, 3), (24, -3)] {
             call(&mut encoder, at, function);
@@ -430,7 +431,7 @@ mod tests {
         assert_eq!(chosen.take_excluded().later_lost, 2);
     }
 
-    /// Of calls further in than is remembered no event is left out.
+    /// Events of calls that are too far in to be remembered are kept.
     #[test]
     fn calls_that_are_too_far_in_are_kept() {
         let mut chosen = Chosen::default();

@@ -1,4 +1,5 @@
-//! Unpacks the events of a block. The bytes may come from anywhere: every one is checked.
+//! Unpacks the events of a block. The bytes come from untrusted sources, so every one is checked.
+//! It does not check that calls are properly nested.
 
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use super::predictor::Predictor;
 use super::varint::{self, VarintError};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
 
-/// No event of the common kinds is longer: a head and a number.
+/// The greatest length of an event of the common kinds: a head and a number.
 const COMMON_LEN: usize = 5 + varint::MAX_LEN;
 
-/// The bits of a head, by its length's code.
+/// The bits of a head, by its length code.
 const HEAD_BITS: [u64; 4] = [0xff, 0xffff, 0xff_ffff, 0xff_ffff_ffff];
 
 /// The packed events of a block.
@@ -21,11 +22,11 @@ const HEAD_BITS: [u64; 4] = [0xff, 0xffff, 0xff_ffff, 0xff_ffff_ffff];
 pub(crate) struct PackedEvents {
     /// The packed events.
     payload: Arc<[u8]>,
-    /// Where the next event begins; the end after an error.
+    /// The begin of the next event; the end after an error.
     at: usize,
-    /// When the event before happened.
+    /// The time of the previous event.
     ticks: u64,
-    /// What is expected next.
+    /// The expectation of the next event.
     predictor: Box<Predictor>,
 }
 
@@ -67,7 +68,7 @@ impl PackedEvents {
         }
     }
 
-    /// The bytes of an event of this block.
+    /// The data of a user event of this block.
     pub(super) fn data(&self, data: DataRef) -> &[u8] {
         let at = usize::try_from(data.at).unwrap_or(usize::MAX);
         self.payload
@@ -75,12 +76,12 @@ impl PackedEvents {
             .unwrap_or_default()
     }
 
-    /// Where the next event begins in the block.
+    /// The begin of the next event in the block.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// Any event; `None` at the end.
+    /// The next event of any kind; `None` at the end.
     pub(super) fn next_other(&mut self) -> Option<Result<Event, DecodeError>> {
         if self.at >= self.payload.len() {
             return None;
@@ -92,7 +93,7 @@ impl PackedEvents {
         Some(event)
     }
 
-    /// Unpacks one event; there is at least one byte. On an error nothing has been taken.
+    /// Unpacks one event. There is at least one byte. After an error the position is unchanged.
     fn decode(&mut self) -> Result<Event, DecodeError> {
         let start = self.at;
         let mut at = self.at;
@@ -218,7 +219,7 @@ impl PackedEvents {
         })
     }
 
-    /// The values behind a call's function.
+    /// The values after a call's function.
     fn values(&self, byte: u8, at: &mut usize, start: usize) -> Result<Values, DecodeError> {
         let count = usize::from((byte & extended::VALUES) >> extended::VALUES_SHIFT);
         let mut values = [0; Values::MOST];

@@ -10,31 +10,32 @@ use super::predictor::Predictor;
 use super::varint;
 use crate::model::{CallKind, DataKind, Event, EventBody, FunctionId, ThreadId, Ticks, Values};
 
-/// The bytes one call of `push_…` may need at most: an advance (head, byte, number), then a head, a byte, a function and six values.
+/// The most bytes that one call of `push_…` may need: an advance (head, byte, number), then a head,
+/// a byte, a function and six values.
 const LONGEST_EVENT: usize = 96;
 
 /// Packs the events of one thread.
 #[derive(Debug)]
 pub struct BlockEncoder {
-    /// Whose events these are.
+    /// The thread of the events.
     thread: ThreadId,
-    /// The packed events up to `at`; what stands behind is left over. Kept between blocks.
+    /// The packed events up to `at`; the bytes behind are left over. Kept between blocks.
     buffer: Vec<u8>,
-    /// Where the next event goes. Reset by `finish`.
+    /// The place of the next event. Reset by `finish`.
     at: usize,
-    /// When the block's first event happened. Set by the first push after `finish`.
+    /// The time of the block's first event. Set by the first push after `finish`.
     first: u64,
-    /// When the latest event happened, across blocks: time never runs backwards within a thread.
+    /// The time of the latest event, across blocks: time never runs backwards within a thread.
     last: u64,
-    /// Call events in the block. Reset by `finish`.
+    /// The number of call events in the block. Reset by `finish`.
     calls: u32,
-    /// Losses in the block. Reset by `finish`.
+    /// The number of lost events in the block. Reset by `finish`.
     lost: u64,
-    /// What is expected next. Reset by `finish`.
+    /// The expectation of the next event. Reset by `finish`.
     predictor: Box<Predictor>,
 }
 
-/// The packed events of a block, and what the block says of them.
+/// The packed events of a block, and the facts about them for the block.
 #[derive(Debug)]
 pub(super) struct EncodedBlock {
     /// The time of the first event.
@@ -52,8 +53,8 @@ pub(super) struct EncodedBlock {
 // === impl BlockEncoder ===
 
 impl BlockEncoder {
-    /// A good length at which to finish a block: long enough that tables and headers weigh nothing, short enough that
-    /// little is held back.
+    /// A good length for finishing a block. It is long enough that the cost of tables and headers
+    /// does not matter, and short enough that few events are held back.
     pub const GOOD_LEN: usize = 64 * 1024;
 
     /// Makes an encoder for the events of `thread`.
@@ -71,32 +72,32 @@ impl BlockEncoder {
         }
     }
 
-    /// Whose events these are.
+    /// The thread of the events.
     #[must_use]
     pub fn thread(&self) -> ThreadId {
         self.thread
     }
 
-    /// Whether nothing was pushed since the last `finish`.
+    /// Whether no event was pushed since the last `finish`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == 0
     }
 
-    /// The bytes packed since the last `finish`. Blocks must stay below [`super::MAX_SECTION_LEN`]; finish them at
-    /// about [`Self::GOOD_LEN`].
+    /// The bytes packed since the last `finish`. Blocks must stay below [`super::MAX_SECTION_LEN`];
+    /// finish them at about [`Self::GOOD_LEN`].
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         self.at
     }
 
-    /// The call events pushed since the last `finish`.
+    /// The number of call events pushed since the last `finish`.
     #[must_use]
     pub fn events(&self) -> u32 {
         self.calls
     }
 
-    /// Adds an event of other events, whose functions have other numbers here.
+    /// Adds an event from `events`, with another id of its function.
     pub(super) fn push(
         &mut self,
         event: &Event,
@@ -125,7 +126,8 @@ impl BlockEncoder {
         }
     }
 
-    /// Adds a call event: of an entry with its arguments, of an exit with its result, as far as they are known. A time before the latest event's is taken to be that event's.
+    /// Adds a call event: an entry with its arguments, or an exit with its result, if recorded. A
+    /// time before the latest event's is replaced by that event's.
     #[expect(
         clippy::inline_always,
         reason = "the collector's innermost loop, where it takes longer to call this than to do it"
@@ -138,10 +140,10 @@ impl BlockEncoder {
         kind: CallKind,
         values: impl Into<Values> + Copy,
     ) {
-        // All of them are made where they are wanted: as a rule there are none.
+        // The values are created only if there are any, which is rare.
         let bare = values.into().is_empty();
         let delta = self.delta(ticks);
-        // Never as many: each takes a byte.
+        // The count cannot overflow, because each event takes a byte.
         self.calls = self.calls.wrapping_add(1);
         if !bare || kind == CallKind::TailExit || delta >> DELTA_BITS != 0 {
             self.put_rare(function, kind, &values.into(), delta);
@@ -158,7 +160,7 @@ impl BlockEncoder {
         }
     }
 
-    /// Notes that `events` events are missing here.
+    /// Adds a loss of `events` events.
     pub fn push_lost(&mut self, ticks: Ticks, events: u64) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
@@ -168,7 +170,7 @@ impl BlockEncoder {
         self.lost = self.lost.saturating_add(events);
     }
 
-    /// Notes that `calls` of the innermost calls have ended without an exit.
+    /// Records that `calls` of the innermost calls have ended without an exit.
     pub fn push_unwound(&mut self, ticks: Ticks, calls: u64) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
@@ -178,7 +180,7 @@ impl BlockEncoder {
         self.predictor.unwind(calls);
     }
 
-    /// Notes that the exit which is pushed next is of no call that is open.
+    /// Marks the exit that is pushed next: it belongs to no open call.
     pub fn push_astray(&mut self, ticks: Ticks) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
@@ -186,7 +188,8 @@ impl BlockEncoder {
         self.put_byte(extended::ASTRAY);
     }
 
-    /// Adds something that the program said. Returns how many of its bytes had no room: those beyond [`MAX_DATA_LEN`].
+    /// Adds a user event. Returns the number of its bytes beyond [`MAX_DATA_LEN`], which are
+    /// dropped.
     pub fn push_data(&mut self, ticks: Ticks, kind: DataKind, data: &[u8]) -> usize {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
@@ -196,7 +199,7 @@ impl BlockEncoder {
         self.put_data(data)
     }
 
-    /// How many bytes, and they; returns how many had no room.
+    /// Writes the number of bytes, and the bytes. Returns the number of dropped bytes.
     fn put_data(&mut self, data: &[u8]) -> usize {
         let kept = &data[..data.len().min(MAX_DATA_LEN)];
         self.put_number(kept.len() as u64);
@@ -208,8 +211,9 @@ impl BlockEncoder {
         data.len() - kept.len()
     }
 
-    /// Adds something that the program said in `function`, if that is known: `size` bytes, of which `data` could be had. Returns how many of
-    /// those had no room, as [`Self::push_data`] does.
+    /// Adds a user event in `function`, if that is known. The program announced `size` bytes, of
+    /// which `data` is available. Returns the number of dropped bytes of `data`, as
+    /// [`Self::push_data`].
     pub fn push_said(
         &mut self,
         ticks: Ticks,
@@ -228,7 +232,7 @@ impl BlockEncoder {
         self.put_data(data)
     }
 
-    /// Notes that the thread runs on another processor from here on.
+    /// Records that the thread runs on another processor from here on.
     pub fn push_cpu(&mut self, ticks: Ticks, cpu: u16) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
@@ -256,7 +260,7 @@ impl BlockEncoder {
         Some(block)
     }
 
-    /// The time since the event before.
+    /// The time since the previous event.
     #[inline]
     fn delta(&mut self, ticks: Ticks) -> u64 {
         if self.at == 0 {
@@ -269,7 +273,7 @@ impl BlockEncoder {
         delta
     }
 
-    /// An event that is not what was expected: its function is named.
+    /// Writes an event that was not expected, with its function.
     #[cold]
     fn put_unexpected(&mut self, function: FunctionId, kind: CallKind, delta: u64) {
         match kind {
@@ -283,7 +287,7 @@ impl BlockEncoder {
         self.put_number(u64::from(function.0));
     }
 
-    /// Tail exits, values, and times that no head has room for.
+    /// Writes tail exits, events with values, and times that no head has room for.
     #[inline(never)]
     fn put_rare(&mut self, function: FunctionId, kind: CallKind, values: &Values, delta: u64) {
         let delta = self.put_advance(delta);
@@ -308,7 +312,7 @@ impl BlockEncoder {
         }
     }
 
-    /// Writes out a time that no head has room for; what is left of it goes into the event's head.
+    /// Writes a time that no head has room for. Returns the rest of the time for the event's head.
     fn put_advance(&mut self, delta: u64) -> u64 {
         if delta >> DELTA_BITS == 0 {
             return delta;
@@ -319,10 +323,10 @@ impl BlockEncoder {
         0
     }
 
-    /// Writes an event's head: always eight bytes, of which as many count as the time needs.
+    /// Writes an event's head. It always writes eight bytes, and counts as many as the time needs.
     #[inline]
     fn put_head(&mut self, kind: u64, delta: u64) {
-        // Times differ as a program's do: without a branch, which would go the wrong way at many of them.
+        // Times are irregular, so a branch would often be mispredicted. This code has none.
         let above = |most: u64| u8::from(delta > most);
         let (one, two, four) = (above(0xf), above(0xfff), above(0xf_ffff));
         let word = kind | u64::from(one + two + four) << 2 | delta << 4;

@@ -27,7 +27,7 @@ pub(super) mod extended {
     pub(in crate::container) const TAIL_EXIT: u8 = 2;
     /// The function's id follows this byte.
     pub(in crate::container) const NAMED: u8 = 4;
-    /// From this bit on stands the number of values that follow, after the function.
+    /// The lowest bit of the number of values, which follow the function.
     pub(in crate::container) const VALUES_SHIFT: u32 = 3;
     pub(in crate::container) const VALUES: u8 = 7 << VALUES_SHIFT;
     /// Events were lost. Their number follows.

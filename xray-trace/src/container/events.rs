@@ -1,5 +1,5 @@
-//! The events of a block, in order. The caller does not see whether the block holds packed events
-//! or records of a log.
+//! The events of a block, in order. The caller does not see whether the block has packed events or
+//! records of a log.
 
 use super::decode::PackedEvents;
 use super::decode_error::DecodeError;
@@ -12,15 +12,15 @@ use crate::model::{DataRef, Event, EventBody, Values};
 #[derive(Debug)]
 pub struct Events(pub(crate) Form);
 
-/// How a block holds its events.
+/// The form of a block's events.
 #[derive(Debug)]
 pub(crate) enum Form {
-    /// As packed bytes.
+    /// Packed bytes.
     Packed(PackedEvents),
-    /// As records of a log.
+    /// Records of a log.
     #[cfg(feature = "import")]
     InLog(in_log::Events),
-    /// Not at all, for this reason. The iterator returns the reason once.
+    /// No events, for this reason. The iterator returns the reason once.
     Failed(Option<DecodeError>),
 }
 
@@ -38,7 +38,7 @@ impl Events {
         }
     }
 
-    /// Where the next event begins in the block.
+    /// The begin of the next event in the block.
     pub(super) fn position(&self) -> usize {
         match &self.0 {
             Form::Packed(packed) => packed.position(),

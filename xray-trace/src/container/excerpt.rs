@@ -5,18 +5,18 @@
 //!  events     ( ( )   (    since ( )  ( )   until   ( )
 //!  excerpt      (     (          ( )  ( )   |
 //!               └─────┴ open at `since`: their entries, at their true times
-//!                                           └ what is still open is said to be open then
+//!                                           └ calls that are still open are marked so
 //! ```
 //!
-//! Entries of calls that are open may be in no block any more, and be known all the same: they are
-//! given, and nothing in the blocks ends them.
+//! Entries of open calls may be in no block any more, and be known nevertheless. The caller
+//! provides these entries, and no exit in the blocks ends their calls.
 
 use super::{Block, BlockEncoder, OpenCall};
 use crate::function_map::FunctionMap;
 use crate::model::{CallKind, Event, EventBody, FunctionId, ThreadId, Ticks};
 
-/// The most open calls of a thread that are followed. Of a thread that has more when the window
-/// begins, none is told of.
+/// The most open calls of a thread that are followed. If a thread has more at the begin of the
+/// window, none of them is in the excerpt.
 const MOST_OPEN: usize = 1 << 17;
 
 /// Makes an excerpt. The thread's blocks are added in order of time.
@@ -24,46 +24,46 @@ const MOST_OPEN: usize = 1 << 17;
 pub struct Excerpt {
     since: Ticks,
     until: Ticks,
-    /// For blocks that are not taken as they are.
+    /// The encoder for blocks that are not taken unchanged.
     encoder: BlockEncoder,
-    /// The calls that are open, outermost first.
+    /// The open calls, outermost first.
     open: Vec<OpenCall>,
-    /// How often each function is among them.
+    /// The number of open calls of each function.
     counts: FunctionMap<u32>,
-    /// The entries of so many of the outermost are in no block. They are open at the end.
+    /// The number of outermost calls whose entries are in no block. They are open at the end.
     older: usize,
-    /// Calls further in than [`MOST_OPEN`].
+    /// The number of calls further in than [`MOST_OPEN`].
     beyond: u64,
-    /// The window has begun: what was open then is in `blocks`.
+    /// True after the begin of the window: the calls that were open then are in `blocks`.
     begun: bool,
-    /// The next event is an exit of no open call.
+    /// True if the next event is an exit of a call that is not open.
     astray: bool,
-    /// The latest event of the window.
+    /// The time of the latest event of the window.
     last: Ticks,
-    /// Events after the window were left out.
+    /// True if events after the window were left out.
     later: bool,
-    /// Losses that were told there.
+    /// The number of lost events reported there.
     lost: u64,
     blocks: Vec<Block>,
 }
 
-/// What is known of the thread at the window's end.
+/// The state of the thread at the window's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadEnd<'a> {
-    /// It had ended: nothing is open.
+    /// The thread had ended, so no call is open.
     Ended,
-    /// It was there, and the events say what is open.
+    /// The thread was alive, and its events show the open calls.
     There,
-    /// It was there, and after its last event these were open, outermost first. Of what seems to be
-    /// open beside them it is not known.
+    /// The thread was alive, and after its last event these calls were open, outermost first. Other
+    /// calls without an exit may have ended.
     Open(&'a [OpenCall]),
 }
 
 // === impl Excerpt ===
 
 impl Excerpt {
-    /// Begins the excerpt of a thread, from `since` to `until`, both included. The entries of
-    /// `older` are in no block; outermost first.
+    /// Begins the excerpt of a thread, from `since` to `until`, both included. `older` are the open
+    /// calls whose entries are in no block, outermost first.
     #[must_use]
     pub fn new(thread: ThreadId, (since, until): (Ticks, Ticks), older: &[OpenCall]) -> Self {
         let mut this = Self {
@@ -142,12 +142,12 @@ impl Excerpt {
         self.blocks.extend(self.encoder.finish());
     }
 
-    /// The blocks of the excerpt, and how many losses were told behind its end.
+    /// The blocks of the excerpt, and the number of lost events reported after its end.
     #[must_use]
     pub fn finish(mut self, end: ThreadEnd<'_>) -> (Vec<Block>, u64) {
         let open = match end {
             ThreadEnd::Ended => 0,
-            // What happened since may have ended some of them.
+            // Later events may have ended some of them.
             ThreadEnd::Open(open) if !self.later && self.beyond == 0 => {
                 let same = self.open.iter().zip(open);
                 let same = same.take_while(|(here, there)| {
@@ -169,14 +169,14 @@ impl Excerpt {
                 self.encoder.push_unwound(until, 0);
             }
         } else if !self.open.is_empty() {
-            // The time of this event is until when the others are known to be open.
+            // Up to the time of this event the other calls are known to be open.
             self.encoder.push_unwound(until, over);
         }
         self.blocks.extend(self.encoder.finish());
         (self.blocks, self.lost)
     }
 
-    /// The window begins: tells of the calls that are open.
+    /// Begins the window: writes the entries of the open calls.
     fn begin(&mut self) {
         self.begun = true;
         if std::mem::take(&mut self.beyond) > 0 {
@@ -246,13 +246,13 @@ impl Excerpt {
             }
         }
         match self.older {
-            // A reader finds no call for it either.
+            // A reader does not find a call for it either.
             0 => Follows::Well,
             _ => Follows::Stray,
         }
     }
 
-    /// So many of the innermost calls are over.
+    /// Ends some of the innermost calls.
     fn leave(&mut self, calls: u64) {
         let beyond = self.beyond.min(calls);
         self.beyond -= beyond;
@@ -264,21 +264,21 @@ impl Excerpt {
         self.older = self.older.min(self.open.len());
     }
 
-    /// Events are missing: nothing is known to be open.
+    /// Closes all calls after a loss, because the open calls are unknown.
     fn forget(&mut self) {
         self.leave(u64::MAX);
     }
 }
 
-/// What an event does to the calls that are open.
+/// The effect of an event on the open calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follows {
-    /// What a reader of the excerpt takes it for.
+    /// A reader of the excerpt interprets the event correctly.
     Well,
-    /// It is an exit of a call whose entry is in no block, and a reader could take it for another
-    /// one's.
+    /// The event is an exit of a call whose entry is in no block, and a reader could match it with
+    /// another call.
     Stray,
-    /// So many of the innermost calls were left.
+    /// This number of the innermost calls were left.
     Left(u64),
 }
 
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Blocks of these events: a function that is entered (+) or left (-), or `0`: a new block.
+    /// Blocks of these events: a function that is entered (+) or left (-), or `0` for a new block.
     fn blocks(events: &[(u64, i32)]) -> Vec<Block> {
         let mut encoder = BlockEncoder::new(THREAD);
         let mut blocks = Vec::new();
@@ -314,7 +314,7 @@ mod tests {
         blocks
     }
 
-    /// The calls of an excerpt: function, begin, end; and exits without an entry.
+    /// The calls of an excerpt: function, begin, end; and the number of exits without an entry.
     fn calls(
         events: &[(u64, i32)],
         window: (u64, u64),
@@ -338,8 +338,8 @@ mod tests {
         (calls, steps.notes().exits_without_entry)
     }
 
-    /// A call that began long before the window, and goes on: it is there with its true begin, and
-    /// is open until the window's end.
+    /// A call that began long before the window and goes on is in the excerpt, with its true begin,
+    /// and open until the window's end.
     #[test]
     fn open_calls_are_in_every_window_however_long_ago_they_began() {
         let events = [(10, 1), (11, 2), (12, -2), (20, 3)];
@@ -350,12 +350,12 @@ mod tests {
             assert_eq!(found.len(), if window.0 <= 11 { 3 } else { 2 });
             assert_eq!(strays, 0);
         }
-        // Of a thread that has ended nothing is.
+        // A thread that has ended has no open calls.
         let (found, _) = calls(&events, (500, 1000), &[], ThreadEnd::Ended);
         assert_eq!(found, []);
     }
 
-    /// What is open when the window begins and ends in it is whole.
+    /// A call that is open at the begin of the window, and ends in it, is complete.
     #[test]
     fn calls_that_end_in_the_window_are_whole() {
         let events = [(10, 1), (20, 2), (0, 0), (60, -2), (70, 3), (80, -3)];
@@ -366,8 +366,8 @@ mod tests {
         assert_eq!(found, [(1, 10, 65), (2, 20, 60)]);
     }
 
-    /// Entries that are in no block any more: exits of other calls of the same function, which
-    /// began before, too, do not end them.
+    /// Exits of other calls of the same function that also began before do not end calls whose
+    /// entries are in no block any more.
     #[test]
     fn calls_whose_entries_are_gone_are_open_to_the_end() {
         let events = [(50, -7), (60, 7), (70, -7), (80, -8), (90, 9)];
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(strays, 2);
     }
 
-    /// What may have ended unseen is not said to be open.
+    /// A call that may have ended unseen is not marked as open.
     #[test]
     fn calls_that_are_not_known_to_be_open_end_with_their_last_event() {
         let events = [(10, 1), (20, 2), (30, 3), (31, -3)];
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(found, [(1, 10, 100), (2, 20, 31), (3, 30, 31)]);
         let (found, _) = calls(&events, (50, 100), &[], ThreadEnd::Open(&open));
         assert_eq!(found, [(1, 10, 100)]);
-        // They were in the middle of something else when that was looked at.
+        // The thread was in other calls when its open calls were read.
         let (found, _) = calls(&events, (0, 25), &[], ThreadEnd::Open(&open));
         assert_eq!(found, [(1, 10, 25), (2, 20, 25)]);
     }

@@ -1,5 +1,6 @@
-//! Blocks whose events are still records of a log of LLVM's flight data recorder, where they are read when somebody wants them. That
-//! they are in order was found when the log was opened; whoever changes it meanwhile gets an error, or other events.
+//! Blocks whose events are still records of a log of LLVM's flight data recorder. The records are
+//! read when events are needed. Their order was checked when the log was opened. If the file
+//! changes afterwards, reading gives an error, or other events.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -12,8 +13,8 @@ use crate::function_map::FunctionMap;
 use crate::llvm::fdr::{FunctionKind, Layout, PlainCall, Record};
 use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, FunctionId, Ticks, Values};
 
-/// What a function record of each kind tells, unless an argument follows. Looked up, because whether a call begins or ends cannot be
-/// guessed, neither by who reads this nor by a processor.
+/// The kind of call of each kind of function record, unless an argument follows. It is a table,
+/// because a processor cannot predict whether a call begins or ends.
 const KINDS: [Option<CallKind>; 4] = {
     let mut kinds = [None; 4];
     kinds[FunctionKind::Enter as usize] = Some(CallKind::Enter);
@@ -22,33 +23,33 @@ const KINDS: [Option<CallKind>; 4] = {
     kinds
 };
 
-/// A log that is open.
+/// An open log.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) file: Arc<File>,
     pub(crate) layout: Layout,
-    /// By a function's id in the log, 1 more than its id in the trace.
+    /// The id + 1 of each function in the trace, by its id in the log.
     pub(crate) functions: FunctionMap<u32>,
 }
 
-/// Records of one thread of a log, in buffers that follow one on the other.
+/// Records of one thread of a log, in consecutive buffers.
 #[derive(Debug, Clone)]
 pub(crate) struct Stretch {
     pub(crate) log: Arc<Log>,
     pub(crate) place: Place,
 }
 
-/// Where records stand, and what was known in front of them.
+/// The place of records, and the state before the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The first record's first byte.
+    /// The offset of the first record.
     pub(crate) offset: u64,
     pub(crate) len: u32,
-    /// The counter at the record in front.
+    /// The counter at the record before the first one.
     pub(crate) base: u64,
-    /// The processor then.
+    /// The processor at that record.
     pub(crate) cpu: u16,
-    /// Times before this one are taken to be this one.
+    /// Times before this one are replaced by it.
     pub(crate) floor: u64,
 }
 
@@ -56,21 +57,22 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Events {
     log: Arc<Log>,
-    /// The records, and zeros behind them, so that one can always look at the next record's first byte.
+    /// The records, with zeros behind them, so that the next record's first byte can always be
+    /// read.
     bytes: Vec<u8>,
-    /// Where the records end.
+    /// The end of the records.
     end: usize,
-    /// Before this, calls may be taken one after the other without a look at anything else.
+    /// Before this offset, calls may be taken one after the other without checking other state.
     plain_end: usize,
-    /// Where the next record begins.
+    /// The begin of the next record.
     at: usize,
     /// The counter at the latest record.
     tsc: u64,
-    /// When the latest event happened.
+    /// The time of the latest event.
     ticks: u64,
     /// The processor at the latest record.
     cpu: u16,
-    /// The processor that was told.
+    /// The processor of the latest processor event.
     told: Option<u16>,
 }
 
@@ -135,7 +137,7 @@ impl Events {
         self.at
     }
 
-    /// Any event; `None` at the end.
+    /// The next event of any kind; `None` at the end.
     #[inline(never)]
     pub(super) fn next_other(&mut self) -> Option<Result<Event, DecodeError>> {
         let event = self.decode().transpose()?;
@@ -159,7 +161,7 @@ impl Events {
                 Record::CustomEventDelta { delta, .. } | Record::TypedEvent { delta, .. } => {
                     (delta.into(), self.cpu)
                 }
-                // It has a time of its own, which does not count for those behind it.
+                // The record has a time of its own, which does not count for the records behind it.
                 Record::CustomEvent { cpu, .. } if self.log.layout.version() == 4 => (0, cpu),
                 Record::CustomEvent { .. } => (0, self.cpu),
                 other => {
@@ -201,7 +203,7 @@ impl Events {
         Ok(None)
     }
 
-    /// A call, with the argument that stands behind it.
+    /// A call, with the argument that follows it.
     fn call(
         &mut self,
         kind: FunctionKind,
@@ -231,7 +233,7 @@ impl Events {
         })
     }
 
-    /// The record there, where in the bytes its payload stands from there on, and its length.
+    /// The record at `at`, the range of its payload relative to `at`, and its length.
     fn record(&self, at: usize) -> Result<(Record<std::ops::Range<usize>>, usize), DecodeError> {
         let bytes = self.bytes.get(at..self.end).unwrap_or_default();
         let record = self.log.layout.record(bytes);

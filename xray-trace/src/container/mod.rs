@@ -1,8 +1,8 @@
-//! The `.xtrace` file: a header, then sections, each framed and checked by itself. `docs/trace-format.md` describes
-//! every byte.
+//! The `.xtrace` file: a header, then sections. Each section has a frame and a checksum of its own.
+//! `docs/trace-format.md` describes every byte.
 //!
-//! A file is only ever appended to, and each section stands by itself, so whatever a crash leaves is readable up to
-//! where it was cut. Sections of unknown kinds are skipped.
+//! Writers only append to a file, and each section is complete in itself. So after a crash a file
+//! is readable up to the cut. Readers skip sections of unknown kinds.
 
 mod block;
 mod chosen;
@@ -43,7 +43,7 @@ pub use reader::{Completeness, Item, ReadError, Reader};
 pub use section::SectionKind;
 pub use writer::Writer;
 
-/// The eight bytes that every file begins with.
+/// The first eight bytes of every file.
 pub const MAGIC: [u8; 8] = *b"\x89XTRACE\n";
 
 /// The version of the format that is written, and the only one that is read.
@@ -52,11 +52,11 @@ pub const VERSION: u16 = 1;
 /// The length of the file header: magic, version, flags, checksum.
 pub const HEADER_LEN: usize = 16;
 
-/// The longest payload a section may have.
+/// The longest payload of a section, in bytes.
 pub const MAX_SECTION_LEN: usize = 16 << 20;
 
-/// The longest event of a program's own, in bytes.
+/// The longest data of a user event, in bytes.
 pub const MAX_DATA_LEN: usize = 1 << 20;
 
-/// The longest text a section may hold.
+/// The longest text in a section, in bytes.
 pub const MAX_TEXT_LEN: usize = 64 << 10;

@@ -1,34 +1,36 @@
-//! Which calls are open where blocks begin, so that a reader can begin in the middle of a thread.
+//! The calls that are open at the begins of blocks, so that a reader can begin in the middle of a
+//! thread.
 //!
-//! An entry is about one block, and says what differs from the entry before in its section:
+//! An entry belongs to one block. It has the difference from the previous entry of its section:
 //!
 //! ```text
-//!  number  the block: its index among the thread's, less that of the entry before
-//!  number  so many of the outermost calls of the entry before are open here, too
-//!  number  so many more are; of each, outermost first:
+//!  number  the block: its index among the thread's, less that of the previous entry
+//!  number  the number of outermost calls of the previous entry that are open here, too
+//!  number  the number of further open calls; for each, outermost first:
 //!          number  twice its function, + 1 if it has arguments
-//!          number  ticks from the beginning of the call that it stands within, or from 0
-//!          number  if it has: how many, and as many numbers
+//!          number  ticks from the begin of the call around it, or from 0
+//!          number  if it has arguments: their number, and as many numbers
 //! ```
 //!
-//! Entries may lie. They are only ever a place to begin at: a lie makes answers wrong, and nothing else.
+//! Entries may be wrong in a hostile file. A reader uses them only as a place to begin, so a wrong
+//! entry makes answers wrong, and has no other effect.
 
 use super::payload::Payload;
 use super::section::{FieldReader, Fields};
 use crate::model::{FunctionId, ThreadId, Ticks, Values};
 
-/// A call that is open.
+/// An open call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenCall {
     /// The function that was called.
     pub function: FunctionId,
-    /// When.
+    /// The time of its begin.
     pub start: Ticks,
-    /// Its first arguments, where recorded.
+    /// Its first arguments, if recorded.
     pub args: Values,
 }
 
-/// The calls of a thread that are open where some of its blocks begin: one section of them.
+/// The open calls of a thread at the begins of some of its blocks: one section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenCalls {
     /// The thread.
@@ -39,42 +41,43 @@ pub struct OpenCalls {
     pub entries: Payload,
 }
 
-/// Packs what is open in a thread, block by block, where that is worth its room.
+/// Packs the open calls of a thread, block by block, if their size is justified.
 #[derive(Debug)]
 pub struct OpenCallsEncoder {
     thread: ThreadId,
-    /// The bytes of events that one byte of an entry must stand for.
+    /// The bytes of events that justify one byte of an entry.
     spacing: u64,
     /// The bytes of events since the latest entry.
     passed: u64,
-    /// The block that comes next.
+    /// The index of the next block.
     block: u64,
-    /// The packed entries of the section under way. Emptied when it has become long.
+    /// The packed entries of the current section. Emptied when it is long.
     entries: Vec<u8>,
     first_block: u64,
     /// The block of the latest entry.
     latest: u64,
-    /// What was open there.
+    /// The open calls of the latest entry.
     open: Vec<OpenCall>,
-    /// The entry under way.
+    /// The current entry.
     scratch: Vec<u8>,
     finished: Vec<OpenCalls>,
 }
 
-/// A section does not become longer than this before another one is begun.
+/// The length at which a section is ended, in bytes.
 const LONG: usize = 32 << 10;
 
-/// No entry is shorter.
+/// The length of the shortest entry, in bytes.
 const SHORTEST: u64 = 3;
 
 // === impl OpenCalls ===
 
 impl OpenCalls {
-    /// There are no entries for deeper stacks.
+    /// The greatest depth of a stack with an entry.
     pub const MAX_DEPTH: usize = 1024;
 
-    /// The last entry that is about `block` or one before it: which block that is, and what is open there, outermost first. `None`
-    /// if there is none, or if the section cannot be read or makes no sense up to there.
+    /// The last entry for `block` or an earlier one: the index of its block, and the open calls
+    /// there, outermost first. `None` if there is none, or if the section up to there is unreadable
+    /// or inconsistent.
     #[must_use]
     pub fn before(&self, block: u64) -> Option<(u64, Vec<OpenCall>)> {
         let entries = self.entries.load().ok()?;
@@ -94,7 +97,7 @@ impl OpenCalls {
     }
 }
 
-/// Reads an entry behind its block; `open` is that of the entry before.
+/// Reads the part of an entry after its block. `open` has the calls of the previous entry.
 fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
     let mut len = |field| usize::try_from(fields.number(field).ok()?).ok();
     let (kept, more) = (len("kept calls")?, len("more calls")?);
@@ -127,8 +130,8 @@ fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
 // === impl OpenCallsEncoder ===
 
 impl OpenCallsEncoder {
-    /// Begins before the first block of `thread`. There will be an entry for a block where a byte of it stands for `spacing` bytes of
-    /// events or more.
+    /// Begins before the first block of `thread`. A block has an entry if each byte of the entry
+    /// stands for at least `spacing` bytes of events.
     #[must_use]
     pub fn new(thread: ThreadId, spacing: u64) -> Self {
         Self {
@@ -145,8 +148,8 @@ impl OpenCallsEncoder {
         }
     }
 
-    /// A block of `len` bytes of events begins, and these calls are open, outermost first. Each began no earlier than the one
-    /// before.
+    /// Adds the begin of a block of `len` bytes of events, with the open calls, outermost first.
+    /// Each call began no earlier than the one before.
     pub fn block(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone, len: u64) {
         let worthwhile = |bytes: u64| self.passed >= self.spacing.saturating_mul(bytes);
         if open.len() <= OpenCalls::MAX_DEPTH && worthwhile(SHORTEST) {
@@ -203,11 +206,11 @@ impl OpenCallsEncoder {
         }
     }
 
-    /// The packed entry is to stay.
+    /// Keeps the packed entry.
     fn commit(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
         if !self.entries.is_empty() && self.entries.len() + self.scratch.len() > LONG {
             self.finish_section();
-            // Nothing stands before it now that it could build on.
+            // The new section has no previous entry that this one could build on.
             self.encode(open.clone());
         }
         if self.entries.is_empty() {

@@ -1,5 +1,6 @@
-//! The packed events of a block: in memory, or still in the file, from which they are read when somebody wants them. So a trace of any
-//! length takes little memory.
+//! The packed events of a block: in memory, or still in the file. In a file they are read when they
+//! are needed, so a trace of any length takes little memory. It does not interpret the bytes;
+//! `decode` and `in_log` do.
 
 use std::fs::File;
 use std::io;
@@ -30,9 +31,9 @@ enum Place {
     Here(Arc<[u8]>),
     There {
         file: Arc<File>,
-        /// Where the block's section begins in the file.
+        /// The begin of the block's section in the file.
         section: u64,
-        /// Where the events begin in the section.
+        /// The begin of the events in the section.
         begin: u32,
         len: u32,
     },
@@ -44,7 +45,8 @@ enum Place {
 // === impl Payload ===
 
 impl Payload {
-    /// Bytes that stay in `file`: `len` of them, `begin` bytes into the section that begins at `section` and ends with them.
+    /// Bytes that stay in `file`: the last `len` bytes of the section at `section`, `begin` bytes
+    /// after its begin.
     pub(super) fn in_file(file: Arc<File>, section: u64, begin: u32, len: u32) -> Self {
         Self(Place::There {
             file,
@@ -60,7 +62,7 @@ impl Payload {
         Self(Place::InLog(stretch))
     }
 
-    /// The events, of which the first happened then.
+    /// The events. `first` is the time of the first one.
     pub(super) fn events(&self, first: Ticks) -> Events {
         let form = match &self.0 {
             #[cfg(feature = "import")]
@@ -72,7 +74,7 @@ impl Payload {
         Events(form.unwrap_or_else(|why| Form::Failed(Some(why))))
     }
 
-    /// How many bytes there are, of records if they are still in a log.
+    /// The number of bytes; the length of the records for events in a log.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -83,17 +85,18 @@ impl Payload {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, read and checked if they are still in the file, and packed if they are still in a log.
+    /// The bytes. They are read and checked if they are still in the file, and packed if they are
+    /// still in a log.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read or is damaged there.
+    /// If the file cannot be read, or the section is damaged.
     pub fn load(&self) -> Result<Arc<[u8]>, DecodeError> {
         let (file, section, begin, len) = match &self.0 {
             Place::Here(bytes) => return Ok(bytes.clone()),
@@ -139,7 +142,7 @@ impl<B: Into<Arc<[u8]>>> From<B> for Payload {
     }
 }
 
-/// Equal bytes; those that cannot be read equal nothing.
+/// Compares the bytes. Bytes that cannot be read are equal to no others.
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
         match (self.load(), other.load()) {

@@ -3,7 +3,7 @@
 
 use crate::model::{CallKind, FunctionId, Ticks};
 
-/// Gives the calls without values. It does not look at other events.
+/// A source of calls without values. It does not look at other events.
 pub(crate) trait PlainCalls {
     /// The next event, if it is a call without values. If the next event is another one, or is
     /// damaged, it stays the next event.

@@ -1,28 +1,29 @@
-//! What encoder and decoder both expect the next call event of a block to be.
+//! The expectation of the next call event of a block. Encoder and decoder have the same one.
 //!
-//! Most events of a real program repeat: an exit belongs to the function entered last, and after a given sibling in a
-//! given caller comes the same function as the time before. An event that is as expected need not name its function.
-//! Both sides make the same moves on the same state, which begins empty in every block.
+//! Most events of a real program repeat. An exit belongs to the function that was entered last, and
+//! a given sibling in a given caller is followed by the same function as last time. An expected
+//! event does not have to contain its function. Both sides make the same changes to the same state,
+//! which begins empty in every block.
 
 use crate::model::{CallKind, FunctionId};
 
-/// Entries of the table that says which function is entered next.
+/// The size of the table of functions to be entered next.
 const CONTEXTS: usize = 1 << CONTEXT_BITS;
 const CONTEXT_BITS: u32 = 11;
 
-/// Frames that the stack of open calls remembers; deeper ones push out the outermost.
+/// The number of frames in the stack of open calls. Deeper ones push out the outermost.
 const FRAMES: usize = 256;
 
 #[derive(Debug, Clone)]
 pub(super) struct Predictor {
-    /// Per context: the generation that wrote it in the upper half, the function in the lower. An entry of another
-    /// generation is empty; so a new block costs no clearing.
+    /// By context: the generation that wrote it in the upper half, the function in the lower half.
+    /// An entry of another generation is empty, so a new block needs no clearing.
     next: [u64; CONTEXTS],
-    /// The open calls, as a ring that `top` runs around in: function + 1, or 0 where nothing is open.
+    /// The open calls, as a ring with `top` as its index: function + 1, or 0 for no call.
     frames: [u64; FRAMES],
-    /// Which frame is the innermost.
+    /// The index of the innermost frame.
     top: u8,
-    /// The function that returned last into the innermost frame, + 1; 0 right after an entry.
+    /// The function + 1 that returned last into the innermost frame; 0 right after an entry.
     sibling: u64,
     /// The block's number, in the upper half. Never 0.
     generation: u64,
@@ -41,7 +42,7 @@ impl Predictor {
         })
     }
 
-    /// Forgets everything, for the next block.
+    /// Resets the state for the next block.
     pub(super) fn reset(&mut self) {
         self.frames = [0; FRAMES];
         self.top = 0;
@@ -53,14 +54,14 @@ impl Predictor {
         }
     }
 
-    /// The function that is entered next, if this context was met before.
+    /// The function that is expected next, if this context occurred before.
     #[inline]
     pub(super) fn next_entry(&self) -> Option<FunctionId> {
         let entry = self.next[self.context()];
         (entry >> 32 == self.generation >> 32).then(|| FunctionId(low_half(entry)))
     }
 
-    /// The function that the innermost open call is in.
+    /// The function of the innermost open call.
     #[inline]
     pub(super) fn innermost(&self) -> Option<FunctionId> {
         self.frames[usize::from(self.top)]
@@ -68,7 +69,7 @@ impl Predictor {
             .map(|function| FunctionId(low_half(function)))
     }
 
-    /// Takes note of an entry of the function that is expected, if one is.
+    /// Applies an entry of the expected function, if there is one, and returns it.
     #[inline]
     pub(super) fn enter_expected(&mut self) -> Option<FunctionId> {
         let entry = self.next[self.context()];
@@ -81,7 +82,7 @@ impl Predictor {
         Some(FunctionId(low_half(entry)))
     }
 
-    /// Takes note of an exit of the innermost open call, if there is one.
+    /// Applies an exit of the innermost open call, if there is one, and returns its function.
     #[inline]
     pub(super) fn exit_expected(&mut self) -> Option<FunctionId> {
         let frame = &mut self.frames[usize::from(self.top)];
@@ -92,7 +93,7 @@ impl Predictor {
         Some(FunctionId(low_half(function)))
     }
 
-    /// Takes note of an entry, and says whether it was expected.
+    /// Applies an entry. Returns whether it was expected.
     #[inline]
     pub(super) fn enter(&mut self, function: FunctionId) -> bool {
         let context = self.context();
@@ -105,7 +106,8 @@ impl Predictor {
         expected
     }
 
-    /// Takes note of an exit if it is of the innermost open call; otherwise says no, and nothing has changed.
+    /// Applies an exit if it belongs to the innermost open call. Otherwise returns false, and
+    /// changes nothing.
     #[inline]
     pub(super) fn exit_innermost(&mut self, function: FunctionId) -> bool {
         let frame = &mut self.frames[usize::from(self.top)];
@@ -118,8 +120,8 @@ impl Predictor {
         expected
     }
 
-    /// Takes note of an exit that is not of the innermost open call: closes the open calls down to that function's,
-    /// or none if that function is not open.
+    /// Applies an exit that does not belong to the innermost open call. Closes the open calls down
+    /// to a call of that function, or none if that function is not open.
     #[cold]
     pub(super) fn exit_other(&mut self, function: FunctionId) {
         let wanted = u64::from(function.0) + 1;
@@ -141,7 +143,7 @@ impl Predictor {
         self.sibling = wanted;
     }
 
-    /// Takes note of calls that ended without an exit.
+    /// Applies the end of calls without an exit.
     #[cold]
     pub(super) fn unwind(&mut self, calls: u64) {
         for _ in 0..calls.min(FRAMES as u64) {
@@ -154,7 +156,7 @@ impl Predictor {
         }
     }
 
-    /// Takes note of an event of which only kind and function matter, and says whether it was expected.
+    /// Applies a call event. Returns whether it was expected.
     pub(super) fn follow(&mut self, function: FunctionId, kind: CallKind) -> bool {
         match kind {
             CallKind::Enter => self.enter(function),
@@ -168,7 +170,7 @@ impl Predictor {
         }
     }
 
-    /// Which entry of the table the caller and the sibling before choose.
+    /// The entry of the table for the caller and the previous sibling.
     #[inline]
     fn context(&self) -> usize {
         let caller = low_half(self.frames[usize::from(self.top)]);

@@ -1,29 +1,30 @@
-//! What is known of calls of which no events were kept, stack by stack.
+//! The sections of a profile: sums of calls, stack by stack, for a run of which no events were
+//! kept.
 //!
 //! A section has some stacks of one thread, packed one after the other:
 //!
 //! ```text
-//!  number  its caller's stack, + 1: its index among the thread's; 0 for none
+//!  number  its caller's stack + 1, by its index among the thread's; 0 for none
 //!  number  the function
 //!  number  calls
 //!  number  calls without an exit
 //!  number  ticks in the function itself
 //!  number  sum of the durations, in ticks; then the shortest, and how much longer the longest is
-//!  number  so many ranges have durations; of each, in order:
-//!          number  its number, less that of the range before, or less 0
-//!          number  how many durations are in it
+//!  number  the number of ranges with durations; for each, in order:
+//!          number  its number, less that of the previous range, or less 0
+//!          number  the number of its durations
 //! ```
 
 use super::payload::Payload;
 use super::section::{FieldError, FieldReader, Fields};
 use crate::model::{CallSums, FunctionId, MOST_RANGES, Missing, ThreadId};
 
-/// Some stacks of a thread: one section of them.
+/// Some stacks of a thread: one section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfilePart {
     /// The thread.
     pub thread: ThreadId,
-    /// What is missing, beside what other parts of the thread say.
+    /// The missing data, in addition to that of other parts of the thread.
     pub missing: Missing,
     /// The index of the first stack among the thread's.
     pub first: u32,
@@ -34,21 +35,21 @@ pub struct ProfilePart {
 /// The calls of a function with the same callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfiledCalls {
-    /// The caller's stack, by its index among the thread's, which is lower than its own.
+    /// The caller's stack, as its index among the thread's, which is lower than its own.
     pub caller: Option<u32>,
     /// The function.
     pub function: FunctionId,
-    /// Its calls.
+    /// The sums of its calls.
     pub sums: CallSums,
 }
 
-/// Why the stacks of a part cannot be read.
+/// The reason why the stacks of a part cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a profile's stacks, byte {at}: {reason}")]
 pub struct ProfileError {
-    /// Where in the packed stacks.
+    /// The place in the packed stacks.
     pub at: usize,
-    /// In words.
+    /// The reason.
     pub reason: String,
 }
 
@@ -63,17 +64,17 @@ pub struct ProfileEncoder {
     finished: Vec<ProfilePart>,
 }
 
-/// A section does not become much longer than this before another one is begun.
+/// The approximate length at which a section is ended, in bytes.
 const LONG: usize = 256 << 10;
 
 // === impl ProfilePart ===
 
 impl ProfilePart {
-    /// Its stacks, one after the other; nothing after an error.
+    /// Passes its stacks to `take`, in order, and stops at the first error.
     ///
     /// # Errors
     ///
-    /// If they cannot be fetched from the file.
+    /// If the stacks cannot be read from the file, or are damaged; and the errors of `take`.
     pub fn each(
         &self,
         mut take: impl FnMut(ProfiledCalls) -> Result<(), String>,
@@ -97,7 +98,7 @@ impl ProfilePart {
     }
 }
 
-/// Reads the stack with that index.
+/// Reads the stack with this index.
 fn stack(fields: &mut FieldReader<'_>, own: u32) -> Result<ProfiledCalls, FieldError> {
     let at = fields.position();
     let invalid = |reason: &str| FieldError {
@@ -143,7 +144,7 @@ fn stack(fields: &mut FieldReader<'_>, own: u32) -> Result<ProfiledCalls, FieldE
 // === impl ProfileEncoder ===
 
 impl ProfileEncoder {
-    /// No stacks of `thread` so far, of which so much is missing.
+    /// An encoder without stacks. `missing` is the missing data of the thread.
     #[must_use]
     pub fn new(thread: ThreadId, missing: Missing) -> Self {
         Self {
@@ -156,7 +157,7 @@ impl ProfileEncoder {
         }
     }
 
-    /// Adds the next stack; `caller` is the index of one that was added before.
+    /// Adds the next stack. `caller` is the index of an earlier one.
     pub fn push(&mut self, caller: Option<u32>, function: FunctionId, sums: &CallSums) {
         let CallSums {
             calls,
@@ -188,7 +189,7 @@ impl ProfileEncoder {
         }
     }
 
-    /// The sections, in order: at least one.
+    /// The sections, in order; at least one.
     #[must_use]
     pub fn finish(mut self) -> Vec<ProfilePart> {
         if !self.bytes.is_empty() || self.finished.is_empty() {
@@ -208,7 +209,7 @@ impl ProfileEncoder {
     }
 }
 
-/// A part without its stacks, and where these begin.
+/// A part without its stacks, and the begin of these.
 pub(super) fn part_fields(payload: &[u8]) -> Result<(ProfilePart, usize), FieldError> {
     let mut fields = FieldReader::new(payload);
     let part = ProfilePart {

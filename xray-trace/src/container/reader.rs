@@ -1,4 +1,5 @@
-//! Reads a trace, section by section, from anything that can be read: a file, a socket, a pipe.
+//! Reads a trace, section by section, from any reader: a file, a socket, a pipe. It keeps no
+//! tables, and unpacks only the events of a block that was cut.
 
 use std::io::{self, Read};
 
@@ -18,172 +19,172 @@ use crate::model::{
 pub enum Item {
     /// A process.
     Process(Process),
-    /// How a process came to be traced; a second time, what is known now.
+    /// The origin of a process. A later one for the same process replaces it.
     Origin {
-        /// Which process.
+        /// The process.
         process: ProcessId,
-        /// How.
+        /// The origin.
         origin: Origin,
     },
     /// A module.
     Module(Module),
     /// A time for which a module was loaded.
     Lifetime(Lifetime),
-    /// A time for which a function was off, to keep to a budget.
+    /// A time for which a function was suppressed to keep to a budget.
     Rest(Rest),
-    /// A time in which everything was recorded, of a duty cycle.
+    /// A time of a duty cycle in which all functions recorded.
     Duty(DutyWindow),
     /// A filter that was in force from a moment on.
     Filter(FilterNote),
     /// A function.
     Function(Function),
-    /// A thread; under an id that was there before, its new name.
+    /// A thread. A later one with the same id renames it.
     Thread(Thread),
-    /// A name of a type of typed events; of one that was there before, its new name.
+    /// The name of a type of typed events. A later one for the same type renames it.
     EventType(EventType),
     /// A clock anchor.
     Anchor(ClockAnchor),
     /// A block of events.
     Block(Block),
-    /// Losses of a thread whose place among its events is not known.
+    /// Losses of a thread whose place among its events is unknown.
     Lost {
-        /// Whose events.
+        /// The thread.
         thread: ThreadId,
-        /// How many.
+        /// The number of lost events.
         events: u64,
     },
-    /// Events that newer ones have taken the place of.
+    /// Events that newer ones have overwritten.
     Overwritten(Overwritten),
-    /// The time that a snapshot shows.
+    /// The window of a snapshot.
     Snapshot(SnapshotWindow),
-    /// The time of a recording of a process that others record as well.
+    /// The time of a recording of a process with other recordings.
     Recording(RecordingWindow),
-    /// Calls that are open where blocks begin.
+    /// The calls that are open at the begins of blocks.
     OpenCalls(OpenCalls),
     /// Sums of calls of a thread.
     Profile(ProfilePart),
-    /// The end of a finished trace, or what was that before something was added to it.
+    /// The end mark of a finished trace. Sections may have been appended to it later.
     End(End),
 }
 
-/// How a trace ends.
+/// The completeness of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completeness {
-    /// With its end mark.
+    /// The trace has its end mark.
     Complete,
-    /// After a whole section, but without the end mark: its writer was stopped.
+    /// The trace ends after a whole section, without an end mark: its writer was stopped.
     Unfinished {
         /// The length of the file, in bytes.
         at: u64,
     },
-    /// Within a section. Every event before the cut was read.
+    /// The trace ends within a section. Every event before the cut was read.
     Cut {
         /// The length of the file, in bytes.
         at: u64,
     },
 }
 
-/// Why a trace cannot be read, or not any further.
+/// Reasons why a trace cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The bytes could not be fetched.
+    /// The input failed.
     #[error("cannot read the trace at byte {offset}")]
     Io {
-        /// How far reading had come.
+        /// The number of bytes that were read.
         offset: u64,
-        /// What went wrong.
+        /// The error of the input.
         source: io::Error,
     },
-    /// Shorter than a file header.
+    /// The file is shorter than a file header.
     #[error("not a trace: {len} bytes are too few for the file header, which has {HEADER_LEN}")]
     TooShort {
         /// The length of the file.
         len: usize,
     },
-    /// Another magic number.
+    /// The file has another magic number.
     #[error("not a trace: the file begins with {}, not with {}", .found.escape_ascii(), MAGIC.escape_ascii())]
     NotATrace {
-        /// What it begins with.
+        /// The first bytes of the file.
         found: [u8; 8],
     },
-    /// A version that this reader does not know.
+    /// The version is unknown to this reader.
     #[error("the trace has format version {found}, and this program reads version {VERSION}")]
     Version {
         /// The file's version.
         found: u16,
     },
-    /// The file header's checksum does not fit.
+    /// The file header's checksum is wrong.
     #[error("the file header is damaged: checksum {found:#010x}, computed {computed:#010x}")]
     HeaderDamaged {
-        /// As stored.
+        /// The stored checksum.
         found: u32,
-        /// As it should be.
+        /// The computed checksum.
         computed: u32,
     },
-    /// A section says it is longer than a section can be.
+    /// A section has an impossible length.
     #[error(
         "section {section} at byte {offset}: a length of {len}, and at most {MAX_SECTION_LEN} is allowed"
     )]
     TooLong {
-        /// Its kind.
+        /// The kind of the section.
         section: SectionKind,
-        /// Where it begins.
+        /// The offset of the section.
         offset: u64,
-        /// The length it gives.
+        /// The length in its frame.
         len: u32,
     },
-    /// A section's checksum does not fit.
+    /// A section's checksum is wrong.
     #[error(
         "section {section} at byte {offset} is damaged: checksum {found:#010x}, computed {computed:#010x}"
     )]
     Checksum {
-        /// Its kind.
+        /// The kind of the section.
         section: SectionKind,
-        /// Where it begins.
+        /// The offset of the section.
         offset: u64,
-        /// As stored.
+        /// The stored checksum.
         found: u32,
-        /// As it should be.
+        /// The computed checksum.
         computed: u32,
     },
-    /// A section's payload breaks the rules of its kind.
+    /// A section's payload violates the rules of its kind.
     #[error("section {section}, byte {offset} of the file: {reason}")]
     Invalid {
-        /// Its kind.
+        /// The kind of the section.
         section: SectionKind,
-        /// Where in the file.
+        /// The offset in the file.
         offset: u64,
-        /// In words.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Reads a trace. Sections of unknown kinds are checked and skipped. Reads in small pieces, so a file wants a
-/// `BufReader` around it.
+/// Reads a trace. Sections of unknown kinds are checked and skipped. The reader reads in small
+/// pieces, so put a `BufReader` around a file.
 #[derive(Debug)]
 pub struct Reader<R> {
-    /// Where the bytes come from.
+    /// The input.
     pub(super) inner: R,
-    /// How many bytes were read.
+    /// The number of bytes that were read.
     pub(super) offset: u64,
-    /// Where the section that was read last begins.
+    /// The offset of the section that was read last.
     pub(super) section: u64,
-    /// That section: frame, payload and checksum. Emptied by the next one.
+    /// The bytes of that section: frame, payload and checksum. The next section clears them.
     buffer: Vec<u8>,
     /// The kind of the last whole section.
     pub(super) latest: Option<SectionKind>,
-    /// How the file ends, once that is known. Nothing is read after it is set.
+    /// The completeness, once it is known. Reading ends after it is set.
     completeness: Option<Completeness>,
 }
 
 // === impl Reader ===
 
 impl<R: Read> Reader<R> {
-    /// Begins to read a trace: checks its file header.
+    /// Begins reading a trace: checks its file header.
     ///
     /// # Errors
     ///
-    /// If the bytes cannot be read, or are not a trace that this version reads.
+    /// If the bytes cannot be read, or are not a trace of this version.
     pub fn new(inner: R) -> Result<Self, ReadError> {
         let mut reader = Self {
             inner,
@@ -218,12 +219,14 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The next section of a known kind, or `None` at the end of the file; [`Self::completeness`] then says how it ends.
+    /// The next section of a known kind. `None` at the end of the file; [`Self::completeness`] is
+    /// known then.
     ///
     /// # Errors
     ///
-    /// If the bytes cannot be read, or a section is damaged. What was read before stays valid. After an error in the
-    /// frame of a section nothing more can be read; the error comes again then.
+    /// If the bytes cannot be read, or a section is damaged. Sections that were read before stay
+    /// valid. After an error in the frame of a section no more sections can be read, and the error
+    /// repeats.
     pub fn next_item(&mut self) -> Result<Option<Item>, ReadError> {
         while self.completeness.is_none() {
             self.section = self.offset;
@@ -269,26 +272,26 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// How the trace ends; `None` until [`Self::next_item`] came to its end.
+    /// The completeness of the trace; `None` until [`Self::next_item`] has reached its end.
     #[must_use]
     pub fn completeness(&self) -> Option<Completeness> {
         self.completeness
     }
 
-    /// Where the section that was read last begins in the file.
+    /// The offset in the file of the section that was read last.
     #[must_use]
     pub fn section_offset(&self) -> u64 {
         self.section
     }
 
-    /// How many bytes were read so far.
+    /// The number of bytes that were read so far.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Appends up to `len` bytes to the buffer; fewer only at the end of the file. Memory grows with the bytes that
-    /// are there, not with the length that is asked for.
+    /// Appends up to `len` bytes to the buffer; fewer only at the end of the file. Memory grows
+    /// with the bytes that are present, not with `len`.
     fn fill(&mut self, len: usize) -> Result<(), ReadError> {
         let before = self.buffer.len();
         let result = self
@@ -345,7 +348,7 @@ impl<R: Read> Reader<R> {
             .map_err(|error| self.invalid(kind, error.at, error.reason))
     }
 
-    /// What can be had of the last section of a file that was cut: of a block, the events that are whole.
+    /// The readable part of the last section of a file that was cut: the whole events of a block.
     fn cut_section(&self, kind: SectionKind, len: usize) -> Result<Option<Item>, ReadError> {
         let present = self.buffer.len().min(FRAME_LEN + len);
         if kind != SectionKind::BLOCK {
@@ -372,28 +375,28 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// A block as its section's payload gives it. The events are not looked at.
+/// A block from its section's payload. The events are not read.
 fn block(payload: &[u8]) -> Result<Block, FieldError> {
     let (mut block, begin) = block_fields(payload)?;
     block.payload = Payload::from(&payload[begin..]);
     Ok(block)
 }
 
-/// Which calls are open, as a section's payload says it. Only the first entry's block is looked at.
+/// The open calls from their section's payload. Only the first entry's block is read.
 fn open_calls(payload: &[u8]) -> Result<OpenCalls, FieldError> {
     let (mut open, begin) = open_calls_fields(payload)?;
     open.entries = Payload::from(&payload[begin..]);
     Ok(open)
 }
 
-/// Sums of calls, as a section's payload gives them. The stacks are not looked at.
+/// Sums of calls from their section's payload. The stacks are not read.
 fn profile_part(payload: &[u8]) -> Result<ProfilePart, FieldError> {
     let (mut part, begin) = part_fields(payload)?;
     part.stacks = Payload::from(&payload[begin..]);
     Ok(part)
 }
 
-/// Which calls are open, without the entries, and where these begin.
+/// The open calls without the entries, and the begin of these.
 pub(super) fn open_calls_fields(payload: &[u8]) -> Result<(OpenCalls, usize), FieldError> {
     let mut fields = FieldReader::new(payload);
     let thread = ThreadId(fields.number32("thread")?);
@@ -406,7 +409,7 @@ pub(super) fn open_calls_fields(payload: &[u8]) -> Result<(OpenCalls, usize), Fi
     Ok((open, begin))
 }
 
-/// A block without its events, and where these begin.
+/// A block without its events, and the begin of these.
 pub(super) fn block_fields(payload: &[u8]) -> Result<(Block, usize), FieldError> {
     let mut fields = FieldReader::new(payload);
     let block = Block {
@@ -420,7 +423,7 @@ pub(super) fn block_fields(payload: &[u8]) -> Result<(Block, usize), FieldError>
     Ok((block, fields.position()))
 }
 
-/// The block up to its last whole event, its totals counted anew. `None` if no event is whole.
+/// The block up to its last whole event, with recomputed totals. `None` if no event is whole.
 fn whole_events(mut block: Block) -> Result<Option<Block>, DecodeError> {
     let (mut calls, mut lost, mut last, mut len) = (0_u32, 0_u64, block.first, 0);
     let mut events = block.events();

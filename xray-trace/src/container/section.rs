@@ -1,4 +1,5 @@
-//! Sections: what kinds there are, and the fields inside them.
+//! The kinds of sections, and the encoding of their fields. The fields of each kind are in
+//! `tables`.
 
 use std::fmt;
 
@@ -15,15 +16,15 @@ pub struct SectionKind(pub [u8; 4]);
 impl SectionKind {
     /// A process.
     pub const PROCESS: Self = Self(*b"PROC");
-    /// How a process came to be traced.
+    /// The origin of a process.
     pub const ORIGIN: Self = Self(*b"ORIG");
     /// A module.
     pub const MODULE: Self = Self(*b"MODL");
     /// A time for which a module was loaded.
     pub const LIFETIME: Self = Self(*b"LIFE");
-    /// A time for which a function was off, to keep to a budget.
+    /// A time for which a function was suppressed to keep to a budget.
     pub const REST: Self = Self(*b"REST");
-    /// A time in which everything was recorded, of a duty cycle.
+    /// A time of a duty cycle in which all functions recorded.
     pub const DUTY: Self = Self(*b"DUTY");
     /// A filter that was in force from a moment on.
     pub const FILTER: Self = Self(*b"FILT");
@@ -31,25 +32,25 @@ impl SectionKind {
     pub const FUNCTION: Self = Self(*b"FUNC");
     /// A thread.
     pub const THREAD: Self = Self(*b"THRD");
-    /// A name of a typed event's type.
+    /// The name of a typed event's type.
     pub const EVENT_TYPE: Self = Self(*b"ETYP");
     /// A clock anchor.
     pub const ANCHOR: Self = Self(*b"ANCH");
     /// A block of events.
     pub const BLOCK: Self = Self(*b"BLCK");
-    /// Losses whose place among the events is not known.
+    /// Losses whose place among the events is unknown.
     pub const LOST: Self = Self(*b"LOST");
-    /// Events that newer ones have taken the place of.
+    /// Events that newer ones have overwritten.
     pub const OVERWRITTEN: Self = Self(*b"OVWR");
-    /// The time that a snapshot shows.
+    /// The window of a snapshot.
     pub const SNAPSHOT: Self = Self(*b"SNAP");
-    /// The time of a recording of a process that others record as well.
+    /// The time of a recording of a process with other recordings.
     pub const RECORDING: Self = Self(*b"RECD");
-    /// Calls that are open where blocks begin.
+    /// The calls that are open at the begins of blocks.
     pub const OPEN: Self = Self(*b"OPEN");
     /// Sums of calls, by stack.
     pub const PROFILE: Self = Self(*b"PROF");
-    /// The end of a trace that was finished.
+    /// The end of a finished trace.
     pub const END: Self = Self(*b"END ");
 }
 
@@ -77,7 +78,7 @@ impl Fields<'_> {
         self
     }
 
-    /// Bytes, after their length; no more than a reader accepts.
+    /// Appends bytes after their length, at most as many as a reader accepts.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let bytes = &bytes[..bytes.len().min(MAX_TEXT_LEN)];
         varint::put(self.0, bytes.len() as u64);
@@ -85,7 +86,8 @@ impl Fields<'_> {
         self
     }
 
-    /// A text, cut at a character's boundary if it is longer than a reader accepts.
+    /// Appends a text. A text that is longer than a reader accepts is cut at a character's
+    /// boundary.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
         let whole = (0..=text.len().min(MAX_TEXT_LEN))
             .rev()
@@ -93,12 +95,12 @@ impl Fields<'_> {
         self.bytes(&text.as_bytes()[..whole.unwrap_or(0)])
     }
 
-    /// A number that says whether there is a moment, and the moment if there is.
+    /// Appends 1 and the moment, or 0 for none.
     pub(super) fn optional_ticks(&mut self, ticks: Option<Ticks>) -> &mut Self {
         self.optional_number(ticks.map(|ticks| ticks.0))
     }
 
-    /// A number that says whether there is another one, and that one if there is.
+    /// Appends 1 and the number, or 0 for none.
     pub(super) fn optional_number(&mut self, number: Option<u64>) -> &mut Self {
         match number {
             None => self.number(0_u8),
@@ -106,7 +108,7 @@ impl Fields<'_> {
         }
     }
 
-    /// A number that says whether there is a text, and the text if there is.
+    /// Appends 1 and the text, or 0 for none.
     pub(super) fn optional_text(&mut self, text: Option<&str>) -> &mut Self {
         match text {
             None => self.number(0_u8),
@@ -115,20 +117,20 @@ impl Fields<'_> {
     }
 }
 
-/// Takes the fields of a section one after the other. What stands behind the last one that is asked for belongs to a
-/// later minor revision of the format, and is ignored.
+/// Reads the fields of a section in order. Bytes behind the last field that is read belong to a
+/// later minor revision of the format, and are ignored.
 #[derive(Debug)]
 pub(super) struct FieldReader<'a> {
     payload: &'a [u8],
     at: usize,
 }
 
-/// Why a field cannot be read.
+/// The reason why a field cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FieldError {
-    /// Where in the payload.
+    /// The offset in the payload.
     pub(super) at: usize,
-    /// In words.
+    /// The reason.
     pub(super) reason: String,
     /// Whether more bytes might have helped.
     pub(super) short: bool,
@@ -145,7 +147,7 @@ impl<'a> FieldReader<'a> {
         Self { payload, at: 0 }
     }
 
-    /// Where the next field begins.
+    /// The begin of the next field.
     pub(super) fn position(&self) -> usize {
         self.at
     }

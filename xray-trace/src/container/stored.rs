@@ -1,4 +1,5 @@
-//! Reads a trace that is in a file, and leaves there what is long: the events of blocks, and which calls are open.
+//! Reads a trace from a file, and leaves the long parts there: the events of blocks, and the open
+//! calls.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -9,13 +10,13 @@ use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::reader::{Item, ReadError, Reader, block_fields, le_u32, open_calls_fields};
 use super::{MAX_SECTION_LEN, SectionKind};
 
-/// More than the fields of a section take before what is left in the file.
+/// An upper bound of the length of a section's fields before the part that stays in the file.
 const FIELDS_LEN: usize = 64;
 
-/// A section most of which stays in its file.
+/// A section whose long part stays in its file.
 struct Section {
     kind: SectionKind,
-    /// All of it, in bytes.
+    /// The length of the whole section, in bytes.
     len: u64,
     item: Item,
 }
@@ -23,12 +24,12 @@ struct Section {
 // === impl Reader ===
 
 impl Reader<BufReader<File>> {
-    /// As [`Self::next_item`], but leaves events and open calls in `file`, which is the one that is read and has `len` bytes: they
-    /// are read and checked when somebody asks for them.
+    /// The same as [`Self::next_item`], but leaves events and open calls in `file`, which is the
+    /// file that is read and has `len` bytes. They are read and checked when they are needed.
     ///
     /// # Errors
     ///
-    /// As [`Self::next_item`].
+    /// The errors of [`Self::next_item`].
     pub fn next_item_of_file(
         &mut self,
         file: &Arc<File>,
@@ -43,14 +44,15 @@ impl Reader<BufReader<File>> {
         }
     }
 
-    /// The section that comes next, if it is of a kind that is left in the file, whole, and its fields are in order.
+    /// The next section, if its kind stays in the file, if it is whole, and if its fields are
+    /// valid.
     fn section_in_file(&self, file: &Arc<File>, file_len: u64) -> Option<Section> {
         let stays = |kind: &[u8]| {
             [SectionKind::BLOCK, SectionKind::OPEN]
                 .iter()
                 .any(|stays| kind == stays.0)
         };
-        // What has been read already says it of nearly all sections that are not to stay.
+        // For nearly all other sections the bytes that were read already show the kind.
         if self
             .inner
             .buffer()

@@ -1,4 +1,5 @@
-//! The payloads of all sections but blocks: for each, how it is written and, beside it, how it is read.
+//! The payloads of all sections but blocks: for each kind, a function that writes it, and beside it
+//! the function that reads it. Frames and checksums are the business of `reader` and `writer`.
 
 use super::end::End;
 use super::section::{FieldError, FieldReader, Fields};

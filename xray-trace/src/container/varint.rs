@@ -1,4 +1,5 @@
-//! Unsigned LEB128 numbers: seven bits a byte, the lowest first, the top bit set on all but the last.
+//! Unsigned LEB128 numbers: seven bits in a byte, the lowest first. The top bit is set in all bytes
+//! but the last.
 
 /// The longest encoding of a 64-bit number.
 pub(crate) const MAX_LEN: usize = 10;
@@ -10,7 +11,7 @@ pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&bytes[..len]);
 }
 
-/// Writes a number to the front of `bytes` and says how many bytes it took.
+/// Writes a number to the front of `bytes`, and returns its length.
 #[inline]
 pub(crate) fn write(bytes: &mut [u8; MAX_LEN], mut value: u64) -> usize {
     for (at, byte) in bytes.iter_mut().enumerate() {
@@ -25,7 +26,7 @@ pub(crate) fn write(bytes: &mut [u8; MAX_LEN], mut value: u64) -> usize {
     MAX_LEN
 }
 
-/// How reading a number failed.
+/// The reason why a number cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VarintError {
     /// The bytes end inside the number.
@@ -34,7 +35,7 @@ pub(super) enum VarintError {
     TooLong,
 }
 
-/// Reads the number at the front of `bytes`, and says how many bytes it took.
+/// Reads the number at the front of `bytes`, and returns it with its length.
 #[inline(always)]
 pub(super) fn read(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
     match *bytes {

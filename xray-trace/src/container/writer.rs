@@ -1,4 +1,5 @@
-//! Writes a trace, section by section. Nothing is ever rewritten, so any `Write` will do: a file, a socket, a pipe.
+//! Writes a trace, section by section. Bytes are never rewritten, so any `Write` is suitable: a
+//! file, a socket, a pipe.
 
 use std::io::{self, Write};
 
@@ -11,16 +12,16 @@ use crate::model::{
     Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId,
 };
 
-/// Writes a trace. A section is handed on in two or three writes, so a file wants a `BufWriter` around it.
+/// Writes a trace. A section takes two or three writes, so put a `BufWriter` around a file.
 #[derive(Debug)]
 pub struct Writer<W> {
-    /// Where the bytes go.
+    /// The output.
     inner: W,
-    /// The frame and the payload of the section being written. Emptied by the next one.
+    /// The frame and the payload of the current section. The next section clears them.
     scratch: Vec<u8>,
-    /// The bytes handed on so far.
+    /// The number of bytes written so far.
     written: u64,
-    /// What was written so far, for `end`.
+    /// The totals so far, for `end`.
     totals: End,
 }
 
@@ -31,7 +32,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// What the inner writer reports, here and in the other methods.
+    /// The errors of the inner writer, as for all other methods.
     pub fn new(inner: W) -> io::Result<Self> {
         let mut writer = Self::going_on(inner, End::default());
         let mut header = MAGIC.to_vec();
@@ -42,7 +43,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Goes on with a trace of which so much has been written elsewhere.
+    /// Continues a trace of which parts with these totals have been written elsewhere.
     #[must_use]
     pub fn going_on(inner: W, totals: End) -> Self {
         Self {
@@ -57,18 +58,18 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn process(&mut self, process: &Process) -> io::Result<()> {
         self.section(SectionKind::PROCESS, |out| {
             tables::put_process(out, process)
         })
     }
 
-    /// Says how a process came to be traced that was added before.
+    /// Adds the origin of a process that was added before.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn origin(&mut self, process: ProcessId, origin: Origin) -> io::Result<()> {
         self.section(SectionKind::ORIGIN, |out| {
             tables::put_origin(out, process, origin)
@@ -79,45 +80,45 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn module(&mut self, module: &Module) -> io::Result<()> {
         self.section(SectionKind::MODULE, |out| tables::put_module(out, module))
     }
 
-    /// Adds a time for which a module was loaded that was added before.
+    /// Adds a time for which a module was loaded. The module was added before.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn lifetime(&mut self, lifetime: &Lifetime) -> io::Result<()> {
         self.section(SectionKind::LIFETIME, |out| {
             tables::put_lifetime(out, lifetime)
         })
     }
 
-    /// Adds a time for which a function was off, to keep to a budget.
+    /// Adds a time for which a function was suppressed to keep to a budget.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn rest(&mut self, rest: &Rest) -> io::Result<()> {
         self.section(SectionKind::REST, |out| tables::put_rest(out, rest))
     }
 
-    /// Adds a time in which everything was recorded, of a process of which nothing is between such times.
+    /// Adds a time of a duty cycle in which all functions of a process recorded.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn duty(&mut self, window: &DutyWindow) -> io::Result<()> {
         self.section(SectionKind::DUTY, |out| tables::put_duty(out, window))
     }
 
-    /// Says which filter was in force from a moment on.
+    /// Adds a filter that was in force from a moment on.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn filter(&mut self, note: &FilterNote) -> io::Result<()> {
         self.section(SectionKind::FILTER, |out| tables::put_filter(out, note))
     }
@@ -126,48 +127,51 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn function(&mut self, function: &Function) -> io::Result<()> {
         self.section(SectionKind::FUNCTION, |out| {
             tables::put_function(out, function)
         })
     }
 
-    /// Adds a thread of a process that was added before. A second time, under the same id, it renames the thread.
+    /// Adds a thread of a process that was added before. A later one with the same id renames the
+    /// thread.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn thread(&mut self, thread: &Thread) -> io::Result<()> {
         self.section(SectionKind::THREAD, |out| tables::put_thread(out, thread))
     }
 
-    /// Adds a name of a type of typed events. A second time, for the same number of the same process, it renames the type.
+    /// Adds the name of a type of typed events. A later one for the same number of the same process
+    /// renames the type.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn event_type(&mut self, event_type: &EventType) -> io::Result<()> {
         self.section(SectionKind::EVENT_TYPE, |out| {
             tables::put_event_type(out, event_type)
         })
     }
 
-    /// Adds a clock anchor. At least two are needed for a known rate.
+    /// Adds a clock anchor. A measured rate needs at least two.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn anchor(&mut self, anchor: &ClockAnchor) -> io::Result<()> {
         self.section(SectionKind::ANCHOR, |out| tables::put_anchor(out, anchor))
     }
 
-    /// Adds a block. The blocks of one thread come in order of time.
+    /// Adds a block. The blocks of one thread must be in order of time.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the block is longer than [`MAX_SECTION_LEN`] allows, `InvalidData` if it cannot be read from the file
-    /// that it is in; nothing has been written then. Otherwise what the inner writer reports.
+    /// `InvalidInput` if the block is longer than [`MAX_SECTION_LEN`] allows, `InvalidData` if it
+    /// cannot be read from its file. In both cases no byte has been written. Otherwise the errors
+    /// of the inner writer.
     pub fn block(&mut self, block: &Block) -> io::Result<()> {
         let Block {
             thread,
@@ -190,11 +194,11 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Notes losses of a thread whose place among its events is not known.
+    /// Adds losses of a thread whose place among its events is unknown.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn lost(&mut self, thread: ThreadId, events: u64) -> io::Result<()> {
         self.totals.lost = self.totals.lost.saturating_add(events);
         self.section(SectionKind::LOST, |out| {
@@ -202,44 +206,44 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Notes events of a thread that newer ones have taken the place of. They do not count as lost.
+    /// Adds events of a thread that newer ones have overwritten. They do not count as lost.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn overwritten(&mut self, overwritten: &Overwritten) -> io::Result<()> {
         self.section(SectionKind::OVERWRITTEN, |out| {
             tables::put_overwritten(out, overwritten)
         })
     }
 
-    /// Says that the trace is a snapshot of a time.
+    /// Marks the trace as a snapshot of a window of time.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
         self.section(SectionKind::SNAPSHOT, |out| {
             tables::put_snapshot(out, window)
         })
     }
 
-    /// Says from when to when the trace has what happened in a process, and what it leaves out.
+    /// Adds the time of a recording in a process, and the events outside of it.
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn recording(&mut self, window: &RecordingWindow) -> io::Result<()> {
         self.section(SectionKind::RECORDING, |out| {
             tables::put_recording(out, window)
         })
     }
 
-    /// Says which calls are open where blocks begin that were added before.
+    /// Adds the calls that are open at the begins of blocks. The blocks were added before.
     ///
     /// # Errors
     ///
-    /// As [`Self::block`].
+    /// The errors of [`Self::block`].
     pub fn open_calls(&mut self, open: &OpenCalls) -> io::Result<()> {
         let OpenCalls {
             thread,
@@ -254,7 +258,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// As [`Self::block`].
+    /// The errors of [`Self::block`].
     pub fn profile(&mut self, part: &ProfilePart) -> io::Result<()> {
         put_part(&mut self.begin_section(SectionKind::PROFILE), part);
         self.finish_with(&part.stacks)
@@ -264,19 +268,19 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn end(&mut self, end: &End) -> io::Result<()> {
         self.section(SectionKind::END, |out| tables::put_end(out, end))?;
         self.flush()
     }
 
-    /// What was written so far, as [`Self::end`] wants it.
+    /// The totals so far, for [`Self::end`].
     #[must_use]
     pub fn totals(&self) -> End {
         self.totals
     }
 
-    /// The bytes handed to the inner writer so far.
+    /// The number of bytes written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
@@ -286,7 +290,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// What the inner writer reports.
+    /// The errors of the inner writer.
     pub fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
     }
@@ -297,13 +301,13 @@ impl<W: Write> Writer<W> {
         &self.inner
     }
 
-    /// The inner writer. What is written to it directly becomes part of the file.
+    /// The inner writer. Bytes that are written to it directly become part of the file.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.inner
     }
 
-    /// Gives the inner writer back.
+    /// Returns the inner writer.
     #[must_use]
     pub fn into_inner(self) -> W {
         self.inner
@@ -321,7 +325,7 @@ impl<W: Write> Writer<W> {
         Fields(&mut self.scratch)
     }
 
-    /// Ends the section begun with what may still be in a file.
+    /// Finishes the current section with a payload that may still be in a file.
     fn finish_with(&mut self, rest: &Payload) -> io::Result<()> {
         let rest = rest
             .load()
@@ -329,7 +333,8 @@ impl<W: Write> Writer<W> {
         self.finish_frame(&rest)
     }
 
-    /// Fills in the length of the section begun in `scratch`, and writes it, `rest` of its payload, and the checksum.
+    /// Sets the length of the current section in `scratch`, and writes it, the `rest` of its
+    /// payload, and the checksum.
     fn finish_frame(&mut self, rest: &[u8]) -> io::Result<()> {
         let len = self.scratch.len() - 8 + rest.len();
         let len = u32::try_from(len)

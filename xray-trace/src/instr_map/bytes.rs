@@ -1,35 +1,37 @@
-//! Checked access to a file's bytes, in its own size and order of words.
+//! Checked access to the bytes of an object file, in its word size and byte order. Tables and their
+//! meaning are read elsewhere.
 
 use super::ObjectError;
 
-/// Bytes of a name in the file that are looked at; longer names are cut.
+/// The longest part of a name that is read, in bytes. A longer name is cut.
 const LONGEST_NAME: usize = 64 * 1024;
 
-/// How a file writes words.
+/// The word size and byte order of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WordFormat {
-    /// Words have eight bytes, not four.
+    /// True if words have eight bytes, false for four.
     pub(super) wide: bool,
     pub(super) little_endian: bool,
 }
 
-/// A name in a string table, which is not read before somebody asks: many symbols can share one that is very long.
+/// A name in a string table. It is read on demand: many symbols can share one very long name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawName<'a> {
-    /// From the name's first byte to the end of the table.
+    /// The table from the first byte of the name to the end of the table.
     rest: &'a [u8],
 }
 
 /// An object file in memory. Parts of it may be missing and read as zero: holes of a sparse file,
-/// and parts that nothing asks for. Memory that a file may take is measured by the bytes that are
-/// there, not by its length, which costs its owner nothing.
+/// and parts that are not needed. Memory bounds count the bytes that are present. The length does
+/// not count, because a hole costs the file's owner nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectBytes<'a> {
     all: &'a [u8],
     present: usize,
 }
 
-/// Bytes that may still be read. Sections do not overlap in a real file, so that all together are no longer than it.
+/// The number of bytes that may still be read. Sections of a real file do not overlap, so that
+/// together they are no longer than the file.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u64,
@@ -50,12 +52,12 @@ impl WordFormat {
         }
     }
 
-    /// The four bytes at `offset`, whatever the size of a word.
+    /// The four bytes at `offset`, independent of the word size.
     pub(super) fn half_at(self, data: &[u8], offset: usize) -> Option<u32> {
         Some(self.half(*data.get(offset..)?.first_chunk()?))
     }
 
-    /// The eight bytes at `offset`, whatever the size of a word.
+    /// The eight bytes at `offset`, independent of the word size.
     pub(super) fn double_at(self, data: &[u8], offset: usize) -> Option<u64> {
         let bytes = data.get(offset..)?.first_chunk()?;
         Some(if self.little_endian {
@@ -74,7 +76,7 @@ impl WordFormat {
         }
     }
 
-    /// The word at `offset` as a distance: four bytes have a sign.
+    /// The word at `offset` as a distance: a four-byte word is sign-extended.
     pub(super) fn distance(self, data: &[u8], offset: usize) -> Option<u64> {
         if self.wide {
             return self.double_at(data, offset);
@@ -87,14 +89,14 @@ impl WordFormat {
 // === impl RawName ===
 
 impl<'a> RawName<'a> {
-    /// The name at this offset of a string table; empty when it is not there.
+    /// The name at this offset of a string table; empty if the offset is outside.
     pub(super) fn at(strings: &'a [u8], offset: usize) -> Self {
         Self {
             rest: strings.get(offset..).unwrap_or_default(),
         }
     }
 
-    /// Without this prefix, if it has it.
+    /// The name without this prefix, or `None` if it does not begin with it.
     pub(super) fn strip_prefix(self, prefix: &[u8]) -> Option<Self> {
         let rest = self.rest.strip_prefix(prefix)?;
         Some(Self { rest })
@@ -122,7 +124,7 @@ impl<'a> RawName<'a> {
 // === impl ObjectBytes ===
 
 impl<'a> ObjectBytes<'a> {
-    /// A file of which `present` bytes were read into their places.
+    /// A file of which `present` bytes were read, each to its own offset. The rest is zero.
     #[must_use]
     pub fn with_holes(all: &'a [u8], present: usize) -> Self {
         Self {
@@ -131,19 +133,19 @@ impl<'a> ObjectBytes<'a> {
         }
     }
 
-    /// The file, with zeros where nothing was read.
+    /// The bytes of the file, with zeros in place of missing parts.
     pub(super) fn all(self) -> &'a [u8] {
         self.all
     }
 
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     #[must_use]
     pub fn present(self) -> usize {
         self.present
     }
 
-    /// Bytes that what is made of the file may take: `factor` for each byte that is there, and 1
-    /// MiB.
+    /// The memory that data made from the file may take, in bytes: `factor` for each byte that is
+    /// present, and 1 MiB.
     pub(super) fn allowance(self, factor: usize) -> usize {
         self.present.saturating_mul(factor).saturating_add(1 << 20)
     }
@@ -163,8 +165,8 @@ impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for ObjectBytes<'a> {
 // === impl Budget ===
 
 impl Budget {
-    /// For a file of which this is there: its one table of relocations may be read for the map and
-    /// again for the index.
+    /// The budget for a file: twice the bytes that are present. A linked file has one table of
+    /// relocations, which is read for the map and again for the index.
     pub(super) fn of(file: ObjectBytes<'_>) -> Self {
         Self {
             left: (file.present() as u64).saturating_mul(2),
@@ -178,14 +180,14 @@ impl Budget {
     }
 }
 
-/// This part of the file, if it is there.
+/// This part of the file, or `None` if it is not inside.
 pub(super) fn range(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(usize::try_from(size).ok()?)?;
     bytes.get(start..end)
 }
 
-/// What is said where [`range`] finds nothing.
+/// The error for a part that [`range`] does not find.
 pub(super) fn outside(bytes: &[u8], what: &'static str, offset: u64) -> ObjectError {
     ObjectError::OutsideFile {
         what,

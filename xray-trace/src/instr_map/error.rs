@@ -1,17 +1,17 @@
-//! Why a file yields no instrumentation map.
+//! Reasons why a file yields no instrumentation map.
 
 use super::FileAddr;
 use crate::model::BuildId;
 
-/// Why an object file could not be read.
+/// Reasons why an object file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// A Mach-O file that no sleds are expected in.
+    /// A Mach-O file of a kind that never has sleds.
     #[error(
         "a Mach-O file of 32 bits, in big endian or for several processors; take a 64-bit one out of it with lipo -thin"
     )]
     OtherMachO,
-    /// A Mach-O file for a processor that LLVM makes no sleds for.
+    /// A Mach-O file for a processor without sleds in LLVM.
     #[error("Mach-O processor {0:#x} is neither x86-64 nor AArch64")]
     MachOProcessor(u32),
     /// A Mach-O file, but neither a program nor a library.
@@ -32,14 +32,14 @@ pub enum ObjectError {
     /// A table does not lie in the file.
     #[error("{what} at offset {offset:#x} do not lie in the file of {file_size:#x} bytes")]
     OutsideFile {
-        /// Which table.
+        /// The name of the table.
         what: &'static str,
-        /// Where it should begin.
+        /// Its offset in the file.
         offset: u64,
         /// The file's length.
         file_size: u64,
     },
-    /// The header, or what must follow it, is damaged.
+    /// The header, or a table that must follow it, is damaged.
     #[error("damaged header")]
     BadHeader,
     /// The section headers have been removed, so the map cannot be found.
@@ -64,8 +64,8 @@ pub enum ObjectError {
         /// The section's size.
         size: u64,
     },
-    /// An entry has a version that this program does not know. Its fields cannot be understood, and so neither can the
-    /// ids of the functions behind it.
+    /// An entry has an unknown version. Its fields cannot be understood, so the ids of the
+    /// functions after it are unknown, too.
     #[error("entry {entry} of xray_instr_map has the unknown version {version}")]
     UnknownVersion {
         /// The entry's index, from zero.
@@ -73,32 +73,33 @@ pub enum ObjectError {
         /// Its version.
         version: u8,
     },
-    /// An entry without a single bit. Nothing relocates it either, so it is no compiler's.
+    /// All bytes of an entry are zero, and no relocation changes it. No compiler writes such an
+    /// entry.
     #[error("entry {entry} of xray_instr_map is empty")]
     EmptyEntry {
         /// The entry's index, from zero.
         entry: usize,
     },
-    /// More sleds than the code has room for.
+    /// There are more sleds than the code has room for.
     #[error("{sleds} sleds do not fit into {text:#x} bytes of code")]
     TooManySleds {
-        /// Entries of the map.
+        /// Entries in the map.
         sleds: usize,
-        /// Bytes of executable segments.
+        /// Bytes in executable segments.
         text: u64,
     },
-    /// More bytes in sections than there are in the file.
+    /// The sections have more bytes than the file.
     #[error("sections of the file overlap each other or are holes")]
     Overlap,
-    /// More functions than ids.
+    /// There are more functions than ids.
     #[error("more than {} functions", u32::MAX)]
     TooManyFunctions,
-    /// Another build's debug file.
+    /// The debug file belongs to another build.
     #[error("the debug file's build id {found} is not the object's, {expected}")]
     OtherBuild {
-        /// The object's.
+        /// The build id of the object.
         expected: BuildId,
-        /// The debug file's.
+        /// The build id of the debug file.
         found: BuildId,
     },
 }

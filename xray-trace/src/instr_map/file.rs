@@ -1,4 +1,5 @@
-//! What is asked of an object file, whatever its format.
+//! The common interface to object files of all formats. The formats implement it in `elf` and
+//! `macho`.
 
 use super::bytes::{RawName, WordFormat};
 use super::section_addr::SectionAddr;
@@ -6,7 +7,7 @@ use super::words::Words;
 use super::{FileAddr, Machine, ObjectError};
 use crate::model::BuildId;
 
-/// How an object is loaded.
+/// The way in which an object is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
     /// A program at a fixed address.
@@ -15,31 +16,31 @@ pub enum ObjectKind {
     PieExecutable,
     /// A shared library.
     SharedLibrary,
-    /// Not at all: it is still to be linked (`.o`). Addresses count from the begin of their section in an ELF file, and
-    /// from the begin of all sections in a Mach-O file.
+    /// Not loaded: the file is still to be linked (`.o`). Addresses count from the begin of their
+    /// section in an ELF file, and from the begin of all sections in a Mach-O file.
     Relocatable,
 }
 
 /// A part of the file that is mapped into memory (`PT_LOAD`, `LC_SEGMENT_64`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub file_offset: u64,
-    /// Where it begins in memory, before the load bias.
+    /// Its address in memory, before the load bias.
     pub address: FileAddr,
-    /// Its bytes in the file.
+    /// Its size in the file, in bytes.
     pub file_size: u64,
-    /// Its bytes in memory; what exceeds `file_size` is zero.
+    /// Its size in memory, in bytes. The bytes after `file_size` are zero.
     pub memory_size: u64,
-    /// It can be read.
+    /// True if it is readable.
     pub readable: bool,
-    /// It can be written.
+    /// True if it is writable.
     pub writable: bool,
-    /// It can be executed.
+    /// True if it is executable.
     pub executable: bool,
 }
 
-/// What a file says of itself.
+/// The properties of an object file that its headers and its dynamic section give.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) machine: Machine,
@@ -50,16 +51,17 @@ pub(super) struct Identity {
     pub(super) segments: Vec<Segment>,
 }
 
-/// The instrumentation map and the function index, each in the parts that the linker makes one of.
+/// The instrumentation map and the function index. A relocatable file has each of them in several
+/// parts, which the linker joins.
 #[derive(Debug)]
 pub(super) struct MapSections<'a> {
     pub(super) map: Vec<Words<'a>>,
     pub(super) index: Vec<Words<'a>>,
 }
 
-/// What the best symbol table of a file holds.
+/// The best symbol table of a file.
 pub(super) struct Symbols<'a> {
-    /// What the table does not name is not there: it has not been stripped.
+    /// True if the table names all symbols. A stripped table does not.
     pub(super) complete: bool,
     pub(super) symbols: Box<dyn Iterator<Item = Symbol<'a>> + 'a>,
 }
@@ -68,15 +70,17 @@ pub(super) struct Symbols<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Symbol<'a> {
     pub(super) name: RawName<'a>,
-    /// Where it is, if this file defines it.
+    /// Its address, if this file defines it.
     pub(super) place: Option<SectionAddr>,
-    /// How well it names a function, if it may: of several at one place the greatest does.
+    /// How well it names a function; `None` if it never does. Of several symbols at one address the
+    /// one with the greatest rank names the function.
     pub(super) rank: Option<Rank>,
-    /// Its bytes, or 0 where the file does not say.
+    /// Its size in bytes; 0 if the file does not give one.
     pub(super) size: u64,
 }
 
-/// How well a symbol names a function: functions before labels, global before weak before local, sized before sizeless.
+/// The order in which symbols name a function: functions before labels, global before weak before
+/// local, sized before sizeless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) function: bool,
@@ -91,7 +95,7 @@ pub(super) enum Binding {
     Global,
 }
 
-/// An object file, its headers read.
+/// An object file whose headers were read.
 pub(super) trait ObjectFile {
     fn identity(&self) -> &Identity;
 
@@ -100,17 +104,17 @@ pub(super) trait ObjectFile {
     /// Reads the sections of the map.
     fn map_sections(&self) -> Result<MapSections<'_>, ObjectError>;
 
-    /// Whether there is code at this place of a relocatable file.
+    /// Whether there is code at this address of a relocatable file.
     fn is_code(&self, place: SectionAddr) -> bool;
 
-    /// Where the section of this name is in memory, and how long it is.
+    /// The address and the size in memory of the section with this name.
     fn section_range(&self, name: &str) -> Option<(FileAddr, u64)>;
 
     /// The best symbol table, if there is one.
     fn symbols(&self) -> Option<Symbols<'_>>;
 }
 
-/// The offset in the file of the byte at this address, if the file holds it.
+/// The offset in the file of the byte at this address, if the file contains it.
 pub(super) fn address_to_offset(segments: &[Segment], address: FileAddr) -> Option<u64> {
     segments
         .iter()

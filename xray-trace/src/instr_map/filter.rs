@@ -1,4 +1,5 @@
-//! Choosing functions: by name, pattern, module, source file or id.
+//! Selections of functions: by name, pattern, module, source file or id. They compare names only,
+//! and read no file.
 
 use std::collections::HashSet;
 
@@ -8,49 +9,50 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{without_parameters, without_return_type};
 
-/// Longest pattern.
+/// The longest pattern, in bytes.
 const LONGEST_PATTERN: usize = 4096;
-/// Patterns (not plain names or ids) in one selection.
+/// The most patterns in one selection. Plain names and ids do not count.
 const MOST_PATTERNS: usize = 1024;
-/// Memory for one compiled automaton; a pattern has two.
+/// The most memory for one compiled automaton, in bytes. A pattern has two.
 const AUTOMATON_SIZE: usize = 1 << 20;
-/// Memory for the states of one pattern that are worked out while it is matched.
+/// The most memory for the states of one pattern that are computed while it is matched, in bytes.
 const STATES_SIZE: usize = 64 << 10;
-/// Memory for the compiled patterns of one selection.
+/// The most memory for the compiled patterns of one selection, in bytes.
 const SELECTION_SIZE: usize = 16 << 20;
-/// Memory for a name or an id in a table.
+/// Memory for a name or an id in a table, in bytes.
 const NAME_SIZE: usize = 128;
-/// Memory for a pattern beside its automata: settings, handles, the pool of its caches.
+/// Memory for a pattern without its automata, in bytes: settings, handles, the pool of its caches.
 const PATTERN_SIZE: usize = 2 << 10;
 
-/// Which functions are meant: those that a rule of `include` names and none of `exclude`.
+/// A selection of functions: those that match a rule of `include` and no rule of `exclude`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selection {
-    /// What is chosen. Nothing, if this is empty.
+    /// The functions to select. An empty list selects none.
     pub include: Vec<Rule>,
-    /// What is left out of it.
+    /// The functions to leave out.
     pub exclude: Vec<Rule>,
 }
 
-/// A way to name functions.
+/// One rule for functions.
 ///
-/// Names are compared with the symbol, and with the demangled name as it is, without its return type, without its
-/// parameters, and without both. In globs `*` and `?` also match `/` and `:`, and `[`, `{` and `\` must be escaped by
-/// `\` where they are meant.
+/// Names are compared with the symbol, and with the demangled name in four forms: whole, without
+/// its return type, without its parameters, and without both. In globs `*` and `?` also match `/`
+/// and `:`, and a `\` makes `[`, `{` and `\` literal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// The function of exactly this name.
+    /// The function with exactly this name.
     Function(String),
     /// Functions whose whole name matches this glob.
     Glob(String),
-    /// Functions in whose name this regular expression is found.
+    /// Functions whose name contains a match of this regular expression.
     Regex(String),
-    /// Functions of a module: its file name (`libfoo.so.1`), that without its version (`libfoo.so`) or its ending
-    /// (`libfoo`), or a glob on its whole path.
+    /// Functions of a module: its file name (`libfoo.so.1`), the file name without its version
+    /// (`libfoo.so`) or its ending (`libfoo`), or a glob on its whole path.
     Module(String),
-    /// Functions from source files whose path matches this glob. A relative glob may match behind any `/`.
+    /// Functions from source files whose path matches this glob. A relative glob may match after
+    /// any `/`.
     Source(String),
     /// The function with this id.
     Id(u32),
@@ -58,22 +60,22 @@ pub enum Rule {
     All,
 }
 
-/// A function to be tested.
+/// A function to test.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// Its id.
     pub id: u32,
     /// The path of its module.
     pub module: &'a str,
-    /// Its symbol, if that is known.
+    /// Its symbol, if known.
     pub symbol: Option<&'a str>,
     /// Its demangled name.
     pub name: &'a str,
-    /// The path of its source file, if that is known.
+    /// The path of its source file, if known.
     pub source: Option<&'a str>,
 }
 
-/// Why a selection cannot be used.
+/// Reasons why a selection cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
     /// A glob is malformed.
@@ -81,7 +83,7 @@ pub enum SelectionError {
     Glob {
         /// The glob.
         glob: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A regular expression is malformed or too big.
@@ -89,7 +91,7 @@ pub enum SelectionError {
     Regex {
         /// The expression.
         regex: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A pattern is too long.
@@ -98,7 +100,7 @@ pub enum SelectionError {
         /// Its length.
         length: usize,
     },
-    /// The compiled patterns are too big together.
+    /// The compiled patterns together are too big.
     #[error(
         "the patterns take more than {} MiB of memory; use simpler or fewer patterns",
         SELECTION_SIZE >> 20
@@ -107,12 +109,12 @@ pub enum SelectionError {
     /// There are too many patterns.
     #[error("{count} patterns; at most {MOST_PATTERNS} are allowed (names and ids do not count)")]
     TooMany {
-        /// How many.
+        /// The number of patterns.
         count: usize,
     },
 }
 
-/// A [`Selection`] ready to be asked.
+/// A compiled [`Selection`].
 #[derive(Clone, Debug)]
 pub struct CompiledSelection {
     include: Rules,
@@ -132,26 +134,26 @@ struct Rules {
     sources: Vec<Regex>,
 }
 
-/// Compiles patterns and adds up what they take.
+/// Compiles patterns and adds up the memory that they take.
 #[derive(Debug, Default)]
 struct Compiler {
     /// Bytes of all patterns so far.
     size: usize,
 }
 
-/// How a pattern reads its haystack.
+/// How an automaton reads its haystack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
     /// As text: `.` is a character.
     Text,
-    /// As bytes, as globs need it.
+    /// As bytes, which globs need.
     Bytes,
 }
 
 // === impl Selection ===
 
 impl Selection {
-    /// Everything.
+    /// The selection of every function.
     pub fn all() -> Self {
         Self {
             include: vec![Rule::All],
@@ -163,11 +165,12 @@ impl Selection {
 // === impl CompiledSelection ===
 
 impl CompiledSelection {
-    /// Prepares a selection.
+    /// Compiles a selection.
     ///
     /// # Errors
     ///
-    /// In one line what is wrong with which pattern.
+    /// The first bad pattern, and what is wrong with it, in one line; or a limit that the selection
+    /// exceeds.
     pub fn new(selection: &Selection) -> Result<Self, SelectionError> {
         let Selection { include, exclude } = selection;
         let count = include
@@ -190,19 +193,19 @@ impl CompiledSelection {
         })
     }
 
-    /// Bytes of memory that it takes: its patterns as they are compiled, and its texts. While a
+    /// Bytes of memory that the selection takes: its compiled patterns, and its texts. While a
     /// clone is matched, the clone takes up to 128 KiB more for each pattern.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether the function is meant.
+    /// Whether the function is selected.
     pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
         let forms = name_forms(candidate);
         self.include.matches(candidate, &forms) && !self.exclude.matches(candidate, &forms)
     }
 
-    /// Whether source lines matter, so that they are worth looking up.
+    /// Whether a rule needs source files, so that the caller has to look them up.
     pub fn needs_source(&self) -> bool {
         !self.include.sources.is_empty() || !self.exclude.sources.is_empty()
     }
@@ -218,7 +221,7 @@ impl Rule {
         }
     }
 
-    /// Bytes of the rule as it was given.
+    /// Bytes of memory for the text of the rule.
     fn text_size(&self) -> usize {
         match self {
             Self::All | Self::Id(_) => NAME_SIZE,
@@ -283,7 +286,7 @@ impl Rules {
     }
 }
 
-/// The forms of a function's name that rules may name.
+/// The forms of a function's name that rules are compared with.
 fn name_forms<'a>(candidate: &Candidate<'a>) -> [&'a str; 5] {
     let name = candidate.name;
     let bare = without_return_type(name);
@@ -296,8 +299,8 @@ fn name_forms<'a>(candidate: &Candidate<'a>) -> [&'a str; 5] {
     ]
 }
 
-/// Whether `text` is the file name of the path, or that without version or ending: `libfoo` and `libfoo.so` name
-/// `libfoo.so.1`.
+/// Whether `text` is the file name of the path, with or without version and ending: `libfoo` and
+/// `libfoo.so` name `libfoo.so.1`.
 fn is_module(text: &str, path: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or(path);
     match file.strip_prefix(text) {
@@ -330,8 +333,8 @@ impl Compiler {
         })
     }
 
-    /// Compiles a pattern into what takes the least memory: two automata whose states are worked
-    /// out while they are matched, within bounds, and are forgotten with the clone that was
+    /// Compiles a pattern into the form that takes the least memory: two automata. Their states are
+    /// computed while they are matched, within bounds, and are dropped with the clone that was
     /// matched.
     fn compile(
         &mut self,
@@ -356,7 +359,7 @@ impl Compiler {
             if let Some(limit) = error.size_limit() {
                 return bad(format!("compiled, it exceeds the limit of {limit} bytes"));
             }
-            // A syntax error is drawn over several lines; the last one says what it is.
+            // A syntax error has several lines with a drawing; the last line is the message.
             let drawn = error
                 .syntax_error()
                 .map_or_else(|| error.to_string(), ToString::to_string);

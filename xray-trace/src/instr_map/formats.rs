@@ -1,5 +1,5 @@
-//! The formats of object files. This file tells which format a file has, and opens the file; the
-//! formats themselves are in `elf` and `macho`.
+//! Detects the format of an object file, and opens the file. The formats themselves are in `elf`
+//! and `macho`.
 
 use super::ObjectError;
 use super::bytes::ObjectBytes;

@@ -1,12 +1,12 @@
-//! The door for a fuzz target: one symbol by itself. Only there with `--cfg fuzzing`.
+//! The entry point for a fuzz target: one symbol by itself. It exists only with `--cfg fuzzing`.
 
 use super::names::{LONGEST_DEMANGLED, demangle, without_parameters, without_return_type};
 
-/// Makes a name of a symbol, and takes it apart.
+/// Demangles a symbol, and takes the name apart.
 ///
 /// # Panics
-/// The name is longer than its budget, parts of it are not in it, or it is another one with a
-/// budget that it fits.
+/// If the name is longer than its budget, if its parts are not in it, or if a sufficient budget
+/// changes it.
 pub fn read_symbol(symbol: &str) {
     let mut budget = usize::MAX;
     let name = demangle(symbol, &mut budget);

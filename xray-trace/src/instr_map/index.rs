@@ -1,4 +1,5 @@
-//! The instrumentation map (`xray_instr_map`) and the function index (`xray_fn_idx`).
+//! Reads the instrumentation map (`xray_instr_map`), and compares the function index
+//! (`xray_fn_idx`) with it. The sections come from `elf` and `macho`.
 //!
 //! An entry of the map is four words long, 32 bytes or 16:
 //!
@@ -7,20 +8,21 @@
 //!  +0 sled u32   +4 function u32   +8 kind u8    +9 always u8    +10 version u8   +11 zero
 //! ```
 //!
-//! Versions 0 and 1 (LLVM up to 10) hold addresses, relocated by the dynamic linker where the file can be loaded
-//! anywhere. Version 2 holds distances, each from its own field. Objects of several compilers may be linked into one
-//! map, so that each entry is read by its own version. A relocatable file has a section for each function, and relocations
-//! instead of values.
+//! Versions 0 and 1 (LLVM up to 10) hold addresses. The dynamic linker relocates them if the file
+//! can be loaded at any address. Version 2 holds distances, each from its own field. Objects of
+//! several compilers may be linked into one map, so each entry is read by its own version. A
+//! relocatable file has one section for each function, and relocations instead of values.
 //!
-//! A function's id is the number of its group of consecutive entries, from 1. The index says the same again, in one of
-//! two layouts which nothing in the file tells apart but their meaning:
+//! A function's id is the number of its group of consecutive entries, from 1. The index contains
+//! the same groups, in one of two layouts. The file has no mark for the layout; only the meaning
+//! tells them apart:
 //!
 //! ```text
 //!  up to LLVM 16   address of the first entry    address behind the last entry    two words
 //!  from LLVM 17    distance to the first entry   number of entries                two words
 //! ```
 //!
-//! The map decides; the index is only compared with it.
+//! The map decides. The index is only compared with it.
 
 use std::ops::Range;
 
@@ -29,9 +31,9 @@ use super::section_addr::SectionAddr;
 use super::words::Words;
 use super::{FileAddr, FunctionIndex, ObjectError, ObjectKind, Sled, SledKind, Warning};
 
-/// Bytes of the shortest sled: an entry on x86-64.
+/// Bytes of the shortest sled, an entry sled on x86-64.
 const SHORTEST_SLED: u64 = 11;
-/// Sleds that any file may have, however little code.
+/// The number of sleds that every file may have, however little code it has.
 const SPARE_SLEDS: u64 = 1 << 16;
 
 /// The decoded map.
@@ -39,7 +41,7 @@ const SPARE_SLEDS: u64 = 1 << 16;
 pub(super) struct Map {
     /// In the map's order.
     pub(super) sleds: Vec<Sled>,
-    /// The function with id n is the one at n - 1.
+    /// The functions; the one with id n is at n - 1.
     pub(super) groups: Vec<Group>,
     pub(super) index: FunctionIndex,
     pub(super) warnings: Vec<Warning>,
@@ -50,11 +52,11 @@ pub(super) struct Map {
 pub(super) struct Group {
     pub(super) function: SectionAddr,
     pub(super) sleds: Range<usize>,
-    /// Where the entries of the first of them and behind the last of them are.
+    /// The addresses in the map of its first entry and behind its last one.
     entries: Range<SectionAddr>,
 }
 
-/// What is counted while the entries are read.
+/// Counters of odd entries.
 #[derive(Default)]
 struct Oddities {
     unrelocated: usize,
@@ -175,7 +177,8 @@ impl Map {
         Ok(())
     }
 
-    /// Adds a sled to the last function, or begins one: consecutive sleds of one function are LLVM's rule for ids.
+    /// Adds a sled to the last function, or begins a new function. LLVM gives consecutive sleds of
+    /// one function the same id.
     fn add(&mut self, function: SectionAddr, entry: Range<SectionAddr>, sled: Sled) {
         let number = self.sleds.len();
         self.sleds.push(sled);
@@ -218,13 +221,13 @@ impl Map {
     }
 }
 
-/// The function index, read both ways beside the map.
+/// The function index, compared with the map in both layouts.
 #[derive(Default)]
 struct Comparison {
     entries: usize,
-    /// The first entry that does not fit as addresses.
+    /// The first entry that does not fit the layout of addresses.
     not_addresses: Option<usize>,
-    /// The first entry that does not fit as distances.
+    /// The first entry that does not fit the layout of distances.
     not_distances: Option<usize>,
 }
 
@@ -250,7 +253,8 @@ impl Comparison {
         self.entries += 1;
     }
 
-    /// The layout in which the index fits `functions` functions, or the first entry that does not fit.
+    /// The layout in which the index fits `functions` functions, or the first entry that does not
+    /// fit.
     fn layout(&self, functions: usize) -> Result<FunctionIndex, usize> {
         let end = (self.entries < functions).then_some(self.entries);
         match (self.not_distances.or(end), self.not_addresses.or(end)) {
@@ -295,7 +299,8 @@ fn check_size(words: &Words<'_>) -> Result<(), ObjectError> {
     }
 }
 
-/// Holes of a file cost nothing, so its length bounds nothing.
+/// Checks the number of sleds against the bytes of code. The length of the file is no bound,
+/// because holes cost nothing.
 fn check_count(segments: &[Segment], words: &Words<'_>) -> Result<(), ObjectError> {
     let code = segments.iter().filter(|segment| segment.executable);
     let text = code.fold(0_u64, |text, segment| {
@@ -313,7 +318,8 @@ fn warn_about_places(segments: &[Segment], sleds: &[Sled], warnings: &mut Vec<Wa
         .iter()
         .filter(|segment| segment.executable)
         .collect();
-    // Nearly all files have one such segment; the bound keeps a made-up file from costing segments times sleds.
+    // Nearly all files have one such segment. The bound limits the time for a crafted file, which
+    // is segments times sleds.
     let code = &code[..code.len().min(16)];
     let mut outside = sleds
         .iter()

@@ -1,4 +1,5 @@
-//! Processors that LLVM puts sleds into, and what their relocations mean.
+//! Processors with sleds in LLVM, and the meaning of their relocations. The relocations are applied
+//! in `elf`.
 
 use std::fmt;
 
@@ -25,11 +26,12 @@ pub enum Machine {
     S390,
     /// Hexagon.
     Hexagon,
-    /// Any other, by its `EM_` number.
+    /// Another processor, by its `EM_` number.
     Other(u16),
 }
 
-/// What a relocation does to a word. S is the symbol's address, A the addend, P the word's own address.
+/// The effect of a relocation on a word. S is the symbol's address, A the addend, P the word's own
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relocation {
     /// S + A.
@@ -47,18 +49,20 @@ pub(super) enum Relocation {
 // === impl Machine ===
 
 impl Machine {
-    /// What this relocation of a whole word means, if it can stand in an instrumentation map. `wide` files have words of
-    /// eight bytes, others of four.
+    /// The meaning of this relocation of a whole word; `None` if it cannot occur in an
+    /// instrumentation map. Words have eight bytes in `wide` files, and four in others.
     pub(super) fn relocation(self, wide: bool, number: u32) -> Option<Relocation> {
         use Relocation::{Absolute, Add, Base, Distance, Subtract};
-        // Zero is R_*_NONE everywhere. The numbers are those of llvm/include/llvm/BinaryFormat/ELFRelocs (LLVM 19).
+        // Zero is R_*_NONE everywhere. The numbers are from
+        // llvm/include/llvm/BinaryFormat/ELFRelocs (LLVM 19).
         let numbers = match (self, wide) {
             (Self::X86_64, true) => [1, 24, 8, 0, 0],
             (Self::X86_64, false) => [10, 2, 8, 0, 0],
             (Self::Aarch64, true) => [257, 260, 1027, 0, 0],
             (Self::Arm, false) => [2, 3, 23, 0, 0],
             (Self::Ppc64, true) => [38, 44, 22, 0, 0],
-            // Up to three in one, the first in the low byte: PC32 and 64, REL32 and 64.
+            // Up to three types in one number, the first in the low byte: PC32 and 64, REL32 and
+            // 64.
             (Self::Mips, true) => [18, 248 | 18 << 8, 3 | 18 << 8, 0, 0],
             (Self::Mips, false) => [2, 248, 3, 0, 0],
             (Self::LoongArch, true) => [2, 109, 3, 51, 56],

@@ -1,4 +1,4 @@
-//! The instrumentation map by itself: sleds and functions, without the file that they came from.
+//! The instrumentation map by itself: sleds and functions, without the file that they come from.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,24 +6,27 @@ use std::ops::Range;
 use super::{FileAddr, Machine, MapFunction, Sled, Warning};
 use crate::model::pack;
 
-/// An instrumentation map: what gives the function ids of a log their meaning.
+/// An instrumentation map. It gives the function ids of a log their meaning.
 #[derive(Clone, Debug, Default)]
 pub struct InstrMap {
     sleds: Vec<Sled>,
     functions: Vec<MapFunction>,
     warnings: Vec<Warning>,
     machine: Option<Machine>,
-    /// Where in `functions` an id is that does not stand at id - 1. Made with the map.
+    /// Indexes into `functions` of ids that are not at id - 1. Computed with the map.
     elsewhere: HashMap<u32, usize>,
 }
 
 // === impl InstrMap ===
 
 impl InstrMap {
-    /// The maps of a process's objects as one, each with its number there (the main program's is 0): ids are those of LLVM
-    /// 20's runtime, the object's number above 24 bits of the function's in it, and addresses stay those of the files.
-    /// Functions that have no such id, of the 257th object and beyond or the 2^24th of an object and beyond, are left out;
-    /// returns how many.
+    /// Joins the maps of a process's objects. Each map comes with the number of its object; the
+    /// main program has 0.
+    ///
+    /// Ids become those of LLVM 20's runtime: the object's number above 24 bits with the function's
+    /// id in the object. Addresses stay those of the files. The 257th object and later ones have no
+    /// such ids, and neither have the 2^24th function of an object and later ones: they are left
+    /// out. Returns the number of functions left out.
     pub fn of_process(objects: impl IntoIterator<Item = (u32, Self)>) -> (Self, usize) {
         let (mut sleds, mut functions, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut left_out = 0;
@@ -56,7 +59,7 @@ impl InstrMap {
         &self.functions
     }
 
-    /// The function with this id; of several the last.
+    /// The function with this id; of several the last one.
     pub fn function(&self, id: u32) -> Option<&MapFunction> {
         let place = self.elsewhere.get(&id).copied();
         let place = place.or_else(|| usize::try_from(id).ok()?.checked_sub(1))?;
@@ -70,12 +73,12 @@ impl InstrMap {
         self.sleds.get(function.sleds.clone()).unwrap_or_default()
     }
 
-    /// What is odd about the file; at most a few.
+    /// Oddities of the file, at most one of each kind for one object.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// The processor that the object file is made for; YAML does not say.
+    /// The processor of the object file; `None` for a map from YAML.
     pub fn machine(&self) -> Option<Machine> {
         self.machine
     }

@@ -1,24 +1,24 @@
-//! Which functions and sleds an object file has, and how to choose among them.
+//! The functions and sleds of an object file, and selections among them.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | `object` | all of an object file that concerns sleds |
-//! | `file`, `bytes`, `machine` | what is asked of an object file of any format |
-//! | `formats` | which format a file has |
+//! | `object` | all facts of an object file that concern sleds |
+//! | `file`, `bytes`, `machine` | the common interface to object files of all formats |
+//! | `formats` | detection of the format |
 //! | `elf`, `macho` | the formats: segments, sections, symbols, identity |
-//! | `words` | what words mean when the file will be linked and loaded |
-//! | `index` | the sleds, and the functions they make up |
-//! | `symbols`, `names`, `cxx` | what the functions are called |
-//! | `event_types` | where the program keeps names of its typed events' types |
-//! | `source` | which line each of them begins at |
-//! | `filter` | which of them somebody means |
+//! | `words` | values of words after linking and loading |
+//! | `index` | the sleds, and their groups: the functions |
+//! | `symbols`, `names`, `cxx` | names of the functions |
+//! | `event_types` | places of the names of typed events' types |
+//! | `source` | source lines of the functions |
+//! | `filter` | selections of functions |
 //! | `map` | the map by itself |
 //! | `read_map` | the map of an object file or of YAML |
 //! | `yaml`, `write_yaml` | the map in LLVM's YAML |
 //!
-//! Bytes go in, owned values come out; nothing here opens files or knows of processes. The files belong to the traced
-//! programs and may be made to harm: every range is checked, memory grows with the
-//! bytes of the file that are there, and time with its size.
+//! Bytes go in, owned values come out. No code here opens files or handles processes. The files
+//! belong to the traced programs and may be crafted to do harm: every range is checked, memory
+//! grows with the bytes of the file that are present, and time grows with its size.
 
 mod bytes;
 mod cxx;
@@ -65,22 +65,22 @@ pub use self::write_yaml::FunctionNames;
 pub use self::yaml::{YamlError, YamlProblem};
 use crate::FileAddr;
 
-/// A patchable place.
+/// A place in the code that can be patched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sled {
-    /// Its first byte.
+    /// The address of its first byte.
     pub address: FileAddr,
-    /// The function it belongs to.
+    /// The address of its function.
     pub function: FileAddr,
-    /// What happens there.
+    /// The event at this place.
     pub kind: SledKind,
-    /// The source asked for this function by attribute.
+    /// True if the source requires sleds in this function by attribute.
     pub always_instrument: bool,
-    /// The entry's version: 0, 1 or 2. It says how event sleds are laid out.
+    /// The version of its entry: 0, 1 or 2. The layout of event sleds depends on it.
     pub version: u8,
 }
 
-/// What happens at a sled.
+/// The event at a sled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SledKind {
     /// The function is entered.
@@ -89,7 +89,7 @@ pub enum SledKind {
     Exit,
     /// The function ends by jumping to another one.
     TailExit,
-    /// The function is entered, and its first argument is wanted.
+    /// The function is entered, and its first argument is to be recorded.
     EntryWithArgument,
     /// `__xray_customevent`.
     CustomEvent,
@@ -104,21 +104,22 @@ pub enum SledKind {
 pub struct MapFunction {
     /// The id that XRay gives it in this object, from 1.
     pub id: u32,
-    /// In a file that is still to be linked, the number of the section that its addresses count from; else 0.
+    /// The number of the section that its addresses count from, if the file is still to be linked;
+    /// else 0.
     pub section: u32,
-    /// Its first byte.
+    /// The address of its first byte.
     pub address: FileAddr,
-    /// Its bytes by the symbol table, or 0 when that does not say.
+    /// Its size in bytes by the symbol table; 0 if the table does not give one.
     pub size: u64,
-    /// Its symbol, or `None` where the file is stripped.
+    /// Its symbol; `None` if the file is stripped.
     pub symbol: Option<String>,
-    /// Its name to be read: demangled where that works, else the symbol, else the address in hex.
+    /// Its readable name: demangled if possible, else the symbol, else the address in hex.
     pub name: String,
     /// Its sleds, as a range of [`Object::sleds`].
     pub sleds: Range<usize>,
 }
 
-/// Whether an object has the function index, and in which layout.
+/// The presence and the layout of the function index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FunctionIndex {
     /// There is none (`-fno-xray-function-index`).
@@ -127,18 +128,18 @@ pub enum FunctionIndex {
     Addresses,
     /// Distance to the begin and a count: LLVM from 17.
     Distances,
-    /// There is one that does not fit the map in either layout; the map was taken.
+    /// There is one that fits the map in neither layout; only the map is used.
     Disagrees,
 }
 
-/// Whether LLVM's own XRay runtime, which could patch the same sleds, belongs to an object.
+/// The presence in an object of LLVM's own XRay runtime, which could patch the same sleds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum XrayRuntime {
-    /// Stripped: it may be there under no name.
+    /// The file is stripped: the runtime may be present without its symbols.
     Unknown,
-    /// The symbol table is there and names no part of it.
+    /// The symbol table is present and contains no symbol of it.
     Absent,
-    /// The object expects it from another one.
+    /// The object imports it from another one.
     Imported,
     /// It is linked in.
     Defined,

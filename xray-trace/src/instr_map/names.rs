@@ -1,26 +1,28 @@
-//! Readable names: demangling, and a name without its parameters.
+//! Readable names: demangling, and removal of parameters and return types. The C++ demangler itself
+//! is `cxx`.
 //!
-//! Symbols come from the traced file, and a few bytes of C++ mangling can stand for gigabytes of text. So both what
-//! goes in and what comes out are bounded, and a name over a bound simply stays mangled.
+//! Symbols come from the traced file, and a short mangled C++ name can stand for gigabytes of text.
+//! So both the symbol and the name are bounded. A name over a bound stays mangled.
 
 use std::fmt::{self, Write};
 
 use super::cxx;
 
-/// Longest symbol that is demangled.
+/// The longest symbol that is demangled, in bytes.
 const LONGEST_MANGLED: usize = 4096;
-/// Longest name that demangling may yield.
+/// The longest demangled name, in bytes.
 pub(super) const LONGEST_DEMANGLED: usize = 32 * 1024;
 
-/// Text up to a length; more is an error.
+/// A text with a limit on its length. Exceeding it is an error.
 struct Bounded {
     text: String,
     longest: usize,
 }
 
-/// The readable form of a C++ or Rust symbol, or `None` when it is neither or goes over a bound.
+/// The readable form of a C++ or Rust symbol. `None` if it is neither, or exceeds a bound.
 ///
-/// What was written is taken from `budget`, also when it came to nothing: text is what demangling spends its time on.
+/// The length of the written text is subtracted from `budget`, also after a failure: writing text
+/// takes most of the time of demangling.
 pub(super) fn demangle(symbol: &str, budget: &mut usize) -> Option<String> {
     if symbol.len() > LONGEST_MANGLED {
         return None;
@@ -31,7 +33,8 @@ pub(super) fn demangle(symbol: &str, budget: &mut usize) -> Option<String> {
             text: String::new(),
             longest,
         };
-        // The alternate form leaves the hash out. What the compiler has put behind it is told as that of C++ is.
+        // The alternate form omits the hash. A suffix of the compiler is shown in the same way as
+        // for C++.
         let symbol = rustc_demangle::try_demangle(symbol).ok()?;
         let complete = match suffix {
             "" => write!(out, "{symbol:#}"),
@@ -46,8 +49,8 @@ pub(super) fn demangle(symbol: &str, budget: &mut usize) -> Option<String> {
     name
 }
 
-/// A symbol of Rust, and what the compiler has put behind it: `.llvm.77`. Rust's first mangling is C++'s for a path that ends
-/// in a hash: `…17h0123456789abcdefE`.
+/// Splits a Rust symbol from the suffix that the compiler appended: `.llvm.77`. Rust's first
+/// mangling is C++'s for a path that ends in a hash: `…17h0123456789abcdefE`.
 fn rust_symbol(symbol: &str) -> Option<(&str, &str)> {
     if symbol.starts_with("_R") {
         return Some(symbol.split_at(symbol.find('.').unwrap_or(symbol.len())));
@@ -60,7 +63,8 @@ fn rust_symbol(symbol: &str) -> Option<(&str, &str)> {
     is_rust.then(|| symbol.split_at(symbol.len() - suffix.len()))
 }
 
-/// The name without a return type: `void ns::max<int>(int)` → `ns::max<int>(int)`. Only C++ templates have one.
+/// The name without its return type: `void ns::max<int>(int)` → `ns::max<int>(int)`. Only C++
+/// templates have one.
 pub(super) fn without_return_type(name: &str) -> &str {
     let head = without_parameters(name).len();
     let mut depth = 0_usize;
@@ -77,8 +81,8 @@ pub(super) fn without_return_type(name: &str) -> &str {
     &name[start..]
 }
 
-/// The name up to its parameters: `ns::f(int) const` → `ns::f`, `ns::A::operator()(int)` → `ns::A::operator()`. A name
-/// that has none stays as it is.
+/// The name without its parameters: `ns::f(int) const` → `ns::f`, `ns::A::operator()(int)` →
+/// `ns::A::operator()`. A name without parameters stays as it is.
 pub(super) fn without_parameters(name: &str) -> &str {
     let whole = without_trailer(name);
     let mut end = whole;
@@ -100,7 +104,8 @@ pub(super) fn without_parameters(name: &str) -> &str {
         }
         if depth == 0 {
             let before = &end[..at];
-            // `operator()` is a name, and `(anonymous namespace)` alone would leave none.
+            // `operator()` is a name, and removing `(anonymous namespace)` would leave an empty
+            // name.
             return if before.is_empty() || before.ends_with("operator") {
                 whole
             } else {
@@ -111,7 +116,7 @@ pub(super) fn without_parameters(name: &str) -> &str {
     whole
 }
 
-/// The name without what compilers have put behind it: `f(int) (.cold)`, `f<int>(int) requires C<int>`.
+/// The name without parts that compilers append: `f(int) (.cold)`, `f<int>(int) requires C<int>`.
 fn without_trailer(name: &str) -> &str {
     let name = name.split_once(" (.").map_or(name, |(name, _)| name);
     let mut depth = 0_usize;
@@ -269,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_symbol_that_explodes_when_demangled_stays_mangled() {
-        // Each argument is a pair of the one before it: the text doubles with every ten bytes.
+        // Each argument is a pair of the one before it: every ten bytes double the text.
         let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
         let doubled = |of: &str| {
             let pairs = digits
@@ -283,7 +288,8 @@ mod tests {
         let mut budget = 10 * LONGEST_DEMANGLED;
         assert_eq!(super::demangle(&symbol, &mut budget), None);
         assert!(budget < 10 * LONGEST_DEMANGLED, "the attempt was paid for");
-        // Without text: each pack is two of the one before it, and the first is empty.
+        // The same without text: each pack contains the one before it twice, and the first is
+        // empty.
         let empty = doubled("JS#_S#_E").replace("St4pairIiiE", "1aIJEE");
         let mut budget = usize::MAX;
         assert_eq!(super::demangle(&empty, &mut budget), None);
@@ -304,7 +310,8 @@ mod tests {
                 );
             }
         }
-        // Deep and whole: as deep as is followed, in the stack that a thread has at least.
+        // Deep and well-formed symbols, within and beyond the deepest nesting. The stack of a
+        // thread has to suffice.
         for deep in [1, 50, 90, 150, 300] {
             for (open, close) in [
                 ("St6vectorI", "E"),

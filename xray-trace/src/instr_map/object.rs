@@ -1,4 +1,5 @@
-//! An object file with all that is known of its sleds.
+//! An object file with all facts that concern its sleds. It owns its data, and keeps no reference
+//! to the file's bytes.
 
 use super::bytes::ObjectBytes;
 use super::elf::{Accept, Elf};
@@ -13,10 +14,10 @@ use super::{
 };
 use crate::model::BuildId;
 
-/// Bytes of names for each byte of the file that is there. Templates have symbols that become six
-/// times as long.
+/// Bytes of names for each byte of the file that is present. Symbols of templates become six times
+/// as long when they are demangled.
 const NAME_FACTOR: usize = 8;
-/// Bytes of all names together: some three times what the largest programs have.
+/// The most bytes of all names together, about three times the need of the largest programs.
 const MOST_NAME_BYTES: usize = 256 << 20;
 
 /// An object file with sleds: a program, a shared library, or a file that is still to be linked.
@@ -38,14 +39,15 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// [`ObjectError::NoMap`] for a sound file that was compiled without XRay, others for files that cannot be read.
+    /// [`ObjectError::NoMap`] for a sound file that was compiled without XRay, other variants for
+    /// files that cannot be read.
     pub fn parse<'a>(file: impl Into<ObjectBytes<'a>>) -> Result<Self, ObjectError> {
         let file = file.into();
         Self::read(&Elf::parse(file, Accept::Loadable)?, file)
     }
 
-    /// Reads an object file of any kind: an ELF file, also of 32 bits, or a 64-bit Mach-O file, loadable or still to be
-    /// linked.
+    /// Reads an object file of any kind: an ELF file, also of 32 bits, or a 64-bit Mach-O file,
+    /// loadable or still to be linked.
     ///
     /// # Errors
     ///
@@ -85,12 +87,12 @@ impl Object {
         Ok(object)
     }
 
-    /// Names what is still nameless from a separate debug file, and returns how many functions that were. Finding the
-    /// file (by build id or `.gnu_debuglink`) is the caller's business.
+    /// Names functions without a symbol from a separate debug file, and returns how many it named.
+    /// The caller finds the file (by build id or `.gnu_debuglink`).
     ///
     /// # Errors
     ///
-    /// [`ObjectError::OtherBuild`] if both files have build ids that differ.
+    /// [`ObjectError::OtherBuild`] if both files have a build id and the ids differ.
     pub fn add_symbols_from<'a>(
         &mut self,
         debug: impl Into<ObjectBytes<'a>>,
@@ -110,27 +112,27 @@ impl Object {
         Ok(named)
     }
 
-    /// The processor it is made for.
+    /// The processor of the object.
     pub fn machine(&self) -> Machine {
         self.identity.machine
     }
 
-    /// How it is loaded.
+    /// The way in which it is loaded.
     pub fn kind(&self) -> ObjectKind {
         self.identity.kind
     }
 
-    /// Whether it names a dynamic linker: a program without one is static.
+    /// Whether it names a dynamic linker. A program without one is static.
     pub fn interpreter(&self) -> bool {
         self.identity.interpreter
     }
 
-    /// The name that a library is linked by.
+    /// The name that programs link a library by.
     pub fn soname(&self) -> Option<&str> {
         self.identity.soname.as_deref()
     }
 
-    /// The linker's id of this build.
+    /// The id that the linker gave this build.
     pub fn build_id(&self) -> Option<&BuildId> {
         self.identity.build_id.as_ref()
     }
@@ -155,27 +157,28 @@ impl Object {
         self.sleds.get(function.sleds.clone()).unwrap_or_default()
     }
 
-    /// Whether there is a function index, and of which layout.
+    /// The presence and the layout of the function index.
     pub fn index(&self) -> FunctionIndex {
         self.index
     }
 
-    /// Whether LLVM's own runtime is part of it.
+    /// The presence of LLVM's own runtime.
     pub fn runtime(&self) -> XrayRuntime {
         self.runtime
     }
 
-    /// Where it keeps names of its typed events' types.
+    /// The tables with the names of its typed events' types.
     pub fn event_types(&self) -> EventTypeTables {
         self.event_types
     }
 
-    /// What is odd about the file; at most a few.
+    /// Oddities of the file, at most one of each kind. Only [`Warning::NamesLeftOut`] can repeat,
+    /// once for each debug file.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// Bytes of memory that it takes, to within the allocator's own needs.
+    /// Bytes of memory that it takes, without the allocator's overhead.
     #[must_use]
     pub fn memory(&self) -> usize {
         let names = self.functions.iter().map(|function| {
@@ -189,19 +192,20 @@ impl Object {
             + names.sum::<usize>()
     }
 
-    /// The offset in the file of the byte at this address, if the file holds it.
+    /// The offset in the file of the byte at this address, if the file contains it.
     pub fn address_to_offset(&self, address: FileAddr) -> Option<u64> {
         address_to_offset(&self.identity.segments, address)
     }
 
-    /// Names the functions that have no symbol yet. Returns what the symbols say of the runtime, and how many got one.
+    /// Names functions without a symbol. Returns the presence of the runtime by the symbols, and
+    /// the number of functions named.
     fn name_functions(
         &mut self,
         file: &dyn ObjectFile,
         bytes: ObjectBytes<'_>,
     ) -> (XrayRuntime, usize) {
-        // A real file's names, demangled, are a small multiple of its string table. These bounds
-        // only keep a made-up file, in which all functions share one long name, from filling the
+        // The demangled names of a real file are a small multiple of its string table. These bounds
+        // only stop a crafted file, in which all functions share one long name, from filling the
         // memory.
         let mut budget = bytes.allowance(NAME_FACTOR).min(MOST_NAME_BYTES);
         let nameless = || {

@@ -1,9 +1,9 @@
-//! Reads an instrumentation map from an object file or from YAML. The content of the file says
-//! which of them it is.
+//! Reads an instrumentation map from an object file or from YAML. The content of the file decides
+//! between them.
 
 use super::{InstrMap, Object, ObjectError, YamlError, formats, yaml};
 
-/// Why a file gives no instrumentation map.
+/// Reasons why a file gives no instrumentation map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The file is an object file, but it cannot be read or has no map.

@@ -1,4 +1,5 @@
-//! An address in an object file, which counts from a section where the file is still to be linked.
+//! An address in an object file. It counts from a section if the file is still to be linked. It is
+//! not an address in a process.
 
 use crate::FileAddr;
 

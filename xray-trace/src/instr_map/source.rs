@@ -1,9 +1,11 @@
-//! Which source line an address comes from, by the line tables of DWARF 2 to 5.
+//! Source lines of addresses, from the line tables of DWARF 2 to 5.
 //!
-//! The tables (`.debug_line`) stand one behind the other, each is read once and nothing of it is kept but the lines of
-//! the addresses that are asked for. So a gigabyte of debug information costs time but no memory, and so does a file
-//! made to explode. `.debug_info` is not needed and not looked at; it would only tell the directory that the compiler
-//! ran in, which older tables (DWARF 4) leave out: their file names can be relative.
+//! The tables (`.debug_line`) follow each other. Each is read once, and only the lines of the
+//! requested addresses are kept. So a gigabyte of debug information costs time but no memory, and a
+//! file crafted to explode does no more.
+//!
+//! `.debug_info` is not read. It would only give the directory of the compilation, which older
+//! tables (DWARF 4) omit: their file names can be relative.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,9 +18,10 @@ use super::file::ObjectFile;
 use super::{FileAddr, ObjectError, Segment};
 use crate::model::SourceLine;
 
-/// Longest path that is kept.
+/// The longest path that is kept, in bytes.
 const LONGEST_PATH: usize = 4096;
-/// Longest list of files of one table. It is the only part that is decoded as a whole.
+/// The longest list of files of one table, in bytes. It is the only part that is decoded as a
+/// whole.
 const LONGEST_HEADER: u64 = 1 << 20;
 
 /// The source lines of a set of addresses.
@@ -28,13 +31,13 @@ pub struct SourceMap {
     lines: BTreeMap<FileAddr, Place>,
 }
 
-/// Why a file gives no source lines.
+/// Reasons why a file gives no source lines.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// It is no readable ELF file.
+    /// The file is no readable ELF file.
     #[error("cannot read the debug information")]
     Object(#[from] ObjectError),
-    /// It was compiled without `-g`, or stripped.
+    /// The file was compiled without `-g`, or stripped.
     #[error("no line tables (.debug_line)")]
     NoDebugInfo,
     /// The sections are compressed, which is not supported.
@@ -62,13 +65,13 @@ struct Sections<'a> {
     strings: Slice<'a>,
 }
 
-/// Where a line table ends, read before it is decoded.
+/// The extent of a line table, read before the table is decoded.
 struct Extent {
     end: usize,
     header_length: u64,
 }
 
-/// Finds places for addresses, table by table.
+/// Finds source lines for addresses, table by table.
 struct Search<'a> {
     sections: Sections<'a>,
     code: Vec<Segment>,
@@ -76,18 +79,19 @@ struct Search<'a> {
     open: BTreeSet<FileAddr>,
     map: SourceMap,
     file_numbers: HashMap<String, usize>,
-    /// Bytes of paths that may still be kept.
+    /// Bytes of paths that may still be stored.
     budget: usize,
 }
 
-/// What the rows of a line table say of an address and of those behind it, up to the next row's.
+/// The lines of an address and of the addresses behind it, up to the address of the next row.
 #[derive(Clone, Copy)]
 struct Row {
     address: u64,
-    /// For the address itself. Of several rows at one address the first counts: at a function's begin it is the line
-    /// of the function, and the others are those of its first statements.
+    /// The line of the address itself. Of several rows at one address the first counts: at the
+    /// begin of a function it is the line of the function, and the others are lines of its first
+    /// statements.
     at: Line,
-    /// For the addresses behind it, where the last of several rows counts.
+    /// The line of the addresses behind it. Of several rows at one address the last counts.
     behind: Line,
 }
 
@@ -100,12 +104,12 @@ struct Line {
 // === impl SourceMap ===
 
 impl SourceMap {
-    /// Looks up the lines of `addresses` in an ELF file with debug information: the object itself or its separate debug
-    /// file. What is damaged in the tables is left out.
+    /// Looks up the lines of `addresses` in an ELF file with debug information: the object itself
+    /// or its separate debug file. Damaged parts of the tables are skipped.
     ///
     /// # Errors
     ///
-    /// When the file as a whole cannot say anything; see [`SourceError`].
+    /// If the file as a whole gives no lines; see [`SourceError`].
     pub fn parse<'a>(
         file: impl Into<ObjectBytes<'a>>,
         addresses: impl IntoIterator<Item = FileAddr>,
@@ -131,7 +135,7 @@ impl SourceMap {
         Ok(search.map)
     }
 
-    /// The line of one of the addresses given to [`SourceMap::parse`].
+    /// The line of an address that [`SourceMap::parse`] looked up.
     pub fn lookup(&self, address: FileAddr) -> Option<SourceLine> {
         let Place { file, line } = *self.lines.get(&address)?;
         Some(SourceLine {
@@ -140,7 +144,7 @@ impl SourceMap {
         })
     }
 
-    /// How many of the addresses have a line.
+    /// The number of addresses with a line.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
@@ -182,7 +186,8 @@ impl<'a> Sections<'a> {
         })
     }
 
-    /// The extent of the table at `start`: its length stands in front of it, in 4 or in 4 + 8 bytes.
+    /// The extent of the table at `start`. The length of a table precedes it, in 4 or in 4 + 8
+    /// bytes.
     fn extent(&self, start: usize) -> Option<Extent> {
         let mut rest = EndianSlice::new(self.lines.get(start..)?, self.endian);
         let before = rest.len();
@@ -272,7 +277,7 @@ impl<'a> Search<'a> {
         while let Ok(Some((header, row))) = rows.next_row() {
             let address = row.address();
             if last.is_none() {
-                // The linker lets the tables of functions that it dropped begin at 0 or 1.
+                // The linker sets the begin of tables of dropped functions to 0 or 1.
                 in_code = self
                     .code
                     .iter()
@@ -297,8 +302,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Gives the row's place to the open addresses from the row's to `end`. Each address is closed by the first row
-    /// that covers it, so that tables which cover each other cost nothing.
+    /// Assigns the row's line to the open addresses from the row's address to `end`. The first row
+    /// that covers an address closes it, so that overlapping tables cost nothing.
     fn cover(
         &mut self,
         row: Row,

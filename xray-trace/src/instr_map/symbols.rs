@@ -1,7 +1,7 @@
-//! Which symbol stands at a function's address.
+//! Finds the symbol at a function's address.
 //!
-//! Only symbols at the exact address count: what lies between the known symbols of a stripped library is not the last
-//! of them.
+//! Only a symbol at the exact address counts. In a stripped library an address between two known
+//! symbols does not belong to the first of them.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ pub(super) struct Found {
     pub(super) size: u64,
 }
 
-/// What the symbol tables say about some addresses.
+/// The findings of the symbol tables about a set of addresses.
 #[derive(Debug)]
 pub(super) struct SymbolLookup {
     pub(super) found: BTreeMap<SectionAddr, Found>,
-    /// Addresses whose names did not fit into the budget.
+    /// The number of addresses whose names did not fit into the budget.
     pub(super) left_out: usize,
     pub(super) runtime: XrayRuntime,
     pub(super) event_types: LlvmTable,
@@ -41,8 +41,8 @@ struct Best<'a> {
 // === impl SymbolLookup ===
 
 impl SymbolLookup {
-    /// Looks the addresses up in the file's symbols. `budget` bounds the bytes of all names together: many symbols can
-    /// share one long name in the file, but not in memory.
+    /// Looks the addresses up in the file's symbols. `budget` bounds the bytes of all names
+    /// together: many symbols can share one long name in the file, but not in memory.
     pub(super) fn new(
         file: &dyn ObjectFile,
         wanted: impl Iterator<Item = SectionAddr>,
@@ -73,12 +73,12 @@ impl SymbolLookup {
             .into_iter()
             .filter_map(|(place, best)| Some((place, best?)))
         {
-            // A name that does not fit is paid for, too: the time to read it was spent.
+            // A name that does not fit also uses up budget, because reading it took the time.
             if budget == 0 {
                 self.left_out += 1;
                 continue;
             }
-            // What is not UTF-8 becomes longer.
+            // Bytes that are not UTF-8 become longer.
             let name = String::from_utf8_lossy(name.read());
             let fits = name.len() <= budget;
             budget = budget.saturating_sub(name.len());

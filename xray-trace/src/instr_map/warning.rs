@@ -1,10 +1,10 @@
-//! What is odd about a file that can be read nevertheless.
+//! Oddities of a file that can be read nevertheless. Errors, which end reading, are in `error`.
 
 use std::fmt;
 
 use super::FileAddr;
 
-/// Something odd in a file that can be read nevertheless.
+/// An oddity of a file that can be read nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
@@ -17,30 +17,31 @@ pub enum Warning {
         /// The first entry that differs, from zero.
         first: usize,
     },
-    /// Entries of version 0 or 1 with no address and no relocation that could give one.
+    /// Entries of version 0 or 1 without an address, and without a relocation that could give one.
     Unrelocated {
-        /// How many.
+        /// The number of entries.
         count: usize,
     },
     /// Sleds outside executable memory.
     OutsideCode {
-        /// How many.
+        /// The number of sleds.
         count: usize,
-        /// The first of them.
+        /// The address of the first of them.
         first: FileAddr,
     },
     /// Sleds of kinds that no known compiler writes.
     UnknownKind {
-        /// How many.
+        /// The number of sleds.
         count: usize,
-        /// The first of them.
+        /// The address of the first of them.
         first: FileAddr,
-        /// Its kind.
+        /// The kind of the first of them.
         kind: u8,
     },
-    /// Functions were left without a name, because the names together are longer than a file of this size can need.
+    /// Functions without a name, because all names together are longer than a file of this size can
+    /// need.
     NamesLeftOut {
-        /// How many functions.
+        /// The number of functions.
         count: usize,
     },
 }

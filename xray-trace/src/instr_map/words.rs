@@ -1,4 +1,5 @@
-//! Words of a section as the linker, or the loader for a load bias of zero, will leave them.
+//! Words of a section with the values that they have after linking, and after loading with a load
+//! bias of zero. The formats apply the relocations.
 
 use std::collections::HashMap;
 
@@ -6,10 +7,10 @@ use super::FileAddr;
 use super::bytes::WordFormat;
 use super::section_addr::SectionAddr;
 
-/// Where a section lies in memory, and its bytes.
+/// The address of a section, and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section<'a> {
-    /// In an ELF file that is still to be linked, its number; else 0.
+    /// Its number in an ELF file that is still to be linked; else 0.
     pub(super) number: u32,
     pub(super) address: FileAddr,
     pub(super) data: &'a [u8],
@@ -20,13 +21,16 @@ pub(super) struct Section<'a> {
 pub(super) struct Words<'a> {
     pub(super) section: Section<'a>,
     pub(super) format: WordFormat,
-    /// By their offset in the section; `None` for one whose value the file does not say.
+    /// Relocated words by their offset in the section; `None` for a word whose value the file does
+    /// not give.
     pub(super) relocated: HashMap<u64, Option<Word>>,
-    /// A word that is not in `relocated` has no meaning yet, rather than that of its bytes.
+    /// True if every word needs a relocation: a word that is not in `relocated` has no meaning yet,
+    /// whatever its bytes are.
     pub(super) all_relocated: bool,
 }
 
-/// A word after relocation, and the section that it counts from (zero where addresses are those of the whole file).
+/// A word after relocation, and the section that it counts from (zero if addresses are those of the
+/// whole file).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) section: u32,
@@ -36,7 +40,7 @@ pub(super) struct Word {
 // === impl Words ===
 
 impl<'a> Words<'a> {
-    /// The section's words as they stand in the file.
+    /// The section's words without relocations.
     pub(super) fn plain(section: Section<'a>, format: WordFormat) -> Self {
         Self {
             section,
@@ -46,12 +50,12 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The word at `offset` as it stands in the file.
+    /// The word at `offset` as its bytes are in the file.
     pub(super) fn raw(&self, offset: usize) -> Option<u64> {
         self.format.word(self.section.data, offset)
     }
 
-    /// Whether the file says what the word will be.
+    /// Whether the file gives the value of the word.
     pub(super) fn is_known(&self, offset: usize) -> bool {
         match self.relocated.get(&(offset as u64)) {
             Some(word) => word.is_some(),
@@ -59,25 +63,25 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Whether something relocates the word, or nothing but that can give it a meaning.
+    /// Whether a relocation changes the word, or has to before the word has a meaning.
     pub(super) fn is_relocated(&self, offset: usize) -> bool {
         self.all_relocated || self.relocated.contains_key(&(offset as u64))
     }
 
-    /// What the word means, if it is an address.
+    /// The meaning of the word as an address.
     pub(super) fn absolute(&self, offset: usize) -> Option<SectionAddr> {
         let word = self.word(offset)?;
         Some(self.place(word.section, word.value))
     }
 
-    /// What the word means, if it is the distance from itself.
+    /// The meaning of the word as a distance from itself.
     pub(super) fn relative(&self, offset: usize) -> Option<SectionAddr> {
         let word = self.word(offset)?;
         let own = self.section.address.checked_add(offset as u64)?;
         Some(self.place(word.section, own.displaced(word.value).0))
     }
 
-    /// The word so far: its bytes, or what relocations have made of them.
+    /// The current value of the word: its bytes, or the result of its relocations so far.
     pub(super) fn word(&self, offset: usize) -> Option<Word> {
         match self.relocated.get(&(offset as u64)) {
             Some(Some(word)) => Some(*word),

@@ -1,13 +1,15 @@
-//! Writes the instrumentation map in YAML, in the bytes of `llvm-xray extract`.
+//! Writes the instrumentation map in YAML, byte for byte as `llvm-xray extract`.
 //!
 //! ```yaml
 //! ---
-//! - { id: 1, address: 0x1278, function: 0x1278, kind: function-enter, always-instrument: true, function-name: main, version: 2 }
+//! - { id: 1, address: 0x1278, function: 0x1278, kind: function-enter,
+//!     always-instrument: true, function-name: main, version: 2 }
 //! ...
 //! ```
 //!
-//! One line for a sled, addresses in capitals, version 0 left out, and quotes where LLVM's YAML writer puts them. LLVM has no
-//! word for typed events (and cannot read a program that has some); here it is `typed-event`.
+//! A sled has one line, which is broken here. Addresses are in capitals, version 0 is omitted, and
+//! quotes are where LLVM's YAML writer puts them. LLVM has no word for typed events, and cannot
+//! read a program with such sleds; this file uses `typed-event`.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,7 +17,7 @@ use std::io::{self, Write};
 use super::{FileAddr, InstrMap, MapFunction, Sled, SledKind};
 use crate::yaml_scalar;
 
-/// Kinds by LLVM's words.
+/// LLVM's words for the kinds.
 pub(super) const KINDS: [(&str, SledKind); 6] = [
     ("function-enter", SledKind::Entry),
     ("function-exit", SledKind::Exit),
@@ -25,24 +27,24 @@ pub(super) const KINDS: [(&str, SledKind); 6] = [
     ("typed-event", SledKind::TypedEvent),
 ];
 
-/// What an unknown kind is called, before its number.
+/// The word for an unknown kind, before its number.
 pub(super) const UNKNOWN: &str = "unknown-";
 
-/// What is written as the name of a function.
+/// The form of the names of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionNames {
-    /// Nothing.
+    /// No names.
     None,
-    /// The symbol; `@(address)` where there is none.
+    /// The symbol; `@(address)` without one.
     Symbols,
-    /// The name to be read; `@(address)` where there is none.
+    /// The readable name; `@(address)` without a symbol.
     Demangled,
 }
 
 // === impl SledKind ===
 
 impl fmt::Display for SledKind {
-    /// LLVM's word for it in YAML.
+    /// LLVM's word for the kind in YAML.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Unknown(number) = self {
             return write!(f, "{UNKNOWN}{number}");
@@ -59,7 +61,7 @@ impl InstrMap {
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn write_yaml(&self, names: FunctionNames, out: &mut dyn Write) -> io::Result<()> {
         if self.sleds().is_empty() {
             return out.write_all(b"--- []\n...\n");
@@ -96,7 +98,7 @@ impl InstrMap {
 // === impl FunctionNames ===
 
 impl FunctionNames {
-    /// The name of a function as LLVM has it: with its address where the name is not known.
+    /// The name of a function in LLVM's form. It contains the address if the symbol is unknown.
     #[must_use]
     pub fn of(self, function: &MapFunction) -> String {
         match (self, &function.symbol) {
@@ -108,7 +110,7 @@ impl FunctionNames {
     }
 }
 
-/// What LLVM calls a function whose name it does not know.
+/// LLVM's name for a function without a symbol.
 pub(super) fn nameless(address: FileAddr) -> String {
     format!("@({:x})", address.0)
 }

@@ -1,49 +1,50 @@
-//! Reads the instrumentation map in YAML, as `write_yaml` and LLVM write it, and any YAML that says the same.
+//! Reads the instrumentation map in YAML, as `write_yaml` and LLVM write it, or in any equivalent
+//! YAML.
 //!
-//! The parser gives events, and an entry is read when its events come: nothing is kept of the text but the entries.
+//! The parser emits events, and an entry is built from its events. Only the entries are kept.
 
 use saphyr_parser::{Event, Parser, ScanError, Span, StrInput};
 
 use super::write_yaml::{KINDS, UNKNOWN, nameless};
 use super::{FileAddr, InstrMap, MapFunction, Sled, SledKind, names};
 
-/// Why a text is no instrumentation map.
+/// The reason why a text is no instrumentation map, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct YamlError {
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// From 1.
+    /// The column, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The problem at this place.
     pub problem: YamlProblem,
 }
 
-/// What is wrong with a map in YAML.
+/// Problems of a map in YAML.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum YamlProblem {
-    /// It is not YAML.
+    /// The text is not YAML.
     #[error("not YAML: {0}")]
     Syntax(String),
-    /// Something else stands where this should.
+    /// Another element is in the place of this one.
     #[error("here should be {0}")]
     Expected(&'static str),
-    /// A field that an entry does not have.
+    /// An entry has an unknown field.
     #[error("an entry has no field '{0}'")]
     UnknownField(String),
-    /// A field stands twice in one entry.
+    /// An entry has a field twice.
     #[error("the field '{0}' stands here twice")]
     Twice(&'static str),
     /// An entry lacks a field.
     #[error("the field '{0}' is missing")]
     Missing(&'static str),
-    /// A value that the field cannot have.
+    /// A field has an impossible value.
     #[error("'{value}' is no {what}")]
     Value {
         /// The value, cut if it is long.
         value: String,
-        /// What it should be.
+        /// The kind of value that the field needs.
         what: &'static str,
     },
 }
@@ -66,7 +67,7 @@ struct Entry {
     name: String,
 }
 
-/// Events of the parser, one at a time.
+/// The events of the parser, one at a time.
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
 }
@@ -134,7 +135,7 @@ impl<'a> Reader<'a> {
         Err(YamlError::at(&span, YamlProblem::Expected(what)))
     }
 
-    /// The next entry, or `None` behind the last one.
+    /// The next entry; `None` after the last one.
     fn entry(&mut self) -> Result<Option<Entry>, YamlError> {
         let (event, start) = self.next()?;
         match event {
@@ -229,18 +230,18 @@ fn set<T>(
     }
 }
 
-/// Enough of a text to know it again.
+/// A part of a text that suffices to recognise it.
 fn excerpt(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
-/// LLVM's ids are positive 32-bit numbers.
+/// A function id: LLVM's ids are positive 32-bit numbers.
 fn function_id(text: &str) -> Option<u32> {
     let id = u32::try_from(number(text)?).ok()?;
     (id <= i32::MAX.unsigned_abs()).then_some(id)
 }
 
-/// A number with its base in front, as LLVM reads it.
+/// A number with a prefix for its base, as LLVM reads it.
 fn number(text: &str) -> Option<u64> {
     let (digits, base) = match text.as_bytes() {
         [b'0', b'x' | b'X', ..] => (&text[2..], 16),
@@ -249,7 +250,7 @@ fn number(text: &str) -> Option<u64> {
         [b'0', b'0'..=b'9', ..] => (&text[1..], 8),
         _ => (text, 10),
     };
-    // A sign is not for `from_str_radix` to accept.
+    // `from_str_radix` would accept a sign.
     let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
     plain.then(|| u64::from_str_radix(digits, base).ok())?
 }

@@ -1,4 +1,5 @@
-//! What can be wrong with a log of LLVM's: which record, where, and why.
+//! Errors in logs of LLVM: the record, its offset, and the reason. The readers decide whether they
+//! stop at an error or skip the damage.
 
 use std::io;
 
@@ -6,38 +7,38 @@ use super::basic::owner::Owner;
 use super::fdr::Kind;
 use super::fdr::verify::{Invalid, State};
 
-/// Why a log cannot be read, or not further.
+/// The reasons why a log cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The input failed.
     #[error("cannot read the log")]
     Io(#[from] io::Error),
-    /// There is nothing in the file.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
     /// The file ends in its header.
     #[error("the file ends in its header: it has {has} bytes of {needs}")]
     ShortHeader {
-        /// How many bytes there are.
+        /// The number of bytes in the file.
         has: usize,
-        /// How many the header has.
+        /// The length of the header.
         needs: usize,
     },
-    /// The file is no log of the kind that is wanted.
+    /// The file is no log of the wanted kind.
     #[error("this is no {wanted}: the first bytes are {start}")]
     Other {
-        /// What it should have been.
+        /// The wanted kind.
         wanted: &'static str,
-        /// How it begins, in hexadecimal.
+        /// The first bytes of the file, in hexadecimal.
         start: String,
     },
-    /// A log of a version that nobody has described yet.
+    /// The log has a version that is not specified yet.
     #[error(
         "version {version} of the {log} is not supported; the newest that is known is {newest}"
     )]
     Version {
-        /// What kind of log.
+        /// The kind of the log.
         log: &'static str,
         /// Its version.
         version: u64,
@@ -49,49 +50,49 @@ pub enum Error {
         "{record} record at offset {offset}: the file ends in it, after {has} of {needs} bytes"
     )]
     Truncated {
-        /// What kind of record.
+        /// The kind of the record.
         record: &'static str,
-        /// Where it begins.
+        /// The offset of the record.
         offset: u64,
-        /// How many bytes it has.
+        /// The length of the record.
         needs: u64,
-        /// How many of them are there.
+        /// The number of its bytes in the file.
         has: u64,
     },
-    /// A record of a kind that does not exist.
+    /// The record has a kind that does not exist.
     #[error("record at offset {offset}: there is no {what} {number}")]
     UnknownKind {
-        /// What is unknown: a kind of metadata record, of function record, …
+        /// The unknown field: a kind of metadata record, of function record, …
         what: &'static str,
-        /// Its number.
+        /// Its value.
         number: u32,
-        /// Where the record begins.
+        /// The offset of the record.
         offset: u64,
     },
-    /// An end-of-buffer record where buffers state their length in front.
+    /// An EndOfBuffer record in a log whose buffers begin with their length.
     #[error("EndOfBuffer record at offset {offset}: version {version} of the log has none")]
     EndOfBuffer {
-        /// Where.
+        /// The offset of the record.
         offset: u64,
         /// The version of the log.
         version: u16,
     },
-    /// An event with a size below zero.
+    /// An event has a negative size.
     #[error("{record} record at offset {offset}: its size is {size}")]
     NegativeSize {
-        /// What kind of event.
+        /// The kind of the event.
         record: Kind,
-        /// Where.
+        /// The offset of the record.
         offset: u64,
         /// Its size.
         size: i32,
     },
-    /// Something is longer than any writer makes it.
+    /// A part of the log is longer than any writer makes it.
     #[error("{what} at offset {offset}: it has {len} bytes, more than the {limit} that are read")]
     TooLong {
-        /// What it is.
+        /// The name of the part.
         what: &'static str,
-        /// Where.
+        /// Its offset.
         offset: u64,
         /// Its length.
         len: u64,
@@ -103,118 +104,118 @@ pub enum Error {
         "{record} record at offset {offset}: it reaches {over} bytes beyond its buffer, which ends at {end}"
     )]
     BeyondBuffer {
-        /// What kind of record.
+        /// The kind of the record.
         record: Kind,
-        /// Where it begins.
+        /// The offset of the record.
         offset: u64,
-        /// Where its buffer ends.
+        /// The end of its buffer.
         end: u64,
-        /// How far it reaches beyond.
+        /// The number of bytes beyond the end.
         over: u64,
     },
-    /// A new buffer begins although the old one has not ended.
+    /// A buffer begins before the end of the previous one.
     #[error(
         "BufferExtents record at offset {offset}: a buffer begins, but the one before goes on for {missing} bytes"
     )]
     BufferInBuffer {
-        /// Where.
+        /// The offset of the record.
         offset: u64,
-        /// How many bytes are missing of the buffer before.
+        /// The number of missing bytes of the previous buffer.
         missing: u64,
     },
-    /// The file ends although a buffer has not ended.
+    /// The file ends before the end of a buffer.
     #[error("buffer at offset {offset}: the file ends in it, {missing} bytes early")]
     ShortBuffer {
-        /// Where the buffer begins.
+        /// The offset of the buffer.
         offset: u64,
-        /// How many bytes are missing.
+        /// The number of missing bytes.
         missing: u64,
     },
-    /// A length that no file can have.
+    /// A buffer has a length that is impossible for a file.
     #[error("BufferExtents record at offset {offset}: no file has room for {size} bytes")]
     Extents {
-        /// Where.
+        /// The offset of the record.
         offset: u64,
-        /// What it says.
+        /// The length.
         size: u64,
     },
-    /// No buffer where one should begin.
+    /// There is no buffer where one should begin.
     #[error("at offset {offset}, where a buffer should begin, stands the byte {found:#04x}")]
     NoBuffer {
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// What stands there.
+        /// The byte at this offset.
         found: u8,
     },
-    /// Records in an order that the format does not have.
+    /// Two records are in an order that the format does not allow.
     #[error("{} record at offset {offset}", .why.to)]
     Order {
-        /// Where.
+        /// The offset of the second record.
         offset: u64,
-        /// Between which records.
+        /// The two records.
         #[source]
         why: Invalid,
     },
     /// A buffer ends before its first event.
     #[error("the buffer that ends at offset {offset} ends with {last}, which ends none")]
     Terminal {
-        /// Where it ends.
+        /// The end of the buffer.
         offset: u64,
         /// Its last record.
         last: State,
     },
-    /// An argument that belongs to no entry.
+    /// An argument does not belong to any entry.
     #[error(
         "argument record at offset {offset}: no function entry that it belongs to stands in front of it"
     )]
     Argument {
-        /// Where.
+        /// The offset of the record.
         offset: u64,
     },
-    /// An argument of another call than the entry in front of it.
+    /// An argument belongs to another call than the entry before it.
     #[error(
         "argument record at offset {offset}: it belongs to {argument}, but behind an entry of {entry}"
     )]
     OtherArgument {
-        /// Where.
+        /// The offset of the record.
         offset: u64,
-        /// Whose argument it says it is.
+        /// The call of the argument.
         argument: Owner,
-        /// Which entry stands in front of it.
+        /// The call of the entry before it.
         entry: Owner,
     },
-    /// The counter leaves its 64 bits.
+    /// The counter exceeds 64 bits.
     #[error("{record} record at offset {offset}: {base} and {delta} ticks are no time")]
     Time {
-        /// What kind of record.
+        /// The kind of the record.
         record: Kind,
-        /// Where.
+        /// The offset of the record.
         offset: u64,
-        /// The time before it.
+        /// The counter before it.
         base: u64,
-        /// The time since.
+        /// The ticks since then.
         delta: i64,
     },
-    /// A block of a profile is too short for what it holds.
+    /// A block of a profile is too short for its content.
     #[error(
         "block at offset {offset}: a path in it ends at {path_end}, but the block at {block_end}"
     )]
     PathBeyondBlock {
-        /// Where the block begins.
+        /// The offset of the block.
         offset: u64,
-        /// Where the path ends.
+        /// The end of the path.
         path_end: u64,
-        /// Where the block ends.
+        /// The end of the block.
         block_end: u64,
     },
-    /// Text that is no YAML.
+    /// A text is no YAML, or not the expected YAML.
     #[error("line {line}, column {column}: {why}")]
     Yaml {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1.
+        /// The column, from 1.
         column: usize,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
@@ -231,7 +232,7 @@ impl Error {
         }
     }
 
-    /// Whether going on behind it makes sense: not if the input itself fails.
+    /// Whether the file is damaged. If the input itself fails, there is no point in reading on.
     pub(super) fn is_damage(&self) -> bool {
         !matches!(self, Self::Io(_))
     }

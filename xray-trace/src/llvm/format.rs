@@ -1,5 +1,5 @@
-//! The kind of a file, told from its first bytes. The readers of the kinds are in the files beside
-//! this one.
+//! The kind of a file, detected from its first bytes. The readers of the kinds are in the files
+//! beside this one.
 
 use super::byte_order::ByteOrder;
 use super::profile::MAGIC as PROFILE_MAGIC;

@@ -3,13 +3,13 @@
 //! ```text
 //!  0  u16  version
 //!  2  u16  type: 0 basic, 1 FDR
-//!  4  u32  bit 0 constant counter, bit 1 nonstop counter; the runtime leaves the others as they were in memory
+//!  4  u32  bit 0 constant counter, bit 1 nonstop counter; the runtime leaves the others undefined
 //!  8  u64  ticks of the counter per second, 0 if unknown
-//! 16  16 B free: the size of a buffer (u64) in FDR logs, what was in memory in basic ones
+//! 16  16 B free: the size of a buffer (u64) in FDR logs, uninitialised in basic ones
 //! ```
 //!
-//! The numbers are in the byte order of the machine that wrote the log. Versions are small, so that
-//! the version's zero byte tells the order.
+//! The numbers are in the byte order of the machine that wrote the log. Versions are small, so the
+//! place of the version's zero byte shows the order.
 
 use std::io::{self, Read, Write};
 use std::num::NonZeroU64;
@@ -22,7 +22,7 @@ use super::window::Window;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 32;
 
-/// Whether a log is of basic mode or of the flight data recorder.
+/// The kind of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogType {
     /// Basic mode.
@@ -38,15 +38,15 @@ pub struct Header {
     pub version: u16,
     /// The format.
     pub log: LogType,
-    /// The counter ticks at a constant rate, or so the runtime says.
+    /// True if the counter ticks at a constant rate, according to the runtime.
     pub constant_tsc: bool,
-    /// The counter never stops, or so the runtime says.
+    /// True if the counter never stops, according to the runtime.
     pub nonstop_tsc: bool,
     /// Ticks per second, 0 if unknown.
     pub cycle_frequency: u64,
     /// Sixteen bytes whose meaning depends on the format.
     pub free_form: [u8; 16],
-    /// In which order the bytes of this header and of all records are.
+    /// The byte order of this header and of all records.
     pub order: ByteOrder,
 }
 
@@ -71,7 +71,7 @@ impl LogType {
 // === impl Header ===
 
 impl Header {
-    /// The header of a log as our machines write it, whose counter ticks so often a second.
+    /// The header of a log as our machines write it, with this number of ticks per second.
     #[must_use]
     pub fn new(log: LogType, version: u16, cycle_frequency: u64) -> Self {
         Self {
@@ -85,11 +85,11 @@ impl Header {
         }
     }
 
-    /// Reads it from the first bytes of a file.
+    /// Decodes the header at the begin of a file.
     ///
     /// # Errors
     ///
-    /// If it is not all there, is of another kind, or of a version that is not known.
+    /// If it is incomplete, of another kind, or of an unknown version.
     pub fn parse(start: &[u8], log: LogType) -> Result<Self, Error> {
         let order = match (Format::detect(start), log) {
             (Format::Empty, _) => return Err(Error::Empty),
@@ -122,23 +122,23 @@ impl Header {
         })
     }
 
-    /// How often the counter ticks in a second, if that is known.
+    /// The ticks of the counter per second, if known.
     #[must_use]
     pub fn frequency(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(self.cycle_frequency)
     }
 
-    /// The size of an FDR log's buffers; only version 1 depends on it.
+    /// The size of an FDR log's buffers. Only version 1 depends on it.
     #[must_use]
     pub fn buffer_size(&self) -> u64 {
         self.order.u64(&self.free_form, 0)
     }
 
-    /// Writes it.
+    /// Writes the header.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// The errors of the output.
     pub fn write(&self, output: &mut dyn Write) -> io::Result<()> {
         let Self {
             version,

@@ -1,20 +1,23 @@
-//! LLVM's own log formats, record by record: what LLVM's runtime writes and `llvm-xray` reads.
+//! The formats of LLVM's own logs, record by record: LLVM's runtime writes them and `llvm-xray`
+//! reads them.
 //!
-//! Nothing here knows the trace model. Each reader streams from any [`std::io::Read`] in bounded memory, takes either
-//! byte order, checks every byte that it uses, and lends payloads from its buffer instead of allocating.
+//! The module does not depend on the trace model. Each reader streams from any [`std::io::Read`] in
+//! bounded memory, accepts either byte order, checks every byte that it uses, and lends payloads
+//! from its buffer instead of allocating.
 //!
 //! | module | files |
 //! |---|---|
-//! | [`header`] | the 32 bytes in front of basic and FDR logs |
+//! | [`header`] | the first 32 bytes of basic and FDR logs |
 //! | [`basic`] | basic ("naive") mode, versions 1 to 3 |
 //! | [`fdr`] | the flight data recorder, versions 1 to 5 |
 //! | [`profile`] | profiling mode, with and without file header |
-//! | [`yaml`] | what `llvm-xray convert` prints, of any version |
+//! | [`yaml`] | the output of `llvm-xray convert`, of any version |
 //!
-//! [`Format`] tells the kind of a file from its first bytes.
+//! [`Format`] detects the kind of a file from its first bytes.
 //!
-//! A damaged file ends in an [`Error`] that says which record is wrong, where and why. In [`Mode::Salvage`] the reader
-//! goes on behind the damage instead, and lists what it left out ([`Skipped`]).
+//! Reading a damaged file ends in an [`Error`] with the record, its offset and the reason. In
+//! [`Mode::Salvage`] the reader continues behind the damage instead, and lists the skipped parts
+//! ([`Skipped`]).
 
 pub mod basic;
 pub mod fdr;

@@ -1,34 +1,36 @@
-//! What a reader does about damage, and what it left out.
+//! The modes of a reader for damaged files, and the list of the parts that it skipped. Each reader
+//! itself finds the place where it can continue.
 
 use std::fmt;
 
 use super::Error;
 
-/// How many places are kept one by one. Of a file that is all damage the rest is only counted.
+/// The most skipped parts in the list. Further ones are only counted.
 const MAX_KEPT: usize = 1000;
 
-/// What a reader does about damage.
+/// The behaviour of a reader at damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// It stops there, with an error.
+    /// The reader stops with an error.
     #[default]
     Strict,
-    /// It goes on behind it, and lists what it left out.
+    /// The reader continues behind the damage, and lists the skipped parts.
     Salvage,
 }
 
-/// A piece of a file that a reader left out.
+/// A part of a file that a reader skipped.
 #[derive(Debug)]
 pub struct Skipped {
-    /// The first byte that is left out.
+    /// The first skipped byte.
     pub from: u64,
-    /// Where reading went on. The same as `from` if a record is missing rather than wrong.
+    /// The offset at which reading continued. It is `from` if a record is missing rather than
+    /// wrong.
     pub to: u64,
-    /// Why.
+    /// The reason.
     pub why: Error,
 }
 
-/// All that a reader left out.
+/// All parts that a reader skipped.
 #[derive(Debug, Default)]
 pub struct SkippedList {
     kept: Vec<Skipped>,
@@ -48,19 +50,19 @@ impl fmt::Display for Skipped {
 // === impl SkippedList ===
 
 impl SkippedList {
-    /// The first places, in order.
+    /// The first skipped parts, in order.
     #[must_use]
     pub fn kept(&self) -> &[Skipped] {
         &self.kept
     }
 
-    /// How many places there are, also those that were not kept.
+    /// The number of skipped parts, including those that are not in the list.
     #[must_use]
     pub fn places(&self) -> u64 {
         self.places
     }
 
-    /// How many bytes were left out.
+    /// The number of skipped bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -1,12 +1,13 @@
-//! A window that slides over an input: enough bytes for the next record, wherever the chunks that were read end.
+//! A window that slides over an input. It provides enough bytes for the next record, wherever the
+//! chunks of the input end.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
-/// Read at once. Larger gains nothing, and a record is copied only where a chunk ends.
+/// Bytes of a read. More gains nothing, and a record is copied only at the end of a chunk.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes of an input, from where its reader stands.
+/// Bytes of an input, from the position of its reader.
 #[derive(Debug)]
 pub(super) struct Window<R> {
     input: R,
@@ -14,14 +15,14 @@ pub(super) struct Window<R> {
     /// The bytes of `buffer` that were read from the input and not taken yet.
     start: usize,
     end: usize,
-    /// Where in the file the first byte of `buffer` stands.
+    /// The offset in the file of the first byte of `buffer`.
     base: u64,
 }
 
 // === impl Window ===
 
 impl<R: Read> Window<R> {
-    /// A window over an input whose first byte stands at this offset of the file.
+    /// A window over an input whose first byte has this offset in the file.
     pub(super) fn new(input: R, offset: u64) -> Self {
         Self {
             input,
@@ -32,14 +33,14 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Where in the file the next byte stands.
+    /// The offset in the file of the next byte.
     #[inline]
     pub(super) fn offset(&self) -> u64 {
-        // A file has fewer than 2^64 bytes, so what has been read of it does not overflow.
+        // A file has fewer than 2^64 bytes, so this offset does not overflow.
         self.base.wrapping_add(self.start as u64)
     }
 
-    /// What comes next: so many bytes or more, or all that there are.
+    /// The next bytes: at least `wanted`, or all that are left.
     #[inline]
     pub(super) fn ahead(&mut self, wanted: usize) -> io::Result<&[u8]> {
         if self.end - self.start < wanted {
@@ -48,7 +49,8 @@ impl<R: Read> Window<R> {
         Ok(&self.buffer[self.start..self.end])
     }
 
-    /// Goes on behind so many bytes, at most those that [`Window::ahead`] gave. They stay until the next call of that.
+    /// Takes this number of bytes, at most those that [`Window::ahead`] returned. They stay in the
+    /// buffer until its next call.
     #[inline]
     pub(super) fn take(&mut self, count: usize) -> Range<usize> {
         let from = self.start;
@@ -62,7 +64,7 @@ impl<R: Read> Window<R> {
         self.buffer.get(range).unwrap_or_default()
     }
 
-    /// Skips so many bytes, or all that there are, and says how many there were.
+    /// Skips this number of bytes, or all that are left. Returns the number of skipped bytes.
     pub(super) fn skip(&mut self, count: u64) -> io::Result<u64> {
         let mut left = count;
         while left > 0 {
@@ -85,7 +87,8 @@ impl<R: Read> Window<R> {
         self.start = 0;
         while self.end < wanted {
             if self.end == self.buffer.len() {
-                // Grows with what arrives, not with what a length field claims.
+                // The buffer grows with the bytes that arrive, not with the value of a length
+                // field.
                 self.buffer.resize((self.end * 2).max(CHUNK), 0);
             }
             match self.input.read(&mut self.buffer[self.end..]) {
@@ -103,7 +106,7 @@ impl<R: Read> Window<R> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, and is interrupted before each.
+    /// A reader that yields one byte at a time, and is interrupted before each.
     struct Dripping<'a>(&'a [u8], bool);
 
     impl Read for Dripping<'_> {

@@ -1,35 +1,39 @@
-//! Sums of calls: how many, how long, and a distribution of their durations that can be added up.
+//! Sums of calls: their number, their time, and a mergeable distribution of their durations. Stacks
+//! are in `profile`.
 
 /// Sub-ranges of each power of two, as a number of bits.
 const RANGE_BITS: u32 = 4;
 const RANGES: u64 = 1 << RANGE_BITS;
-/// Ranges of durations there are.
+/// The number of ranges of durations.
 pub(crate) const MOST_RANGES: usize = ((u64::BITS - RANGE_BITS + 1) << RANGE_BITS) as usize;
 
-/// What is known of the calls of one function with the same callers. Times are ticks of the trace's clock.
+/// The sums of the calls of one function with the same callers. Times are ticks of the trace's
+/// clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallSums {
-    /// Calls that have ended, and those that were left.
+    /// Calls that have ended, and calls that were left.
     pub calls: u64,
-    /// Those of them that saw no exit. They have self time up to when they were certainly open; no other time is counted for them.
+    /// Calls among them without an exit. Their self time counts up to the moment when they were
+    /// certainly open; no other time of them counts.
     pub unfinished: u64,
-    /// Time in the function, without traced functions that it called. Also of calls that have not ended yet.
+    /// The time in the function, without its traced callees. It includes calls that have not ended
+    /// yet.
     pub self_ticks: u64,
-    /// The sum of the durations of calls whose exit was seen.
+    /// The sum of the durations of calls with an exit.
     pub total_ticks: u64,
     /// The shortest of these; 0 without any.
     pub min_ticks: u64,
     /// The longest of these; 0 without any.
     pub max_ticks: u64,
-    /// How long these were.
+    /// The durations of these.
     pub durations: Durations,
 }
 
-/// A distribution of durations. A range of durations is at most 1/16 as wide as they are long, so that the middle of a range is off by
-/// 1/32 at most; those below 32 ticks are exact. Distributions can be added up.
+/// A distribution of durations. The width of a range is at most 1/16 of its durations, so that its
+/// middle is off by at most 1/32. Durations below 32 ticks are exact. Distributions can be merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// The range that `counts` begins with.
+    /// The first range in `counts`.
     first: usize,
     counts: Vec<u64>,
 }
@@ -37,7 +41,7 @@ pub struct Durations {
 // === impl CallSums ===
 
 impl CallSums {
-    /// A call has ended after so long.
+    /// Adds a finished call of this duration.
     #[inline]
     pub fn finish(&mut self, duration: u64) {
         self.min_ticks = match self.finished() {
@@ -50,7 +54,7 @@ impl CallSums {
         self.durations.add(duration, 1);
     }
 
-    /// Calls whose exit was seen.
+    /// The number of calls with an exit.
     #[inline]
     #[must_use]
     pub fn finished(&self) -> u64 {
@@ -87,7 +91,7 @@ impl CallSums {
 // === impl Durations ===
 
 impl Durations {
-    /// So many more of this duration.
+    /// Adds this duration `times` times.
     #[inline]
     pub fn add(&mut self, duration: u64, times: u64) {
         self.add_to(range_of(duration), times);
@@ -121,7 +125,7 @@ impl Durations {
         self.counts[at] = self.counts[at].saturating_add(times);
     }
 
-    /// Every range with durations, by its number, and how many there are, in order of length.
+    /// Every range with durations, as its number and its count, in order of length.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (usize, u64)> {
         let counts = self.counts.iter().copied().enumerate();
         counts
@@ -129,19 +133,19 @@ impl Durations {
             .map(|(at, count)| (self.first + at, count))
     }
 
-    /// For each range with durations its middle, in ticks, and how many there are, in order of length.
+    /// The middle of each range with durations, in ticks, and its count, in order of length.
     pub fn middles(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges().map(|(range, count)| (middle(range), count))
     }
 
-    /// How much memory it takes beside itself, in bytes.
+    /// The memory that it takes on the heap, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.counts.capacity() * size_of::<u64>()
     }
 }
 
-/// The number of the range that a duration is in.
+/// The number of the range of a duration.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -150,7 +154,7 @@ impl Durations {
 fn range_of(duration: u64) -> usize {
     let power = duration.max(RANGES).ilog2() - RANGE_BITS;
     let within = duration >> power;
-    // At most 60 powers of 16 ranges, and the first one's 16 more.
+    // At most 60 powers of 16 ranges, and 16 more for the first one.
     (u64::from(power) * RANGES + within) as usize
 }
 
@@ -190,7 +194,7 @@ mod tests {
             prop_assert!(middle.abs_diff(duration) <= duration / 32, "{middle} for {duration}");
         }
 
-        /// It does not matter in which order calls are added up, nor by which parts.
+        /// The order of the calls and their division into parts do not matter.
         #[test]
         fn sums_of_parts_are_the_sum(
             parts in prop::collection::vec(prop::collection::vec((any::<u64>(), 0_u32..64), 0..9), 0..5),

@@ -1,60 +1,62 @@
-//! From the time stamp counter to nanoseconds.
+//! Conversion of the time stamp counter to nanoseconds. It reads no clock: a trace has the anchors.
 
 use super::clock_anchor::{ClockAnchor, Ticks};
 use super::clock_faults::{self, ClockFault};
 
-/// What the rate of a [`Clock`] rests on.
+/// The basis of the rate of a [`Clock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calibration {
     /// No anchor: a tick counts as a nanosecond, from 0 on.
     None,
-    /// One anchor: moments are placed by it, but the counter's rate is not known and a tick counts as a nanosecond.
+    /// One anchor: it gives moments their place. The counter's rate is unknown, so a tick counts as
+    /// a nanosecond.
     SingleAnchor,
     /// Two anchors or more: the rate is measured.
     Measured,
 }
 
-/// Converts the counter to nanoseconds: linear between neighbouring anchors, and beyond the outer ones at the rate of
-/// the outermost pair. All arithmetic is on integers; results are rounded down, so order is never reversed.
+/// A conversion of the counter to nanoseconds. It is linear between neighbouring anchors. Beyond
+/// the outer anchors it has the rate of the outermost pair. All arithmetic is on integers, and
+/// results are rounded down, so order is never reversed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Clock {
     /// Strictly increasing in ticks, never decreasing in monotonic time.
     anchors: Vec<ClockAnchor>,
-    /// Anchors that contradict those; they place nothing.
+    /// Anchors that contradict these. The conversion does not use them.
     contradicting: Vec<ClockAnchor>,
-    /// What all anchors show of the counter.
+    /// The faults of the counter that all anchors together show.
     faults: Vec<ClockFault>,
 }
 
-/// Reads a [`Clock`] at moments that are near each other, as those of a thread are: the same answers as
-/// [`Clock::monotonic_ns`], mostly without a division.
+/// A reader of a [`Clock`] for moments that are near each other, such as those of a thread. It
+/// returns the same values as [`Clock::monotonic_ns`], usually without a division.
 #[derive(Debug, Clone)]
 pub struct ClockReader<'a> {
     clock: &'a Clock,
     stretch: Stretch,
 }
 
-/// From some tick on, the clock runs at one rate: `passed` ticks later, `passed * whole + (rest + passed * fraction) / 2^64`
-/// nanoseconds have passed, rounded down.
+/// A stretch of the clock with one rate: `passed` ticks after `from`, `passed * whole + (rest +
+/// passed * fraction) / 2^64` nanoseconds have passed, rounded down.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stretch {
     from: u64,
-    /// How many ticks it holds for; few enough that the result is exact, and nothing overflows.
+    /// The length in ticks, limited so that the result is exact and nothing overflows.
     len: u64,
     /// The time at `from`, rounded down.
     ns: u64,
     whole: u64,
-    /// What rounding took from `ns`, in units of 2^-64, rounded up.
+    /// The rounding error of `ns`, in units of 2^-64, rounded up.
     rest: u64,
-    /// What a tick has beyond `whole`, in units of 2^-64, rounded up.
+    /// The fraction of a tick's length above `whole`, in units of 2^-64, rounded up.
     fraction: u64,
 }
 
 // === impl Clock ===
 
 impl Clock {
-    /// Makes a clock of anchors in any order. Anchors that contradict earlier ones (the same tick again, or monotonic
-    /// time that runs backwards) place nothing.
+    /// Makes a clock of anchors in any order. Anchors that contradict earlier ones (the same tick
+    /// again, or monotonic time that runs backwards) are not used for conversion.
     #[must_use]
     pub fn new(mut anchors: Vec<ClockAnchor>) -> Self {
         let faults = clock_faults::find(&anchors);
@@ -78,7 +80,7 @@ impl Clock {
         }
     }
 
-    /// What the clock's rate rests on.
+    /// The basis of the clock's rate.
     #[must_use]
     pub fn calibration(&self) -> Calibration {
         match self.anchors.len() {
@@ -94,13 +96,14 @@ impl Clock {
         &self.anchors
     }
 
-    /// The other anchors: they show when the counter did not keep time.
+    /// The other anchors. They show that the counter did not keep time.
     #[must_use]
     pub fn contradicting(&self) -> &[ClockAnchor] {
         &self.contradicting
     }
 
-    /// When the counter did not keep time, in order of time. Durations then and around are wrong.
+    /// The times at which the counter did not keep time, in order. Durations in and around them are
+    /// wrong.
     #[must_use]
     pub fn faults(&self) -> &[ClockFault] {
         &self.faults
@@ -123,14 +126,14 @@ impl Clock {
         u64::try_from(rounded).ok()
     }
 
-    /// `CLOCK_MONOTONIC` at that tick, in nanoseconds. Saturates at 0 and at the greatest number.
+    /// `CLOCK_MONOTONIC` at this tick, in nanoseconds. Saturates at 0 and at the greatest number.
     #[must_use]
     pub fn monotonic_ns(&self, ticks: Ticks) -> u64 {
         self.convert(ticks, |anchor| anchor.monotonic_ns)
     }
 
-    /// `CLOCK_REALTIME` at that tick, in nanoseconds since 1970-01-01 UTC. Saturates likewise. Where somebody set the
-    /// wall clock between two anchors, the step is spread evenly between them.
+    /// `CLOCK_REALTIME` at this tick, in nanoseconds since 1970-01-01 UTC. Saturates likewise. If
+    /// the wall clock was set between two anchors, the step is spread evenly between them.
     #[must_use]
     pub fn wall_ns(&self, ticks: Ticks) -> u64 {
         self.convert(ticks, |anchor| anchor.wall_ns)
@@ -153,8 +156,8 @@ impl Clock {
         let span = i128::from(to.ticks.0) - i128::from(from.ticks.0);
         let rise = i128::from(time(to)) - i128::from(time(from));
         let passed = i128::from(ticks.0) - i128::from(from.ticks.0);
-        // Each factor is below 2^64 in magnitude, so the product can pass i128 only when both are near their limits;
-        // such anchors are nonsense, and any answer in range is as good as another.
+        // Each factor is below 2^64 in magnitude, so the product exceeds i128 only if both are near
+        // their limits. Such anchors are nonsense, and any result in range is as good as another.
         let passed_ns = passed.saturating_mul(rise).div_euclid(span);
         saturate(i128::from(time(from)).saturating_add(passed_ns))
     }
@@ -163,7 +166,7 @@ impl Clock {
 // === impl ClockReader ===
 
 impl<'a> ClockReader<'a> {
-    /// A reader that has read nothing yet.
+    /// A reader without a stretch.
     #[must_use]
     pub fn new(clock: &'a Clock) -> Self {
         Self {
@@ -172,7 +175,7 @@ impl<'a> ClockReader<'a> {
         }
     }
 
-    /// `CLOCK_MONOTONIC` at that tick, as [`Clock::monotonic_ns`] gives it.
+    /// `CLOCK_MONOTONIC` at this tick, the same as [`Clock::monotonic_ns`].
     #[inline]
     pub fn monotonic_ns(&mut self, ticks: Ticks) -> u64 {
         match self.stretch.monotonic_ns(ticks.0) {
@@ -193,8 +196,9 @@ impl<'a> ClockReader<'a> {
 // === impl Stretch ===
 
 impl Stretch {
-    /// One that begins at `ticks`; `None` before the first anchor, and where a time or a rate is out of range. Where anchors are so far apart
-    /// that they are nonsense it holds for nothing.
+    /// The stretch that begins at `ticks`. `None` before the first anchor, and if a time or a rate
+    /// is out of range. The stretch has length 0 if anchors are so far apart that they are
+    /// nonsense.
     fn at(clock: &Clock, ticks: Ticks) -> Option<Self> {
         let Ticks(from) = ticks;
         let (anchor, until, rise, span) = match clock.anchors.as_slice() {
@@ -225,10 +229,11 @@ impl Stretch {
         let ns = u64::try_from(risen / span).ok()?;
         let ns = anchor.monotonic_ns.checked_add(ns)?;
         let whole = u64::try_from(rise / span).ok()?;
-        // Both numbers are less than `span`, so these are less than 2^64.
+        // Both dividends are less than `span`, so the results are less than 2^64.
         let part = |part: u128| u64::try_from((part << 64).div_ceil(span)).ok();
-        // Rounded up, the sum is too great by less than `(passed + 1) / 2^64`. The true one is a multiple of `1 / span`, so nothing
-        // gets to the next whole number for as long as that is less.
+        // The sum of the numbers, which are rounded up, is too great by less than `(passed + 1) /
+        // 2^64`. The true sum is a multiple of `1 / span`. So the sum does not reach the next whole
+        // number as long as the error is less.
         let exact = if risen % span == 0 && rise % span == 0 {
             u64::MAX
         } else {
@@ -246,7 +251,7 @@ impl Stretch {
         })
     }
 
-    /// One in which a tick is a nanosecond.
+    /// A stretch in which a tick is a nanosecond.
     fn of_nanoseconds(from: u64, ns: u64) -> Self {
         Self {
             from,
@@ -259,7 +264,7 @@ impl Stretch {
 
     #[inline]
     fn monotonic_ns(&self, ticks: u64) -> Option<u64> {
-        // Ticks before it are as those long after it.
+        // For ticks before the stretch the difference wraps, and exceeds `len`.
         let passed = ticks.wrapping_sub(self.from);
         if passed >= self.len {
             return None;
@@ -383,7 +388,7 @@ mod tests {
             {
                 let ticks = Ticks(ticks);
                 let expected = clock.monotonic_ns(ticks);
-                // Once as it comes, once in the stretch that is known by now.
+                // The first call may begin a new stretch; the second one uses the current stretch.
                 assert_eq!(reader.monotonic_ns(ticks), expected, "{ticks:?} {clock:?}");
                 assert_eq!(reader.monotonic_ns(ticks), expected, "{ticks:?} {clock:?}");
             }

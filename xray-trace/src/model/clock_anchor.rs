@@ -1,5 +1,5 @@
-//! A moment on the time stamp counter, and the same moment on the clocks of the kernel. The clock
-//! of a trace is made of such anchors.
+//! Anchors: the same moment on the time stamp counter and on the clocks of the kernel. The clock of
+//! a trace is made of them.
 
 /// A reading of the time stamp counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,48 +1,50 @@
-//! Whether the counter kept time: judges pairs of anchors, which tie it to `CLOCK_MONOTONIC`.
+//! Finds times at which the counter did not keep time, from pairs of anchors, which tie it to
+//! `CLOCK_MONOTONIC`.
 //!
-//! A counter that is put back (a snapshot of a virtual machine is restored, a processor loses it
-//! while the machine sleeps, sockets disagree) or that changes its rate makes durations wrong. The
-//! anchors of a trace show it, so that no other note of it is needed.
+//! A counter that is set back (the restored snapshot of a virtual machine, a processor that loses
+//! it during sleep, sockets that disagree) or that changes its rate makes durations wrong. The
+//! anchors of a trace show this, so that no other record of it is needed.
 
 use super::clock_anchor::ClockAnchor;
 
 /// Anchors nearer to each other than this, in nanoseconds, are not judged: processes and processors
 /// take them at slightly different moments.
 const NEAR_NS: u64 = 1_000_000;
-/// The rate between two anchors may differ from the usual one by one part in so many, and by
-/// [`SLACK_NS`]: reading the clocks can be interrupted.
+/// The rate between two anchors may differ from the usual one by one part in `TOLERANCE`, and by
+/// [`SLACK_NS`], because reading the clocks can be interrupted.
 const TOLERANCE: u64 = 20;
 const SLACK_NS: u64 = 5_000_000;
 
-/// What was wrong with the counter between two anchors.
+/// A fault of the counter between two anchors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockFault {
-    /// When the first anchor was taken, on `CLOCK_MONOTONIC` in nanoseconds.
+    /// The time of the first anchor, on `CLOCK_MONOTONIC` in nanoseconds.
     pub from_ns: u64,
-    /// When the second one was taken.
+    /// The time of the second one.
     pub to_ns: u64,
-    /// What happened in between.
+    /// The kind of the fault.
     pub kind: ClockFaultKind,
 }
 
-/// How a counter fails.
+/// The kind of a counter's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockFaultKind {
-    /// It showed less at the second anchor than at the first.
+    /// The counter showed less at the second anchor than at the first.
     Backwards,
-    /// It ran faster or slower than at other times, or jumped forwards.
+    /// The counter ran faster or slower than at other times, or jumped forwards.
     Rate,
-    /// It ran on with the wall clock while `CLOCK_MONOTONIC` stood still: the machine was suspended.
+    /// The counter ran on with the wall clock while `CLOCK_MONOTONIC` stood still: the machine was
+    /// suspended.
     Suspended,
 }
 
-/// The faults that anchors show, in order of time. At most one for each anchor.
+/// The faults that the anchors show, in order of time; at most one for each anchor.
 pub(super) fn find(anchors: &[ClockAnchor]) -> Vec<ClockFault> {
     let mut anchors = anchors.to_vec();
     anchors.sort_by_key(|anchor| (anchor.monotonic_ns, anchor.ticks));
     anchors.dedup_by(|next, kept| next.monotonic_ns - kept.monotonic_ns < NEAR_NS);
     let pairs = || anchors.iter().zip(anchors.iter().skip(1));
-    // Ticks in a second of the pair in the middle; two pairs do not tell which of them is right.
+    // Ticks per second of the median pair. With two pairs it is unknown which of them is right.
     let mut rates: Vec<u128> = pairs()
         .filter(|(from, to)| to.ticks > from.ticks)
         .map(|(from, to)| rate(from, to))
@@ -64,8 +66,7 @@ pub(super) fn find(anchors: &[ClockAnchor]) -> Vec<ClockFault> {
         .collect()
 }
 
-/// Judges two anchors, the earlier one first; `usual` is the rate in ticks a second, where it is
-/// known.
+/// Judges two anchors, the earlier one first. `usual` is the rate in ticks per second, if known.
 fn judge(from: &ClockAnchor, to: &ClockAnchor, usual: Option<u128>) -> Option<ClockFaultKind> {
     if to.ticks < from.ticks {
         return Some(ClockFaultKind::Backwards);
@@ -99,8 +100,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Anchors at these milliseconds and ticks; where they fail, from which millisecond on, and
-    /// how.
+    /// Checks the faults of anchors at these milliseconds and ticks: the millisecond at which each
+    /// begins, and its kind.
     fn check(anchors: &[(u64, u64)], expected: &[(u64, ClockFaultKind)]) {
         let anchors: Vec<ClockAnchor> = anchors
             .iter()
@@ -125,7 +126,7 @@ mod tests {
         check(&[(0, 0), (1000, 3000), (2000, 6000), (3000, 9000)], &[]);
         // In any order, and by processors that read it at slightly different moments.
         check(&[(2000, 6000), (1000, 3000), (0, 0), (0, 5)], &[]);
-        // Put back.
+        // The counter is set back.
         check(
             &[(0, 9000), (1000, 12_000), (2000, 100)],
             &[(1000, Backwards)],
@@ -148,7 +149,7 @@ mod tests {
             (4000, 10_500),
         ];
         check(&slow, &[(1000, Rate)]);
-        // It stood still while the monotonic clock went on.
+        // The counter stood still while the monotonic clock went on.
         let still = [
             (0, 0),
             (1000, 3000),
@@ -157,13 +158,13 @@ mod tests {
             (4000, 9000),
         ];
         check(&still, &[(1000, Rate)]);
-        // Two rates do not tell which of them is right; and a late reading is none.
+        // With two rates it is unknown which of them is right; and a late reading is no fault.
         check(&[(0, 0), (1000, 3000), (2000, 9000)], &[]);
         check(&[(0, 0), (10, 30), (20, 72), (30, 90), (40, 120)], &[]);
     }
 
-    /// Where the counter goes on while the machine sleeps, the wall clock has gone as far. Where it
-    /// begins anew, or somebody sets the wall clock, it does not agree.
+    /// If the counter goes on while the machine sleeps, the wall clock has advanced as much. If the
+    /// counter restarts, or the wall clock is set, they do not agree.
     #[test]
     fn a_suspended_machine_is_no_fault_of_the_counter() {
         for (ticks, wall_ms, expected) in [

@@ -1,45 +1,49 @@
-//! What was not recorded on purpose: functions that rested, time outside a duty cycle, what a filter kept out.
+//! Facts about calls that were not recorded on purpose: suppressed functions, the time outside a
+//! duty cycle, filters.
 
 use super::{FunctionId, ProcessId, Ticks};
 
-/// A function was off between two moments, to keep to a budget.
+/// A time for which a function was suppressed to keep to a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rest {
     /// The function.
     pub function: FunctionId,
     /// The process in which it was off.
     pub process: ProcessId,
-    /// From when on.
+    /// Its begin.
     pub from: Ticks,
-    /// Until when; `None` if it still was when the trace ended.
+    /// Its end; `None` if it had not ended at the end of the trace.
     pub until: Option<Ticks>,
-    /// For how many ticks in between it was recorded all the same, to see how often it is called.
+    /// Ticks in this time for which the function recorded nevertheless, to measure its rate of
+    /// calls.
     pub recorded: u64,
-    /// About so many of its calls were not recorded: an estimate.
+    /// The estimated number of its calls that were not recorded.
     pub calls: u64,
 }
 
-/// A time in which everything was recorded, of a process of which nothing is between such times.
+/// A time in which all functions of a process recorded. Between such times none did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DutyWindow {
     /// The process.
     pub process: ProcessId,
-    /// When it began.
+    /// Its begin.
     pub from: Ticks,
-    /// When it ended.
+    /// Its end.
     pub until: Ticks,
-    /// For how many ticks it stands: from its begin to the begin of the next one. Divided by its own length, that is the weight of what it
-    /// holds.
+    /// The ticks that it represents: from its begin to the begin of the next one. Divided by its
+    /// own length, this is the weight of its events.
     pub stands_for: u64,
 }
 
-/// From a moment on, only what a filter lets pass was recorded or kept.
+/// A filter that was in force from a moment on: only events that it lets pass were recorded or
+/// kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterNote {
     /// The process.
     pub process: ProcessId,
-    /// From when on, until the next one; `None`: from the beginning.
+    /// Its begin; it is in force until the next one. `None` for the begin of the trace.
     pub since: Option<Ticks>,
-    /// In the words of `xrayctl filter`'s options: `--min-duration 10us --module libfoo.so`. Empty: everything again.
+    /// The filter as options of `xrayctl filter`: `--min-duration 10us --module libfoo.so`. Empty
+    /// if the filter was removed.
     pub filter: String,
 }

@@ -1,8 +1,8 @@
-//! What one thread did at one moment.
+//! The events of a thread. The encoding of events is in `container`.
 
 use super::{FunctionId, Ticks, Values};
 
-/// What a call event says about its function.
+/// The kind of a call event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// The function was entered.
@@ -13,55 +13,57 @@ pub enum CallKind {
     TailExit,
 }
 
-/// One thing that happened in a thread. Which thread is said by the block that holds the event.
+/// An event of a thread. The block of the event has the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// When, by the time stamp counter. Never smaller than in the event before, within one block.
+    /// The time by the time stamp counter. Never smaller than in the event before, within one
+    /// block.
     pub ticks: Ticks,
-    /// What.
+    /// The kind of the event, with its data.
     pub body: EventBody,
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventBody {
     /// A function began or ended.
     Call {
-        /// Which function.
+        /// The function.
         function: FunctionId,
-        /// Began or ended, and how.
+        /// The kind of the call event.
         kind: CallKind,
-        /// At its beginning its arguments, at its end its result, where they were recorded.
+        /// The arguments of an entry, or the result of an exit, if recorded.
         values: Values,
     },
-    /// The program said something: a custom or a typed event.
+    /// A user event: a custom or a typed event.
     Data {
-        /// Which of the two.
+        /// Custom, or typed with its type.
         kind: DataKind,
-        /// What it said; the block's events have the bytes.
+        /// The reference to its data, which the block's events contain.
         data: DataRef,
     },
-    /// From here on the thread ran on this processor.
+    /// The thread runs on this processor from here on.
     Cpu {
-        /// Its number.
+        /// The number of the processor.
         cpu: u16,
     },
-    /// So many of the innermost calls ended before the next event, without an exit: an exception or a jump has left them, or the thread
-    /// went to another stack.
+    /// Some of the innermost calls ended before the next event without an exit: an exception or a
+    /// jump has left them, or the thread changed to another stack.
     Unwound {
-        /// How many.
+        /// The number of these calls.
         calls: u64,
     },
-    /// The next event of the block is the exit of a call that is not open, though one of the same function may be.
+    /// The next event of the block is the exit of a call that is not open, even if another call of
+    /// the same function is open.
     Astray,
-    /// Events are missing here: what stood on the thread's stack before is no longer certain.
+    /// Events are missing here, so the open calls of the thread are unknown.
     Lost {
-        /// How many.
+        /// The number of missing events.
         events: u64,
     },
 }
 
-/// What kind of event of the program's own it is.
+/// The kind of a user event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataKind {
     /// `__xray_customevent`.
@@ -70,7 +72,7 @@ pub enum DataKind {
     Typed(u16),
 }
 
-/// Where the bytes of an event of the program's own stand in the block that the event is in.
+/// The place of a user event's data in the block of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DataRef {
     pub(crate) at: u32,
@@ -83,13 +85,14 @@ pub struct DataRef {
 // === impl DataRef ===
 
 impl DataRef {
-    /// How many bytes there are.
+    /// The number of bytes in the trace.
     #[must_use]
     pub fn len(self) -> usize {
         usize::try_from(self.len).unwrap_or(usize::MAX)
     }
 
-    /// How many bytes the program said there are: more than are here where the recorder has a limit.
+    /// The number of bytes that the program announced. It is greater than the number in the trace
+    /// if a limit of the recorder cut the data.
     #[must_use]
     pub fn size(self) -> u64 {
         u64::from(self.size)
@@ -101,13 +104,13 @@ impl DataRef {
         self.size > self.len
     }
 
-    /// The function that the event stands in, where that is known.
+    /// The function of the user event, if known.
     #[must_use]
     pub fn function(self) -> Option<FunctionId> {
         self.function
     }
 
-    /// Whether there are none, which is allowed.
+    /// Whether the event has no data, which is allowed.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0

@@ -2,14 +2,14 @@
 
 use super::ProcessId;
 
-/// A type of typed events that a program has registered under a name (`__xray_register_event_type`). The numbers of one process mean nothing
-/// in another.
+/// A type of typed events that a program has registered under a name
+/// (`__xray_register_event_type`). The numbers of one process have no meaning in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventType {
-    /// The process whose events have it.
+    /// The process.
     pub process: ProcessId,
-    /// Its number, as events have it.
+    /// Its number in the events.
     pub number: u16,
-    /// What the program calls it.
+    /// Its name in the program.
     pub name: String,
 }

@@ -1,4 +1,4 @@
-//! Functions that can be traced.
+//! Functions that can be traced. Their sleds are in `instr_map`.
 
 use super::ModuleId;
 use crate::addr::FileAddr;
@@ -12,19 +12,19 @@ pub struct FunctionId(pub u32);
 pub struct Function {
     /// Its index in the trace.
     pub id: FunctionId,
-    /// The module that holds its code.
+    /// The module with its code.
     pub module: ModuleId,
     /// Its id in the instrumentation map of its module, from 1, as `llvm-xray` shows it.
     pub xray_id: u32,
-    /// Where it begins, as addresses are written in the module's file.
+    /// The address of its first byte, before the load bias.
     pub address: FileAddr,
-    /// Its symbol as the linker knows it. `None` for a stripped function.
+    /// Its symbol. `None` for a stripped function.
     pub symbol: Option<String>,
-    /// Its name for people: demangled where possible, made from the address where there is no symbol.
+    /// Its readable name: demangled if possible, made from the address without a symbol.
     pub name: String,
-    /// Where its source stands, if debug information says so.
+    /// The place of its definition, if debug information has it.
     pub source: Option<SourceLine>,
-    /// How many sleds it has.
+    /// The number of its sleds.
     pub sleds: u32,
 }
 

@@ -1,20 +1,20 @@
 //! The events and calls that the sums of a profile do not include, as counts.
 
-/// What is missing from the sums of a thread.
+/// The data that is missing in the sums of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Exits of calls that are not open. These calls began before, or were left before.
     pub exits_without_entry: u64,
     /// Lost events.
     pub lost: u64,
-    /// Calls that were not counted, because they stand within too many others.
+    /// Calls that were not counted, because they are too deep.
     pub too_deep: u64,
 }
 
 // === impl Missing ===
 
 impl Missing {
-    /// Adds what is missing from other sums.
+    /// Adds the missing data of other sums.
     pub fn add(&mut self, other: Self) {
         let Self {
             exits_without_entry,

@@ -1,8 +1,7 @@
-//! The one trace model: who ran (processes, threads), what can be called (modules, functions), when (the clock), and
-//! what happened (events).
+//! The trace model: processes and threads, modules and functions, the clock, and the events.
 //!
-//! Ids are indexes that are unique within one trace and mean nothing outside it. The kernel's numbers (`pid`, `tid`)
-//! can be reused while a trace is being taken; the ids are not.
+//! Ids are indexes that are unique within one trace and have no meaning outside it. The kernel can
+//! reuse its numbers (`pid`, `tid`) during a trace; ids are never reused.
 
 mod call_sums;
 mod clock;

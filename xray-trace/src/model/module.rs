@@ -1,10 +1,11 @@
-//! ELF files mapped into a traced process.
+//! ELF files mapped into a traced process. Their functions are in `function`.
 
 use std::fmt;
 
 use super::{ProcessId, Ticks};
 
-/// A module's index in its trace, from 0. The first module of a process is its main program, where that has sleds.
+/// A module's index in its trace, from 0. The first module of a process is its main program, if
+/// that has sleds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(pub u32);
 
@@ -13,24 +14,26 @@ pub struct ModuleId(pub u32);
 pub struct Module {
     /// Its index in the trace.
     pub id: ModuleId,
-    /// The process it is mapped into.
+    /// The process into which it is mapped.
     pub process: ProcessId,
-    /// Its path, as the process sees it.
+    /// Its path in the process's view.
     pub path: String,
     /// The build id from its notes, if it has one.
     pub build_id: Option<BuildId>,
-    /// What to add to an address of the file to get the address in the process, modulo 2^64.
+    /// This plus an address of the file is the address in the process, modulo 2^64.
     pub load_bias: u64,
 }
 
-/// A time for which a module was loaded, where it has not been there all the time. A module that is loaded again at the same place has several.
+/// A time for which a module was loaded. A module that was always loaded has none. A module that is
+/// loaded again at the same place has several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
     /// The module.
     pub module: ModuleId,
-    /// From when on, as soon as that was noticed; `None` if it was there before the trace began.
+    /// The time at which its load was noticed; `None` if it was loaded before the trace began.
     pub loaded: Option<Ticks>,
-    /// Until when, as soon as that was noticed; `None` if it was still there when the trace ended.
+    /// The time at which its unload was noticed; `None` if it was still loaded at the end of the
+    /// trace.
     pub unloaded: Option<Ticks>,
 }
 

@@ -1,26 +1,25 @@
-//! What a recorder that keeps the newest events had dropped by design before a snapshot was taken.
+//! The events that a flight recorder had overwritten by design before a snapshot was taken.
 
 use super::{ThreadId, Ticks};
 
-/// Events of a thread that are not in a snapshot because newer ones have taken their place. They
-/// are no losses.
+/// Events of a thread that are not in a snapshot because newer ones have overwritten them. They are
+/// no losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overwritten {
     /// The thread.
     pub thread: ThreadId,
-    /// About how many, in the time that the snapshot shows; `None` if that is not known.
+    /// Their approximate number in the snapshot's window; `None` if unknown.
     pub events: Option<u64>,
-    /// From here on all events are there. Of calls that began before, those may be missing that are
-    /// open.
+    /// All events from here on are in the snapshot. Open calls that began before may be missing.
     pub until: Ticks,
 }
 
-/// The time that a snapshot shows. Of what was before there are only the entries of calls that were
-/// open when it began.
+/// The window of a snapshot. From the time before it, the trace has only the entries of calls that
+/// were open at its begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotWindow {
-    /// When it begins.
+    /// Its begin.
     pub since: Ticks,
-    /// When it ends: when the snapshot was taken.
+    /// Its end: the time at which the snapshot was taken.
     pub until: Ticks,
 }

@@ -1,72 +1,75 @@
-//! What is known of a run of which no events were kept: how often each stack of calls was met in each thread, how long.
+//! Profiles: sums of the calls of each stack in each thread, for a run of which no events were
+//! kept.
 
 use std::collections::BTreeMap;
 
 use super::{CallSums, FunctionId, Missing, ThreadId, Trace};
 use crate::container::ProfileError;
 
-/// The most different stacks of a file that are kept. LLVM's runtime, by default, has room for those that fit into 32 MiB.
+/// The most different stacks of a file that are kept. LLVM's runtime has room by default for as
+/// many as fit into 32 MiB.
 pub(crate) const MOST_STACKS: usize = 1 << 20;
 
 /// Sums of calls, by thread and stack.
 #[derive(Debug, Clone)]
 pub struct Profile {
     tables: Trace,
-    /// A caller stands before those that it called.
+    /// A caller comes before its callees.
     stacks: Vec<ProfiledStack>,
-    /// Of each stack, if that is known.
+    /// The times of each stack, if known.
     times: Vec<Times>,
     missing: Missing,
 }
 
-/// How long the calls of a stack were. Times are nanoseconds and of calls whose exit was seen.
+/// The durations of a stack's calls. Times are in nanoseconds, and only of calls with an exit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Calls that saw no exit. No other time than self time is counted for them.
+    /// Calls without an exit. Only their self time counts.
     pub unfinished: u64,
     /// The sum of the durations.
     pub sum_ns: u64,
-    /// The shortest.
+    /// The shortest duration.
     pub min_ns: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_ns: u64,
-    /// Durations, each off by 1/32 at most, and how many there are of them, in order of length.
+    /// Durations with their counts, in order of length. Each is off by at most 1/32.
     pub durations: Box<[(u64, u64)]>,
 }
 
-/// The calls of a function within the same callers.
+/// The calls of a function with the same callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProfiledStack {
-    /// In which thread.
+    /// The thread.
     pub thread: ThreadId,
-    /// The caller's stack, an index of [`Profile::stacks`]; `None` for the outermost function.
+    /// The caller's stack, as an index of [`Profile::stacks`]; `None` for an outermost function.
     pub caller: Option<usize>,
     /// The innermost function.
     pub function: FunctionId,
-    /// How often it was called there; 0 for a caller of which only callees were counted.
+    /// The number of its calls; 0 for a caller of which only callees were counted.
     pub calls: u64,
-    /// Time in the function itself. Where the rate of the counter is not known, a tick counts as a nanosecond.
+    /// The time in the function itself. If the rate of the counter is unknown, a tick counts as a
+    /// nanosecond.
     pub self_ns: u64,
 }
 
 /// A step of a walk along all stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visit {
-    /// To a stack, an index of [`Profile::stacks`], from its caller's.
+    /// To a stack, an index of [`Profile::stacks`], from its caller's stack.
     Enter(usize),
-    /// From a stack back to its caller's, after all that it called.
+    /// From a stack back to its caller's, after all callees.
     Leave(usize),
 }
 
 // === impl Profile ===
 
 impl Profile {
-    /// `tables`: processes, modules, functions and threads, without events. `stacks`: a caller before those that it called,
-    /// in the same thread.
+    /// Makes a profile. `tables` has processes, modules, functions and threads, and no events. In
+    /// `stacks` a caller comes before its callees, and in the same thread.
     ///
     /// # Panics
     ///
-    /// If a caller does not stand before those that it called.
+    /// If a caller does not come before its callees.
     #[must_use]
     pub fn new(tables: Trace, stacks: Vec<ProfiledStack>) -> Self {
         let mut callers = stacks.iter().enumerate();
@@ -82,11 +85,11 @@ impl Profile {
         }
     }
 
-    /// The profile that a trace has instead of events; `None` if it has none.
+    /// The profile in a trace; `None` if the trace has none.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is not one.
+    /// If the profile is damaged or incomplete.
     pub fn of_trace(trace: Trace) -> Result<Option<Self>, ProfileError> {
         if trace.profile_parts().is_empty() {
             return Ok(None);
@@ -95,7 +98,7 @@ impl Profile {
         let ns = |ticks| in_ns(ticks, frequency);
         let (mut stacks, mut times) = (Vec::new(), Vec::new());
         let mut missing = Missing::default();
-        // Where the stacks of each thread are.
+        // The indexes of the stacks of each thread.
         let mut places = BTreeMap::<ThreadId, Vec<usize>>::new();
         for part in trace.profile_parts() {
             missing.add(part.missing);
@@ -149,31 +152,31 @@ impl Profile {
         }))
     }
 
-    /// How long the calls of that stack were; `None` if that is not known.
+    /// The durations of this stack's calls; `None` if unknown.
     #[must_use]
     pub fn times(&self, stack: usize) -> Option<&Times> {
         self.times.get(stack)
     }
 
-    /// What is missing, in all threads.
+    /// The missing data of all threads.
     #[must_use]
     pub fn missing(&self) -> Missing {
         self.missing
     }
 
-    /// The processes, modules, functions and threads; it has no events.
+    /// The processes, modules, functions and threads, without events.
     #[must_use]
     pub fn tables(&self) -> &Trace {
         &self.tables
     }
 
-    /// All stacks; a caller stands before those that it called.
+    /// All stacks. A caller comes before its callees.
     #[must_use]
     pub fn stacks(&self) -> &[ProfiledStack] {
         &self.stacks
     }
 
-    /// The same profile, in which functions are called by their symbols where they have one.
+    /// The same profile, with symbols as names of the functions that have one.
     #[must_use]
     pub fn with_symbols_as_names(self) -> Self {
         Self {
@@ -182,7 +185,7 @@ impl Profile {
         }
     }
 
-    /// The time within each stack, with what was called there.
+    /// The time within each stack, including callees.
     #[must_use]
     pub fn totals_ns(&self) -> Vec<u64> {
         let mut totals: Vec<u64> = self.stacks.iter().map(|stack| stack.self_ns).collect();
@@ -194,7 +197,7 @@ impl Profile {
         totals
     }
 
-    /// Goes along all stacks as their calls would: whatever is entered is left before its caller.
+    /// Visits all stacks in the order of their calls: a stack is left before its caller.
     pub fn walk(&self, mut visit: impl FnMut(Visit)) {
         let mut callees = vec![Vec::new(); self.stacks.len()];
         let mut next = Vec::new();
@@ -216,7 +219,7 @@ impl Profile {
     }
 }
 
-/// At a rate that is not known, a tick is a nanosecond.
+/// Without a known rate a tick is a nanosecond.
 fn in_ns(ticks: u64, frequency: Option<u64>) -> u64 {
     let Some(frequency) = frequency.filter(|frequency| *frequency > 0) else {
         return ticks;

@@ -11,10 +11,10 @@ pub struct ThreadId(pub u32);
 pub struct Thread {
     /// Its index in the trace.
     pub id: ThreadId,
-    /// The process it belongs to.
+    /// Its process.
     pub process: ProcessId,
-    /// The kernel's number for it, which a later thread may get again.
+    /// The kernel's id of the thread, which a later thread may get again.
     pub tid: u32,
-    /// Its name (`comm`); empty if it ended before it could be read.
+    /// Its name (`comm`); empty if the thread ended before the name could be read.
     pub name: String,
 }

@@ -1,4 +1,5 @@
-//! A whole trace in memory: its tables, and its blocks as they are, packed.
+//! A whole trace in memory: its tables, and its blocks, which stay packed. It does not interpret
+//! events.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,15 +16,16 @@ use crate::container::{
     SectionKind, Writer,
 };
 
-/// Rests, windows of a duty cycle and filters that are kept of a trace, of each; more are passed over.
+/// The most suppressions, duty windows and filters of a trace that are kept, of each. Further ones
+/// are dropped.
 const MOST_KEPT: usize = 1 << 16;
 
-/// A trace in memory. Its tables are sorted by id; its blocks stand in the order in which they were written, those of
-/// one thread in order of time.
+/// A trace in memory. Its tables are sorted by id. Its blocks are in the order in which they were
+/// written; the blocks of one thread are in order of time.
 #[derive(Debug, Clone)]
 pub struct Trace {
     processes: Vec<Process>,
-    /// Of those that were followed.
+    /// Only of processes that were followed.
     origins: BTreeMap<ProcessId, Origin>,
     modules: Vec<Module>,
     lifetimes: Vec<Lifetime>,
@@ -50,12 +52,12 @@ pub struct Trace {
     completeness: Completeness,
 }
 
-/// How much is in a trace.
+/// The amount of data in a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Call events.
     pub calls: u64,
-    /// Events lost.
+    /// Lost events.
     pub lost: u64,
     /// Bytes of packed events.
     pub encoded_len: u64,
@@ -64,17 +66,18 @@ pub struct Totals {
 // === impl Trace ===
 
 impl Trace {
-    /// Reads a whole trace. Memory is in proportion to the bytes that are there.
+    /// Reads a whole trace. Memory is proportional to the bytes of the input.
     ///
     /// # Errors
     ///
-    /// If the bytes cannot be read, are not a trace, or are damaged. A trace that was cut is no error.
+    /// If the bytes cannot be read, are not a trace, or are damaged. A trace that was cut is no
+    /// error.
     pub fn read(input: impl Read) -> Result<Self, ReadError> {
         Tables::read(&mut Reader::new(input)?, Reader::next_item)
     }
 
-    /// Reads the tables of a trace file; its events stay in the file until they are asked for, so memory does not grow with their
-    /// number. The file must stay as it is.
+    /// Reads the tables of a trace file. Events stay in the file until they are needed, so memory
+    /// does not grow with their number. The file must not change.
     ///
     /// # Errors
     ///
@@ -87,7 +90,7 @@ impl Trace {
         Tables::read(&mut reader, |reader| reader.next_item_of_file(&shared, len))
     }
 
-    /// The same trace, in which functions are called by their symbols where they have one.
+    /// The same trace, with symbols as names of the functions that have one.
     #[must_use]
     pub fn with_symbols_as_names(mut self) -> Self {
         for function in &mut self.functions {
@@ -98,21 +101,21 @@ impl Trace {
         self
     }
 
-    /// Writes the trace anew, as a finished one, without an index. Blocks that cannot be read from the file that they are in are left
-    /// out.
+    /// Writes the trace as a finished one without an index. Blocks that cannot be read from their
+    /// file are left out.
     ///
     /// # Errors
     ///
-    /// What `output` reports.
+    /// The errors of `output`.
     pub fn write<W: Write>(&self, output: W) -> io::Result<W> {
         self.write_indexed(output, &[])
     }
 
-    /// The same, with an index: the calls that are open where blocks begin.
+    /// The same, with an index: the calls that are open at the begins of blocks.
     ///
     /// # Errors
     ///
-    /// What `output` reports.
+    /// The errors of `output`.
     pub fn write_indexed<W: Write>(&self, output: W, index: &[OpenCalls]) -> io::Result<W> {
         let mut writer = Writer::new(output)?;
         self.processes
@@ -152,7 +155,7 @@ impl Trace {
         for block in &self.blocks {
             match writer.block(block) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    // It counts blocks that are all there.
+                    // The index counts blocks, and is wrong if one of them is missing.
                     index = &[];
                 }
                 written => written?,
@@ -176,11 +179,12 @@ impl Trace {
         end(writer, index)
     }
 
-    /// Writes what the file of this trace lacks: an index, and the end mark behind it. It goes to the end of that file.
+    /// Writes the parts that the file of this trace lacks: an index, and the end mark after it.
+    /// They belong at the end of that file.
     ///
     /// # Errors
     ///
-    /// What `output` reports.
+    /// The errors of `output`.
     pub fn write_end<W: Write>(&self, output: W, index: &[OpenCalls]) -> io::Result<W> {
         let Totals { calls, lost, .. } = self.totals();
         let blocks = self.blocks.len() as u64;
@@ -204,25 +208,27 @@ impl Trace {
         &self.modules
     }
 
-    /// For which times modules were loaded, in order of module and time. One that has none was there all the time.
+    /// The times for which modules were loaded, in order of module and time. A module without such
+    /// a time was always loaded.
     #[must_use]
     pub fn lifetimes(&self) -> &[Lifetime] {
         &self.lifetimes
     }
 
-    /// For which times functions were off, to keep to a budget, in order of function, process and time.
+    /// The times for which functions were suppressed to keep to a budget, in order of function,
+    /// process and time.
     #[must_use]
     pub fn rests(&self) -> &[Rest] {
         &self.rests
     }
 
-    /// In which times everything was recorded, of processes with a duty cycle, in order of process and time.
+    /// The duty windows of processes with a duty cycle, in order of process and time.
     #[must_use]
     pub fn duty(&self) -> &[DutyWindow] {
         &self.duty
     }
 
-    /// Which filters were in force from when on, in order of process and time.
+    /// The filters that were in force, with their begins, in order of process and time.
     #[must_use]
     pub fn filters(&self) -> &[FilterNote] {
         &self.filters
@@ -246,13 +252,13 @@ impl Trace {
         &self.profile
     }
 
-    /// All types of typed events that have names, by process and number.
+    /// All types of typed events with a name, by process and number.
     #[must_use]
     pub fn event_types(&self) -> &[EventType] {
         &self.event_types
     }
 
-    /// The name of a type of a process's typed events, if the program registered one.
+    /// The name of a type of a process's typed events, if the program has registered one.
     #[must_use]
     pub fn event_type(&self, process: ProcessId, number: u16) -> Option<&str> {
         let at = self
@@ -262,7 +268,7 @@ impl Trace {
         Some(&known.name)
     }
 
-    /// What [`Self::event_type`] says of the process that a thread belongs to.
+    /// The same for the process of a thread.
     #[must_use]
     pub fn event_type_in(&self, thread: ThreadId, number: u16) -> Option<&str> {
         self.event_type(self.thread(thread)?.process, number)
@@ -274,34 +280,34 @@ impl Trace {
         &self.blocks
     }
 
-    /// Losses whose place among a thread's events is not known.
+    /// Losses whose place among a thread's events is unknown.
     #[must_use]
     pub fn losses(&self) -> &[(ThreadId, u64)] {
         &self.losses
     }
 
-    /// What had been overwritten when a snapshot was taken, which is no loss; threads of which all
-    /// is there have none.
+    /// The events that were overwritten before a snapshot was taken, which is no loss. Complete
+    /// threads have no entry.
     #[must_use]
     pub fn overwritten(&self) -> &[Overwritten] {
         &self.overwritten
     }
 
-    /// The time that it shows, of a snapshot of some last time.
+    /// The window of a snapshot with a limited time.
     #[must_use]
     pub fn snapshot(&self) -> Option<SnapshotWindow> {
         self.snapshot
     }
 
-    /// From when to when it has what happened in processes that others recorded as well, and what
-    /// it leaves out of that, by process.
+    /// The times that recordings of processes with several recordings cover, with the events
+    /// outside of them, by process.
     #[must_use]
     pub fn recordings(&self) -> &[RecordingWindow] {
         &self.recordings
     }
 
-    /// From where on it tells what happened: the first event, or the begin of the time that a
-    /// snapshot shows. `None` without events.
+    /// The begin of the trace: the first event, or the begin of a snapshot's window. `None` without
+    /// events.
     #[must_use]
     pub fn begin(&self) -> Option<Ticks> {
         let first = self.blocks.iter().map(|block| block.first).min()?;
@@ -311,8 +317,8 @@ impl Trace {
         )
     }
 
-    /// The last block of a thread, of those up to the one with index `block`, of which the trace says what is open where it begins:
-    /// its index, and what is open, outermost first.
+    /// The last block of a thread, up to index `block`, for whose begin the trace has the open
+    /// calls. Returns its index, and the open calls, outermost first.
     pub(crate) fn open_calls(
         &self,
         thread: ThreadId,
@@ -325,43 +331,43 @@ impl Trace {
         Some((usize::try_from(block).ok()?, open))
     }
 
-    /// From ticks to nanoseconds.
+    /// The clock, which converts ticks to nanoseconds.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// How the trace ends.
+    /// The completeness of the trace.
     #[must_use]
     pub fn completeness(&self) -> Completeness {
         self.completeness
     }
 
-    /// The process with that id.
+    /// The process with this id.
     #[must_use]
     pub fn process(&self, id: ProcessId) -> Option<&Process> {
         find(&self.processes, id.0, |process| process.id.0)
     }
 
-    /// How the process with that id came to be traced, if it was followed from another one.
+    /// The origin of the process with this id, if it was followed from another one.
     #[must_use]
     pub fn origin(&self, id: ProcessId) -> Option<&Origin> {
         self.origins.get(&id)
     }
 
-    /// The module with that id.
+    /// The module with this id.
     #[must_use]
     pub fn module(&self, id: ModuleId) -> Option<&Module> {
         find(&self.modules, id.0, |module| module.id.0)
     }
 
-    /// The function with that id. Events may name functions that the table does not have.
+    /// The function with this id. Events may refer to functions that the table does not have.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> Option<&Function> {
         find(&self.functions, id.0, |function| function.id.0)
     }
 
-    /// A function's name for people; `#id` for a function that the table does not have.
+    /// The readable name of a function; `#id` for a function that the table does not have.
     #[must_use]
     pub fn function_name(&self, id: FunctionId) -> std::borrow::Cow<'_, str> {
         match self.function(id) {
@@ -370,26 +376,26 @@ impl Trace {
         }
     }
 
-    /// The thread with that id. Blocks may name threads that the table does not have.
+    /// The thread with this id. Blocks may refer to threads that the table does not have.
     #[must_use]
     pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
         find(&self.threads, id.0, |thread| thread.id.0)
     }
 
-    /// Adds blocks, those of one thread in any order.
+    /// Adds blocks. The blocks of one thread may be in any order.
     #[cfg(feature = "import")]
     pub(crate) fn add_blocks(&mut self, blocks: impl IntoIterator<Item = Block>) {
         self.blocks.extend(blocks);
         self.sort_blocks();
     }
 
-    /// Puts the blocks in order of their first events. For logs whose blocks stand in any order.
+    /// Sorts the blocks by their first events. For logs whose blocks are in any order.
     #[cfg(feature = "import")]
     pub(crate) fn sort_blocks(&mut self) {
         self.blocks.sort_by_key(|block| block.first);
     }
 
-    /// Every thread that has events, in order of id, with its blocks.
+    /// Every thread with events, in order of id, with its blocks.
     #[must_use]
     pub fn blocks_by_thread(&self) -> BTreeMap<ThreadId, Vec<&Block>> {
         let mut threads = BTreeMap::<_, Vec<_>>::new();
@@ -399,7 +405,7 @@ impl Trace {
         threads
     }
 
-    /// How much is in the trace, as its blocks say.
+    /// The amount of data in the trace, by the counts in its blocks.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
@@ -422,7 +428,7 @@ fn end<W: Write>(mut writer: Writer<W>, index: &[OpenCalls]) -> io::Result<W> {
     Ok(writer.into_inner())
 }
 
-/// Looks an id up in a table that is sorted by id and, as a rule, without gaps.
+/// Finds an id in a table that is sorted by id and usually has no gaps.
 fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
     let direct = usize::try_from(id).ok().and_then(|at| table.get(at));
     direct.filter(|entry| id_of(entry) == id).or_else(|| {
@@ -431,14 +437,14 @@ fn find<T>(table: &[T], id: u32, id_of: impl Fn(&T) -> u32) -> Option<&T> {
     })
 }
 
-/// Adds an entry, if there are not too many. A later one with the same key counts instead.
+/// Adds an entry unless there are too many. It replaces an earlier one with the same key.
 fn keep<K: Ord, T>(entries: &mut BTreeMap<K, T>, key: K, entry: T) {
     if entries.len() < MOST_KEPT || entries.contains_key(&key) {
         entries.insert(key, entry);
     }
 }
 
-/// The tables while they are being read, in any order.
+/// The tables while they are read. Entries may come in any order.
 #[derive(Debug, Default)]
 struct Tables {
     processes: BTreeMap<ProcessId, Process>,
@@ -484,7 +490,7 @@ impl Tables {
         Ok(tables.into_trace(reader.completeness().unwrap_or(end)))
     }
 
-    /// Takes an item in. The error names the section's kind and says what is wrong with it.
+    /// Adds an item. The error has the kind of the section, and the reason.
     fn add(&mut self, item: Item) -> Result<(), (SectionKind, String)> {
         let twice =
             |section, id| Err((section, format!("the id {id} is there for the second time")));

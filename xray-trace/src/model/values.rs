@@ -1,29 +1,29 @@
-//! What registers held when a call began or ended.
+//! The values of registers at the begin or the end of a call.
 
 use std::fmt;
 use std::num::NonZeroU8;
 
-/// Values of a call: at its beginning its first arguments, at its end its result, as far as they were recorded. What a register means is
-/// between the function and its callers: one that no argument is passed in holds anything.
+/// The recorded values of a call: the first arguments of an entry, or the result of an exit. Their
+/// meaning depends on the function. A register without an argument has any value.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Values(Option<Held>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Held {
     count: NonZeroU8,
-    /// Those beyond `count` are 0.
+    /// The values beyond `count` are 0.
     values: [u64; Values::MOST],
 }
 
 // === impl Values ===
 
 impl Values {
-    /// So many at most: integer arguments in registers.
+    /// The greatest number of values: integer arguments in registers.
     pub const MOST: usize = 6;
-    /// None were recorded.
+    /// No recorded values.
     pub const NONE: Self = Self(None);
 
-    /// The first [`Self::MOST`] of these.
+    /// The first [`Self::MOST`] of these values.
     #[must_use]
     pub fn new(values: impl IntoIterator<Item = u64>) -> Self {
         let mut held = [0; Self::MOST];
@@ -45,21 +45,21 @@ impl Values {
         held.unwrap_or_default()
     }
 
-    /// How many there are.
+    /// The number of values.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// Whether none were recorded.
+    /// Whether there are no values.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The first: the first argument, or the result.
+    /// The first value: the first argument, or the result.
     #[inline]
     #[must_use]
     pub fn first(&self) -> Option<u64> {
@@ -101,7 +101,8 @@ mod tests {
         assert_ne!(Values::new([0]), Values::new([0, 0]));
     }
 
-    /// The loops of the analyses copy it with every call: only its count has to be written where there are none.
+    /// The loops of the analyses copy the values with every call. Without values only the count is
+    /// written.
     #[test]
     fn they_take_a_word_each_and_one_for_the_count() {
         assert_eq!(size_of::<Values>(), 8 * (Values::MOST + 1));

@@ -1,16 +1,18 @@
-//! The ids that functions have in LLVM's logs and tools.
+//! The ids of functions in LLVM's logs and tools.
 //!
-//! An instrumentation map counts its functions from 1. Since LLVM 20 a process can have several maps, which its runtime
-//! counts from 0, the main program's, and packs both numbers into 32 bits (`__xray_pack_id`, compiler-rt/lib/xray):
+//! An instrumentation map numbers its functions from 1. Since LLVM 20 a process can have several
+//! maps. LLVM's runtime numbers them from 0, which is the main program's, and packs both numbers
+//! into 32 bits (`__xray_pack_id`, compiler-rt/lib/xray):
 //!
 //! ```text
 //!  31     24 23                      0
 //! │ object  │ function in its object  │
 //! ```
 //!
-//! So the ids of a main program are those of its map. A trace can have several processes; here each file has one number,
-//! whichever of them have mapped it, in the order in which the trace names the files. Functions that have the same id are
-//! the same function then, and what has no id is never given another's.
+//! So the ids of a main program are those of its map. A trace can have several processes. Here each
+//! file has one number for all processes that have mapped it, in the order of the files in the
+//! trace. So functions with the same id are the same function, and a function without an id never
+//! gets the id of another one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,21 +23,22 @@ const FUNCTION_BITS: u32 = 24;
 /// The greatest number of an object.
 const MAX_OBJECT: u32 = 0xff;
 
-/// The ids that the functions of a trace have in LLVM's logs and tools.
+/// The ids of a trace's functions in LLVM's logs and tools.
 #[derive(Debug)]
 pub struct XrayIds<'a> {
     trace: &'a Trace,
     objects: BTreeMap<ModuleId, u32>,
-    /// How many objects there are.
+    /// The number of objects.
     count: u32,
 }
 
-/// Why a function has no id of 32 bits.
+/// The reason why a function has no id of 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoXrayId {
-    /// The trace does not describe the function, or not its module.
+    /// The trace does not have the function, or its module.
     Unknown,
-    /// It is in the 257th object or a later one, or is not one of the first 2^24 - 1 functions in its own.
+    /// The function is in the 257th object or a later one, or is not among the first 2^24 - 1
+    /// functions of its object.
     TooGreat,
 }
 
@@ -60,19 +63,20 @@ impl<'a> XrayIds<'a> {
         }
     }
 
-    /// The object and the function, packed as LLVM 20 does.
+    /// The object and the function, packed as LLVM 20 packs them.
     ///
     /// # Errors
     ///
-    /// Why there is no such id.
+    /// The reason why there is no such id.
     pub fn packed(&self, id: FunctionId) -> Result<u32, NoXrayId> {
         let (object, function) = self.parts(id).ok_or(NoXrayId::Unknown)?;
         pack(object, function).ok_or(NoXrayId::TooGreat)
     }
 
-    /// A number to show: the packed id where there is one. Others are shown as numbers from 2^32, which LLVM's tools have
-    /// none of, and no two of them alike: the object's, from 1, times 2^32, and the function's. A function that the trace does
-    /// not describe counts as in an object of its own, behind all others, with its number in the trace.
+    /// A number to show: the packed id if there is one. Other functions get different numbers from
+    /// 2^32 on, which LLVM's tools do not use: the object's number, from 1, times 2^32, plus the
+    /// function's number. A function that is not in the trace's tables counts as in an additional
+    /// object behind all others, with its number in the trace.
     #[must_use]
     pub fn shown(&self, id: FunctionId) -> u64 {
         let (object, function) = match (self.packed(id), self.parts(id)) {
@@ -91,7 +95,7 @@ impl<'a> XrayIds<'a> {
     }
 }
 
-/// The packed id of a function in an object, if there is one.
+/// The packed id of a function in an object, if it exists.
 pub(crate) fn pack(object: u32, function: u32) -> Option<u32> {
     let fits = object <= MAX_OBJECT && function >> FUNCTION_BITS == 0;
     fits.then_some(object << FUNCTION_BITS | function)

@@ -1,7 +1,8 @@
-//! What is in a trace, unpacked on a thread of its own, so that whoever makes a file of it need not wait for it.
+//! Unpacks a trace on a thread of its own, so that the sink that writes the file does not wait for
+//! it.
 //!
 //! ```text
-//!            batches of items, a few at most
+//!            batches of items, 4 at most
 //!  make ──────────────────────────────────────▶ take
 //!       ◀──────────────────────────────────────
 //!            the same batches, emptied
@@ -14,14 +15,14 @@ use std::thread;
 
 use crate::model::DataRef;
 
-/// Items of a batch; handing it over takes much less time than making it.
+/// Items of a batch. Handing a batch over takes much less time than filling it.
 const ITEMS: usize = 2048;
-/// What the program said in a batch, in bytes, as a rule at most.
+/// Bytes of user events after which a batch is handed over.
 const SAID: usize = 1 << 16;
-/// Batches that wait to be taken.
+/// The most batches that wait to be taken.
 const WAITING: usize = 4;
 
-/// Bytes that items refer to.
+/// The bytes that items refer to.
 #[derive(Debug, Default)]
 pub(super) struct Bytes(Vec<u8>);
 
@@ -32,7 +33,7 @@ struct Batch<T> {
     bytes: Bytes,
 }
 
-/// Where items are put to be taken. Everything here breaks off when nobody takes them any more.
+/// The maker's end of the queue. All its methods return `Break` after `take` has failed.
 #[derive(Debug)]
 pub(super) struct Outlet<T> {
     batch: Batch<T>,
@@ -40,18 +41,19 @@ pub(super) struct Outlet<T> {
     emptied: Receiver<Batch<T>>,
 }
 
-/// Lets `make` put items, on a thread of its own, and `take` take them, in the same order. Gives back what `make` says at its end.
+/// Runs `make` on a thread of its own, and calls `take` for its items in the same order. Returns
+/// the result of `make`.
 ///
 /// # Errors
 ///
-/// The first one of `take`, which then gets no more.
+/// The first error of `take`. No items are taken after it.
 pub(super) fn ahead<T: Send, R: Send>(
     make: impl FnOnce(&mut Outlet<T>) -> ControlFlow<(), R> + Send,
     mut take: impl FnMut(&T, &Bytes) -> io::Result<()>,
 ) -> io::Result<R> {
     thread::scope(|scope| {
         let (full, batches) = sync_channel(WAITING);
-        // Besides those that wait, one is being filled, and one taken.
+        // Besides the batches that wait, one is being filled and one is being taken.
         let (empty, emptied) = sync_channel(WAITING + 2);
         let maker = scope.spawn(move || {
             let batch = Batch::new();
@@ -68,14 +70,14 @@ pub(super) fn ahead<T: Send, R: Send>(
             let Batch { items, bytes } = &batch;
             items.iter().try_for_each(|item| take(item, bytes))?;
             batch.clear();
-            // The maker is at its end if it does not want it.
+            // The send fails only if the maker has finished and needs no more batches.
             let _ = empty.try_send(batch);
             Ok(())
         });
         drop(batches);
         match maker.join() {
             Ok(ControlFlow::Continue(made)) => taken.map(|()| made),
-            // It only breaks off because of what went wrong here.
+            // The maker breaks off only after an error here.
             Ok(ControlFlow::Break(())) => taken.and(Err(io::ErrorKind::BrokenPipe.into())),
             Err(panic) => std::panic::resume_unwind(panic),
         }
@@ -85,7 +87,7 @@ pub(super) fn ahead<T: Send, R: Send>(
 // === impl Bytes ===
 
 impl Bytes {
-    /// What an item refers to.
+    /// The bytes of an item.
     pub(super) fn get(&self, kept: DataRef) -> &[u8] {
         let DataRef { at, len, .. } = kept;
         let [at, len] = [at, len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
@@ -120,7 +122,7 @@ impl<T> Outlet<T> {
         self.pass_enough()
     }
 
-    /// Puts several items at once; not many more than a batch has.
+    /// Puts several items at once; not many more than [`ITEMS`].
     #[inline]
     pub(super) fn put_all(&mut self, items: &[T]) -> ControlFlow<()>
     where
@@ -138,11 +140,11 @@ impl<T> Outlet<T> {
         ControlFlow::Continue(())
     }
 
-    /// Keeps bytes that the next item refers to; gives where they are now that were at `data`.
+    /// Stores bytes that the next item refers to. Returns their new place, in place of `data`.
     #[cold]
     pub(super) fn keep(&mut self, bytes: &[u8], data: DataRef) -> DataRef {
         let kept = &mut self.batch.bytes.0;
-        // Neither is ever near the limit: the bytes of an event are at most 1 MiB.
+        // Both numbers are far below the limit: an event has at most 1 MiB.
         let at = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         let len = u32::try_from(bytes.len()).unwrap_or(0);
         kept.extend_from_slice(bytes);
@@ -177,7 +179,7 @@ mod tests {
         let made = ahead(
             |outlet| {
                 for number in 0..count {
-                    // Now and then more bytes than a batch is to have.
+                    // From time to time more bytes than a batch is to have.
                     let len = if number % 1000 == 7 { SAID + 1 } else { 3 };
                     let kept = outlet.keep(&vec![number.to_le_bytes()[0]; len], data);
                     outlet.put((number, kept))?;

@@ -1,11 +1,13 @@
 //! LLVM's log of basic ("naive") mode, version 3, as `llvm-xray` reads it (checked with LLVM 19).
 //!
-//! All threads' records stand in one order of time, which is what `llvm-xray account` wants. Only calls are written that
-//! begin and end within the trace.
+//! The records of all threads are in one order of time, as `llvm-xray account` needs it. The file
+//! contains only calls that begin and end within the trace.
 //!
 //! ```text
-//! header    u16 version 3, u16 type 0, u32 counter constant and nonstop, u64 ticks per second, 16 bytes free
-//! record    u16 0, u8 processor, u8 kind, i32 function, u64 counter, u32 tid, u32 pid, 8 bytes free
+//! header    u16 version 3, u16 type 0, u32 counter constant and nonstop, u64 ticks per second,
+//!           16 bytes free
+//! record    u16 0, u8 processor, u8 kind, i32 function, u64 counter, u32 tid, u32 pid,
+//!           8 bytes free
 //! argument  u16 1, 2 bytes free, i32 function, u32 tid, u32 pid, u64 argument, 8 bytes free
 //! ```
 
@@ -38,7 +40,7 @@ impl Basic {
     pub const BY_TIME: Self = Self {
         order: Order::ByTime,
     };
-    /// The records of one thread after those of the other.
+    /// The records thread by thread.
     pub const BY_THREAD: Self = Self {
         order: Order::ByThread,
     };
@@ -68,7 +70,7 @@ impl Sink for Basic {
         header[0] = 3;
         // The counter ticks at a constant rate, and does not stop.
         header[4] = 3;
-        // Without a measured rate a tick counts as a nanosecond, here as everywhere.
+        // Without a measured rate, all sinks take a tick for a nanosecond.
         let frequency = trace.clock().frequency().unwrap_or(1_000_000_000);
         header[8..16].copy_from_slice(&frequency.to_le_bytes());
         output.write_all(&header)?;

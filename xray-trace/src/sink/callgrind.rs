@@ -1,9 +1,11 @@
-//! Callgrind's profile, as `callgrind_annotate` and KCachegrind read it: for each function the time spent in itself and
-//! its calls, and for each pair of caller and callee the calls and the time within them.
+//! Callgrind's profile, as `callgrind_annotate` and KCachegrind read it. It has the calls and the
+//! self time of each function, and the calls and the inclusive time of each pair of caller and
+//! callee.
 //!
-//! Time within a call is counted where the function is not open already further out, so a recursion does not make a
-//! function cost more than there was. Readers take a function's inclusive time from its callers, so outermost calls have
-//! one, too: [`OUTSIDE`]. (<https://valgrind.org/docs/manual/cl-format.html>, version 1 of the format.)
+//! The inclusive time of a call counts only if its function is not already open further out. So
+//! recursion does not make a function cost more than the elapsed time. Readers take a function's
+//! inclusive time from its callers, so outermost calls have a caller, too: [`OUTSIDE`].
+//! (<https://valgrind.org/docs/manual/cl-format.html>, version 1 of the format.)
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -18,13 +20,13 @@ use crate::model::{FunctionId, Profile, Trace, Visit};
 #[derive(Debug, Clone, Copy)]
 pub struct Callgrind;
 
-/// What outermost calls are called by.
+/// The caller of outermost calls.
 const OUTSIDE: &str = "(outside)";
 
-/// By function; `None` is [`OUTSIDE`].
+/// The costs by function; `None` is [`OUTSIDE`].
 type Costs = BTreeMap<Option<FunctionId>, Cost>;
 
-/// What was spent in a function, and in those that it called.
+/// The calls and the time of a function, and of its callees.
 #[derive(Debug, Default)]
 struct Cost {
     calls: u64,
@@ -32,7 +34,7 @@ struct Cost {
     callees: BTreeMap<FunctionId, Callee>,
 }
 
-/// The calls from one function of another.
+/// The calls of one function from another.
 #[derive(Debug, Default)]
 struct Callee {
     calls: u64,
@@ -58,7 +60,7 @@ impl Sink for Callgrind {
         let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
         let mut costs = Costs::new();
         for mut steps in Steps::of_threads(trace) {
-            // How often each function is open, and which they are, outermost first.
+            // How often each function is open, and the open functions, outermost first.
             let mut open = BTreeMap::<FunctionId, u64>::new();
             let mut stack = Vec::new();
             for step in &mut steps {
@@ -130,7 +132,7 @@ impl ProfileSink for Callgrind {
     }
 }
 
-/// Adds calls of a function.
+/// Adds calls of a function, and their time.
 fn add(
     costs: &mut Costs,
     caller: Option<FunctionId>,
@@ -170,7 +172,7 @@ fn profile(trace: &Trace, costs: &Costs, text: &mut Text<'_>) -> io::Result<()> 
             position(text, trace, "c", Some(*callee));
             text.put("calls=");
             number_line(text, &[calls.calls, source_line(trace, Some(*callee))]);
-            // Where in the caller the call stands is not known.
+            // The place of the call in the caller is unknown.
             let own = source_line(trace, *function);
             number_line(text, &[own, calls.inclusive_ns, calls.calls]);
         }
@@ -179,7 +181,8 @@ fn profile(trace: &Trace, costs: &Costs, text: &mut Text<'_>) -> io::Result<()> 
     text.finish()
 }
 
-/// The three lines that name a function: its object, its file and itself; of a called one with `c` in front.
+/// The three lines that name a function: object, file and function. The keys of a callee begin with
+/// `c`.
 fn position(text: &mut Text<'_>, trace: &Trace, c: &str, id: Option<FunctionId>) {
     let function = id.and_then(|id| trace.function(id));
     let module = function.and_then(|function| trace.module(function.module));
@@ -198,7 +201,7 @@ fn position(text: &mut Text<'_>, trace: &Trace, c: &str, id: Option<FunctionId>)
         }
         text.put(key);
         text.put("=");
-        // Two functions may have one name; that of the id is never shared.
+        // Two functions can have the same name, but never the same id.
         if key == "fn" {
             text.put("(");
             text.number(id.map_or(0, |id| u64::from(id.0) + 1));
@@ -221,7 +224,7 @@ fn number_line(text: &mut Text<'_>, numbers: &[u64]) {
     text.put("\n");
 }
 
-/// The rest of a line.
+/// A text up to the end of the line.
 fn line(text: &mut Text<'_>, name: &str) {
     text.put(&name.replace(['\n', '\r'], " "));
     text.put("\n");

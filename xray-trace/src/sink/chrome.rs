@@ -1,7 +1,9 @@
-//! The JSON that `chrome://tracing`, Perfetto and Speedscope read (trace_event): a begin and an end for each call.
+//! The JSON that `chrome://tracing`, Perfetto and Speedscope read (trace_event). Each call has a
+//! begin and an end.
 //!
-//! Times are `CLOCK_MONOTONIC` in microseconds, with the nanoseconds as three decimals; they are written digit by digit,
-//! so none is lost to floating point. Within a thread the events stand in order, which is what nests calls of no length.
+//! Times are `CLOCK_MONOTONIC` in microseconds, with the nanoseconds as three decimals. They are
+//! written digit by digit, so floating point loses none of them. The events of a thread are in
+//! order, which nests calls of zero length correctly.
 
 use std::io::{self, Write};
 
@@ -19,23 +21,23 @@ use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Trace};
 #[derive(Debug, Clone, Copy)]
 pub struct Chrome;
 
-/// Between two events.
+/// The separator between two events.
 const SEPARATOR: &str = ",\n";
 
 struct Output<'a> {
     trace: &'a Trace,
     text: Text<'a>,
-    /// Whether the next event is the first one, which no comma stands before.
+    /// True before the first event, which has no comma before it.
     first: bool,
-    /// What the beginning of a call has after its time.
+    /// The text after the time of a call's begin.
     names: PerFunction<Vec<u8>>,
     /// The current thread.
     of: ThreadId,
-    /// What every event of it begins with.
+    /// The common first parts of its events.
     heads: Heads,
 }
 
-/// The text of an event up to its time, by its phase, with a comma before.
+/// The text of an event up to its time, for each phase, with a comma before it.
 #[derive(Default)]
 struct Heads {
     begin: String,
@@ -100,7 +102,7 @@ impl Sink for Chrome {
 // === impl Output ===
 
 impl Output<'_> {
-    /// Names of processes and threads.
+    /// Writes the names of processes and threads.
     fn tables(&mut self) -> io::Result<()> {
         let trace = self.trace;
         for process in trace.processes() {
@@ -137,7 +139,7 @@ impl Output<'_> {
         text.pass()
     }
 
-    /// The events that follow are this thread's.
+    /// Begins the events of this thread.
     fn thread(&mut self, thread: ThreadId) {
         self.of = thread;
         let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
@@ -165,7 +167,7 @@ impl Output<'_> {
                 self.name(record.function);
                 for (number, arg) in (1..).zip(args.as_slice()) {
                     self.text.put(if number == 1 { ",\"args\":{" } else { "," });
-                    // As text, since readers take numbers for floating point.
+                    // As text, because readers take numbers for floating point.
                     self.text.put(&format!("\"arg{number}\":\"{arg:#x}\""));
                 }
                 self.text.put(if args.is_empty() { "}" } else { "}}" });

@@ -1,5 +1,6 @@
-//! Comma-separated values (RFC 4180): a row for each event, under a row of names. What does not apply is empty. Of sums,
-//! a row for each stack of each thread.
+//! Comma-separated values (RFC 4180). A trace has a row for each event, after a row of column
+//! names; fields without a meaning for an event are empty. A profile has a row for each stack of
+//! each thread.
 
 use std::io::{self, Write};
 
@@ -28,7 +29,7 @@ struct Output<'a> {
     text: Text<'a>,
     /// The current thread.
     of: ThreadId,
-    /// The fields that every event of it has.
+    /// The fields that all events of the thread have.
     thread: String,
     /// The fields of functions.
     functions: PerFunction<String>,
@@ -109,7 +110,7 @@ fn put_function(text: &mut Text<'_>, functions: &PerFunction<String>, function: 
     }
 }
 
-/// A function's three fields, with commas before each.
+/// The three fields of a function, each with a comma before it.
 fn described(trace: &Trace, function: &Function) -> String {
     let mut fields = format!(",{},", function.id.0);
     field(&mut fields, &function.name);

@@ -1,16 +1,17 @@
-//! The Common Trace Format, version 1.8, as `babeltrace2` and Trace Compass read it: a directory with a description of all
-//! that follows (`metadata`, in TSDL) and a file for each thread. Every event is in it.
+//! The Common Trace Format, version 1.8, as `babeltrace2` and Trace Compass read it: a directory
+//! with a description of the streams (`metadata`, in TSDL) and a file for each thread. It contains
+//! every event.
 //!
 //! ```text
 //! stream-3   packet, packet, …
 //! packet     u32 magic, u32 stream class
-//!            u64 first and last time, u64 size of the content and of the packet in bits, u32 pid, u32 tid,
-//!            names of process and thread, each ended by a zero byte
+//!            u64 first and last time, u64 size of the content and of the packet in bits,
+//!            u32 pid, u32 tid, names of process and thread, each ended by a zero byte
 //!            events: u8 class, u64 time, the class's fields
 //! ```
 //!
-//! Everything is packed and little-endian. Times are `CLOCK_MONOTONIC` in nanoseconds; the metadata says how far that is from
-//! the wall clock. (<https://diamon.org/ctf/v1.8.3/>)
+//! All fields are packed and little-endian. Times are `CLOCK_MONOTONIC` in nanoseconds. The
+//! metadata contains the distance to the wall clock. (<https://diamon.org/ctf/v1.8.3/>)
 
 use std::io::{self, Write};
 
@@ -27,13 +28,13 @@ use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 pub struct Ctf;
 
 const MAGIC: u32 = 0xc1fc_1fc1;
-/// Where in a packet its first and last time stand, then its sizes.
+/// The offsets in a packet of its first and last time, and of its sizes.
 const TIMES_AT: usize = 8;
 const SIZES_AT: usize = 24;
-/// A packet that is longer is ended.
+/// The length at which a packet is ended, in bytes.
 const PACKET_LEN: usize = 1 << 16;
 
-/// Event classes, as the metadata numbers them.
+/// The event classes, as numbered in the metadata.
 mod class {
     pub(super) const ENTER: u8 = 0;
     pub(super) const ENTER_ARGS: u8 = 1;
@@ -95,9 +96,9 @@ struct Output<'a> {
     head: Vec<u8>,
     /// The packet that is being filled: its head and its events.
     packet: Vec<u8>,
-    /// When its first and its latest event happened.
+    /// The times of its first and its latest event.
     span: Option<(u64, u64)>,
-    /// When the thread's latest event happened.
+    /// The time of the thread's latest event.
     now: u64,
 }
 
@@ -140,10 +141,11 @@ fn metadata(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     text.put("\nenv {\n\ttracer_name = \"xrayd\";\n\tcalibration = ");
     quoted(&mut text, calibration(trace));
     text.put(";\n};\n\nclock {\n\tname = monotonic;\n\tfreq = 1000000000;\n");
-    // What the clocks were apart at the first anchor; a trace without one has no wall clock.
+    // The difference between the clocks at the first anchor. A trace without an anchor has no wall
+    // clock.
     let apart = trace.clock().anchors().first().map_or(0, |anchor| {
         let apart = anchor.wall_ns.saturating_sub(anchor.monotonic_ns);
-        // More would leave no room for the times.
+        // A greater difference would leave no room for the times.
         apart.min(u64::MAX / 4)
     });
     text.put("\toffset_s = ");
@@ -154,7 +156,8 @@ fn metadata(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     let functions = trace.functions().iter();
     let functions = functions.map(|known| (known.name.as_str(), u64::from(known.id.0)));
     labelled(&mut text, "u32", "function_t", functions)?;
-    // Of several programs, a number can have several names; readers show them all.
+    // The types of several programs can share a number with different names. Readers show all
+    // names.
     let types = trace.event_types().iter();
     let types = types.map(|known| (known.name.as_str(), u64::from(known.number)));
     labelled(&mut text, "u16", "event_type_t", types)?;
@@ -162,7 +165,7 @@ fn metadata(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     text.finish()
 }
 
-/// Declares numbers of which some have names.
+/// Declares an integer type, with names for some of its values.
 fn labelled<'a>(
     text: &mut Text<'_>,
     base: &str,
@@ -193,7 +196,7 @@ fn labelled<'a>(
     Ok(())
 }
 
-/// As a string of TSDL, which is one of C; a zero byte would end it.
+/// Writes a string of TSDL, which has C's syntax. A zero byte would end it.
 fn quoted(text: &mut Text<'_>, name: &str) {
     text.put("\"");
     for byte in name.bytes() {
@@ -220,7 +223,7 @@ impl EachEvent for Output<'_> {
         let head = &mut self.head;
         head.clear();
         head.extend_from_slice(&MAGIC.to_le_bytes());
-        // The stream class; then times and sizes, which are known at a packet's end.
+        // The stream class. Times and sizes follow; they are set at the packet's end.
         head.extend_from_slice(&0_u32.to_le_bytes());
         head.extend_from_slice(&[0; 32]);
         head.extend_from_slice(&pid.to_le_bytes());
@@ -236,7 +239,8 @@ impl EachEvent for Output<'_> {
     }
 
     fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()> {
-        // A hostile file may hold blocks in any order; readers refuse a time that runs backwards.
+        // A hostile file may contain blocks in any order, and readers reject times that run
+        // backwards.
         self.now = self.trace.clock().monotonic_ns(event.ticks).max(self.now);
         if self.packet.is_empty() {
             self.packet.extend_from_slice(&self.head);
@@ -293,7 +297,7 @@ impl EachEvent for Output<'_> {
             }
             EventBody::Astray => {
                 self.begin(class::ASTRAY);
-                // So many of those that come next.
+                // The number of astray exits that follow.
                 self.packet.push(1);
             }
             EventBody::Lost { events } => {
@@ -309,7 +313,7 @@ impl EachEvent for Output<'_> {
 }
 
 impl Output<'_> {
-    /// Begins an event.
+    /// Writes the head of an event.
     fn begin(&mut self, class: u8) {
         self.packet.push(class);
         self.packet.extend_from_slice(&self.now.to_le_bytes());

@@ -1,4 +1,5 @@
-//! Every event as it was recorded, for formats that hold all of them: nothing is paired, closed or put in order.
+//! Iterates over all events as they were recorded, for formats that can hold every event. It does
+//! not pair, close or reorder events.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -8,23 +9,23 @@ use super::ahead::{Bytes, Outlet, ahead};
 use super::report::DAMAGED_BLOCKS;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
-/// A taker of events.
+/// A consumer of events.
 pub(super) trait EachEvent {
-    /// The events that follow are this thread's.
+    /// Begins the events of this thread.
     fn thread(&mut self, thread: ThreadId) -> io::Result<()>;
 
-    /// An event of the thread; `bytes` has what it refers to.
+    /// Takes an event of the thread; `bytes` contains the bytes that it refers to.
     fn event(&mut self, event: &Event, bytes: &Bytes) -> io::Result<()>;
 }
 
-/// What a trace consists of.
+/// An element of the queue between the threads.
 enum Item {
-    /// The events that follow are this thread's.
+    /// The following events belong to this thread.
     Thread(ThreadId),
     Event(Event),
 }
 
-/// Hands all events of the trace to `taker`, thread by thread.
+/// Passes all events of the trace to `taker`, thread by thread.
 pub(super) fn each_event(trace: &Trace, taker: &mut impl EachEvent) -> io::Result<Report> {
     let mut calls = 0;
     let make = |outlet: &mut Outlet<Item>| {
@@ -63,7 +64,7 @@ pub(super) fn each_event(trace: &Trace, taker: &mut impl EachEvent) -> io::Resul
     Ok(report)
 }
 
-/// What kind of event it is, in a word.
+/// The kind of an event, as a word.
 pub(super) fn word(body: &EventBody) -> &'static str {
     match body {
         EventBody::Call { kind, .. } => match kind {
@@ -82,7 +83,7 @@ pub(super) fn word(body: &EventBody) -> &'static str {
     }
 }
 
-/// Whether a call begins.
+/// Whether the event begins a call.
 pub(super) fn is_entry(body: &EventBody) -> bool {
     matches!(
         body,

@@ -1,12 +1,14 @@
 //! LLVM's flight-data-recorder log, version 5, as `llvm-xray` reads it (checked with LLVM 19).
 //!
-//! Every thread is one block, however long: `llvm-xray` puts the blocks of a thread in order by a comparison that is
-//! none (seconds *and* microseconds must be smaller), and mixes them up as soon as a thread has more than 16. A block
-//! states its length in front, so each thread is gone through twice: once to count, once to write.
+//! Every thread is one block, of any length. `llvm-xray` sorts the blocks of a thread with a broken
+//! comparison (seconds *and* microseconds must be smaller), and mixes up the blocks of a thread
+//! that has more than 16. A block begins with its length, so the sink goes through each thread
+//! twice: to count, and to write.
 //!
-//! Only calls are written that begin and end within the trace: `llvm-xray` refuses a log in which an exit has no entry.
-//! `llvm-xray account` moreover wants all threads' records in one order of time, which the format cannot give; a log
-//! of several threads goes through `llvm-xray convert` first.
+//! The file contains only calls that begin and end within the trace, because `llvm-xray` rejects a
+//! log with an exit without entry. `llvm-xray account` also needs the records of all threads in one
+//! order of time, which the format cannot have. A log of several threads has to go through
+//! `llvm-xray convert` first.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -46,14 +48,15 @@ mod kind {
     pub(super) const ENTER_ARG: u32 = 3;
 }
 
-/// A kernel thread: several threads of a trace, if its number was used again. They share a block.
+/// A kernel thread. It is several threads of the trace if the kernel reused the thread id; these
+/// share a block.
 struct KernelThread<'a> {
     tid: i32,
     pid: i32,
     threads: Vec<(ThreadId, Vec<&'a Block>)>,
 }
 
-/// What does not go into the file.
+/// Counts of data that the file cannot contain.
 #[derive(Debug, Default)]
 struct LeftOut {
     function_does_not_fit: u64,
@@ -90,7 +93,7 @@ impl Sink for Fdr {
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
         let ids = XrayIds::new(trace);
         let mut left_out = LeftOut::default();
-        // Without a measured rate a tick counts as a nanosecond, here as everywhere.
+        // Without a measured rate, all sinks take a tick for a nanosecond.
         header(trace.clock().frequency().unwrap_or(1_000_000_000), output)?;
         let mut calls = 0;
         for thread in kernel_threads(trace, &mut left_out) {
@@ -118,7 +121,7 @@ fn header(frequency: u64, output: &mut dyn Write) -> io::Result<()> {
     header.extend_from_slice(&TYPE_FDR.to_le_bytes());
     header.extend_from_slice(&CONSTANT_AND_NONSTOP.to_le_bytes());
     header.extend_from_slice(&frequency.to_le_bytes());
-    // The size of the runtime's buffers, of which there are none here, and free space.
+    // The size of the runtime's buffers, which do not exist here, and free space.
     header.extend_from_slice(&[0; 16]);
     output.write_all(&header)
 }
@@ -133,7 +136,7 @@ fn id_in(ids: &XrayIds<'_>, function: FunctionId) -> Result<u32, NoXrayId> {
     }
 }
 
-/// The threads that can be written, in order of the kernel's numbers.
+/// The threads that can be written, in order of their kernel thread ids.
 fn kernel_threads<'a>(trace: &'a Trace, left_out: &mut LeftOut) -> Vec<KernelThread<'a>> {
     let mut threads = BTreeMap::<(ProcessId, i32), KernelThread<'a>>::new();
     for (id, blocks) in trace.blocks_by_thread() {
@@ -166,7 +169,7 @@ fn kernel_threads<'a>(trace: &'a Trace, left_out: &mut LeftOut) -> Vec<KernelThr
 // === impl KernelThread ===
 
 impl KernelThread<'_> {
-    /// Hands every record of the thread's block to `put`, and says how many calls there were.
+    /// Passes every record of the thread's block to `put`. Returns the number of calls.
     fn write(
         &self,
         trace: &Trace,
@@ -194,7 +197,8 @@ impl KernelThread<'_> {
             cpu: 0,
             put,
         };
-        // A record of this kind has to stand here; another stands in front of the first event, if that is not of processor 0.
+        // The format requires a record of this kind here. A second one precedes the first event
+        // unless that event is on processor 0.
         records.new_cpu(0, first)?;
         let mut calls = 0;
         for (thread, blocks) in &self.threads {
@@ -202,7 +206,7 @@ impl KernelThread<'_> {
             let mut processor = Processor::default();
             while let Some(step) = steps.next() {
                 match step {
-                    // Legal, but `llvm-xray` refuses the whole log for one.
+                    // Legal, but `llvm-xray` rejects the whole log for one.
                     Step::Data(said) if said.data.is_empty() => left_out.empty_events += 1,
                     Step::Data(said) => {
                         left_out.cut += u64::from(said.data.is_cut());
@@ -244,7 +248,7 @@ impl KernelThread<'_> {
     }
 }
 
-/// The function records of a block, each with its time since the one before.
+/// Writes the function records of a block. Each has the time since the previous record.
 struct Records<'a> {
     now: Ticks,
     /// The processor that was written last.
@@ -255,7 +259,7 @@ struct Records<'a> {
 // === impl Records ===
 
 impl Records<'_> {
-    /// What follows happened on this processor, from then on.
+    /// Writes a change of the processor, if the following records are on another one.
     fn run_on(&mut self, cpu: u16, ticks: Ticks) -> io::Result<()> {
         if cpu == self.cpu {
             return Ok(());
@@ -302,7 +306,7 @@ impl Records<'_> {
         (self.put)(data)
     }
 
-    /// The time since the record before; where it does not fit, the whole time is written first.
+    /// The time since the previous record. If it does not fit, the whole time is written first.
     fn delta(&mut self, ticks: Ticks) -> io::Result<i32> {
         let delta = ticks
             .0

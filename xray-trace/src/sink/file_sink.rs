@@ -1,4 +1,4 @@
-//! A format of one file: what each of them can do.
+//! The interface of formats that are one file.
 
 use std::io::{self, Write};
 

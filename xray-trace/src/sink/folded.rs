@@ -1,5 +1,6 @@
-//! Folded stacks, a line for each: the process and its functions, outermost first, and the nanoseconds spent in the
-//! innermost itself. Read by `flamegraph.pl`, inferno and Speedscope. Lines add up: no time is in two of them.
+//! Folded stacks, as `flamegraph.pl`, inferno and Speedscope read them. A line has the process and
+//! the functions of a stack, outermost first, and the self time of the innermost one in
+//! nanoseconds. Lines add up: each moment is in one line.
 
 use std::io::{self, Write};
 
@@ -70,7 +71,7 @@ impl ProfileSink for Folded {
     }
 }
 
-/// What the outermost calls of a thread stand within.
+/// The root of a thread's stacks: the number of its process.
 fn process_of(trace: &Trace, thread: ThreadId) -> u32 {
     let thread = trace.thread(thread);
     thread.map_or(u32::MAX, |thread| thread.process.0)
@@ -101,7 +102,7 @@ fn lines(trace: &Trace, stacks: &Stacks, output: &mut dyn Write) -> io::Result<(
     text.finish()
 }
 
-/// A name, without the characters that separate frames and lines.
+/// Writes a name without the characters that separate frames and lines.
 fn frame(text: &mut Text<'_>, name: &str) {
     if name.contains([';', '\n', '\r']) {
         text.put(&name.replace(';', ":").replace(['\n', '\r'], " "));

@@ -1,4 +1,4 @@
-//! A format of several files in a directory: what each of them can do.
+//! The interface of formats that are several files in a directory.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub trait FolderSink: std::fmt::Debug + Sync {
     fn write(&self, trace: &Trace, folder: &mut dyn Folder) -> io::Result<Report>;
 }
 
-/// Where a format of several files is written, one file after another.
+/// The destination of a format of several files. The files are written one after another.
 pub trait Folder {
     /// Ends the current file and begins one of that name.
     ///

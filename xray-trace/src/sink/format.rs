@@ -1,4 +1,5 @@
-//! The list of all formats, and how a user names one of them.
+//! The list of all formats, and the look-up of a format by its name or its file ending. The formats
+//! themselves are in the files beside this one.
 
 use std::path::Path;
 

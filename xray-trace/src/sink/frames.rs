@@ -1,10 +1,11 @@
-//! Functions numbered as a file first names them, for formats whose events refer to a table of functions.
+//! Numbers functions in the order of their first use, for formats whose events refer to a table of
+//! functions.
 
 use std::collections::BTreeMap;
 
 use crate::model::FunctionId;
 
-/// The functions that were met, each with a number from 0.
+/// The functions so far, each with a number from 0.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     numbers: BTreeMap<FunctionId, usize>,

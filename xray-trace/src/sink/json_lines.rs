@@ -1,4 +1,5 @@
-//! JSON lines: an object for each event, with all that is known of it. Numbers are exact integers.
+//! JSON lines: an object for each event with all its data. Numbers are exact integers. It has no
+//! tables: each object repeats names.
 
 use std::io::{self, Write};
 
@@ -19,9 +20,9 @@ struct Output<'a> {
     text: Text<'a>,
     /// The current thread.
     of: ThreadId,
-    /// What every event of it has.
+    /// The fields that all events of the thread have.
     thread: Vec<u8>,
-    /// What every event of a function has.
+    /// The fields that all events of a function have.
     functions: PerFunction<Vec<u8>>,
 }
 

@@ -1,8 +1,8 @@
-//! The numbers that the kernel gave a thread and its process, as most formats name a thread.
+//! The kernel's process and thread ids of a thread. Most formats name a thread by them.
 
 use crate::model::{ThreadId, Trace};
 
-/// The kernel's numbers of a thread.
+/// The kernel's ids of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KernelIds {
     pub(super) pid: u32,
@@ -12,8 +12,7 @@ pub(super) struct KernelIds {
 // === impl KernelIds ===
 
 impl KernelIds {
-    /// The numbers of a thread. A thread that is not in the trace's table has its own id, in
-    /// process 0.
+    /// The ids of a thread. A thread that is not in the trace's table has its own id, in process 0.
     pub(super) fn of(trace: &Trace, thread: ThreadId) -> Self {
         let known = trace.thread(thread);
         let process = known.and_then(|known| trace.process(known.process));

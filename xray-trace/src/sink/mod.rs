@@ -1,7 +1,8 @@
-//! From the trace model to files of other tools. One file per format.
+//! The sinks: they write the trace model in the formats of other tools. One file per format.
 //!
-//! Every sink unpacks one block of a thread at a time. Those that sum up hold as much as there are different stacks; the
-//! others hold as much as there are functions and threads, and a few batches of events that are unpacked ahead.
+//! Every sink unpacks one block of a thread at a time. The memory of a sink that sums up grows with
+//! the number of different stacks. The memory of other sinks grows with the number of functions and
+//! threads; they also hold up to 6 batches of events that are unpacked ahead.
 
 mod ahead;
 mod basic;

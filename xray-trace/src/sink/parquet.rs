@@ -1,7 +1,8 @@
 //! Parquet, for DuckDB, pandas and the like: a directory of two tables.
 //!
-//! `events.parquet` has a row for each event, with the columns of our CSV; `functions.parquet` a row for each function of the
-//! trace. Names are told once per row group (dictionary encoding), times as differences. What is held is a row group.
+//! `events.parquet` has a row for each event, with the columns of our CSV. `functions.parquet` has
+//! a row for each function of the trace. A row group has each name once (dictionary encoding), and
+//! times as differences. The sink holds one row group in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace, Values
 #[derive(Debug, Clone, Copy)]
 pub struct Parquet;
 
-/// Rows that are held, and then written as one group; fewer, where the program said much.
+/// Rows and bytes of user events after which a row group is written.
 const GROUP_ROWS: usize = 1 << 16;
 const GROUP_DATA: usize = 1 << 24;
 
@@ -89,7 +90,7 @@ struct Rows {
     processor: Vec<Option<i64>>,
     lost: Vec<Option<i64>>,
     unwound: Vec<Option<i64>>,
-    /// Bytes in `data`.
+    /// Bytes in `data`, which is not written yet.
     data_len: usize,
 }
 
@@ -97,9 +98,9 @@ struct Output<'a> {
     trace: &'a Trace,
     writer: Writer<'a>,
     rows: Rows,
-    /// Name and module of functions.
+    /// The name and the module of each function.
     functions: PerFunction<(ByteArray, Option<ByteArray>)>,
-    /// Of the current thread.
+    /// The current thread.
     id: ThreadId,
     kernel: KernelIds,
     process: ByteArray,
@@ -205,7 +206,7 @@ fn required<T: DataType>(group: &mut Group<'_, '_>, values: &[T::T]) -> Result<(
     column::<T>(group, |column| column.write_batch(values, None, None))
 }
 
-/// Values that may be missing: those that are there, and for each row whether one is.
+/// Writes values that may be missing: the present values, and for each row whether it has one.
 fn optional<T: DataType>(
     group: &mut Group<'_, '_>,
     values: &[Option<T::T>],
@@ -218,7 +219,7 @@ fn optional<T: DataType>(
     })
 }
 
-/// Lists of numbers; where there is none, null.
+/// Writes lists of numbers; an empty list is null.
 fn lists(group: &mut Group<'_, '_>, lists: &[Values]) -> Result<(), ParquetError> {
     let (mut numbers, mut there, mut goes_on) = (Vec::new(), Vec::new(), Vec::new());
     for list in lists {
@@ -228,7 +229,7 @@ fn lists(group: &mut Group<'_, '_>, lists: &[Values]) -> Result<(), ParquetError
         }
         for (index, number) in list.as_slice().iter().enumerate() {
             numbers.push(bits(*number));
-            // Neither is the list null, nor is it empty.
+            // The list is neither null nor empty.
             there.push(2);
             goes_on.push(i16::from(index > 0));
         }
@@ -252,7 +253,7 @@ fn text(text: &str) -> ByteArray {
     ByteArray::from(text)
 }
 
-/// Parquet keeps unsigned numbers in the bits of signed ones.
+/// Parquet stores unsigned numbers in the bits of signed ones.
 fn bits(number: u64) -> i64 {
     number.cast_signed()
 }
@@ -340,7 +341,7 @@ impl EachEvent for Output<'_> {
 }
 
 impl Output<'_> {
-    /// Writes the rows that are held.
+    /// Writes the rows in memory as a row group.
     fn group(&mut self) -> Result<(), ParquetError> {
         let Rows {
             time_ns,

@@ -1,11 +1,11 @@
-//! Something prepared for each function of a trace, so that it is not made anew for each event.
+//! A value prepared for each function of a trace, so that it is not computed again for each event.
 
 use crate::model::{Function, FunctionId, Trace};
 
 /// A value for each function that the trace describes.
 #[derive(Debug)]
 pub(super) struct PerFunction<T> {
-    /// In order of id, as a rule without gaps.
+    /// In order of id, usually without gaps.
     values: Vec<(FunctionId, T)>,
 }
 

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! sequence 1      clocks, then descriptors of all tracks
-//! sequence 2…     one for each thread: its track, then its events in order; a name is written with its first use
+//! sequence 2…     one for each thread: its track, then its events in order;
+//!                 a packet with the first use of a name also has the name
 //! ```
 //!
-//! Times are `CLOCK_MONOTONIC`, which the snapshot of clocks names as the trace's own, since nothing ties it to
-//! `CLOCK_BOOTTIME`. The messages are those of <https://github.com/google/perfetto/tree/v50.1/protos/perfetto/trace>
-//! (`trace_packet.proto`, `clock_snapshot.proto`, `interned_data/interned_data.proto`, `track_event/*.proto`), of which only
-//! the fields are declared that are written.
+//! Times are `CLOCK_MONOTONIC`. The snapshot of clocks declares it as the trace's own clock,
+//! because a trace has no relation to `CLOCK_BOOTTIME`. The messages are those of
+//! <https://github.com/google/perfetto/tree/v50.1/protos/perfetto/trace> (`trace_packet.proto`,
+//! `clock_snapshot.proto`, `interned_data/interned_data.proto`, `track_event/*.proto`). Only the
+//! fields that are written are declared here.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,7 +32,7 @@ use crate::model::{DataKind, DataRef, Function, FunctionId, Module, ModuleId, Th
 #[derive(Debug, Clone, Copy)]
 pub struct Perfetto;
 
-/// `Trace.packet`, a message with its length in front.
+/// `Trace.packet`, a message with its length before it.
 const PACKET: u8 = 1 << 3 | 2;
 /// `TracePacket.timestamp`, a number.
 const TIMESTAMP: u8 = 8 << 3;
@@ -43,16 +45,17 @@ const NEEDS_STATE: u32 = 2;
 const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
-/// Tracks of processes and of threads have numbers of their own, from these on.
+/// The first track numbers of processes and of threads.
 const PROCESSES: u64 = 1 << 32;
 const THREADS: u64 = 2 << 32;
-/// No beginning of a call with its name by number is longer, but for its time: the sequence, the category and the name take 6 bytes
-/// at most, the event's head, its type and the flags 2.
+/// The greatest length of a call's begin without its time, if its name is a number. The sequence,
+/// the category and the name take 6 bytes each at most, the event's head, its type and the flags 2
+/// each.
 const PREPARED: usize = 24;
-/// How much is collected before it is passed on.
+/// Bytes after which the buffer is passed on.
 const ENOUGH: usize = 1 << 16;
 
-/// `TracePacket`, as far as events have it, without its first field: its timestamp.
+/// `TracePacket` with the fields of events, without its first field: its timestamp.
 #[derive(Clone, PartialEq, Message)]
 struct EventPacket {
     #[prost(uint32, tag = "10")]
@@ -65,7 +68,7 @@ struct EventPacket {
     sequence_flags: u32,
 }
 
-/// `TracePacket`, as far as the others have it.
+/// `TracePacket` with the fields of other packets.
 #[derive(Clone, PartialEq, Message)]
 struct TablePacket {
     #[prost(message, optional, tag = "6")]
@@ -162,7 +165,7 @@ struct InternedName {
 
 #[derive(Clone, PartialEq, Message)]
 struct TrackEvent {
-    /// Repeated in the original; here there is one at most.
+    /// Repeated in the original; here it occurs at most once.
     #[prost(uint64, optional, tag = "3")]
     category_iid: Option<u64>,
     #[prost(message, repeated, tag = "4")]
@@ -191,9 +194,9 @@ struct Output<'a> {
     buffer: Vec<u8>,
     /// The sequence of the current thread.
     sequence: u32,
-    /// How calls of each function begin.
+    /// The prepared begin packets of each function.
     begins: FunctionMap<Begin>,
-    /// How calls end in the current sequence, as a rule: a packet without its time.
+    /// The prepared end packet of the current sequence, without its time.
     end: Vec<u8>,
     /// The last sequence in which each module's name was written.
     categories: BTreeMap<ModuleId, u32>,
@@ -201,10 +204,10 @@ struct Output<'a> {
     of: ThreadId,
 }
 
-/// How calls of a function begin, in the last sequence in which its name was written.
+/// The prepared begin of a function's calls, in the last sequence that contains its name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begin {
-    /// 0 for none.
+    /// The sequence; 0 for none.
     sequence: u32,
     /// A packet without its time.
     packet: [u8; PREPARED],
@@ -274,7 +277,7 @@ impl Output<'_> {
             MONOTONIC,
             first.map_or(0, |first| clock.monotonic_ns(first)),
         )];
-        // Without an anchor nobody knows when it was.
+        // Without an anchor the wall clock of the trace is unknown.
         if let Some(first) = first.filter(|_| !clock.anchors().is_empty()) {
             clocks.push(at(REALTIME, clock.wall_ns(first)));
         }
@@ -307,7 +310,7 @@ impl Output<'_> {
             let process = known.and_then(|known| trace.process(known.process));
             let uuid = THREADS + u64::from(thread.0);
             let Some((known, process)) = known.zip(process) else {
-                // A thread of no process: a track with a name, and no more.
+                // A thread without a process: a track with a name only.
                 self.track(TrackDescriptor {
                     uuid,
                     name: format!("thread {}", KernelIds::of(trace, thread).tid),
@@ -337,7 +340,7 @@ impl Output<'_> {
         })
     }
 
-    /// The events that follow are this thread's.
+    /// Begins the events of this thread.
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         self.of = thread;
         self.sequence = self.sequence.saturating_add(1);
@@ -380,7 +383,8 @@ impl Output<'_> {
         self.pass()
     }
 
-    /// A call that is the first one of its function in its sequence, or has arguments.
+    /// Writes the begin of a call that is the first one of its function in its sequence, or has
+    /// arguments.
     fn begin(&mut self, ns: u64, function: FunctionId, args: &[u64]) {
         let mut event = TrackEvent::of(BEGIN);
         let mut interned = None;
@@ -409,7 +413,7 @@ impl Output<'_> {
         self.event(ns, event, None);
     }
 
-    /// As text, with what is not UTF-8 escaped.
+    /// Writes a user event as text. Bytes that are not UTF-8 are escaped.
     fn said(&mut self, ns: u64, kind: DataKind, data: DataRef, bytes: &Bytes) {
         let name = said_name(self.trace, self.of, kind);
         let text = readable(bytes.get(data)).into_owned();
@@ -435,7 +439,7 @@ impl Output<'_> {
         put(&mut self.buffer, ns, &packet);
     }
 
-    /// A function's name, and that of its module if this sequence has not had it.
+    /// The name of a function, and the name of its module unless this sequence already has it.
     fn intern(&mut self, function: &Function) -> InternedData {
         let mut data = InternedData::default();
         let former = self.categories.insert(function.module, self.sequence);
@@ -464,7 +468,7 @@ impl Output<'_> {
         self.pass()
     }
 
-    /// Passes on what was collected, if it is enough.
+    /// Passes the buffer on if it has enough bytes.
     fn pass(&mut self) -> io::Result<()> {
         if self.buffer.len() >= ENOUGH {
             self.to.write_all(&self.buffer)?;
@@ -509,7 +513,7 @@ impl TrackEvent {
         }
     }
 
-    /// Its packet, without its time.
+    /// The packet of the event, without its time.
     fn in_packet(self, sequence: u32, interned_data: Option<InternedData>) -> Vec<u8> {
         let packet = EventPacket {
             trusted_packet_sequence_id: sequence,
@@ -521,7 +525,7 @@ impl TrackEvent {
     }
 }
 
-/// Appends an event's packet: its time, and the rest of it.
+/// Appends an event's packet: its time, and its prepared rest.
 #[inline]
 fn put(to: &mut Vec<u8>, ns: u64, rest: &[u8]) {
     let mut time = [0; varint::MAX_LEN];

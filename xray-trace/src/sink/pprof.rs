@@ -1,7 +1,8 @@
-//! pprof's profile, compressed: for each stack of each thread, its calls and the time spent in itself.
+//! pprof's compressed profile: calls and self time of each stack of each thread.
 //!
-//! The messages are those of <https://github.com/google/pprof/blob/v0.0.0/proto/profile.proto>, of which only the fields
-//! are declared that are written. A message may be written in pieces, so nothing is held but the stacks of one thread.
+//! The messages are those of <https://github.com/google/pprof/blob/v0.0.0/proto/profile.proto>.
+//! Only the fields that are written are declared here. A message may be written in pieces, so the
+//! sink holds only the stacks of one thread.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -53,7 +54,7 @@ struct ValueType {
 
 #[derive(Clone, PartialEq, Message)]
 struct Sample {
-    /// Innermost first.
+    /// The functions' locations, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -128,9 +129,9 @@ struct Output<'a> {
     trace: &'a Trace,
     to: GzEncoder<&'a mut dyn Write>,
     buffer: Vec<u8>,
-    /// Texts that were written, by their number.
+    /// The texts that were written, with their numbers.
     strings: HashMap<String, i64>,
-    /// Functions that were written, by the number of their place.
+    /// The functions that were written, with the numbers of their locations.
     locations: HashMap<FunctionId, u64>,
 }
 
@@ -222,7 +223,7 @@ impl<'a> Output<'a> {
         Ok(output)
     }
 
-    /// What stands before the samples.
+    /// Writes the part before the samples.
     fn head(&mut self) -> io::Result<()> {
         // The first text is empty, so that 0 means none.
         self.string("")?;
@@ -259,7 +260,7 @@ impl<'a> Output<'a> {
         self.piece(&head)
     }
 
-    /// What is said of every sample of a thread.
+    /// The labels of all samples of a thread.
     fn labels(&mut self, thread: ThreadId) -> io::Result<Vec<Label>> {
         let known = self.trace.thread(thread);
         let process = known.and_then(|known| self.trace.process(known.process));
@@ -302,7 +303,7 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// The number of a function's place, which is written when it is first asked for.
+    /// The number of a function's location. The first call for a function writes the location.
     fn location(&mut self, id: FunctionId) -> io::Result<u64> {
         if let Some(number) = self.locations.get(&id) {
             return Ok(*number);
@@ -342,7 +343,7 @@ impl<'a> Output<'a> {
         Ok(number)
     }
 
-    /// The number of a text, which is written when it is first asked for.
+    /// The number of a text. The first call for a text writes it.
     fn string(&mut self, text: &str) -> io::Result<i64> {
         if let Some(number) = self.strings.get(text) {
             return Ok(*number);
@@ -356,7 +357,7 @@ impl<'a> Output<'a> {
         Ok(number)
     }
 
-    /// Writes some fields; readers put all pieces together.
+    /// Writes some fields. Readers join all pieces.
     fn piece(&mut self, piece: &Profile) -> io::Result<()> {
         self.buffer.clear();
         piece.encode(&mut self.buffer).map_err(io::Error::other)?;

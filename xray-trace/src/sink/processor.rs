@@ -1,23 +1,23 @@
-//! On which processor a thread ran, for formats that say it with each record.
+//! The processor of a thread, for formats that store it with each record.
 
 use crate::analysis::Steps;
 
-/// What is told where a format does not say it.
+/// The report's text for formats without the processor.
 pub(super) const UNSAID: &str = "on which processor a thread ran";
 
-/// Follows what is said of one thread.
+/// Tracks the processor of one thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Processor {
-    /// How often the thread was said to run on some processor, up to the latest record.
+    /// The number of processor events of the thread, up to the latest record.
     seen: u64,
-    /// How often a record said so.
+    /// The number of processor events that a record reflects.
     said: u64,
 }
 
 // === impl Processor ===
 
 impl Processor {
-    /// The processor of a record that is made of the step that was just taken; 0 if it is not known.
+    /// The processor of a record for the step that was just taken; 0 if unknown.
     pub(super) fn of_record(&mut self, steps: &Steps<'_>) -> u16 {
         let seen = steps.processors();
         if seen != self.seen {
@@ -27,7 +27,8 @@ impl Processor {
         steps.processor().unwrap_or(0)
     }
 
-    /// How often a thread, all of whose steps were taken, was said to run on some processor and no record could say so.
+    /// The number of processor events that no record reflects, after all steps of a thread were
+    /// taken.
     pub(super) fn unsaid(self, steps: &Steps<'_>) -> u64 {
         steps.processors().saturating_sub(self.said)
     }

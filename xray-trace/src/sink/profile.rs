@@ -1,6 +1,7 @@
-//! What LLVM's profiling mode writes, as LLVM's own loader (`llvm/lib/XRay/Profile.cpp`) wants it: no file header, and a block for each path
-//! of calls. Whoever reads blocks of several paths reads these as well. The format has calls and self time of each path, and no
-//! rate of the counter: a tick is a nanosecond here.
+//! The profile of LLVM's profiling mode, as LLVM's own loader (`llvm/lib/XRay/Profile.cpp`) reads
+//! it: without a file header, and with one block for each path of calls. A reader of blocks with
+//! several paths also reads these. The format has calls and self time of each path, and no rate of
+//! the counter: a tick is a nanosecond here.
 
 use std::io::{self, Write};
 
@@ -87,7 +88,7 @@ fn blocks(
         let path: Result<Vec<i32>, NoXrayId> = stack
             .into_iter()
             .map(|function| match ids.packed(function)?.cast_signed() {
-                // It would end the path.
+                // An id of 0 would end the path.
                 0 => Err(NoXrayId::Unknown),
                 id => Ok(id),
             })

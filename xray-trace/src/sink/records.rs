@@ -1,5 +1,5 @@
-//! What the threads of a trace did, record by record: one thread after the other, or all in one order of time for formats that have
-//! no threads of their own.
+//! The records of a trace's threads: thread by thread, or all in one order of time, for formats
+//! that have no separate threads.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,46 +13,46 @@ use super::processor::{self, Processor};
 use crate::analysis::{Call, Ending, Notes, Open, Order, Said, Step, Steps, Visitor};
 use crate::model::{Clock, DataKind, DataRef, FunctionId, ThreadId, Ticks, Trace, Values};
 
-/// Something that one thread did.
+/// A record of one thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    /// The thread: which one of [`threads`].
+    /// The index of the thread in [`threads`].
     pub(super) thread: usize,
-    /// The function; of an event of the program's own, that of the record before in its thread.
+    /// The function. A user event has the function of the previous record of its thread.
     pub(super) function: FunctionId,
     pub(super) ticks: Ticks,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// The time on `CLOCK_MONOTONIC` in nanoseconds.
     pub(super) ns: u64,
-    /// On which processor; 0 if it is not known.
+    /// The processor; 0 if unknown.
     pub(super) cpu: u16,
     pub(super) what: What,
 }
 
-/// What it did. Every entry has its exit.
+/// The kind of a record. Every entry has its exit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
-    /// With the first arguments, where recorded.
+    /// An entry, with its first arguments if recorded.
     Enter(Values),
-    /// With the result, where recorded.
+    /// An exit, with its result if recorded.
     Leave(Ending, Option<u64>),
     Data(DataKind, DataRef),
-    /// So many events are missing.
+    /// This number of events is missing.
     Lost(u64),
 }
 
-/// What formats leave out that have room for one argument of a call.
+/// The report's text for formats with room for one argument of a call.
 pub(super) const VALUES: &str = "arguments of calls but the first, and results";
-/// What formats leave out that cannot say of what the program said that there was more.
+/// The report's text for formats that cannot mark a cut user event.
 pub(super) const CUT: &str =
     "sizes of custom and typed events that a limit cut, whose beginning stands for the whole";
 
-/// What was met that is in no record, or not in all.
+/// Facts that no record contains, or not all formats.
 #[derive(Debug, Default)]
 pub(super) struct Met {
     pub(super) notes: Notes,
-    /// How often threads were said to run on some processor.
+    /// The number of processor events.
     pub(super) processors: u64,
-    /// How often no record says so.
+    /// The number of processor events that no record reflects.
     pub(super) unsaid: u64,
 }
 
@@ -62,13 +62,14 @@ struct Thread<'a> {
     clock: &'a Clock,
     index: usize,
     processor: Processor,
-    /// The function of the latest record that was put before all of these.
+    /// The function of the last record before these.
     function: FunctionId,
-    /// Records that were made at once, since that is much faster; only the last one can be of an event of the program's own.
+    /// Records of one batch; making many at once is much faster. Only the last one can be a user
+    /// event.
     records: Vec<Record>,
-    /// How many of these were put.
+    /// The number of these records that were put.
     put: usize,
-    /// What the last one says, if it is such.
+    /// The user event of the last record, if it is one.
     said: Option<Said>,
 }
 
@@ -79,10 +80,10 @@ struct Calls<'a> {
     records: &'a mut Vec<Record>,
 }
 
-/// Records that are made at once at most. Each thread has so many in memory when they are put in order of time.
+/// The most records in a batch. In order of time each thread holds so many in memory.
 const AT_ONCE: usize = 64;
 
-/// When a record is due: at the same time the thread with the smaller index is first.
+/// The order of records: by time, then by the index of the thread.
 type Due = (Ticks, usize);
 
 /// The threads that can have records.
@@ -90,11 +91,11 @@ pub(super) fn threads(trace: &Trace) -> impl Iterator<Item = ThreadId> {
     trace.blocks_by_thread().into_keys()
 }
 
-/// Hands every record to `take`, with the bytes that it refers to.
+/// Passes every record to `take`, with the bytes that it refers to.
 ///
 /// # Errors
 ///
-/// Those of `take`.
+/// The errors of `take`.
 pub(super) fn each_record(
     trace: &Trace,
     order: Order,
@@ -158,13 +159,13 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// When the next record is due, if there is one.
+    /// The time of the next record, if there is one.
     fn due(&self) -> Option<Due> {
         let next = self.records.get(self.put)?;
         Some((next.ticks, self.index))
     }
 
-    /// Puts records that are due before those of others.
+    /// Puts the records that come before those of the other threads.
     fn run(&mut self, others: Option<Due>, outlet: &mut Outlet<Record>) -> ControlFlow<()> {
         loop {
             let before =
@@ -199,7 +200,8 @@ impl<'a> Thread<'a> {
         latest.map_or(self.function, |latest| latest.function)
     }
 
-    /// Makes the next records after all were put; none at the end.
+    /// Makes the next batch, after all records were put. The batch is empty at the end of the
+    /// thread.
     fn make(&mut self) {
         self.function = self.latest();
         self.records.clear();
@@ -227,7 +229,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// The next step as a record.
+    /// Takes the next step as a record.
     fn advance(&mut self) -> Option<Record> {
         let (function, ticks, ns, what) = match self.steps.next()? {
             Step::Enter(open) => {
@@ -249,7 +251,7 @@ impl<'a> Thread<'a> {
             }
         };
         let cpu = match what {
-            // Formats that say the processor have no place for a loss.
+            // Formats with the processor of a record have no record for a loss.
             What::Lost(_) => 0,
             _ => self.processor.of_record(&self.steps),
         };
@@ -267,7 +269,7 @@ impl<'a> Thread<'a> {
 // === impl What ===
 
 impl What {
-    /// How many arguments and results it has that [`VALUES`] counts.
+    /// The number of its arguments and results that [`VALUES`] counts.
     pub(super) fn values_but_first(&self) -> u64 {
         match self {
             Self::Enter(args) => args.len().saturating_sub(1) as u64,
@@ -315,7 +317,7 @@ impl Visitor for Calls<'_> {
 // === impl Met ===
 
 impl Met {
-    /// Adds what was met in a thread, all of whose records were put.
+    /// Adds the facts of a thread, all of whose records were put.
     fn add(&mut self, thread: &Thread<'_>) {
         let Thread {
             steps, processor, ..
@@ -325,7 +327,8 @@ impl Met {
         self.unsaid += processor.unsaid(steps);
     }
 
-    /// What formats leave out that say on which processor a thread ran, but not how a call ended, nor what was lost.
+    /// Reports the losses of formats that have the processor of a thread, but neither the way in
+    /// which a call ended nor lost events.
     pub(super) fn tell(&self, trace: &Trace, report: &mut Report) {
         let Self {
             notes,
@@ -342,7 +345,7 @@ impl Met {
         report.leave_out_unplaced(trace);
     }
 
-    /// The same of formats that say all that, but not the processor.
+    /// Reports the losses of formats that have all of these but the processor.
     pub(super) fn tell_of_processors(&self, trace: &Trace, report: &mut Report) {
         report.leave_out_of_notes(&self.notes);
         report.leave_out(processor::UNSAID, self.processors);

@@ -1,4 +1,5 @@
-//! What a sink has written of a trace, and what its format cannot hold.
+//! The report of a sink: the calls in its file, and the data that its format cannot hold. It is for
+//! the user; the file does not contain it.
 
 use super::processor;
 use crate::analysis::{Notes, Steps};
@@ -7,20 +8,20 @@ use crate::model::{Profile, Trace};
 /// How the report names damaged blocks.
 pub(super) const DAMAGED_BLOCKS: &str = "blocks whose events could not all be unpacked";
 
-/// What a sink has written.
+/// The report of a sink.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The number of calls.
     pub calls: u64,
-    /// What the format cannot hold, or not as it was: in words, and its number. No number is 0, and
-    /// no words occur twice.
+    /// Data that the format cannot hold, or not exactly: a description and a count. No count is 0,
+    /// and no description occurs twice.
     pub left_out: Vec<(String, u64)>,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// Adds `count` to what was left out.
+    /// Adds `count` to the data that was left out.
     pub(super) fn leave_out(&mut self, what: &str, count: u64) {
         if count == 0 {
             return;
@@ -31,7 +32,7 @@ impl Report {
         }
     }
 
-    /// Counts what the steps of a thread left out. All of them have been taken.
+    /// Counts the data that the steps of a thread left out. All of them have been taken.
     pub(super) fn leave_out_of_steps(&mut self, steps: &Steps<'_>) {
         self.leave_out_of_notes(&steps.notes());
         self.leave_out(processor::UNSAID, steps.processors());
@@ -55,7 +56,7 @@ impl Report {
         }
     }
 
-    /// Counts the losses that no event stands for.
+    /// Counts lost events without an event for the loss.
     pub(super) fn leave_out_unplaced(&mut self, trace: &Trace) {
         for (_, events) in trace.losses() {
             self.leave_out("lost events whose place is not known", *events);

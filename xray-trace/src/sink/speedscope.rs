@@ -1,7 +1,9 @@
-//! Speedscope's own JSON: a profile for each thread, with each call's begin and end in nanoseconds after the trace's
-//! first event, since its readers take numbers for floating point. Of sums, its stacks with the time spent in each.
+//! Speedscope's own JSON. A trace has a profile for each thread, with the begin and the end of each
+//! call. Times are nanoseconds after the trace's first event, because readers take numbers for
+//! floating point. A profile has its stacks, with the self time of each.
 //!
-//! (<https://github.com/jlfwong/speedscope/blob/v1.22.2/src/lib/file-format-spec.ts>, "evented" and "sampled" profiles.)
+//! (<https://github.com/jlfwong/speedscope/blob/v1.22.2/src/lib/file-format-spec.ts>, "evented" and
+//! "sampled" profiles.)
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -107,7 +109,7 @@ impl ProfileSink for Speedscope {
             separator = ",\n";
             text.put("{\"type\":\"sampled\",\"name\":");
             text.json(&name(tables, thread));
-            // Ticks, of which the file does not say how long they are.
+            // Ticks, whose length the file does not contain.
             text.put(",\"unit\":\"none\",\"startValue\":0,\"samples\":[");
             let (mut end, mut comma) = (0_u64, "\n");
             for node in &nodes {
@@ -143,7 +145,7 @@ impl ProfileSink for Speedscope {
     }
 }
 
-/// What a thread is called.
+/// The displayed name of a thread.
 fn name(trace: &Trace, thread: ThreadId) -> String {
     let KernelIds { pid, tid } = KernelIds::of(trace, thread);
     let thread = trace.thread(thread);
@@ -153,14 +155,14 @@ fn name(trace: &Trace, thread: ThreadId) -> String {
     format!("{process} {pid}, {thread} {tid}")
 }
 
-/// What stands before the profiles.
+/// Writes the part before the profiles.
 fn head(text: &mut Text<'_>) {
     text.put("{\"$schema\":\"");
     text.put(SCHEMA);
     text.put("\",\"exporter\":\"xrayctl\",\"activeProfileIndex\":0,\"profiles\":[");
 }
 
-/// What stands after them: the functions that they name.
+/// Writes the part after the profiles: the functions that they refer to.
 fn shared(trace: &Trace, frames: &Frames, text: &mut Text<'_>) -> io::Result<()> {
     text.put("\n],\"shared\":{\"frames\":[");
     let mut comma = "\n";

@@ -1,4 +1,5 @@
-//! The different stacks of a trace, and what was spent in each.
+//! The different stacks of a trace, with calls and self time of each. The stacks do not interpret
+//! events; the caller passes begins and ends of calls.
 
 use std::collections::HashMap;
 
@@ -6,29 +7,30 @@ use super::Report;
 use crate::analysis::{Call, Open};
 use crate::model::{FunctionId, Profile, ThreadId};
 
-/// Calls deeper than this are counted with the call at this depth: every stack is written as a whole, and a recursion
-/// without end would make the file grow with its square.
+/// The greatest depth of a stack. A deeper call is counted with the call at this depth: every stack
+/// is written as a whole, and infinite recursion would make the file grow with the square of the
+/// depth.
 const MAX_DEPTH: usize = 1000;
 
-/// A tree of calls in which all calls of the same stack are one node.
+/// A tree of calls. All calls with the same stack are one node.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     nodes: Vec<Node>,
-    /// By caller and function. The outermost calls have no caller, but a number of who asked.
+    /// Nodes by caller and function. Outermost calls have the number of a root as their caller.
     children: HashMap<(Parent, FunctionId), usize>,
     /// The node of each open call.
     open: Vec<usize>,
     too_deep: u64,
 }
 
-/// What a call stands within: another call, or nothing but what [`Stacks::enter`] was told.
+/// The caller of a node: another node, or the root that was passed to [`Stacks::enter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Parent {
     Root(u32),
     Node(usize),
 }
 
-/// All calls of the same stack.
+/// All calls with the same stack.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node {
     pub(super) parent: Parent,
@@ -40,7 +42,7 @@ pub(super) struct Node {
 // === impl Stacks ===
 
 impl Stacks {
-    /// A call began; the outermost one stands within `root`. Gives its node.
+    /// Adds the begin of a call. An outermost call has the caller `root`. Returns the node.
     pub(super) fn enter(&mut self, root: u32, open: &Open) -> usize {
         let node = if self.open.len() >= MAX_DEPTH {
             self.too_deep += 1;
@@ -56,7 +58,7 @@ impl Stacks {
         node
     }
 
-    /// The stacks of a profile. `root` says what the outermost calls of a thread stand within.
+    /// The stacks of a profile. `root` returns the root of a thread's stacks.
     pub(super) fn of_profile(profile: &Profile, root: impl Fn(ThreadId) -> u32) -> Self {
         let mut stacks = Self::default();
         // The node of each stack, and its depth.
@@ -87,7 +89,7 @@ impl Stacks {
         stacks
     }
 
-    /// The node of a function that is called there.
+    /// The node of a call of `function` from `parent`.
     fn child(&mut self, parent: Parent, function: FunctionId) -> usize {
         let nodes = &mut self.nodes;
         let child = self.children.entry((parent, function));
@@ -102,7 +104,7 @@ impl Stacks {
         })
     }
 
-    /// The innermost call ended.
+    /// Adds the end of the innermost call.
     pub(super) fn leave(&mut self, call: &Call) {
         let deep = self.open.len() > MAX_DEPTH;
         let Some(at) = self.open.pop() else { return };
@@ -117,12 +119,12 @@ impl Stacks {
         self.open.last().copied()
     }
 
-    /// Every node; a caller stands before those that it called.
+    /// All nodes. A caller comes before its callees.
     pub(super) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The functions of a stack, innermost first, and what the outermost one stands within.
+    /// The functions of a stack, innermost first, and the root of the stack.
     pub(super) fn stack(&self, node: &Node) -> (Vec<FunctionId>, u32) {
         let mut stack = vec![node.function];
         let mut parent = node.parent;
@@ -141,7 +143,7 @@ impl Stacks {
     }
 
     #[cfg(feature = "export")]
-    /// Forgets all stacks, but not what is to be told of them.
+    /// Removes all stacks, but keeps the counts for the report.
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
         self.children.clear();

@@ -1,18 +1,20 @@
-//! Text on its way into a file, collected so that the writer behind is called once per many events.
+//! Collects text for a file, so that one call of the writer behind it covers many events. It does
+//! not flush the writer.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// How much is collected before it is passed on.
+/// Bytes after which the buffer is passed on.
 const ENOUGH: usize = 1 << 16;
 
-/// Text that is being written. Nothing is passed on but by [`Text::pass`] and [`Text::finish`].
+/// A text that is being written. Only [`Text::pass`] and [`Text::finish`] pass text on.
 pub(super) struct Text<'a> {
     to: &'a mut dyn Write,
     buffer: Vec<u8>,
 }
 
-/// What the program said, as a text: escaped if it is not UTF-8, or has a NUL, where many readers take a text to end.
+/// The data of a user event as text. It is escaped if it is not UTF-8, or if it contains a NUL,
+/// where many readers end a text.
 pub(super) fn readable(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => text.into(),
@@ -45,7 +47,8 @@ impl<'a> Text<'a> {
         self.put(itoa::Buffer::new().format(number.into()));
     }
 
-    /// A number of nanoseconds, shown with `DECIMALS` decimals: of 3, as microseconds; of 6, as milliseconds.
+    /// Puts a number of nanoseconds with `DECIMALS` decimals: 3 for microseconds, 6 for
+    /// milliseconds.
     #[inline]
     pub(super) fn decimal<const DECIMALS: usize>(&mut self, ns: u64) {
         let mut digits = itoa::Buffer::new();
@@ -59,12 +62,12 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// As a JSON string, with its quotes.
+    /// Puts a JSON string with its quotes.
     pub(super) fn json(&mut self, text: &str) {
         json(&mut self.buffer, text);
     }
 
-    /// Bytes as a JSON string, see [`readable`].
+    /// Puts bytes as a JSON string, see [`readable`].
     pub(super) fn json_bytes(&mut self, bytes: &[u8]) {
         self.json(&readable(bytes));
     }
@@ -75,7 +78,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Passes on what was collected, if it is enough.
+    /// Passes the buffer on if it has enough bytes.
     pub(super) fn pass(&mut self) -> io::Result<()> {
         if self.buffer.len() >= ENOUGH {
             self.finish()?;
@@ -83,7 +86,7 @@ impl<'a> Text<'a> {
         Ok(())
     }
 
-    /// Passes on all that was collected.
+    /// Passes the whole buffer on.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.to.write_all(&self.buffer)?;
         self.buffer.clear();
@@ -94,8 +97,8 @@ impl<'a> Text<'a> {
 /// Appends a JSON string, with its quotes.
 pub(super) fn json(to: &mut Vec<u8>, text: &str) {
     to.push(b'"');
-    // A backslash at the end is spelled out: Perfetto up to v52 takes `\\"` for the escape of a quote
-    // (<https://github.com/google/perfetto/issues/3361>).
+    // A backslash at the end is written as an escape: Perfetto up to v52 takes `\\"` for an escaped
+    // quote (<https://github.com/google/perfetto/issues/3361>).
     let (text, end) = match text.strip_suffix('\\') {
         Some(text) => (text, &b"\\u005c\""[..]),
         None => (text, &b"\""[..]),

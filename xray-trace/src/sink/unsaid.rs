@@ -1,9 +1,9 @@
-//! Counts what a format of calls alone, or of sums, does not say.
+//! Counts data of a trace that formats of calls alone, or of sums, leave out.
 
 use super::Report;
 use crate::analysis::{Ending, Step};
 
-/// What such a format leaves out of a trace's steps.
+/// Counts of the data that such a format leaves out.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unsaid {
     arguments: u64,

@@ -1,4 +1,5 @@
-//! Our own format, written anew: tables first, blocks as they are, an index of time, an end mark.
+//! Our own format, rewritten: tables first, blocks unchanged, an index of time, an end mark. It
+//! unpacks events only for the index and the counts.
 
 use std::io::{self, Write};
 
@@ -31,7 +32,7 @@ impl Sink for Xtrace {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        // A block only says how many entries and exits it has.
+        // The header of a block has only the number of its entries and exits together.
         let Survey {
             calls,
             damaged_blocks,

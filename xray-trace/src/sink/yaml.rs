@@ -1,5 +1,5 @@
-//! YAML as `llvm-xray convert -f yaml` prints it, with names. All threads' records stand in one order of time, and it calls
-//! itself version 1, since `llvm-xray` reads no other back.
+//! YAML with names, as `llvm-xray convert -f yaml` prints it. The records of all threads are in one
+//! order of time. The file declares version 1, because `llvm-xray` reads no other version back.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -18,17 +18,17 @@ pub struct Yaml {
     order: Order,
 }
 
-/// What records say of a function.
+/// The data of a function in records.
 struct Known {
-    /// Why calls of it are left out.
+    /// The reason why its calls are left out.
     misfit: Option<NoXrayId>,
     callee: Callee,
 }
 
-/// What records say of a thread.
+/// The data of a thread in records.
 struct Thread {
     kernels: KernelIds,
-    /// Where it ran latest.
+    /// The processor of its latest record.
     cpu: u16,
     text: PlaceText,
 }
@@ -40,7 +40,7 @@ impl Yaml {
     pub const BY_TIME: Self = Self {
         order: Order::ByTime,
     };
-    /// The records of one thread after those of the other.
+    /// The records thread by thread.
     pub const BY_THREAD: Self = Self {
         order: Order::ByThread,
     };
@@ -67,7 +67,7 @@ impl Sink for Yaml {
             log: 0,
             constant_tsc: true,
             nonstop_tsc: true,
-            // Without a measured rate a tick counts as a nanosecond, here as everywhere.
+            // Without a measured rate, all sinks take a tick for a nanosecond.
             cycle_frequency: trace.clock().frequency().unwrap_or(1_000_000_000),
         };
         let mut writer = Writer::new(output, &header);
@@ -135,7 +135,7 @@ impl Sink for Yaml {
     }
 }
 
-/// A record with what calls do not have, as a rule.
+/// A record with this data. Its function and its place are empty.
 fn with<'a>(kind: Kind, tsc: u64, record_type: u16, args: &'a [u64], data: &'a [u8]) -> Record<'a> {
     Record {
         record_type,
@@ -160,7 +160,7 @@ impl Known {
         let name = function.map_or("", |function| &function.name);
         Self {
             misfit: id.err(),
-            // LLVM reads a signed number, of which the object has the upper bits.
+            // LLVM reads a signed number whose upper bits are the object.
             callee: Callee::new(id.unwrap_or(0).cast_signed(), name),
         }
     }
@@ -178,7 +178,7 @@ impl Thread {
         }
     }
 
-    /// The thread on a processor.
+    /// The place of the thread on a processor.
     fn on(&mut self, cpu: u16) -> &PlaceText {
         if cpu != self.cpu {
             self.cpu = cpu;

@@ -1,4 +1,4 @@
-//! Logs of basic mode.
+//! Imports logs of basic mode. The records are decoded in `llvm::basic`.
 
 use std::io::BufRead;
 

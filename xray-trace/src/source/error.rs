@@ -1,14 +1,14 @@
-//! Why a file cannot be opened.
+//! Reasons why a file cannot be opened.
 
 use std::io;
 
 use crate::container::{ProfileError, ReadError};
 use crate::llvm;
 
-/// Why a file gives no trace or no profile.
+/// Reasons why a file gives no trace or no profile.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file cannot be read, or there is no room to convert it.
+    /// The file cannot be read, or there is no space to convert it.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is a damaged `.xtrace`.
@@ -38,7 +38,7 @@ pub enum OpenError {
     /// The profile in an `.xtrace` is damaged.
     #[error(transparent)]
     Damaged(#[from] ProfileError),
-    /// The file has none of the known formats.
+    /// The file has no known format.
     #[error(
         "not a trace: neither an .xtrace nor an XRay log (basic mode, flight data recorder) nor llvm-xray's YAML"
     )]

@@ -1,4 +1,5 @@
-//! What all foreign logs have in common: numbers of the kernel's and of maps become ids, calls become blocks.
+//! The common part of all importers: it maps numbers of the kernel and of maps to ids, and writes
+//! calls into blocks. It does not decode logs; the importers do.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,64 +15,65 @@ use crate::model::{
     Thread, ThreadId, Ticks, Trace, unpacked,
 };
 
-/// Threads whose blocks are under way at once, where a log mixes threads.
+/// The most threads with a block in progress, for a log that mixes threads.
 const MOST_OPEN: usize = 256;
-/// How far a clock made of a frequency reaches: about an hour. Its rate goes on beyond.
+/// The time between the two anchors of a clock made from a frequency, about an hour. The rate is
+/// the same beyond.
 const CLOCK_SECONDS: u64 = 1 << 12;
 
-/// Who an event is of, by the kernel's numbers; 0 where they are not known.
+/// The owner of an event by the kernel's ids; 0 if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Owner {
     pub(super) pid: u32,
     pub(super) tid: u32,
 }
 
-/// Writes a foreign log anew.
+/// Converts a foreign log.
 #[derive(Debug)]
 pub(super) struct Importer<'a> {
     options: &'a Options,
     spool: Spool,
     processes: HashMap<u32, ProcessId>,
     threads: HashMap<Owner, ThreadId>,
-    /// Modules that have been written: objects of the log from 0, without gaps.
+    /// The number of modules that have been written: objects of the log from 0, without gaps.
     objects: u32,
-    /// By a function's id in the log, 1 more than its id; 0 if it was not met yet.
+    /// The id + 1 of each function by its id in the log; 0 before its first use.
     functions: FunctionMap<u32>,
-    /// How many functions were met.
+    /// The number of functions so far.
     known: u32,
-    /// The blocks under way.
+    /// The blocks in progress.
     lanes: Vec<Lane>,
-    /// Where in `lanes` the block of each of these threads is.
+    /// The index in `lanes` of each of these threads.
     places: foldhash::HashMap<ThreadId, usize>,
     notes: Notes,
 }
 
-/// A thread's block under way.
+/// A thread's block in progress.
 #[derive(Debug)]
 struct Lane {
     encoder: BlockEncoder,
     cpu: Option<u16>,
-    /// When its latest event happened.
+    /// The time of its latest event.
     now: u64,
     /// An entry whose arguments may follow.
     entered: Option<(Ticks, FunctionId, Option<u64>)>,
 }
 
-/// What could not be kept as it was.
+/// Counts of data that could not be kept exactly.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// Times before the moment before.
+    /// Times before the time of the previous event.
     pub(super) backwards: u64,
-    /// Arguments beyond the first of a call.
+    /// Arguments after the first one of a call.
     pub(super) more_arguments: u64,
-    /// Bytes of events beyond [`crate::container::MAX_DATA_LEN`] each.
+    /// Bytes of user events beyond [`crate::container::MAX_DATA_LEN`] for each.
     pub(super) cut_bytes: u64,
 }
 
 // === impl Notes ===
 
 impl Notes {
-    /// Adds those of another part of the log.
+    /// Adds the counts of another part of the log.
     pub(super) fn add(&mut self, other: Self) {
         let Self {
             backwards,
@@ -87,7 +89,8 @@ impl Notes {
 // === impl Importer ===
 
 impl<'a> Importer<'a> {
-    /// `frequency`: ticks per second, 0 if the log does not say. `wall`: a moment by the counter and in nanoseconds since 1970.
+    /// `frequency` is in ticks per second, 0 if unknown. `wall` is a moment on the counter and in
+    /// nanoseconds since 1970.
     pub(super) fn new(
         options: &'a Options,
         frequency: u64,
@@ -113,7 +116,7 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// The id of a thread; made known when it is met for the first time.
+    /// The id of a thread. The first call for a thread writes the thread.
     pub(super) fn thread(&mut self, owner: Owner) -> io::Result<ThreadId> {
         if let Some(known) = self.threads.get(&owner) {
             return Ok(*known);
@@ -130,7 +133,7 @@ impl<'a> Importer<'a> {
         Ok(id)
     }
 
-    /// The id of a function, by its id in the log. `named`: what the log itself calls it.
+    /// The id of a function, by its id in the log. `named` is its name in the log.
     #[inline]
     pub(super) fn function(&mut self, number: i32, named: Option<&str>) -> io::Result<FunctionId> {
         let known = *self.functions.entry(FunctionId(number.cast_unsigned()));
@@ -175,7 +178,7 @@ impl<'a> Importer<'a> {
         Ok(id)
     }
 
-    /// A function began or ended.
+    /// Adds the begin or the end of a call.
     #[inline]
     pub(super) fn call(
         &mut self,
@@ -205,7 +208,7 @@ impl<'a> Importer<'a> {
         lane.cut_block(&mut self.spool)
     }
 
-    /// An argument of the call that was entered last in this thread.
+    /// Adds an argument of the call that was entered last in this thread.
     pub(super) fn argument(&mut self, thread: ThreadId, value: u64) {
         let place = self.known_place(thread);
         let lane = place.and_then(|place| self.lanes.get_mut(place));
@@ -215,7 +218,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The program said something.
+    /// Adds a user event.
     pub(super) fn said(
         &mut self,
         thread: ThreadId,
@@ -233,7 +236,7 @@ impl<'a> Importer<'a> {
         lane.cut_block(&mut self.spool)
     }
 
-    /// Ends the blocks that are under way: what comes next of a thread may be older.
+    /// Ends the blocks in progress. Later events of a thread may then be older.
     pub(super) fn end_blocks(&mut self) -> io::Result<()> {
         self.places.clear();
         for mut lane in self.lanes.drain(..) {
@@ -245,17 +248,18 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Takes note of what was met beside the importer.
+    /// Sets the counts of an importer that reads events itself.
     pub(super) fn note(&mut self, notes: Notes) {
         self.notes = notes;
     }
 
-    /// The functions that were met: by id in the log, 1 more than the id in the trace. None is known afterwards.
+    /// The ids + 1 of the functions by their ids in the log. The importer has no functions
+    /// afterwards.
     pub(super) fn take_functions(&mut self) -> FunctionMap<u32> {
         std::mem::take(&mut self.functions)
     }
 
-    /// Adds what a reader left out, and gives the trace.
+    /// Adds notes about the skipped parts, and returns the trace.
     pub(super) fn finish(
         mut self,
         skipped: &crate::llvm::SkippedList,
@@ -314,8 +318,8 @@ impl<'a> Importer<'a> {
         Ok(id)
     }
 
-    /// Makes the objects of the log known up to this one, as modules of the first process. Of those behind the main program the
-    /// log tells the numbers only.
+    /// Writes the objects of the log up to this one, as modules of the first process. The log has
+    /// only the numbers of objects after the main program.
     fn add_objects(&mut self, last: u32) -> io::Result<()> {
         if self.processes.is_empty() {
             self.process(0)?;
@@ -337,7 +341,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Where the block under way of a thread is.
+    /// The index of a thread's block in progress.
     #[inline]
     fn place(&mut self, thread: ThreadId) -> io::Result<usize> {
         match self.known_place(thread) {
@@ -349,7 +353,7 @@ impl<'a> Importer<'a> {
     #[inline]
     fn known_place(&self, thread: ThreadId) -> Option<usize> {
         match self.lanes.last() {
-            // Most logs tell much of one thread before they come to the next.
+            // Most logs have many events of one thread before those of the next.
             Some(lane) if lane.encoder.thread() == thread => Some(self.lanes.len() - 1),
             _ => self.places.get(&thread).copied(),
         }
@@ -375,7 +379,8 @@ impl<'a> Importer<'a> {
 // === impl Lane ===
 
 impl Lane {
-    /// It is that time now, on that processor. Says whether time ran backwards, which it does not in the trace.
+    /// Advances the time, and sets the processor. Returns whether time ran backwards in the log; it
+    /// never does in the trace.
     #[inline]
     fn pass_to(&mut self, tsc: u64, cpu: u16) -> bool {
         let backwards = tsc < self.now;
@@ -394,7 +399,7 @@ impl Lane {
         if self.encoder.encoded_len() < BlockEncoder::GOOD_LEN {
             return Ok(());
         }
-        // The processor is told again in the next block, which is read by itself.
+        // The next block has to repeat the processor, because it is read by itself.
         self.cpu = None;
         match self.encoder.finish() {
             Some(block) => spool.writer.block(&block),
@@ -415,7 +420,7 @@ fn next_id(known: usize) -> io::Result<u32> {
     u32::try_from(known).map_err(|_| io::Error::other("more than 2^32 threads or functions"))
 }
 
-/// A clock that ticks at this rate and began at 0, as `llvm-xray` has it.
+/// A clock with this rate that begins at 0, like that of `llvm-xray`.
 fn anchors(frequency: u64, wall: Option<(u64, u64)>) -> [ClockAnchor; 2] {
     let at = |ticks: u64| {
         let ns = |ticks: u64| {
@@ -434,7 +439,7 @@ fn anchors(frequency: u64, wall: Option<(u64, u64)>) -> [ClockAnchor; 2] {
         }
     };
     let first = wall.map_or(0, |(then, _)| then);
-    // Whole seconds, so that the rate is exact.
+    // Whole seconds make the rate exact.
     let first = first - first % frequency;
     [
         at(first),

@@ -1,7 +1,8 @@
-//! From files of any kind to the trace model: our own format as it is, LLVM's logs and YAML by way of it.
-//!
-//! A foreign log is written anew as an `.xtrace`, block by block, into memory or, when it grows, into a file without a name; but
-//! for those of the flight data recorder, whose buffers are blocks as they are. So memory does not grow with the number of events.
+//! Opens files of all formats as the trace model: our own format directly, and LLVM's logs and YAML
+//! after a conversion to it.
+//! A foreign log is written as an `.xtrace`, block by block, into memory, or into a file without a
+//! name when it grows. Logs of the flight data recorder are not converted: their buffers serve as
+//! blocks. So memory does not grow with the number of events.
 
 mod basic;
 mod error;

@@ -1,4 +1,4 @@
-//! Opens a file of any kind: finds out its format, and calls the importer of that format.
+//! Opens a file of any kind: detects its format, and calls the importer of that format.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _};
@@ -7,7 +7,7 @@ use super::{OpenError, Opened, OpenedProfile, Options, basic, fdr, profile, yaml
 use crate::llvm::{Format, PREFIX_LEN};
 use crate::model::{Profile, Trace};
 
-/// Opens a trace of any format. The content of the file says which format it has.
+/// Opens a trace of any format. The content of the file determines the format.
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ fn xtrace(file: File) -> Result<Trace, OpenError> {
     }
 }
 
-/// The kind of the file. Leaves the file at its beginning.
+/// The kind of the file. Sets the position of the file to its begin.
 fn detect(file: &mut File) -> io::Result<Format> {
     // The caller may have read from it before.
     file.rewind()?;

@@ -1,4 +1,4 @@
-//! How a file is read, and what the caller knows of the program that wrote it.
+//! The options for reading a file, and the caller's knowledge of the program that wrote it.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use crate::FileAddr;
 use crate::llvm::Mode;
 use crate::model::SourceLine;
 
-/// How a file is read.
+/// The options for reading a file.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What a reader does about damage in a log of LLVM.
+    /// The behaviour of a reader at damage in a log of LLVM.
     pub mode: Mode,
     /// The functions of a log of LLVM, by their ids. An `.xtrace` has its own functions.
     pub functions: BTreeMap<i32, KnownFunction>,
@@ -22,9 +22,9 @@ pub struct Options {
 pub struct KnownFunction {
     /// The symbol.
     pub symbol: Option<String>,
-    /// The name that a user reads.
+    /// Its readable name.
     pub name: String,
-    /// The first byte.
+    /// The address of its first byte.
     pub address: FileAddr,
     /// The first line of its source.
     pub source: Option<SourceLine>,

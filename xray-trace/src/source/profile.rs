@@ -1,4 +1,4 @@
-//! Profiles of XRay's profiling mode.
+//! Imports profiles of XRay's profiling mode. The paths are decoded in `llvm::profile`.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -18,7 +18,7 @@ pub(super) fn import(
     let header = reader.header().copied();
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let pid = header.map_or(0, |header| number(header.pid));
-    // The file does not say how fast the counter ticks.
+    // The file does not have the rate of the counter.
     let mut importer = Importer::new(options, 0, None)?;
     let mut stacks = Vec::<ProfiledStack>::new();
     let mut known = HashMap::new();

@@ -1,4 +1,5 @@
-//! Where a log that is being converted goes: memory, and when it grows a file without a name.
+//! The destination of a log that is being converted: memory, and a file without a name when it
+//! grows.
 
 use std::io::{self, BufWriter, Write};
 
@@ -8,11 +9,11 @@ use super::OpenError;
 use crate::container::Writer;
 use crate::model::Trace;
 
-/// What stays in memory.
+/// The most bytes in memory.
 const IN_MEMORY: usize = 32 << 20;
 const BUFFER: usize = 1 << 18;
 
-/// A trace under way.
+/// A trace in progress.
 #[derive(Debug)]
 pub(super) struct Spool {
     pub(super) writer: Writer<BufWriter<SpooledTempFile>>,
@@ -28,7 +29,7 @@ impl Spool {
         })
     }
 
-    /// The trace that was written, its blocks in order of time.
+    /// The trace that was written, with its blocks in order of time.
     pub(super) fn finish(mut self) -> Result<Trace, OpenError> {
         let totals = self.writer.totals();
         self.writer.end(&totals)?;

@@ -1,4 +1,4 @@
-//! LLVM's YAML.
+//! Imports traces in LLVM's YAML. The records are decoded in `llvm::yaml`.
 
 use std::io::BufRead;
 

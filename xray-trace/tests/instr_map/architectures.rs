@@ -1,8 +1,9 @@
-//! Maps for every processor that LLVM puts sleds on: files still to be linked, and linked ones.
+//! Maps for every processor with sleds in LLVM: files still to be linked, and linked ones.
 //!
-//! What is read of a linked file is compared with `llvm-xray extract` where that knows the processor, and everywhere with
-//! the code: each sled begins with the instruction that the compiler puts there. What is read of a file that is still to be
-//! linked is compared with what is read of it when it is.
+//! The results for a linked file are compared with `llvm-xray extract` if that supports the
+//! processor, and in all cases with the code: each sled begins with the instruction that the
+//! compiler puts there. The results for a file still to be linked are compared with those for the
+//! linked file.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +15,9 @@ use xray_trace::instr_map::{
 
 use crate::toolchain::{CLANG, CLANGXX, LLD, LLVM_XRAY, STRIP_LLVM, Workbench};
 
-/// No tail calls: clang 19 cannot compile them with sleds for PowerPC. Templates and inline functions have a COMDAT
-/// group each. Nothing comes from a header, so that no library of the target is needed.
+/// No tail calls, because clang 19 cannot compile them with sleds for PowerPC. Templates and inline
+/// functions have a COMDAT group each. The program includes no header, so that no library of the
+/// target is needed.
 const PROGRAM: &str = r#"
 extern "C" __attribute__((noinline)) int leaf(int x) { __asm__ volatile(""); return x + 1; }
 __attribute__((noinline)) static int hidden(int x) { __asm__ volatile("" ::: "memory"); return x - 7; }
@@ -46,9 +48,9 @@ const FUNCTIONS: [&str; 7] = [
 struct Target {
     triple: &'static str,
     machine: Machine,
-    /// What entry sleds begin with, and exit sleds.
+    /// The first bytes of entry sleds, and of exit sleds.
     heads: [&'static [u8]; 2],
-    /// `llvm-xray` can read a linked file.
+    /// True if `llvm-xray` can read a linked file.
     llvm_reads: bool,
 }
 
@@ -148,7 +150,8 @@ fn assemble(bench: &Workbench, triple: &str, text: &str, out: &str) {
     bench.run(CLANG, &[&target, "-c", "p.s", "-o", out]);
 }
 
-/// Name, sleds as distances from the function, kinds, and whether the source asked for them.
+/// The name of each function, and its sleds: distance from the function, kind, whether the source
+/// asked for it, and version.
 fn shape(object: &Object) -> BTreeMap<String, Vec<(u64, SledKind, bool, u8)>> {
     object
         .functions()
@@ -163,7 +166,7 @@ fn shape(object: &Object) -> BTreeMap<String, Vec<(u64, SledKind, bool, u8)>> {
         .collect()
 }
 
-/// Every sled of a linked file stands where its head is.
+/// Checks that every sled of a linked file begins with its head.
 fn check_heads(target: &Target, object: &Object, file: &[u8]) {
     for sled in object.sleds() {
         let at = usize::try_from(object.address_to_offset(sled.address).unwrap()).unwrap();
@@ -238,7 +241,8 @@ fn written(object: &Object) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Where a file that is still to be linked has one function and nothing else to relocate, `llvm-xray` reads it right.
+/// `llvm-xray` reads a file still to be linked correctly if it has one function and nothing else to
+/// relocate.
 #[test]
 fn a_file_of_one_function_is_printed_as_llvm_prints_it() {
     let bench = Workbench::new();
@@ -303,7 +307,7 @@ fn processors_that_clang_19_makes_no_sleds_for_are_read() {
         ("riscv64-linux-gnu", Machine::RiscV, 8),
         ("riscv32-linux-gnu", Machine::RiscV, 4),
         ("s390x-linux-gnu", Machine::S390, 8),
-        // And again what it does make sleds for, in the versions that it no longer writes.
+        // The processors with sleds again, in versions that clang 19 does not write any more.
         ("x86_64-linux-gnu", Machine::X86_64, 8),
         ("x86_64-linux-gnux32", Machine::X86_64, 4),
         ("aarch64-linux-gnu", Machine::Aarch64, 8),
@@ -320,7 +324,7 @@ fn processors_that_clang_19_makes_no_sleds_for_are_read() {
             let text = format!(
                 "{BY_HAND}{}{}",
                 entries(versions[0], "one", &[("one", 0), (".Lexit", 1)], word),
-                // Behind the function's start, as it is behind `endbr64` or a global entry point.
+                // Behind the function's begin, as after `endbr64` or before a local entry point.
                 entries(versions[1], "two", &[("two + 4", 3)], word)
             );
             assemble(&bench, triple, &text, "p.o");
@@ -330,7 +334,8 @@ fn processors_that_clang_19_makes_no_sleds_for_are_read() {
                 ("pie", &["-pie", "-e", "one", "-z", "notext"]),
                 ("lib.so", &["-shared", "-z", "notext"]),
             ];
-            // The linker has no relocation of four bytes for x32 that could be applied when it is loaded.
+            // The linker has no relocation of four bytes for x32 that could be applied at load
+            // time.
             let fixed_only = triple.ends_with("x32") && versions != [2, 2];
             for (out, arguments) in &links[..if fixed_only { 1 } else { 3 }] {
                 bench.run(LLD, &[*arguments, &["p.o", "-o", *out]].concat());
@@ -359,8 +364,8 @@ fn processors_that_clang_19_makes_no_sleds_for_are_read() {
                     object.functions().iter().all(|function| function.size == 8),
                     "{why}"
                 );
-                // llvm-xray does not read the others, takes distances of 32 bits for positive, and leaves out the
-                // relocations of a file still to be linked.
+                // llvm-xray does not read the others, takes distances of 32 bits for positive, and
+                // omits the relocations of a file still to be linked.
                 let llvm_reads = match machine {
                     Machine::X86_64 => word == 8,
                     Machine::Aarch64 | Machine::Ppc64 | Machine::LoongArch => true,
@@ -376,8 +381,8 @@ fn processors_that_clang_19_makes_no_sleds_for_are_read() {
     }
 }
 
-/// Two files with the same inline functions and templates: the linker drops the groups of one of them, and a file that stays
-/// relocatable keeps the others' maps.
+/// Two files with the same inline functions and templates. The linker drops the groups of one of
+/// them; a file that stays relocatable keeps the maps of the other groups.
 #[test]
 fn groups_that_the_linker_drops_leave_one_map() {
     let bench = Workbench::new();
@@ -408,7 +413,7 @@ fn groups_that_the_linker_drops_leave_one_map() {
                 ["linked", "again.o"].map(|file| Object::parse_any(&bench.read(file)).unwrap());
             assert_eq!(linked.warnings(), [], "{why}");
             assert_eq!(again.warnings(), [], "{why}");
-            // Both have a `hidden(int)` of their own, and the second file two functions more.
+            // Both have a `hidden(int)` of their own, and the second file has two more functions.
             assert_eq!(linked.functions().len(), FUNCTIONS.len() + 3, "{why}");
             assert_eq!(again.functions().len(), FUNCTIONS.len() + 3, "{why}");
             assert_eq!(shape(&again), shape(&linked), "{why}");
@@ -452,7 +457,8 @@ fn the_index_of_addresses_is_known_in_every_size() {
     }
 }
 
-/// More sections than an ELF header can count: their number and the symbols' sections are then elsewhere.
+/// More sections than an ELF header can count. Their number and the symbols' sections are elsewhere
+/// then.
 #[test]
 fn a_file_of_very_many_sections_is_read() {
     const FUNCTIONS: usize = 23_000;

@@ -1,4 +1,4 @@
-//! What compilers write, against what LLVM's own tool reads.
+//! The output of compilers, compared with the output of LLVM's own tool.
 
 use xray_trace::instr_map::{
     FunctionIndex, Machine, Object, ObjectError, ObjectKind, SledKind, XrayRuntime,
@@ -47,7 +47,7 @@ impl Shape for Square { #[inline(never)] fn area(&self) -> u64 { leaf(self.0) } 
 fn main() { println!("{}", Square(2).area() + generic(3_u32) + generic(4_u8)); }
 "#;
 
-/// Everything that both readers say about the file is the same.
+/// Checks that all data that both readers have of the file is the same.
 fn check(bench: &Workbench, file: &str) -> Object {
     let object = Object::parse(&bench.read(file)).unwrap();
     let expected = bench.extract(file);
@@ -92,7 +92,7 @@ fn check(bench: &Workbench, file: &str) -> Object {
     object
 }
 
-/// As `llvm-xray` writes them.
+/// The words of `llvm-xray`.
 fn kind_name(kind: SledKind) -> &'static str {
     match kind {
         SledKind::Entry => "function-enter",
@@ -122,7 +122,7 @@ fn maps_of_clang_are_read_as_llvm_reads_them() {
     use ObjectKind::{Executable, PieExecutable, SharedLibrary};
     let bench = Workbench::new();
     bench.write("p.c", C_PROGRAM);
-    // clang 14 means it the other way round.
+    // In clang 14 the option has the opposite meaning.
     const INDEX_14: &str = "-fno-xray-function-index";
     type Row = (
         &'static str,

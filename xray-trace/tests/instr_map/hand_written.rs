@@ -1,4 +1,4 @@
-//! Maps that today's compilers do not write: old versions, mixed versions, indexes that lie.
+//! Maps that today's compilers do not write: old versions, mixed versions, wrong indexes.
 
 use xray_trace::FileAddr;
 use xray_trace::instr_map::{
@@ -8,7 +8,7 @@ use xray_trace::instr_map::{
 use crate::image::{BASE, Image, entry};
 use crate::toolchain::{CLANG, Workbench};
 
-/// Two functions of two sleds each; the map's fields are filled in by the linker and the dynamic linker.
+/// Two functions of two sleds each. The linker and the dynamic linker fill in the map's fields.
 const CODE: &str = r#"
         .text
         .globl first
@@ -34,7 +34,7 @@ main:   ret
 map:
 "#;
 
-/// One entry as the assembler is to write it.
+/// The assembler line for one entry.
 fn map_line(version: u8, sled: &str, function: &str, kind: u8) -> String {
     let from = if version >= 2 { " - ." } else { "" };
     format!(
@@ -84,7 +84,8 @@ fn entries_are_read_by_their_own_version() {
             &["-shared", "-Wl,-Bsymbolic"],
         ] {
             let why = format!("{versions:?} {arguments:?}");
-            // The assembler's distances may not refer to symbols that another module could replace.
+            // Distances in the assembler may not refer to symbols that another module could
+            // replace.
             let text = format!("{CODE}{}", map_lines(versions));
             let text = if arguments[0] == "-shared" && versions.contains(&2) {
                 text.replace(".globl first", ".hidden first\n.globl first")

@@ -1,4 +1,4 @@
-//! Files that are out to harm: nothing panics, hangs or fills the memory.
+//! Hostile files: the readers do not panic, hang or fill the memory.
 
 use std::sync::LazyLock;
 
@@ -9,8 +9,9 @@ use xray_trace::instr_map::{InstrMap, Object, ObjectBytes, ObjectError, SourceMa
 use crate::image::{BASE, Image, entry};
 use crate::toolchain::{CLANG, CLANG_14, LD64, Workbench};
 
-/// Real files of both index layouts with debug information, and files that are still to be linked: of 64 and 32 bits, of
-/// both byte orders. And Mach-O files, linked with chains of pointers and still to be linked.
+/// Real files of both index layouts with debug information, and files still to be linked: of 64 and
+/// 32 bits, and of both byte orders. Also Mach-O files, linked with chains of pointers and still to
+/// be linked.
 static REAL: LazyLock<[Vec<u8>; 7]> = LazyLock::new(|| {
     let bench = Workbench::new();
     bench.write(
@@ -40,7 +41,7 @@ static REAL: LazyLock<[Vec<u8>; 7]> = LazyLock::new(|| {
     .map(|file| bench.read(file))
 });
 
-/// The most memory this process ever had, in KiB.
+/// The peak memory of this process, in KiB.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -50,7 +51,7 @@ fn peak_memory() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Reads whatever this is; results are used so far that ranges in them are followed.
+/// Reads any bytes, and uses the results as far as needed to follow all ranges in them.
 fn read(bytes: &[u8]) {
     let mut addresses = vec![FileAddr(0), FileAddr(u64::MAX)];
     assert!(InstrMap::read(bytes).is_ok() || Object::parse(bytes).is_err());
@@ -102,7 +103,7 @@ proptest! {
         cut in prop::option::of(any::<prop::sample::Index>()),
     ) {
         let mut file = REAL[which].clone();
-        // Half of the changes go where they hurt: into the headers.
+        // Half of the changes go into the headers, where they do the most harm.
         let size = file.len();
         for (place, area, value) in changes {
             let at = match area {
@@ -131,14 +132,15 @@ fn a_file_cut_anywhere_is_read_or_refused() {
     }
 }
 
-/// A real file's sections do not overlap. Each of a few thousand sections that are all the whole file would cost its size.
+/// A real file's sections do not overlap. Here each of 20,000 sections is the whole file, so
+/// reading all would take the file's size each time.
 #[test]
 fn sections_that_share_their_bytes_are_refused() {
     const SECTIONS: u16 = 20_000;
     let map = entry(0, 0, 0, 2).repeat(4096);
     let mut file = Image::default().with("xray_instr_map", map).build();
     let headers = usize::try_from(u64::from_le_bytes(*file[40..].first_chunk().unwrap())).unwrap();
-    // The map's header again and again, in a file that is still to be linked.
+    // The map's header is repeated, in a file that is still to be linked.
     file[16] = 1;
     let header = file[headers + 64..headers + 128].to_vec();
     let names = file[headers + 128..headers + 192].to_vec();
@@ -150,7 +152,7 @@ fn sections_that_share_their_bytes_are_refused() {
     assert_eq!(Object::parse_any(&file).unwrap_err(), ObjectError::Overlap);
 }
 
-/// As many functions as this, all of one long name but for the last, whose name is `b`.
+/// A file with this number of functions. All have one long name but the last, whose name is `b`.
 fn with_one_long_name_and_a_short_one(functions: u64) -> Vec<u8> {
     let (short, mut strings) = (60_002, vec![0]);
     strings.extend([b'a'; 60_000]);
@@ -161,14 +163,14 @@ fn with_one_long_name_and_a_short_one(functions: u64) -> Vec<u8> {
     })
 }
 
-/// As many functions as this, all of one long name.
+/// A file with this number of functions, all with one long name.
 fn with_one_long_name(functions: u64) -> Vec<u8> {
     let mut strings = vec![0];
     strings.extend([b'a'; 60_000]);
     with_names(functions, strings, |_| 1)
 }
 
-/// As many functions as this; `name` tells where each one's name begins in `strings`.
+/// A file with this number of functions; `name` returns the offset of each one's name in `strings`.
 fn with_names(functions: u64, strings: Vec<u8>, name: impl Fn(u64) -> u32) -> Vec<u8> {
     let map: Vec<u8> = (0..functions)
         .flat_map(|number| entry(BASE + number, BASE + number, 0, 0))
@@ -182,7 +184,7 @@ fn with_names(functions: u64, strings: Vec<u8>, name: impl Fn(u64) -> u32) -> Ve
         .build()
 }
 
-/// A file that is longer than what is in it costs no more.
+/// A file whose length exceeds its content costs no more.
 #[test]
 fn names_are_bounded_by_the_bytes_that_are_there() {
     let mut file = with_one_long_name(5_000);
@@ -223,7 +225,7 @@ fn a_map_that_is_a_hole_has_no_sleds() {
             text: 1 << 20
         }
     );
-    // As much code as there would have to be, which is a hole as well.
+    // The code that would be necessary, which is a hole as well.
     let empty = |entry| ObjectError::EmptyEntry { entry };
     assert_eq!(hole(SIZE, SIZE), empty(0));
 }

@@ -1,12 +1,12 @@
 //! A small ELF writer, for files that no linker would write.
 
-/// A program with one executable segment that holds all of the file at [`BASE`], and these sections.
+/// A program with one executable segment that has the whole file at [`BASE`], and these sections.
 #[derive(Default)]
 pub(crate) struct Image {
     pub(crate) sections: Vec<(String, Vec<u8>, SectionShape)>,
 }
 
-/// What a section header says besides name, place and size.
+/// The fields of a section header besides name, place and size.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SectionShape {
     pub(crate) kind: u32,
@@ -106,7 +106,7 @@ impl Image {
     }
 }
 
-/// An entry of `xray_instr_map` as it stands in the file.
+/// An entry of `xray_instr_map` in the encoding of the file.
 pub(crate) fn entry(address: u64, function: u64, kind: u8, version: u8) -> [u8; 32] {
     let mut entry = [0; 32];
     entry[..8].copy_from_slice(&address.to_le_bytes());

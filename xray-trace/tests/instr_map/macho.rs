@@ -1,4 +1,5 @@
-//! Mach-O files: linked ones beside `llvm-xray extract`, and those still to be linked, whose relocations that leaves out.
+//! Mach-O files: linked ones compared with `llvm-xray extract`, and files still to be linked, whose
+//! relocations LLVM's tool omits.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use xray_trace::instr_map::{
 
 use crate::toolchain::{CLANG, CLANGXX, LD64, LLVM_XRAY, STRIP_LLVM, Workbench};
 
-/// The names of the C++ functions are local, weak and global; nothing comes from a header.
+/// The names of the C++ functions are local, weak and global. The program includes no header.
 const PROGRAM: &str = r#"
 extern "C" __attribute__((noinline)) int leaf(int x) { __asm__ volatile(""); return x + 1; }
 __attribute__((noinline)) static int hidden(int x) { __asm__ volatile("" ::: "memory"); return x - 7; }
@@ -51,7 +52,7 @@ fn written(object: &Object, names: FunctionNames) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Name and sleds as distances from the function.
+/// The name of each function, and its sleds as distances from the function.
 fn shape(object: &Object) -> BTreeMap<String, Vec<(u64, SledKind, bool)>> {
     let functions = object.functions().iter();
     let shapes = functions.map(|function| {
@@ -64,7 +65,7 @@ fn shape(object: &Object) -> BTreeMap<String, Vec<(u64, SledKind, bool)>> {
     shapes.collect()
 }
 
-/// Every sled stands where the instruction is that the compiler puts there.
+/// Checks that every sled has the instruction that the compiler puts there.
 fn check_heads(object: &Object, file: &[u8], heads: [&[u8]; 2]) {
     for sled in object.sleds() {
         let at = usize::try_from(object.address_to_offset(sled.address).unwrap()).unwrap();
@@ -152,7 +153,7 @@ fn a_library_and_a_program_say_who_they_are() {
     let program = Object::parse_any(&bench.read("fixed")).unwrap();
     assert_eq!(program.kind(), ObjectKind::Executable);
     assert!(program.interpreter());
-    // What can be traced is another question.
+    // Whether the file can be traced is another question.
     let bytes = bench.read("fixed");
     assert_eq!(Object::parse(&bytes).unwrap_err(), ObjectError::NotElf);
 
@@ -172,7 +173,8 @@ fn a_library_and_a_program_say_who_they_are() {
     assert!(matches!(other, ObjectError::OtherBuild { .. }), "{other}");
 }
 
-/// Entries of versions 0, 1 and 2 in one map: the first two are pointers, which the loader finds in chains, or by a list.
+/// Entries of versions 0, 1 and 2 in one map. The first two are pointers, which the loader finds in
+/// chains, or by a list.
 #[test]
 fn pointers_are_followed_in_every_layout() {
     let bench = Workbench::new();
@@ -215,7 +217,8 @@ fn pointers_are_followed_in_every_layout() {
                 assert_eq!(last.address.offset_from(one.address), Some(4), "{why}");
                 assert_eq!(object.sleds_of(two)[0].address, two.address, "{why}");
             }
-            // What stands in the file is what LLVM's tool prints, right where the loader has nothing to follow.
+            // LLVM's tool prints the values in the file, which are right if the loader has no
+            // pointers to follow.
             if out == "listed" {
                 let object = Object::parse_any(&bench.read(out)).unwrap();
                 let yaml = bench.run(LLVM_XRAY, &["extract", "-s", out]);

@@ -1,7 +1,8 @@
-//! Instrumentation maps of real compilers, of hand-written files, and of files that are out to harm.
+//! Instrumentation maps of real compilers, of hand-written files, and of hostile files.
 //!
-//! The compilers' maps are compared with what `llvm-xray extract` reads from the same file, their source lines with
-//! `llvm-symbolizer`. A tool that is missing fails the test and says which package it is in.
+//! The compilers' maps are compared with the output of `llvm-xray extract` for the same file, and
+//! their source lines with `llvm-symbolizer`. If a tool is missing, the test fails with the name of
+//! its package.
 
 #![expect(
     clippy::unwrap_used,

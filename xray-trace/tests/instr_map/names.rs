@@ -1,4 +1,5 @@
-//! Names beside `llvm-cxxfilt`: of every C++ symbol of large libraries, and of a program that uses most of the language.
+//! Names compared with `llvm-cxxfilt`: those of every C++ symbol of large libraries, and of a
+//! program that uses most of the language.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use crate::compilers::RUST_PROGRAM;
 use crate::image::{BASE, Image, entry};
 use crate::toolchain::{CLANGXX, CXXFILT, NM, Workbench};
 
-/// What the reader calls functions with these symbols.
+/// The reader's names of functions with these symbols.
 fn ours(symbols: &[&str]) -> Vec<String> {
     if symbols.is_empty() {
         return Vec::new();
@@ -34,7 +35,7 @@ fn ours(symbols: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Where LLVM has another name, and how many symbols it has a name for.
+/// The symbols with another name in LLVM, and the number of symbols that LLVM has a name for.
 fn compare(bench: &Workbench, symbols: &[&str]) -> (Vec<String>, usize) {
     let input = symbols.join("\n") + "\n";
     bench.write("symbols", &input);
@@ -52,8 +53,8 @@ fn compare(bench: &Workbench, symbols: &[&str]) -> (Vec<String>, usize) {
     (different, named)
 }
 
-/// C++ functions, each once. llvm-cxxfilt takes `$` for the end of a symbol, and prints `...` for a pack that is declared
-/// and empty.
+/// C++ functions, each once. `llvm-cxxfilt` takes `$` for the end of a symbol, and prints `...` for
+/// a pack that is declared and empty.
 fn functions(listed: &str) -> Vec<&str> {
     let mut symbols: Vec<_> = listed
         .lines()
@@ -99,7 +100,8 @@ fn every_name_of_a_modern_program_is_spelled_as_llvm_spells_it() {
     }
 }
 
-/// Rust's own mangling. Of its first one, which is C++'s, LLVM shows the escapes and the hash.
+/// Rust's own mangling. For Rust's first mangling, which is C++'s, LLVM shows the escapes and the
+/// hash.
 #[test]
 fn names_of_rust_are_spelled_as_llvm_spells_them() {
     let bench = Workbench::new();

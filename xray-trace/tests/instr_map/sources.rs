@@ -1,4 +1,4 @@
-//! Source lines, against `llvm-symbolizer`.
+//! Source lines, compared with `llvm-symbolizer`.
 
 use xray_trace::instr_map::{Object, SourceError, SourceMap};
 
@@ -27,8 +27,8 @@ fn program() -> Workbench {
     bench
 }
 
-/// Every function's line is the one that `llvm-symbolizer` gives; its path is that one's end (DWARF 4 does not write the
-/// folder of the compilation into line tables).
+/// Checks that every function has the same line as from `llvm-symbolizer`, and the end of its path.
+/// DWARF 4 does not write the folder of the compilation into line tables.
 fn check(bench: &Workbench, file: &str) {
     let bytes = bench.read(file);
     let object = Object::parse(&bytes).unwrap();
@@ -48,7 +48,7 @@ fn check(bench: &Workbench, file: &str) {
         );
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let place = &json[0]["Symbol"][0];
-        // With line tables only, nothing but the tables knows where a function starts.
+        // In a file with only line tables, the begin of a function is only in the tables.
         let start = place["StartLine"].as_u64().filter(|line| *line != 0);
         let line = start.or(place["Line"].as_u64()).unwrap();
         let path = place["FileName"].as_str().unwrap();

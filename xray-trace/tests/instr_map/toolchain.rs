@@ -1,11 +1,11 @@
-//! Compilers and the tools that know the truth about their output.
+//! Compilers, and the tools whose output is the reference for ours.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A program of the machine, and the Debian package that brings it.
+/// A program of the machine, and its Debian package.
 #[derive(Clone, Copy)]
 pub(crate) struct Tool {
     pub(crate) program: &'static str,
@@ -63,7 +63,8 @@ pub(crate) const OBJCOPY: Tool = Tool {
     package: "binutils",
 };
 
-/// What every XRay compilation has, but the option for no runtime library: it was renamed.
+/// The options of every XRay compilation. The option for no runtime library is not among them,
+/// because it was renamed.
 const XRAY: [&str; 3] = ["-fxray-instrument", "-fxray-instruction-threshold=1", "-O2"];
 
 /// A folder for one test.
@@ -184,7 +185,7 @@ impl Workbench {
         );
     }
 
-    /// The map of a file as `llvm-xray` reads it, with symbols as the linker knows them.
+    /// The map of a file as `llvm-xray` reads it, with the linker's symbols.
     pub(crate) fn extract(&self, file: &str) -> Vec<Extracted> {
         let yaml = self.run(
             LLVM_XRAY,
@@ -198,8 +199,8 @@ impl Workbench {
 }
 
 impl Extracted {
-    /// `- { id: 1, address: 0x27A50, function: 0x27A50, kind: function-enter, always-instrument: true,
-    /// function-name: leaf, version: 2 }`
+    /// Parses `- { id: 1, address: 0x27A50, function: 0x27A50, kind: function-enter,
+    /// always-instrument: true, function-name: leaf, version: 2 }`.
     fn from_line(line: &str) -> Self {
         let field = |name: &str| {
             let (_, rest) = line

@@ -1,4 +1,4 @@
-//! The map as YAML, against `llvm-xray`.
+//! The map as YAML, compared with `llvm-xray`.
 
 use proptest::prelude::*;
 use xray_trace::FileAddr;
@@ -18,7 +18,7 @@ fn written(map: &InstrMap, names: FunctionNames) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Both print the same bytes.
+/// Checks that both print the same bytes.
 fn check(bench: &Workbench, file: &str) {
     let map = InstrMap::read(&bench.read(file)).unwrap();
     assert!(!map.sleds().is_empty(), "{file}");
@@ -117,7 +117,7 @@ fn names_are_quoted_as_llvm_quotes_them() {
     check(&bench, "odd");
     let map = InstrMap::read(&bench.read("odd")).unwrap();
     assert_eq!(map.functions().len(), ODD.len());
-    // And read back, they are the names that they were.
+    // Reading the file back gives the same names.
     let again = InstrMap::read(written(&map, FunctionNames::Symbols).as_bytes()).unwrap();
     let names = |map: &InstrMap| -> Vec<_> {
         map.functions()
@@ -136,7 +136,7 @@ fn convert_with_yaml_instrmap_any_spelling_of_a_map_is_read() {
         "# a comment\n---\n- { id: 7, address: 0x10, function: 0x10, kind: function-enter, always-instrument: true, function-name: 'a''b' }\n- id: 3\n  address: 0x0000000000000020\n  function: 32\n  kind: log-args-enter\n  always-instrument: false\n  function-name: \"x\\ty\"\n  version: 1\n- {\"id\": 0x7, address: 0b11000, function: 020, kind: function-exit, always-instrument: on}\n",
     );
     let map = InstrMap::read(&bench.read("odd.yaml")).unwrap();
-    // What `llvm-xray` makes of it, which forgets the names.
+    // The output of `llvm-xray` for it, which drops the names.
     let expected = bench.run(LLVM_XRAY, &["extract", "odd.yaml"]);
     assert_eq!(written(&map, FunctionNames::None), expected);
     assert_eq!(map.function(3).unwrap().name, "x\ty");
@@ -202,7 +202,8 @@ fn what_is_no_map_is_refused_with_its_place() {
     );
 }
 
-/// `llvm-xray` writes a comma without quotes, although it ends a field there, and cannot read that back.
+/// `llvm-xray` writes a comma without quotes, although it ends a field there, and cannot read its
+/// own output back.
 #[test]
 fn a_name_with_a_comma_is_quoted() {
     let text = "- { id: 1, address: 1, function: 1, kind: function-exit, always-instrument: true, function-name: 'a,b' }\n";
@@ -238,7 +239,7 @@ proptest! {
                 serde_json::to_string(&name).unwrap());
         }
         let Ok(map) = InstrMap::read(format!("{text}{}", if text.len() == 4 { "[]" } else { "" }).as_bytes()) else {
-            // JSON has control characters that YAML has not.
+            // JSON allows control characters that YAML does not.
             prop_assert!(name.chars().any(|c| c.is_control() || !('\u{0}'..'\u{d7ff}').contains(&c)), "{text}");
             return Ok(());
         };

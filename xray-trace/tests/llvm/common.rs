@@ -1,4 +1,4 @@
-//! Logs in memory, and what the readers make of them.
+//! Logs in memory, and the results of the readers for them.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use xray_trace::llvm::{Error, Header, Mode};
 
 /// A record whose payload is known at compile time.
 pub(crate) type Rec = Record<&'static [u8]>;
-/// Records with their payloads, and where they stand.
+/// Records with their payloads and offsets.
 pub(crate) type Records = Vec<(u64, Record<Vec<u8>>)>;
 /// An event with its payload.
 pub(crate) type Ev = Event<Vec<u8>>;
@@ -26,7 +26,7 @@ pub(crate) fn log(header: Header, records: &[Rec]) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// A buffer as version 5 has it, with its extents.
+/// A buffer of version 5, with its extents.
 pub(crate) fn buffer(tid: i32, tsc: u64, events: &[Rec]) -> Vec<Rec> {
     let mut records = vec![
         Record::NewBuffer { tid },
@@ -94,7 +94,7 @@ pub(crate) fn all_events(bytes: &[u8]) -> Vec<Ev> {
     events
 }
 
-/// What can be saved, and what was left out.
+/// The events that can be salvaged, and the skipped parts.
 pub(crate) fn salvage(bytes: &[u8]) -> (Vec<Ev>, Vec<String>) {
     let mut events = Events::new(bytes, Mode::Salvage).unwrap();
     let (saved, error) = rest(&mut events);
@@ -114,7 +114,7 @@ pub(crate) fn rest(events: &mut Events<impl std::io::Read>) -> (Vec<Ev>, Option<
     }
 }
 
-/// Runs `llvm-xray` on a log: what it prints, or what it complains of.
+/// Runs `llvm-xray` on a log. Returns its output, or its error message.
 pub(crate) fn llvm_xray(args: &[&str], log: &[u8]) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("log");

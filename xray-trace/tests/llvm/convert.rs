@@ -1,5 +1,5 @@
-//! `convert-*-to-yaml.txt` and `convert-with-*.txt`: what `llvm-xray convert` makes of LLVM's sample logs, our readers and our writer make of
-//! them too.
+//! `convert-*-to-yaml.txt` and `convert-with-*.txt`: for LLVM's sample logs our readers and our
+//! writer produce the output of `llvm-xray convert`.
 
 use std::borrow::Cow;
 use std::process::Command;
@@ -16,7 +16,7 @@ use FunctionKind::{Enter, EnterArg, Exit, TailExit};
 use crate::common::llvm_xray;
 use crate::samples::*;
 
-/// What `llvm-xray convert -f yaml` prints, made by our readers and our writer.
+/// The output of `llvm-xray convert -f yaml`, produced by our readers and our writer.
 fn to_yaml(log: &[u8], name: impl Fn(i32) -> String) -> String {
     let mut records = Vec::<yaml::Record<'static>>::new();
     let mut push = |kind, function: i32, cpu, thread, process: Option<u32>, tsc| {
@@ -78,7 +78,7 @@ fn to_yaml(log: &[u8], name: impl Fn(i32) -> String) -> String {
         }
     };
     for (at, value) in arguments {
-        // Old recorders marked an entry by its argument only.
+        // Old recorders marked an entry only by its argument.
         records[at].kind = Kind::EnterArg;
         records[at].args.to_mut().push(value);
     }
@@ -96,7 +96,7 @@ fn to_yaml(log: &[u8], name: impl Fn(i32) -> String) -> String {
     String::from_utf8(writer.finish().unwrap()).unwrap()
 }
 
-/// Our YAML is llvm-xray's, and it has this record, as upstream's test says.
+/// Checks that our YAML equals llvm-xray's, and contains this record from upstream's test.
 #[track_caller]
 fn check(log: &[u8], record: &str) {
     let ours = to_yaml(log, |id| id.to_string());
@@ -121,7 +121,7 @@ fn check_named(map: &[u8], options: &[&str], names: FunctionNames, expected: [&s
     let args = ["convert", "-f=yaml", "-m", file.to_str().unwrap()];
     let theirs = llvm_xray(&[&args, options].concat(), &log).unwrap();
     assert_eq!(ours, theirs);
-    // They are not used unless they are asked for.
+    // The names are not used unless an option requires them.
     let theirs = llvm_xray(&args, &log).unwrap();
     assert_eq!(to_yaml(&log, |id| id.to_string()), theirs);
     for (id, name) in (1..).zip(expected) {
@@ -132,7 +132,7 @@ fn check_named(map: &[u8], options: &[&str], names: FunctionNames, expected: [&s
     }
 }
 
-/// The program that upstream's sample is of, with names or without.
+/// The program of upstream's sample, with names or without.
 fn program(more: &[&str]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let source = "#define TRACED [[clang::xray_always_instrument, gnu::noinline]]
@@ -184,7 +184,7 @@ fn convert_with_debug_syms() {
     check_named(&program, &options, FunctionNames::Symbols, symbols);
 }
 
-/// A file without names: upstream's has nothing but the map.
+/// A file without names. Upstream's file has only the map.
 #[test]
 fn convert_with_standalone_instrmap() {
     let program = program(&["-s"]);

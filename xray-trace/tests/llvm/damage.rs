@@ -1,4 +1,5 @@
-//! Damaged FDR logs: where reading stops, what it says, and what can be saved.
+//! Damaged FDR logs: the place and the error at which reading stops, and the events that can be
+//! salvaged.
 
 use xray_trace::llvm::Error;
 use xray_trace::llvm::fdr::{Body, Record};
@@ -12,7 +13,7 @@ fn two_buffers() -> Vec<u8> {
     log(header(5), &records)
 }
 
-/// Where the buffers of [`two_buffers`] begin.
+/// The offsets of the buffers of [`two_buffers`].
 const FIRST: usize = 32;
 const SECOND: usize = FIRST + 112;
 
@@ -38,7 +39,7 @@ fn a_log_cut_at_any_byte_gives_what_stands_in_front() {
     for len in 0..whole.len() {
         let (read, error) = events(&whole[..len]);
         assert_eq!(read, all[..read.len()]);
-        // Between buffers a log can end.
+        // A log can end between buffers.
         assert_eq!(error.is_none(), len == FIRST || len == SECOND, "{len}");
         let before = all.iter().filter(|event| event.offset + 8 <= len as u64);
         assert_eq!(read.len(), before.count(), "{len}");
@@ -199,14 +200,14 @@ fn records_in_an_order_that_is_none() {
     let bytes = log(header(5), &[records, buffer(2, 5, &events)].concat());
     check(&bytes, 0, "PIDEntry record at offset 64", &[1, 1, 2, 2], 1);
 
-    // Nobody can say when these happened.
+    // The times of these events are unknown.
     let mut records = buffer(1, 100, &events);
     records.remove(4);
     records[0] = extents(&records[1..]);
     let bytes = log(header(5), &[records, buffer(2, 5, &events)].concat());
     check(&bytes, 0, "Function record at offset 96", &[2, 2], 3);
 
-    // Nobody can say whose these are.
+    // The threads of these events are unknown.
     let mut records = buffer(1, 100, &events);
     records.remove(1);
     records[0] = extents(&records[1..]);

@@ -1,4 +1,4 @@
-//! FDRBlockIndexerTest: which buffers a log has, and whose they are.
+//! FDRBlockIndexerTest: the buffers of a log, and their threads.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use xray_trace::llvm::fdr::{Events, Record, blocks};
 
 use crate::common::*;
 
-/// Three buffers, of two threads of a process. The buffer's own extents are no record of it.
+/// Three buffers, of two threads of a process. A buffer's extents do not count as one of its
+/// records.
 #[test]
 fn index_blocks_v3() {
     let block = |tid, cpu, tsc| {

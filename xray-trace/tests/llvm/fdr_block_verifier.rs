@@ -3,7 +3,7 @@
 use xray_trace::llvm::fdr::Kind::{self, *};
 use xray_trace::llvm::fdr::verify::{State, Verifier};
 
-/// Steps through records; `Err` holds the first that may not stand there.
+/// Steps through records; `Err` has the first one that is not allowed.
 fn steps(kinds: &[Kind]) -> Result<Verifier, String> {
     let mut verifier = Verifier::default();
     for kind in kinds {

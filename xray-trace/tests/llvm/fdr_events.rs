@@ -60,7 +60,7 @@ fn old_custom_events_have_a_time_of_their_own() {
 #[test]
 fn arguments_belong_to_the_entry_in_front() {
     let argument = Record::CallArgument { value: 67 };
-    // Old runtimes write a plain entry in front of an argument.
+    // Old runtimes write a plain entry before an argument.
     for kind in [FunctionKind::EnterArg, FunctionKind::Enter] {
         let events = [function(kind, 1, 1), argument, argument, exit(1, 1)];
         let all = all_events(&log(header(5), &buffer(1, 0, &events)));
@@ -85,7 +85,7 @@ fn arguments_belong_to_the_entry_in_front() {
     );
 }
 
-/// Events, and the error in one line.
+/// The number of events, and the error in one line.
 fn events_of(bytes: &[u8]) -> (usize, String) {
     let (all, error) = events(bytes);
     let error = error.map(|error| {
@@ -102,7 +102,8 @@ fn extents_that_leave_out_typed_events_are_mended() {
         event_type: 2,
         data,
     };
-    // Buffers that go on for less and for more than what was left out; one ends in the middle of a record.
+    // Buffers that continue for less and for more than the omitted bytes; one ends in the middle of
+    // a record.
     for events in [
         vec![typed(b"a"), exit(1, 1), exit(2, 1), exit(3, 1)],
         vec![typed(b"abc"), exit(1, 1), typed(b"de"), exit(2, 1)],
@@ -141,7 +142,7 @@ fn padding_behind_the_end_of_a_buffer_is_no_record() {
             Record::NewCpu { cpu: 1, tsc: 2 },
             enter(1, 1),
             Record::EndOfBuffer,
-            // As if memory held them before.
+            // Left-over memory behind the end.
             enter(77, 1),
             exit(77, 1),
         ];

@@ -1,4 +1,4 @@
-//! FDRProducerConsumerTest: each record comes back as it was written, in every version that has it.
+//! FDRProducerConsumerTest: each record comes back unchanged, in every version that has it.
 
 use xray_trace::llvm::ByteOrder;
 use xray_trace::llvm::fdr::{FunctionKind, MAX_FUNCTION_ID, Reader, Record, Writer};
@@ -6,7 +6,7 @@ use xray_trace::llvm::{Error, Header, Mode};
 
 use crate::common::*;
 
-/// Reads what was written, behind the extents that versions from 2 on need.
+/// Reads the written record, after the extents that versions from 2 on need.
 #[track_caller]
 fn check(header: Header, from_low: bool, record: Rec) {
     let mut all = vec![record];

@@ -6,7 +6,7 @@ use xray_trace::llvm::{Error, Mode};
 
 use crate::common::*;
 
-/// A buffer of version 5 with all that it can hold.
+/// A buffer of version 5 with all kinds of records.
 fn block(tid: i32) -> Vec<Rec> {
     let events = [
         enter(1, 1),
@@ -36,7 +36,8 @@ fn builder_and_block_indexer() {
         seen.collect::<Vec<_>>(),
         [1, 1, 2].map(|tid| (Some(11), Some(tid), 4))
     );
-    // Upstream's buffers do not say on which processor they begin. Without that there is no time to count from.
+    // Upstream's buffers have no processor at their begin. Without one there is no time to count
+    // from.
     let mut without = block(1);
     without.retain(|record| record.kind() != Kind::NewCpuId);
     without[0] = extents(&without[1..]);

@@ -1,4 +1,5 @@
-//! FDRTraceWriterTest: logs of versions 1 to 3 from records, byte by byte and read back; LLVM reads them, too.
+//! FDRTraceWriterTest: logs of versions 1 to 3 made from records, checked byte by byte and read
+//! back. LLVM reads them, too.
 
 use xray_trace::llvm::fdr::{Body, FunctionKind, Record};
 
@@ -62,7 +63,7 @@ fn write_to_string_buffer_version_2() {
         enter(1, 1),
         exit(1, 100),
     ];
-    // No record tells the process: it has the thread's id.
+    // Without a process record, the process has the thread's id.
     check(&log(header(2), &records), Some(1));
 }
 

@@ -1,4 +1,4 @@
-//! What a file is, told from its first bytes.
+//! The detection of a file's kind from its first bytes.
 
 use xray_trace::container::Writer;
 use xray_trace::llvm::header::LogType;

@@ -1,4 +1,5 @@
-//! The events of a log that stay in it are those that reading it from its beginning to its end gives, whatever it holds.
+//! The events that stay in a log equal the events that reading it from front to back gives, for any
+//! content.
 
 use std::io::{Seek as _, Write as _};
 
@@ -11,7 +12,7 @@ use xray_trace::source::{Options, open};
 
 use crate::round_trips::{any_event, written};
 
-/// Thread and process, time, processor, and what happened.
+/// Thread and process, time, processor, and the event.
 type Happening = ((i32, i32), u64, u16, String);
 
 fn what(kind: CallKind, function: u32, arg: Option<u64>) -> String {
@@ -22,7 +23,7 @@ fn said(kind: DataKind, data: &[u8]) -> String {
     format!("{kind:?} {}", data.escape_ascii())
 }
 
-/// What a log holds, by the reader that goes through it event by event.
+/// The events of a log, by the reader that goes through it event by event.
 fn one_by_one(bytes: &[u8]) -> Vec<Happening> {
     let mut events = Events::new(bytes, Mode::Salvage).unwrap();
     let mut all: Vec<Happening> = Vec::new();
@@ -64,7 +65,7 @@ fn one_by_one(bytes: &[u8]) -> Vec<Happening> {
     all
 }
 
-/// What a trace holds, each of its blocks in good order.
+/// The events of a trace, each of whose blocks must be in order.
 fn of_trace(trace: &Trace) -> Vec<Happening> {
     let mut all = Vec::new();
     for block in trace.blocks() {
@@ -129,7 +130,7 @@ fn events_of_a_buffer() -> impl Strategy<Value = Vec<Record<Vec<u8>>>> {
         2 => any_event().prop_map(|event| vec![event]),
         1 => (any::<u16>(), 0..100_000_u64).prop_map(|(cpu, tsc)| vec![Record::NewCpu { cpu, tsc }]),
     ];
-    // Few threads, so that some have several buffers in a row.
+    // Few threads, so that some of them have several buffers in a row.
     (
         0..3_i32,
         0..2_i32,
@@ -181,7 +182,7 @@ proptest! {
         let sorted = |mut all: Vec<Happening>| { all.sort(); all };
         let expected = sorted(one_by_one(&bytes));
         prop_assert_eq!(&sorted(of_trace(&trace)), &expected);
-        // And written anew, with its events packed.
+        // The same after rewriting it with packed events.
         let packed = trace.write(Vec::new()).unwrap();
         let packed = Trace::read(&packed[..]).unwrap();
         prop_assert_eq!(&sorted(of_trace(&packed)), &expected);

@@ -1,4 +1,4 @@
-//! The same logs through `llvm-xray fdr-dump` and through us.
+//! The output of `llvm-xray fdr-dump` for the same logs, compared with ours.
 
 use proptest::prelude::*;
 use xray_trace::llvm::Mode;
@@ -31,7 +31,8 @@ fn check(bytes: &[u8]) {
     );
 }
 
-/// The log of upstream's `fdr-dump-arg1.txt`, a version 1 log, without the padding, in which llvm-xray sees records.
+/// The log of upstream's `fdr-dump-arg1.txt`, of version 1. The padding is left out, because
+/// llvm-xray takes it for records.
 #[test]
 fn fdr_dump_arg1() {
     let mut header = header(1);

@@ -1,4 +1,4 @@
-//! A program that LLVM's own runtime logs, for the tests of this crate and of those that use it.
+//! A program that LLVM's own runtime logs, for the tests of this crate and of crates that use it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// Threads that have ended when the log is written: of others, basic mode may write nothing. In each, `outer` calls `leaf` a
-/// hundred times, with an event of its own now and then.
+/// The threads have ended when the log is written, because basic mode may write nothing of others.
+/// In each thread `outer` calls `leaf` a hundred times, with user events at intervals.
 const PROGRAM: &str = r#"
 #include <cstdio>
 #include <cstring>
@@ -57,12 +57,12 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// How the program runs its threads.
+/// The schedule of the program's threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Threads {
-    /// Two, the second when the first has ended.
+    /// Two threads; the second begins after the end of the first.
     OneAfterTheOther,
-    /// So many at the same time.
+    /// This number of threads at the same time.
     AtOnce(u32),
 }
 
@@ -75,7 +75,8 @@ pub(crate) fn program() -> &'static Path {
             .get_or_init(|| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
             .path();
         fs::write(dir.join("logged.cpp"), PROGRAM).unwrap();
-        // At -O1 the stack is not aligned as LLVM 19's trampoline for typed events needs it, which crashes.
+        // At -O1 the stack does not have the alignment that LLVM 19's trampoline for typed events
+        // needs, so the trampoline crashes.
         let output = Command::new("clang++-19")
             .current_dir(dir)
             .args([
@@ -99,7 +100,8 @@ pub(crate) fn program() -> &'static Path {
     })
 }
 
-/// Runs the program in a mode, with events of no kind ("0"), one ("1") or both ("2"), and gives its logs.
+/// Runs the program in a mode, with user events of no kind ("0"), one ("1") or both ("2"). Returns
+/// its logs.
 pub(crate) fn logs(mode: &str, events: &str, threads: Threads) -> (TempDir, Vec<PathBuf>) {
     let at_once = match threads {
         Threads::OneAfterTheOther => 0,

@@ -1,8 +1,9 @@
-//! LLVM's log formats at the level of records: against LLVM's own tests, against `llvm-xray` on the same bytes, and
-//! against damage.
+//! LLVM's log formats at the level of records: compared with LLVM's own tests, and with `llvm-xray`
+//! on the same bytes; and damaged logs.
 //!
-//! Tests named after upstream's (`fdr_producer_consumer::…`, `fdr_block_verifier::…`) state what those state
-//! (llvm/unittests/XRay, compiler-rt/lib/xray/tests/unit and llvm/test/tools/llvm-xray of LLVM 19); docs/upstream-scenarios.md lists them.
+//! Tests with upstream's names (`fdr_producer_consumer::…`, `fdr_block_verifier::…`) check the same
+//! facts (llvm/unittests/XRay, compiler-rt/lib/xray/tests/unit and llvm/test/tools/llvm-xray of
+//! LLVM 19). docs/upstream-scenarios.md lists them.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 

@@ -98,7 +98,7 @@ fn the_loaders_layout_is_read() {
     let (seen, error, _) = read(&two_blocks(ByteOrder::Little), Mode::Strict);
     assert!(error.is_none(), "{error:?}");
     assert_eq!(seen, expected());
-    // LLVM's loader takes one path of each block, whatever the length says.
+    // LLVM's loader reads one path of each block, and ignores the length.
     let one = |number, thread, functions: Vec<i32>| {
         block(number, thread, &[(functions, 1, 2)], ByteOrder::Little)
     };
@@ -128,7 +128,7 @@ fn a_profile_cut_at_any_byte_gives_what_stands_in_front() {
         let (seen, error, _) = read(&whole[..len], Mode::Strict);
         assert_eq!(seen, expected()[..seen.len()]);
         let between = [32, 32 + 16 + 32 + 28].contains(&len);
-        // A block may end where a path ends; what its length says beyond that is missing.
+        // A block may end at the end of a path. The rest of its length is missing then.
         assert_eq!(error.is_none(), between, "{len}: {seen:?} {error:?}");
         if len > 32 {
             assert_eq!(read(&whole[..len], Mode::Salvage).0, seen);
@@ -143,7 +143,8 @@ fn damage_is_named_and_the_next_block_is_read() {
         two_blocks(ByteOrder::Little),
     ]
     .concat();
-    // The 0 behind the second path: its calls are read as functions, and it reaches beyond its block.
+    // The 0 behind the second path is overwritten: its calls are read as functions, and it extends
+    // beyond its block.
     bytes[32 + 16 + 32 + 8] = 1;
     let (seen, error, _) = read(&bytes, Mode::Strict);
     assert_eq!(seen, expected()[..1]);

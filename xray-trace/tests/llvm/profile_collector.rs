@@ -1,4 +1,5 @@
-//! profileCollectorServiceTest of compiler-rt: what a profile's file holds, byte by byte. How the runtime gathers it is not our business.
+//! profileCollectorServiceTest of compiler-rt: the content of a profile's file, byte by byte.
+//! Collecting it is the runtime's part, and not tested here.
 
 use xray_trace::llvm::profile::{FileHeader, Reader};
 use xray_trace::llvm::{ByteOrder, Mode};
@@ -24,7 +25,8 @@ fn post_serialize_collect() {
     let (header, block) = bytes.split_at(32);
     assert_eq!(header[..8], 0x7872_6179_7072_6f66_u64.to_le_bytes());
     assert_eq!(header[8..16], 0x2018_0424_u64.to_le_bytes());
-    // The size, the number and the thread, then the paths from the last called function, each with a 0 behind.
+    // The size, the number and the thread, then the paths from the last called function, each with
+    // a 0 behind it.
     let expected: [&[u8]; 8] = [
         &[68, 0, 0, 0, 0, 0, 0, 0],
         &[1, 0, 0, 0, 0, 0, 0, 0],
@@ -47,7 +49,7 @@ fn post_serialize_collect() {
     assert_eq!(reader.header(), Some(&expected));
 }
 
-/// A block of each thread.
+/// A block for each thread.
 #[test]
 fn post_serialize_collect_multiple_thread() {
     let header = file_header(ByteOrder::Little);

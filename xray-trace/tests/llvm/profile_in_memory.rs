@@ -1,4 +1,4 @@
-//! ProfileTest: paths with numbers, blocks of threads, and profiles merged.
+//! ProfileTest: paths with numbers, blocks of threads, and merged profiles.
 
 use xray_trace::llvm::profile::{Measured, Profile, Reader};
 use xray_trace::llvm::{ByteOrder, Mode};
@@ -9,7 +9,7 @@ fn measured(calls: u64, ticks: u64) -> Measured {
     Measured { calls, ticks }
 }
 
-/// Threads, each with its paths and what was measured on them.
+/// Threads, each with its paths and their calls and time.
 type Threads = Vec<(u64, Vec<(Vec<i32>, Measured)>)>;
 
 fn contents(profile: &Profile) -> Threads {
@@ -43,7 +43,7 @@ fn intern_path() {
     let mut profile = Profile::default();
     let path = profile.intern(&[3, 2, 1]).unwrap();
     assert_eq!(profile.intern(&[3, 2, 1]), Some(path));
-    // A part of the first, and so known.
+    // A part of the first path, so it exists already.
     let caller = profile.intern(&[2, 1]).unwrap();
     assert_ne!(path, caller);
     assert_eq!(profile.intern(&[]), None);
@@ -59,7 +59,7 @@ fn expand_path() {
     }
 }
 
-/// Blocks cannot be empty here: they are made by what is in them. A file gives the same.
+/// Blocks cannot be empty here, because their content creates them. A file gives the same.
 #[test]
 fn add_blocks() {
     let mut profile = Profile::default();
@@ -89,7 +89,7 @@ fn copy_profile_and_move_profile() {
     assert_eq!(contents(&moved), expected);
 }
 
-/// The two profiles of MergeProfilesByThread, and what they come to.
+/// The two profiles of MergeProfilesByThread, and their sum.
 fn by_thread() -> (Profile, Profile, Threads) {
     let one = profile(&[(1, [2, 1]), (1, [4, 1]), (2, [3, 1])]);
     let other = profile(&[(1, [2, 1]), (2, [3, 1]), (2, [4, 1])]);
@@ -120,7 +120,7 @@ fn merge_profiles_by_thread_accumulate() {
     assert_eq!(contents(&merged), expected);
 }
 
-/// The threads are lost. What cannot be counted any more stays at its most.
+/// The threads are dropped. Counts saturate.
 #[test]
 fn merge_profiles_by_stack() {
     let (mut one, mut other) = (profile(&[(1, [2, 1])]), profile(&[(2, [2, 1])]));

@@ -1,4 +1,4 @@
-//! What is written comes back, and no bytes make a reader fail.
+//! Written logs come back unchanged, and no bytes make a reader panic.
 
 use proptest::prelude::*;
 use xray_trace::llvm::fdr::{Events, FunctionKind, MAX_FUNCTION_ID, Reader, Record, Writer};

@@ -1,4 +1,5 @@
-//! Logs by LLVM's own runtime, of all three modes: what the program did is what is read.
+//! Logs by LLVM's own runtime, in all three modes: the readers find the calls that the program
+//! made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -54,7 +55,7 @@ fn fdr_logs_tell_what_the_program_did() {
             expected.insert("custom", 20);
         }
         if kinds == "2" {
-            // Of each buffer the runtime leaves out the last 16 bytes for each typed event in it.
+            // The runtime omits the last 16 bytes of each buffer for each typed event in it.
             assert_eq!(events.cut(), 2);
             assert!(
                 counts["typed"] >= 18 && counts["enter"] >= 160,

@@ -1,5 +1,6 @@
-//! The logs of upstream's `convert-*-to-yaml.txt` (llvm/test/tools/llvm-xray/X86/Inputs), built record by record. Four are upstream's to the
-//! last byte, with what memory held where the runtime wrote nothing.
+//! The logs of upstream's `convert-*-to-yaml.txt` (llvm/test/tools/llvm-xray/X86/Inputs), built
+//! record by record. Four equal upstream's to the last byte, including the uninitialised memory
+//! that the runtime wrote.
 
 use xray_trace::llvm::basic::{self, Owner};
 use xray_trace::llvm::fdr::{FunctionKind, Record};
@@ -10,7 +11,7 @@ use FunctionKind::{Enter, EnterArg, Exit, TailExit};
 
 use crate::common::*;
 
-/// A call, or an argument behind the entry that it belongs to.
+/// A call, or an argument that follows the entry of its call.
 #[derive(Clone, Copy)]
 enum Item {
     Call(FunctionKind, i32, u64),
@@ -55,7 +56,7 @@ fn fdr_header(version: u16, frequency: u64, buffer: u64) -> Header {
     header
 }
 
-/// Puts into a log what memory held.
+/// Sets bytes of a log that were uninitialised memory.
 fn with(mut log: Vec<u8>, places: &[(usize, &[u8])]) -> Vec<u8> {
     for (at, bytes) in places {
         log[*at..][..bytes.len()].copy_from_slice(bytes);
@@ -121,7 +122,7 @@ pub(crate) fn fdr_log_arg1() -> Vec<u8> {
     with(bytes, &memory)
 }
 
-/// A buffer as the runtime of version 3 begins it.
+/// A buffer with the first records of the runtime of version 3.
 fn buffer_v3(tid: i32, wall: (u64, u32), cpu: u16, tsc: u64, events: &[Rec]) -> Vec<u8> {
     let (seconds, micros) = wall;
     let mut records = vec![

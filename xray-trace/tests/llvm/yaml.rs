@@ -1,4 +1,4 @@
-//! Traces in YAML: LLVM's bytes, of every version; any YAML that says the same; damage.
+//! Traces in YAML: LLVM's bytes, of every version; any equivalent YAML; damage.
 
 use std::borrow::Cow;
 
@@ -82,7 +82,8 @@ fn a_trace_is_written_and_read() {
     assert_eq!(records, sample());
 }
 
-/// Upstream's `convert-roundtrip.yaml` and `convert-to-yaml.txt`: LLVM prints what it reads as we print it.
+/// Upstream's `convert-roundtrip.yaml` and `convert-to-yaml.txt`: LLVM's output for a trace equals
+/// ours.
 #[test]
 fn convert_roundtrip() {
     let mut records = Vec::new();

@@ -1,4 +1,4 @@
-//! Stack, table and tree of traces small enough to know the answers.
+//! Stack, table and tree of traces that are small enough for known answers.
 
 use std::collections::BTreeSet;
 
@@ -119,7 +119,7 @@ fn recursion_is_counted_once_in_the_total() {
     assert_eq!(row.durations.map(|durations| durations.min_ns), Some(10));
 }
 
-/// A call that is closed has no time, but those within it that finished have.
+/// A closed call has no time, but finished calls within it have.
 #[test]
 fn calls_within_an_unfinished_call_of_the_same_function_are_in_the_total() {
     let events = [
@@ -138,7 +138,7 @@ fn calls_within_an_unfinished_call_of_the_same_function_are_in_the_total() {
     let row = row(&trace, 1);
     assert_eq!((row.calls, row.unfinished), (5, 1));
     assert_eq!((row.total_ns, row.self_ns), (52, 52));
-    // As a window that begins after the outermost call did leaves that one out.
+    // A window that begins after the begin of the outermost call leaves that call out.
     let filter = Filter {
         since: Some(Ticks(15)),
         ..Filter::default()
@@ -433,7 +433,8 @@ fn the_table_sorts_by_every_column() {
     check(SortBy::Max, [2, 1, 0]);
 }
 
-/// A tree as text: `+` begins, `-` ends, `!` is a leaf, `?` a loss; thread, function, depth, time.
+/// A tree as text: `+` for a begin, `-` for an end, `!` for a leaf, `?` for a loss; thread,
+/// function, depth, time.
 fn lines(trace: &Trace, filter: &Filter, order: Order) -> Vec<String> {
     let lines = Tree::new(trace, filter, Shown::default(), order).map(|line| {
         let thread = line.thread().0;

@@ -1,4 +1,5 @@
-//! Random traces: several programs of several threads, in which everything happens that can, with names of every kind.
+//! Random traces: several programs with several threads, with all kinds of events, and with names
+//! of all kinds.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,14 +28,14 @@ const THREADS: [&str; 4] = ["main", "wörker", "日本", "a b"];
 /// Names of types of typed events.
 const TYPES: [&str; 3] = ["request", "é \"x\"", "a, b\\"];
 
-/// What a thread does next.
+/// A step of a thread.
 #[derive(Debug, Clone)]
 enum Doing {
     Happens(EventBody),
     Says(DataKind, Vec<u8>),
 }
 
-/// Some time after what was before, if any.
+/// Steps, each with the time since the previous one.
 type Life = Vec<(u64, Doing)>;
 
 fn any_doing() -> impl Strategy<Value = Doing> {
@@ -43,7 +44,8 @@ fn any_doing() -> impl Strategy<Value = Doing> {
         any::<u16>().prop_map(DataKind::Typed),
         (0..21_u16).prop_map(DataKind::Typed)
     ];
-    // No comma: `llvm-xray` prints texts with one in a way that nobody can read, itself included.
+    // No comma: `llvm-xray` prints texts with a comma in a form that no reader accepts, itself
+    // included.
     let text = "[ -+\\--~é日\n]{0,12}".prop_map(String::into_bytes);
     let byte = prop_oneof![0..0x20_u8, 0x7f..=0xff_u8];
     let data = prop_oneof![4 => text, 1 => vec(byte, 0..12)];
@@ -78,7 +80,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
             }
             writer.module(&module(program, program)).unwrap();
             let first = program * FUNCTIONS.len() as u32;
-            // Each program has functions of its own, and numbers them from 1 on.
+            // Each program has functions of its own, and numbers them from 1.
             let names = FUNCTIONS.iter().cycle().skip(program as usize);
             for (number, name) in (0..).zip(names.take(FUNCTIONS.len())) {
                 let described = Function {
@@ -88,7 +90,8 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 writer.function(&described).unwrap();
             }
             restrain(&mut writer, described.id, FunctionId(first));
-            // Other names for the same numbers in each program; most numbers have none, and one name is the same in all.
+            // Each program has other names for the same numbers. Most numbers have none, and one
+            // name is the same in all programs.
             let types = TYPES.iter().cycle().skip(program as usize % 2);
             let types = (0..).step_by(3).zip(types.take(TYPES.len()));
             for (number, name) in types.chain([(20, &TYPES[0])]) {
@@ -118,7 +121,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// Says of a program what was not recorded on purpose.
+/// Adds facts about events of a program that were not recorded on purpose.
 fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: FunctionId) {
     let rest = Rest {
         function,
@@ -144,7 +147,7 @@ fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: Function
     writer.filter(&note).unwrap();
 }
 
-/// Writes what a thread does, in blocks of a few events.
+/// Writes the steps of a thread, in blocks of 10 steps.
 fn live(writer: &mut Writer<Vec<u8>>, number: u32, first: u32, start: u64, life: &Life) {
     let mut encoder = BlockEncoder::new(ThreadId(number));
     let mut now = start;
@@ -154,7 +157,7 @@ fn live(writer: &mut Writer<Vec<u8>>, number: u32, first: u32, start: u64, life:
             match doing {
                 Doing::Happens(body) => push(&mut encoder, of_program(*body, first, Ticks(now))),
                 Doing::Says(kind, data) => {
-                    // As a live target's, or as a foreign log's.
+                    // As in a foreign log, or as from a live target.
                     match data.len() % 2 {
                         0 => encoder.push_data(Ticks(now), *kind, data),
                         _ => encoder.push_said(
@@ -172,8 +175,8 @@ fn live(writer: &mut Writer<Vec<u8>>, number: u32, first: u32, start: u64, life:
     }
 }
 
-/// The event with its function, if it is one of the first program's, as the same of the program whose functions are from
-/// `first` on.
+/// The event with another function, if its function is one of the first program's: the
+/// corresponding one of the program whose functions begin with `first`.
 fn of_program(mut body: EventBody, first: u32, ticks: Ticks) -> Event {
     if let EventBody::Call { function, .. } = &mut body
         && (function.0 as usize) < FUNCTIONS.len()

@@ -1,4 +1,4 @@
-//! Blocks give back the events that were pushed, whatever they are, and bytes of any origin never make them panic.
+//! Blocks return the events that were pushed, of any kind, and no bytes make them panic.
 
 use crate::common::{Enter, Exit, any_events, blocks, call, lost, push};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Traces made by hand, and random ones.
+//! Handmade traces, and random ones.
 
 use proptest::prelude::*;
 use xray_trace::FileAddr;
@@ -114,7 +114,8 @@ pub(crate) fn push(encoder: &mut BlockEncoder, event: Event) {
         EventBody::Cpu { cpu } => encoder.push_cpu(event.ticks, cpu),
         EventBody::Unwound { calls } => encoder.push_unwound(event.ticks, calls),
         EventBody::Astray => encoder.push_astray(event.ticks),
-        // A reference into a block that is being made: as many bytes of its kind.
+        // The reference belongs to a block that is not finished, so the data is made up in the same
+        // length.
         EventBody::Data { kind, data } => {
             encoder.push_data(event.ticks, kind, &vec![b'x'; data.len()]);
         }
@@ -131,13 +132,13 @@ pub(crate) fn blocks(thread: u32, events: &[Event], per_block: usize) -> Vec<Blo
     blocks
 }
 
-/// The bytes of a whole trace of one process with one module: a tick is a nanosecond, `names` are its functions, and
-/// `threads` are their events.
+/// The bytes of a whole trace of one process with one module. A tick is a nanosecond, `names` are
+/// its functions, and `threads` are the events of its threads.
 pub(crate) fn file(names: &[&str], threads: &[&[Event]]) -> Vec<u8> {
     file_in_blocks(names, threads, 1000)
 }
 
-/// The same, in blocks of so many events.
+/// The same, in blocks of this number of events.
 pub(crate) fn file_in_blocks(names: &[&str], threads: &[&[Event]], per_block: usize) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.process(&process(0)).unwrap();

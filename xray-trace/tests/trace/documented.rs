@@ -1,4 +1,5 @@
-//! The worked example in `docs/trace-format.md` is what the writer writes and what the reader reads.
+//! The worked example in `docs/trace-format.md` equals the output of the writer, and the reader
+//! reads it.
 
 use crate::common::{Enter, Exit, TailExit, anchor, blocks, call, call_with, lost};
 use xray_trace::FileAddr;
@@ -23,7 +24,7 @@ fn events() -> [Event; 9] {
     ]
 }
 
-/// Those at the beginning of the second block.
+/// The open calls at the begin of the second block.
 fn open_calls() -> [OpenCall; 2] {
     [(0, 1000), (1, 6000)].map(|(function, start)| OpenCall {
         function: FunctionId(function),
@@ -90,7 +91,8 @@ fn example() -> Vec<u8> {
     writer.into_inner()
 }
 
-/// The bytes of the documented dump: lines of an offset, bytes in hexadecimal, and words after two spaces.
+/// The bytes of the documented dump. Its lines have an offset, bytes in hexadecimal, and words
+/// after two spaces.
 fn documented() -> Vec<u8> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-format.md");
     let text = std::fs::read_to_string(path).unwrap();

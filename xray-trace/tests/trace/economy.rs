@@ -1,4 +1,4 @@
-//! How much is missing of traces that were restrained.
+//! Estimates of the missing calls in traces with suppressed functions, duty cycles or filters.
 
 use proptest::prelude::*;
 use xray_trace::analysis::{DutyCycle, Economy, Filter, FilterSpan, Resting};
@@ -7,7 +7,8 @@ use xray_trace::model::{DutyWindow, FilterNote, FunctionId, ProcessId, Rest, Tic
 
 use crate::common::{Enter, Exit, anchor, blocks, call, function, process};
 
-/// A trace of 1000 ns from tick 1000 on, two ticks a nanosecond; the last anchor is at its end.
+/// A trace of 1000 ns from tick 1000 on, with two ticks per nanosecond. The last anchor is at its
+/// end.
 fn restrained(rests: &[Rest], duty: &[DutyWindow], filters: &[FilterNote]) -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.process(&process(0)).unwrap();
@@ -61,7 +62,7 @@ fn of_a_rest_that_is_there_in_part_so_much_counts() {
         ((100, Some(900)), None),
         ((3001, None), None),
         ((1500, Some(1500)), Some((0, 80))),
-        // Backwards.
+        // Backwards in time.
         ((1500, Some(3)), Some((0, 80))),
     ] {
         check(rest(0, 0, times, 80), all(), expected);
@@ -145,7 +146,7 @@ fn windows_of_a_duty_cycle_have_a_mean_weight() {
     };
     assert_eq!(economy.duty, Some(cycle));
     assert_eq!(cycle.weight_tenths(), Some(1000));
-    // It stands for itself at least.
+    // A window represents at least its own length.
     let economy = Economy::new(
         &restrained(&[], &[window_of(1000, 10, 0)], &[]),
         &Filter::default(),

@@ -1,4 +1,5 @@
-//! Files give back what was written, wherever they are cut; damaged ones are errors that say where.
+//! Files return the data that was written, up to any cut. Damaged ones give errors with the place
+//! of the damage.
 
 use std::sync::OnceLock;
 
@@ -57,7 +58,7 @@ const ORIGIN: Origin = Origin {
     unrecorded_ns: 1 << 40,
 };
 
-/// The later one first.
+/// The later one comes first.
 const LIFETIMES: [Lifetime; 2] = [
     Lifetime {
         module: ModuleId(1),
@@ -71,7 +72,7 @@ const LIFETIMES: [Lifetime; 2] = [
     },
 ];
 
-/// In another order than that of a trace.
+/// Not in the order of a trace.
 const RESTS: [Rest; 2] = [
     Rest {
         function: FunctionId(2),
@@ -91,7 +92,7 @@ const RESTS: [Rest; 2] = [
     },
 ];
 
-/// The later one first.
+/// The later one comes first.
 const DUTY: [DutyWindow; 2] = [
     DutyWindow {
         process: ProcessId(0),
@@ -107,7 +108,7 @@ const DUTY: [DutyWindow; 2] = [
     },
 ];
 
-/// The later one first.
+/// The later one comes first.
 fn filters() -> [FilterNote; 2] {
     [(Some(Ticks(5)), ""), (None, "--min-duration 10us")].map(|(since, filter)| FilterNote {
         process: ProcessId(0),
@@ -216,12 +217,12 @@ fn what_was_not_recorded_on_purpose_comes_back_in_order() {
     }
 }
 
-/// Times that run backwards or do not fit are read; a text that is too long is not.
+/// Times that run backwards or are out of range are read; a text that is too long is not.
 #[test]
 fn of_what_was_off_no_file_can_say_too_much() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     for from in (0..(1 << 16) + 1).map(Ticks) {
-        // What is said again counts once.
+        // A repeated entry counts once.
         for _ in 0..2 {
             writer.rest(&Rest { from, ..RESTS[0] }).unwrap();
             writer.duty(&DutyWindow { from, ..DUTY[0] }).unwrap();
@@ -313,7 +314,8 @@ fn each_event_is_there_as_soon_as_its_last_byte_is() {
     let bytes = writer.into_inner();
     let payload = bytes.len() - 4 - block.encoded_len();
     assert!(payload > begin);
-    // 2 bytes: head, function. 3: longer head. 3: exit. The loss: an advance of 8, its head, byte and number.
+    // 2 bytes: head, function. 3: longer head. 3: exit. The loss: an advance of 8, its head, byte
+    // and number.
     for (len, expected) in [
         (1, 0),
         (2, 1),
@@ -506,7 +508,7 @@ fn what_is_wrong_is_said_with_its_place() {
         refused(&[begin.clone(), flipped].concat())
             .starts_with("section MODL at byte 16 is damaged: checksum 0x")
     );
-    // The end of a block that is cut and nonsense at once.
+    // A block that is cut, and whose content is invalid.
     check(
         b"BLCK\x40\0\0\0\x00\x00\x00\x00\x00\x00",
         "section BLCK, byte 29 of the file: \
@@ -536,7 +538,7 @@ fn too_long_a_text_is_cut_at_a_character() {
 
 #[test]
 fn a_promised_length_takes_no_memory() {
-    // Every section promises 16 MiB, and one byte is there.
+    // Every section claims 16 MiB, and has one byte.
     let mut bytes = Writer::new(Vec::new()).unwrap().into_inner();
     bytes.extend(b"NEWS\0\0\0\x01.");
     assert_eq!(items(&bytes).unwrap().1, Completeness::Cut { at: 25 });
@@ -593,7 +595,7 @@ proptest! {
     }
 }
 
-/// Makes the checksums fit, as far as the frames still lead from section to section.
+/// Corrects the checksums, as long as the frames lead from section to section.
 fn repair_checksums(bytes: &mut [u8]) {
     let header = crc32fast::hash(&bytes[..12]);
     bytes[12..16].copy_from_slice(&header.to_le_bytes());

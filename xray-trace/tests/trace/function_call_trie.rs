@@ -1,9 +1,9 @@
-//! FunctionCallTrieTest of compiler-rt: what the stacks of a few events come to. Its other tests are about the memory of the traced
-//! program, of which we take none.
+//! FunctionCallTrieTest of compiler-rt: the stacks and sums for short lists of events. Its other
+//! tests are about memory of the traced program, which we do not use.
 //!
-//! The numbers differ from upstream's in two things: a clock that runs backwards makes no time here, where there the
-//! difference is taken modulo 2^64; and all self times together are the time that passed, where there a call without an
-//! exit has what it called counted once more.
+//! The numbers differ from upstream's in two cases. A clock that runs backwards adds no time here,
+//! but a difference modulo 2^64 there. All self times together are the elapsed time here; there the
+//! callees of a call without an exit count once more.
 
 use crate::common::{Enter, Exit, call, trace};
 use xray_trace::analysis::{Filter, Notes, Siblings, Side, StackRoots, Stacks};
@@ -11,7 +11,7 @@ use xray_trace::model::{CallKind, Event, Trace};
 
 const NAMES: [&str; 4] = ["f0", "f1", "f2", "f3"];
 
-/// A stack, its calls, those without an exit, and its self time.
+/// A stack, its calls, its calls without an exit, and its self time.
 type Seen = (String, u64, u64, u64);
 
 fn events(calls: &[(u64, u32, CallKind)]) -> Vec<Event> {
@@ -130,14 +130,14 @@ fn missing_intermediary_exit() {
         closed_by_outer_exit: 1,
         ..Notes::default()
     };
-    // f2 was certainly there until f3 had ended.
+    // f2 was certainly open until f3 had ended.
     let closed = [
         ("f1", 1, 0, 200),
         ("f1;f2", 1, 1, 100),
         ("f1;f2;f3", 1, 0, 100),
     ];
     check(&calls, &closed, notes);
-    // As upstream takes it, it ended with f1.
+    // Upstream assumes that it ended with f1.
     let trace = trace(&NAMES, &[&events(&calls)]);
     let (seen, notes) = stacks_of(&[trace], Siblings::Deduced);
     let times: Vec<_> = seen.iter().map(|stack| (stack.2, stack.3)).collect();
@@ -174,7 +174,7 @@ const TWO_CALLEES: [(u64, u32, CallKind); 6] = [
     (5, 1, Exit),
 ];
 
-/// A trace that was written anew has the same stacks.
+/// A trace that was written and read again has the same stacks.
 #[test]
 fn deep_copy() {
     let trace = trace(&NAMES, &[&events(&TWO_CALLEES)]);
@@ -187,7 +187,7 @@ fn deep_copy() {
     assert_eq!(paths, ["f1", "f1;f2", "f1;f3"]);
 }
 
-/// Of two threads, and of two traces.
+/// The stacks of two threads, and of two traces.
 #[test]
 fn merge_into() {
     let calls = [

@@ -1,4 +1,4 @@
-//! GraphTest of LLVM: the vertices and edges of a call graph, each found once, with what belongs to it.
+//! GraphTest of LLVM: the vertices and edges of a call graph, each once, with their data.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ fn graph(trace: &Trace) -> Graph {
     Graph::new(trace, &Filter::default(), Siblings::Closed)
 }
 
-/// f1 calls f2, which calls f3, f4 and f5; f4 calls f6, which calls f3, and f5. Each call of `n` by `m` takes 100 m + n besides what
-/// it calls.
+/// f1 calls f2, which calls f3, f4 and f5; f4 calls f6, which calls f3, and f5. Each call of `n` by
+/// `m` takes 100 m + n besides its callees.
 fn test_trace() -> Trace {
     fn calls(caller: u32, callee: u32, at: &mut u64, events: &mut Vec<Event>) {
         events.push(call(*at, callee, Enter));
@@ -38,7 +38,7 @@ fn own(caller: u32, callee: u32) -> u64 {
     u64::from(100 * caller + callee) + called.map(|(from, to)| own(*from, *to)).sum::<u64>()
 }
 
-/// Every edge is there once, with its time, and leads from and to what it says.
+/// Every edge occurs once, with its time, and connects its two functions.
 #[track_caller]
 fn check_edges(graph: &Graph) {
     let edges: BTreeMap<_, _> = graph
@@ -60,7 +60,7 @@ fn check_edges(graph: &Graph) {
     assert_eq!([1, 2, 3, 4, 5, 6].map(incoming), [1, 1, 2, 1, 2, 1]);
 }
 
-/// Every vertex is there once, with what all edges that lead to it have together.
+/// Every vertex occurs once, with the sums of all edges that lead to it.
 #[track_caller]
 fn check_vertices(graph: &Graph) {
     let vertices: Vec<_> = graph

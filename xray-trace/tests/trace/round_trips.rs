@@ -1,4 +1,5 @@
-//! Traces written in the formats that we also read come back: ours, and LLVM's, as far as those can hold them.
+//! Traces that are written in formats which we also read come back unchanged: our own format, and
+//! LLVM's formats as far as they can hold them.
 
 use std::collections::BTreeMap;
 use std::io::{Seek as _, Write as _};
@@ -11,23 +12,24 @@ use xray_trace::source::{Options, open};
 
 use crate::any_trace::any_trace;
 
-/// What a thread did: when, on which processor (0: not known), what, and an argument.
+/// An event of a thread: time, processor (0 if unknown), kind, and an argument.
 type Happening = (u64, u16, String, Option<u64>);
-/// By process and thread.
+/// The events by process and thread.
 type Happenings = BTreeMap<(u32, u32), Vec<Happening>>;
 
-/// What a format of LLVM's keeps.
+/// The data that a format of LLVM keeps.
 #[derive(Clone, Copy, PartialEq)]
 enum Keeps {
     /// Calls by the ids of functions, and processors up to 255.
     Calls,
-    /// And what the program said, unless it is empty; all processors.
+    /// Also user events with data, and all processors.
     Words,
-    /// And the names of functions, but only words that are text.
+    /// Also the names of functions, but only user events that are text.
     NamesAndTexts,
 }
 
-/// Each program counts its functions from 1 on; LLVM's formats have the program's number above 24 bits of that.
+/// Each program numbers its functions from 1. LLVM's formats have the program's number above 24
+/// bits with the function's.
 fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
     let label = |id: FunctionId| {
         let known = trace.function(id)?;

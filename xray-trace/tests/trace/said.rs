@@ -1,4 +1,4 @@
-//! What programs say: custom and typed events, through blocks, analyses and sinks.
+//! User events (custom and typed events) through blocks, analyses and sinks.
 
 use proptest::prelude::*;
 use xray_trace::analysis::{Filter, Order, Shown, Step, Steps, Tree, TreeLine};
@@ -9,7 +9,7 @@ use xray_trace::sink::{Chrome, Sink as _};
 
 use crate::common::{anchor, function, module, process, thread};
 
-/// A thread that calls a function and says things within and after it.
+/// A thread that calls a function and records user events within and after it.
 fn talkative(said: &[(DataKind, &[u8])]) -> Trace {
     let mut encoder = BlockEncoder::new(ThreadId(0));
     encoder.push_cpu(Ticks(0), 3);
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// An event of a live target has a place and a true size; foreign logs have neither.
+/// A user event of a live target has a function and a true size; in foreign logs it has neither.
 #[test]
 fn where_it_was_said_and_how_much_it_was_come_back() {
     let rows: [(Option<FunctionId>, u32, &[u8]); 5] = [
@@ -143,7 +143,7 @@ fn where_it_was_said_and_how_much_it_was_come_back() {
         (Some(FunctionId(u32::MAX)), u32::MAX, b"cut"),
         (None, 0, b""),
         (Some(FunctionId(7)), 9000, b""),
-        // A size below what is there is a scribble.
+        // A size below the number of bytes is invalid.
         (None, 1, b"more"),
     ];
     let mut encoder = BlockEncoder::new(ThreadId(0));

@@ -1,4 +1,4 @@
-//! Foreign logs as traces: what is written by our sinks and by LLVM's tools comes back.
+//! Foreign logs as traces: logs by our sinks and by LLVM's tools come back unchanged.
 
 use std::io::{Seek as _, Write as _};
 
@@ -27,7 +27,7 @@ fn fdr(trace: &Trace) -> Vec<u8> {
     bytes
 }
 
-/// A thread's number; what happened: a function's id or what was said; when; an argument.
+/// A thread's id; the function's id or the user event's data; the time; an argument.
 type Happening = (u32, String, u64, Option<u64>);
 
 fn happenings(trace: &Trace) -> Vec<Happening> {
@@ -82,7 +82,7 @@ fn a_flight_log_is_a_trace() {
     assert!(notes.is_empty(), "{notes:?}");
     assert_eq!(happenings(&trace), happenings(&original));
     assert_eq!(trace.threads().len(), 2);
-    // A tick is a nanosecond in these traces, and the log says so.
+    // A tick is a nanosecond in these traces, and the log has that rate.
     assert_eq!(trace.clock().monotonic_ns(events[3].ticks), 9_999_999_999);
     assert_eq!(
         trace.clock().wall_ns(events[0].ticks) / 1000,

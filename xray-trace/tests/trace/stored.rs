@@ -48,7 +48,7 @@ fn a_stored_trace_is_the_same_trace() {
     assert!(opened.write(Vec::new()).unwrap() == read.write(Vec::new()).unwrap());
 }
 
-/// Cut anywhere, it is the trace that reading it from front to back gives.
+/// A stored trace that is cut anywhere equals the trace that is read from front to back.
 #[test]
 fn a_stored_trace_may_be_cut_at_any_byte() {
     let bytes = file(&["a", "b", "c"], &[&busy(40)]);
@@ -89,14 +89,14 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
             .damaged_blocks,
         1
     );
-    // Written anew, the trace is without it.
+    // A rewritten trace does not have the block.
     let mut copy = Vec::new();
     let report = Xtrace.write(&trace, &mut copy).unwrap();
     let told = "blocks whose events could not all be unpacked".to_owned();
     assert_eq!(report.left_out, [(told, 1)]);
     let copy = Trace::read(copy.as_slice()).unwrap();
     assert_eq!(copy.blocks().len(), trace.blocks().len() - 1);
-    // A file that shrinks is no more than that.
+    // A file that was truncated causes no more than that.
     file.set_len(middle).unwrap();
     let unreadable = trace
         .blocks()
@@ -105,7 +105,7 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
     assert!(unreadable.count() > 1);
 }
 
-/// Threads are divided among processors; in which order stacks are met does not depend on how many there are.
+/// Threads are divided among processors. The order of stacks does not depend on their number.
 #[test]
 fn stacks_come_in_order_of_threads() {
     let busy = |(function, calls): (u32, u64)| {
@@ -117,7 +117,7 @@ fn stacks_come_in_order_of_threads() {
         });
         calls.collect::<Vec<_>>()
     };
-    // Long enough to be divided, the longest neither first nor last.
+    // Long enough to be divided; the longest is neither first nor last.
     let lives = [
         (4, 40_000),
         (3, 90_000),

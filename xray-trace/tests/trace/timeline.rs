@@ -1,4 +1,4 @@
-//! The timeline: nothing of a trace is missing in it, whatever there is room for.
+//! The timeline: it accounts for every call of a trace within any limits.
 
 use proptest::prelude::*;
 use xray_trace::analysis::{
@@ -22,7 +22,7 @@ fn origin(trace: &Trace) -> u64 {
     first.map_or(0, |first| trace.clock().monotonic_ns(first))
 }
 
-/// What a thread does, step by step.
+/// The steps of a thread, as they should be in a timeline.
 struct Told {
     thread: ThreadId,
     calls: Vec<TimelineCall>,
@@ -61,7 +61,8 @@ fn told(trace: &Trace, filter: &Filter) -> Vec<Told> {
     told.collect()
 }
 
-/// What is kept is what is long enough, the rest is summed up, and times of slices are those of their calls.
+/// Checks that long calls are kept, that all others are summed up, and that times of slices are
+/// those of their calls.
 fn check(line: &ThreadTimeline, told: &Told, room: TimelineRoom, since_ns: u64) {
     assert_eq!(line.thread, told.thread);
     let (drawn, deep): (Vec<TimelineCall>, Vec<_>) =
@@ -133,14 +134,14 @@ proptest! {
             until: Some(Ticks(since.saturating_add(len))),
             ..Filter::default()
         };
-        // What of it nothing happens in has no line.
+        // A thread without events in the window has no line.
         let timeline = Timeline::new(&trace, &filter, origin(&trace), MUCH);
         prop_assert_eq!(timeline.threads.len(), told(&trace, &filter).len());
         check_all(&trace, &filter, TimelineRoom { calls, ..MUCH });
     }
 }
 
-/// A call, and calls within it of which each is longer than the one before.
+/// A call with calls within it. Each of these is longer than the previous one.
 fn staircase(calls: u64) -> Vec<xray_trace::model::Event> {
     let mut events = vec![call(0, 0, Enter)];
     let mut now = 0;

@@ -1,4 +1,5 @@
-//! Windows of time: the same answers wherever reading begins, and no more read than is needed.
+//! Windows of time: the results do not depend on the place where reading begins, and no more is
+//! read than needed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use xray_trace::model::{Event, EventBody, ThreadId, Ticks, Trace};
 use crate::any_trace::any_trace;
 use crate::common::{Enter, Exit, any_events, call, call_with, file_in_blocks, lost};
 
-/// All that is asked of a trace, in a window.
+/// The results of all analyses of a trace, in a window.
 #[derive(Debug, PartialEq)]
 struct Answers {
     accounts: Vec<xray_trace::analysis::Account>,
@@ -70,7 +71,8 @@ fn answers(trace: &Trace, filter: &Filter) -> Answers {
     }
 }
 
-/// Keeps the calls that a window wants, in order of their ends, and counts all that are shown.
+/// Collects the calls that a window selects, in order of their ends, and counts all calls that are
+/// visited.
 struct Wanted<'a>(&'a Filter, Vec<Call>, u64);
 
 impl Visitor for Wanted<'_> {
@@ -84,7 +86,8 @@ impl Visitor for Wanted<'_> {
     }
 }
 
-/// Whatever is looked at in a window, step by step or call by call, the calls in it are those of the whole.
+/// Checks that a window has the same calls as the whole trace in that time, both step by step and
+/// by a visitor.
 fn check_calls(trace: &Trace, filter: &Filter) {
     let visited = |mut steps: Steps<'_>| {
         let mut wanted = Wanted(filter, Vec::new(), 0);
@@ -115,7 +118,7 @@ fn check_calls(trace: &Trace, filter: &Filter) {
     assert_eq!(stepped, whole);
 }
 
-/// The same trace in memory without an index, with one, and in a file.
+/// The same trace in memory without an index, with an index, and in a file.
 fn forms(trace: &Trace, spacing: u64) -> [Trace; 3] {
     let index = Survey::new(trace, spacing).index;
     let bytes = trace.write_indexed(Vec::new(), &index).unwrap();
@@ -129,7 +132,7 @@ fn forms(trace: &Trace, spacing: u64) -> [Trace; 3] {
     ]
 }
 
-/// Where the events of a trace are, and before and behind them.
+/// The times of the events of a trace, and times before and after them.
 fn moments(trace: &Trace) -> Vec<u64> {
     let events = trace.blocks().iter().flat_map(|block| block.events());
     let mut moments: Vec<_> = events.map(|event| event.unwrap().ticks.0).collect();
@@ -186,7 +189,7 @@ fn what_is_said_of_the_next_event_is_not_of_the_next_block() {
     }
 }
 
-/// Calls into the depth and back, of a thread of so many functions.
+/// Calls into the depth and back, of a thread with up to 4 functions.
 fn any_dive() -> impl Strategy<Value = Vec<Event>> {
     let dive = (1..1600_usize, 0..1600_usize, 0..4_u32, 1..20_u64);
     prop::collection::vec(dive, 1..5).prop_map(|dives| {
@@ -251,7 +254,7 @@ proptest! {
     }
 }
 
-/// A trace of one thread, in blocks of so many events.
+/// A trace of one thread, in blocks of this number of events.
 fn of_blocks(events: &[Event], per_block: usize) -> Trace {
     let bytes = file_in_blocks(&["a", "b", "c", "d"], &[events], per_block);
     Trace::read(bytes.as_slice()).unwrap()
@@ -265,7 +268,7 @@ fn between(since: u64, until: u64) -> Filter {
     }
 }
 
-/// What the steps of a trace's only thread are, in a word each, and what was noted.
+/// The steps of a trace's only thread, with one word for each, and the notes.
 fn told(trace: &Trace, filter: &Filter) -> (Vec<String>, Notes) {
     let mut steps = Steps::of_wanted(trace, filter).next().unwrap();
     let word = |step| match step {
@@ -297,7 +300,7 @@ fn steps_are_those_of_the_window_and_of_the_calls_that_begin_in_it() {
         call(40, 2, Exit),
         call(41, 2, Enter),
         call(42, 1, Exit),
-        // What is after that is not looked at.
+        // Later events are not read.
         call(43, 3, Exit),
         call(44, 0, Exit),
     ];
@@ -326,7 +329,7 @@ fn steps_are_those_of_the_window_and_of_the_calls_that_begin_in_it() {
     assert_eq!(notes, expected);
 }
 
-/// Losses before the window and behind it are not its own; calls of the window that a loss ends are.
+/// Losses before and after the window do not count in it; calls of the window that a loss ends do.
 #[test]
 fn what_is_noted_is_of_the_window() {
     let events = [
@@ -365,7 +368,7 @@ fn a_thread_without_events_in_the_window_is_not_read() {
 }
 
 proptest! {
-    /// An index that says anything at all does no more harm than wrong answers.
+    /// An index with any content causes at most wrong results.
     #[test]
     fn an_index_may_lie(
         events in any_events(50..100),
@@ -397,14 +400,14 @@ proptest! {
     }
 }
 
-/// Bytes that this thread has read so far.
+/// The number of bytes that this thread has read so far.
 fn read() -> u64 {
     let io = fs::read_to_string("/proc/thread-self/io").unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("rchar: "));
     line.unwrap().parse().unwrap()
 }
 
-/// Of one thread, so that it is looked at by the thread that asks.
+/// With one thread, the calling thread does the analysis.
 #[test]
 fn a_short_window_of_a_long_trace_takes_little_reading() {
     let mut events = vec![call(0, 0, Enter)];

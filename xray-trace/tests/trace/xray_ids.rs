@@ -1,4 +1,5 @@
-//! The ids that functions have in LLVM's logs: packed, kept from log to log, and never two functions' at once.
+//! The ids of functions in LLVM's logs: packed, unchanged from log to log, and never the same for
+//! two functions.
 
 use std::collections::BTreeSet;
 use std::io::{Seek as _, Write as _};
@@ -10,8 +11,9 @@ use xray_trace::source::{Options, open};
 
 use crate::common::{Enter, Exit, call, function, module, process, thread};
 
-/// A trace of these functions, each as module and id in its map, all called once by one thread. Modules 0 and 1 are of a first
-/// process, and so on; `same` of them are the file of module 0 again.
+/// A trace of these functions, each given by its module and its id in the map. One thread calls
+/// each of them once. Modules 0 and 1 belong to the first process, and so on. The modules in `same`
+/// have the file of module 0 again.
 fn trace(functions: &[(u32, u32)], modules: u32, same: &[u32]) -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
     for id in 0..modules.div_ceil(2) {
@@ -90,7 +92,7 @@ fn what_has_no_id_is_never_shown_with_anothers() {
     assert_eq!(shown.len(), 310);
     assert_eq!(ids.shown(FunctionId(256)), 257 << 32 | 1);
 
-    // Each format says once what it cannot hold: 28 bits, and 32.
+    // Each format reports once the ids that it cannot hold: those beyond 28 bits, and beyond 32.
     for (sink, calls) in [
         (&Fdr as &dyn Sink, 16),
         (&Basic::BY_TIME, 256),
@@ -108,7 +110,7 @@ fn what_has_no_id_is_never_shown_with_anothers() {
     }
 }
 
-/// What the runtime of LLVM 20 has written comes out again as it was.
+/// Ids that the runtime of LLVM 20 has written are unchanged in another log.
 #[test]
 fn ids_of_objects_are_kept_from_log_to_log() {
     for (sink, greatest) in [
@@ -127,7 +129,7 @@ fn ids_of_objects_are_kept_from_log_to_log() {
             greatest << 24 | 2,
         ];
         assert_eq!(packed(&again), expected, "{}", sink.name());
-        // Objects that no function is of are there all the same, so that the numbers stay.
+        // Objects without functions exist as well, so that the numbers stay.
         assert_eq!(
             again.modules().len(),
             usize::try_from(greatest).unwrap() + 1

@@ -1,4 +1,5 @@
-//! Follows one thread, and keeps what there is room for.
+//! Follows one thread, and keeps the calls, slices and gaps for which there is room. It does not
+//! divide the room among threads; `timeline` does.
 
 use std::collections::hash_map::Entry;
 
@@ -10,10 +11,10 @@ use crate::analysis::stack::Steps;
 use crate::analysis::step::{Call, Ending, Open, Visitor};
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
-/// The most lanes of a thread. Calls that stand within as many others are only counted.
+/// The most lanes of a thread. Calls further in are only counted.
 pub const MOST_LANES: usize = 128;
 
-/// How much is kept of one thread.
+/// The room for one thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share {
     pub(super) calls: usize,
@@ -21,26 +22,27 @@ pub(super) struct Share {
     pub(super) gaps: usize,
 }
 
-/// Takes the calls of a thread in.
+/// Collects the calls of a thread.
 pub(super) struct Drawing<'a> {
     trace: &'a Trace,
     filter: &'a Filter,
-    /// What is shown begins then.
+    /// The begin of the shown time.
     since_ns: u64,
     origin_ns: u64,
-    /// `None` if nothing is drawn of the thread.
+    /// The room; `None` if the thread is not drawn.
     share: Option<Share>,
     longest: &'a mut Longest,
     thread: ThreadId,
-    /// The depth of the outermost open call of a wanted function.
+    /// The depth of the outermost open call of a selected function.
     inside: Option<usize>,
-    /// When the latest event happened.
+    /// The time of the latest event.
     last_ns: u64,
     calls: Vec<TimelineCall>,
-    /// What is shorter is summed up.
+    /// The length from which calls are kept. Shorter ones are summed up.
     kept_from_ns: u64,
     slices: foldhash::HashMap<(usize, u64), Sum>,
-    /// By depth the slice under way, which is not among those yet: what comes next mostly belongs there.
+    /// The current slice of each depth, which is not in `slices` yet: the next call usually belongs
+    /// to it.
     latest: Vec<Option<(u64, Sum)>>,
     slice_power: u32,
     summed: u64,
@@ -48,12 +50,12 @@ pub(super) struct Drawing<'a> {
     gaps: Vec<Gap>,
 }
 
-/// What is known of a slice.
+/// The sums of a slice.
 #[derive(Debug, Clone, Copy)]
 struct Sum {
     calls: u64,
     busy_ns: u64,
-    /// The candidate for more than half of the time, and by how much it is ahead.
+    /// The candidate for a function with more than half of the time, and its lead.
     function: FunctionId,
     ahead_ns: u64,
 }
@@ -141,7 +143,8 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// Keeps as many of the longest calls, those of a length all or none, and sums the others up.
+    /// Keeps at most `most` of the longest calls, and sums the others up. Of calls of the same
+    /// length all are kept, or none.
     fn cut(&mut self, most: usize) {
         if self.calls.len() <= most {
             return;
@@ -162,7 +165,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// Adds a call to the slices that it is in.
+    /// Adds a call to the slices that it covers.
     fn sum(&mut self, call: &TimelineCall) {
         self.summed += 1;
         let power = self.slice_power;
@@ -222,7 +225,7 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// Makes slices longer until they are few enough.
+    /// Makes slices longer until their number fits.
     #[inline]
     fn coarsen(&mut self, most: usize) {
         while self.slices.len() > most && self.slice_power < 62 {
@@ -310,7 +313,7 @@ impl Sum {
 // === impl Gap ===
 
 impl Gap {
-    /// Neighbours as one.
+    /// Joins neighbouring gaps.
     fn together(neighbours: &[Self]) -> Self {
         let first = neighbours.first().copied().unwrap_or(Self {
             start_ns: 0,

@@ -1,4 +1,5 @@
-//! The longest calls of each function.
+//! The longest calls of each function. They are independent of the calls that a thread's timeline
+//! keeps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,27 +8,27 @@ use super::thread_timeline::TimelineCall;
 use crate::function_map::FunctionMap;
 use crate::model::{FunctionId, ThreadId};
 
-/// The longest calls of each function, a few of each.
+/// The longest calls of each function, up to a number for each.
 #[derive(Debug, Default)]
 pub(super) struct Longest {
     most: usize,
-    /// Where a function's are, + 1.
+    /// The index + 1 of each function in `functions`.
     places: FunctionMap<u32>,
     functions: Vec<(FunctionId, Kept)>,
 }
 
-/// Those of one function, in no order.
+/// The calls of one function, in no order.
 #[derive(Debug, Default)]
 struct Kept {
     calls: Vec<(ThreadId, TimelineCall)>,
-    /// No call that is shorter is wanted any more.
+    /// Shorter calls are not needed any more.
     from_ns: u64,
 }
 
 // === impl Longest ===
 
 impl Longest {
-    /// So many of each function.
+    /// Sets the number of calls for each function.
     pub(super) fn keep(&mut self, most: usize) {
         self.most = most;
     }
@@ -64,7 +65,7 @@ impl Longest {
         }
     }
 
-    /// By function, the longest first.
+    /// The calls by function, the longest first.
     pub(super) fn into_calls(self) -> BTreeMap<FunctionId, Vec<(ThreadId, TimelineCall)>> {
         let functions = self.functions.into_iter();
         let sorted = functions.map(|(function, mut kept)| {
@@ -82,7 +83,7 @@ impl Kept {
     fn take(&mut self, thread: ThreadId, call: TimelineCall, most: usize) {
         self.calls.push((thread, call));
         if self.calls.len() > most {
-            // Which of equal ones stay does not depend on the order in which they come.
+            // The choice among equal calls does not depend on the order in which they come.
             let last = self
                 .calls
                 .iter()
@@ -97,7 +98,7 @@ impl Kept {
     }
 }
 
-/// The longest come first; equal ones by time.
+/// The order of calls: the longest first, equal ones by time.
 fn rank((thread, call): &(ThreadId, TimelineCall)) -> (Reverse<u64>, u64, ThreadId, usize) {
     (Reverse(call.len_ns()), call.start_ns, *thread, call.depth)
 }

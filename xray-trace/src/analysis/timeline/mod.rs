@@ -1,6 +1,8 @@
-//! When calls happened, thread by thread, in bounded memory however many there are: what a picture of a trace is drawn from.
+//! The times of calls, thread by thread, in bounded memory for any number of calls: the data for a
+//! picture of a trace.
 //!
-//! The longest calls of each thread are kept one by one. Shorter ones are summed up, by how deep they stand and by slice of time:
+//! The longest calls of each thread are kept one by one. Shorter ones are summed up by depth and by
+//! slice of time:
 //!
 //! ```text
 //!  depth 0  |=============== a call ===============|      |===== a call =====|
@@ -8,9 +10,9 @@
 //!                            └─ slices: calls that begin here, time in them ─┘
 //! ```
 //!
-//! For each thread there is a length such that all calls that are as long are kept, and none that is shorter. A call is never shorter than
-//! those within it, so whatever is kept stands within calls that are kept. A slice is a power of two of nanoseconds, and grows until
-//! those that have anything are few enough.
+//! Each thread has a length from which all calls are kept; no shorter call is kept. A call is never
+//! shorter than the calls within it, so the calls around a kept call are kept, too. The length of a
+//! slice is a power of two of nanoseconds. It grows until the number of slices with calls fits.
 
 mod lanes;
 mod longest;
@@ -33,33 +35,34 @@ use scale::Scale;
 pub use lanes::MOST_LANES;
 pub use thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
 
-/// How much is kept, of all threads together.
+/// The limits for all threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineRoom {
     /// Threads.
     pub threads: usize,
     /// Calls, one by one.
     pub calls: usize,
-    /// Slices, of all depths. A thread has as many as it has lanes, if need be.
+    /// Slices of all depths. A thread has at least as many as it has lanes.
     pub slices: usize,
-    /// Places where events are missing.
+    /// Gaps: places with missing events. There can be twice as many.
     pub gaps: usize,
-    /// The longest calls of each function.
+    /// The longest calls, for each function.
     pub longest: usize,
 }
 
-/// When calls happened.
+/// The times of calls.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// By id; if there are too many, those with the most events.
+    /// The threads by id; if there are too many, the threads with the most events.
     pub threads: Vec<ThreadTimeline>,
-    /// How many threads with events are not among them.
+    /// The number of other threads with events.
     pub other_threads: usize,
-    /// The longest calls of each function, by function, the longest first. Of calls that saw no exit, as long as they were certainly open.
+    /// The longest calls of each function, the longest first. A call without an exit has the time
+    /// for which it was certainly open.
     pub longest: BTreeMap<FunctionId, Vec<(ThreadId, TimelineCall)>>,
 }
 
-/// What some threads come to.
+/// The results for some threads.
 #[derive(Debug, Default)]
 struct Part {
     threads: Vec<ThreadTimeline>,
@@ -69,8 +72,9 @@ struct Part {
 // === impl Timeline ===
 
 impl Timeline {
-    /// Calls of what `filter` wants, and what they call: with a window of time those that are open in it, also if they began before. Times are
-    /// compared with `origin_ns`, which is not after any event that is wanted.
+    /// The timeline of the calls that `filter` selects, and of their callees. With a window of
+    /// time, calls that are open in it are included, even if they began before. Times are compared
+    /// with `origin_ns`, which must not be after any selected event.
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineRoom) -> Self {
         let (shares, other_threads) = shares(trace, filter, room);
@@ -81,7 +85,7 @@ impl Timeline {
             Siblings::Closed,
             |part: &mut Part, steps: Steps<'_>| {
                 part.longest.keep(room.longest);
-                // The longest calls of functions are those of all threads.
+                // Threads without a share also count for the longest calls of functions.
                 let share = shares.get(&steps.thread()).copied();
                 let drawing = Drawing::new(trace, filter, scale, share, &mut part.longest);
                 part.threads.extend(drawing.of(steps));
@@ -102,7 +106,8 @@ impl Timeline {
     }
 }
 
-/// What each thread has of the room, by how many events are said to be in it; and how many threads have none.
+/// The share of each thread in the room, by the number of its events as given by its blocks; and
+/// the number of threads without a share.
 fn shares(
     trace: &Trace,
     filter: &Filter,
@@ -134,8 +139,8 @@ fn shares(
     (shares.collect(), others)
 }
 
-/// Divides what there is among those who want something, most first. Whoever wants little has it; half of the rest is the same for all others, half by how
-/// much they want.
+/// Divides `all` among `wants`, which are in descending order. Small wants are satisfied. Half of
+/// the rest is divided evenly among the others, half in proportion to their wants.
 fn divide(wants: &[u64], all: usize) -> Vec<usize> {
     let mut left = all as u64;
     let mut shares = vec![0; wants.len()];

@@ -1,4 +1,5 @@
-//! How the time of a timeline is divided into slices.
+//! The division of a timeline's time into slices. `lanes` may make the slices of a thread longer
+//! later.
 
 use crate::analysis::Filter;
 use crate::model::Trace;
@@ -6,7 +7,7 @@ use crate::model::Trace;
 /// The most slices that the time is divided into.
 const FINEST: u64 = 1 << 14;
 
-/// How the time that is shown is divided.
+/// The division of the shown time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     /// The time that the timeline counts from.
@@ -20,7 +21,7 @@ pub(super) struct Scale {
 // === impl Scale ===
 
 impl Scale {
-    /// The scale for what the filter wants.
+    /// The scale for the part of the trace that the filter selects.
     pub(super) fn new(trace: &Trace, filter: &Filter, origin_ns: u64) -> Self {
         let clock = trace.clock();
         let since = filter.since.map(|since| clock.monotonic_ns(since));

@@ -1,4 +1,5 @@
-//! The timeline of one thread, as data: single calls, slices of time with sums, and gaps.
+//! The timeline of one thread, as data: single calls, slices of time with sums, and gaps. This file
+//! has the types; `lanes` fills them.
 
 use crate::model::{FunctionId, ThreadId};
 
@@ -18,7 +19,7 @@ pub struct ThreadTimeline {
     pub kept_from_ns: u64,
     /// The number of calls that are summed up.
     pub summed: u64,
-    /// The number of calls that stand within too many others to have a lane.
+    /// The number of calls that are too deep to have a lane.
     pub too_deep: u64,
     /// The places where events are missing, in order of time.
     pub gaps: Vec<Gap>,
@@ -27,7 +28,7 @@ pub struct ThreadTimeline {
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineCall {
-    /// The number of shown calls that the call stands within.
+    /// The number of shown calls around the call.
     pub depth: usize,
     /// The function that was called.
     pub function: FunctionId,
@@ -42,7 +43,7 @@ pub struct TimelineCall {
 /// The sum of the calls of one depth that begin within a slice of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
-    /// The number of calls that they stand within.
+    /// The number of calls around them.
     pub depth: usize,
     /// The number of the slice, from 0.
     pub at: u64,
@@ -63,8 +64,8 @@ pub struct Gap {
     pub end_ns: u64,
     /// The number of missing events; 0 if it is not known.
     pub events: u64,
-    /// The number of losses. If there are too many gaps, neighbours become one gap, and events may
-    /// lie between its losses.
+    /// The number of losses. If there are too many gaps, neighbours become one gap, with events
+    /// between its losses.
     pub losses: u64,
 }
 

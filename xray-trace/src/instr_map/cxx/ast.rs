@@ -1,16 +1,16 @@
-//! What a C++ symbol stands for, as a tree.
+//! The tree of a C++ symbol. `parser` and the grammar files build it, `print` writes its text.
 //!
-//! Nodes live in one list and name each other by their places in it: substitutions (`S_`) and template parameters (`T_`) let
-//! many nodes share one, so that the tree is small however long its text is.
+//! Nodes are in one list, and refer to each other by index: substitutions (`S_`) and template
+//! parameters (`T_`) let many nodes share one. So the tree is small, however long its text is.
 
-/// A node's place in the list.
+/// The index of a node in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id(pub(super) u32);
 
-/// Nodes one after the other in the list of lists.
+/// Consecutive nodes in the list of lists.
 pub(super) type List = std::ops::Range<u32>;
 
-/// How tightly an expression holds together: of an operand that holds less tightly, parentheses are needed.
+/// How tightly an expression binds. An operand that binds less tightly needs parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Precedence {
     Primary,
@@ -42,14 +42,14 @@ pub(super) struct Qualifiers {
     pub(super) is_restrict: bool,
 }
 
-/// `&` or `&&`; the first wins where two meet.
+/// `&` or `&&`; collapsing two of them gives the first of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reference {
     Left,
     Right,
 }
 
-/// The classes of the standard library that have a letter.
+/// The classes of the standard library with a letter of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standard {
     Allocator,
@@ -60,7 +60,7 @@ pub(super) enum Standard {
     Iostream,
 }
 
-/// What a template is declared to take, without a name of its own.
+/// The kind of a template parameter that is declared without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParameterKind {
     Type,
@@ -68,7 +68,7 @@ pub(super) enum ParameterKind {
     Template,
 }
 
-/// A function's type, or what a function is behind its name.
+/// The type of a function, or the part of a function's declaration behind its name.
 #[derive(Clone, Debug)]
 pub(super) struct Signature {
     pub(super) result: Option<Id>,
@@ -82,7 +82,7 @@ pub(super) struct Signature {
 pub(super) struct Encoding {
     pub(super) name: Id,
     pub(super) signature: Signature,
-    /// What `enable_if` attributes say.
+    /// The conditions of `enable_if` attributes.
     pub(super) attributes: Option<List>,
     pub(super) requires: Option<Id>,
 }
@@ -103,7 +103,7 @@ pub(super) enum Node<'a> {
     /// `name[abi:tag]`.
     Tagged(Id, &'a str),
     Standard(Standard),
-    /// The same with its arguments, where the name is that of a constructor's class.
+    /// The same with its arguments, for the class of a constructor.
     StandardWhole(Standard),
     Constructor(Id),
     Destructor(Id),
@@ -131,12 +131,12 @@ pub(super) enum Node<'a> {
     Prefixed(&'static str, Id),
     /// `construction vtable for base-in-derived`.
     ConstructionTable(Id, Id),
-    /// What the compiler made of a function: `.cold`.
+    /// The suffix of a function that the compiler made from another one: `.cold`.
     Suffixed(Id, &'a str),
 
     // Types.
     Qualified(Id, Qualifiers),
-    /// A qualifier of a vendor's, with arguments.
+    /// A vendor's qualifier, with its arguments.
     Vendor(Id, &'a str, Option<Id>),
     /// `type complex`.
     Postfixed(Id, &'static str),
@@ -162,12 +162,12 @@ pub(super) enum Node<'a> {
     ExplicitObject(Id),
 
     // Template parameters and packs.
-    /// Parameters that an expansion repeats its pattern for.
+    /// A pack, for whose elements an expansion repeats its pattern.
     Pack(List),
     /// Arguments of a pack.
     PackArguments(List),
     Expansion(Id),
-    /// A parameter whose arguments come later in the symbol; an index of the list of those.
+    /// A parameter whose arguments come later in the symbol; an index into the parser's `forward`.
     Forward(u32),
     Parameter {
         kind: ParameterKind,
@@ -184,7 +184,7 @@ pub(super) enum Node<'a> {
     PackDeclaration(Id),
 
     // Expressions.
-    /// A number, with its type in front or behind.
+    /// A number, with its type before or after it.
     Integer {
         type_name: &'static str,
         value: &'a str,
@@ -259,7 +259,7 @@ pub(super) enum Node<'a> {
     NestedRequirement(Id),
 }
 
-/// What a lambda is known by.
+/// The parts that identify a lambda.
 #[derive(Clone, Debug)]
 pub(super) struct Closure {
     pub(super) templates: List,
@@ -278,7 +278,7 @@ pub(super) enum FloatKind {
 // === impl Node ===
 
 impl Node<'_> {
-    /// How tightly the text of the node holds together.
+    /// How tightly the text of the node binds.
     pub(super) fn precedence(&self) -> Precedence {
         match self {
             Self::Binary { precedence, .. }

@@ -1,4 +1,4 @@
-//! Functions with their types, and variables.
+//! The grammar of functions with their types, and of variables. The parts of a name are in `names`.
 //!
 //! ```text
 //!  name [Ua9enable_ifI condition… E] [result] parameters [Q constraint]
@@ -10,9 +10,9 @@ use super::parser::{NameState, Parser};
 // === impl Parser ===
 
 impl Parser<'_> {
-    /// A function with its type, a variable, or something made for one of them.
+    /// Reads a function with its type, a variable, or an entity made for one of them.
     pub(super) fn encoding(&mut self) -> Option<Id> {
-        // The parameters of this template have nothing to do with those around it.
+        // The template parameters of this encoding are independent of the enclosing ones.
         let templates = std::mem::take(&mut self.templates);
         let found = self.deeper(Self::encoding_within);
         self.templates = templates;
@@ -71,7 +71,7 @@ impl Parser<'_> {
         matches!(self.peek(), None | Some(b'E' | b'.' | b'_'))
     }
 
-    /// Gives the parameters met since then what they stand for, which is known now.
+    /// Resolves the parameters that were met since then: their arguments are known now.
     fn resolve_forward(&mut self, since: usize) -> Option<()> {
         for number in since..self.forward.len() {
             let index = self.forward[number]?;

@@ -1,4 +1,4 @@
-//! Expressions: in types that are computed, in arguments of templates, in constraints.
+//! The grammar of expressions: in computed types, in template arguments, in constraints.
 
 use super::ast::{Id, List, Node, Precedence};
 use super::operators::{Form, Operator};
@@ -52,7 +52,7 @@ impl<'a> Parser<'a> {
                 self.skip(2);
                 let type_ = self.type_()?;
                 let member = self.expression()?;
-                // By how much it moves is not shown.
+                // LLVM does not print the offset of the member.
                 self.number();
                 self.expect("E")?;
                 let members = self.add_list(&[member]);
@@ -132,7 +132,8 @@ impl<'a> Parser<'a> {
                 })
             }
             Form::Conversion => {
-                // `I` behind the type would be its own arguments, which it has none of here.
+                // An `I` behind the type would begin arguments of the type itself, which has none
+                // here.
                 let takes = std::mem::replace(&mut self.takes_arguments, false);
                 let type_ = self.type_();
                 self.takes_arguments = takes;
@@ -185,7 +186,8 @@ impl<'a> Parser<'a> {
         Some(self.add(Node::FunctionParameter(number)))
     }
 
-    /// `fL` begins a fold where an operator follows, and a function's parameter where a number does.
+    /// Whether `fL` begins a fold, with an operator behind it, or a function's parameter, with a
+    /// number behind it.
     fn is_fold(&self) -> bool {
         self.peek_at(1) == Some(b'L') && !self.peek_at(2).is_some_and(|byte| byte.is_ascii_digit())
     }
@@ -246,7 +248,7 @@ impl<'a> Parser<'a> {
         let type_ = self.type_()?;
         let object = self.expression()?;
         let offset = self.number();
-        // Which members of unions lead there is not shown.
+        // LLVM does not print the path through members of unions.
         while self.eat("_") {
             self.digits();
         }
@@ -309,7 +311,7 @@ impl<'a> Parser<'a> {
                 Node::TypeRequirement(self.type_()?)
             } else {
                 self.expect("Q")?;
-                // All parameters around it stand for themselves, as they do already.
+                // All enclosing parameters stand for themselves already.
                 Node::NestedRequirement(self.constraint()?)
             };
             requirements.push(self.add(requirement));

@@ -1,8 +1,12 @@
-//! Types without a name, and template parameters: their uses, their arguments and their declarations.
+//! The grammar of types without a name, and of template parameters: their uses, arguments and
+//! declarations.
 //!
 //! ```text
-//!  Ul [declarations] [Q constraint] parameters [Q constraint] E [which] _     Ut [which] _     Ub [which] _
-//!  T_ T0_ TL0_1_     I argument… [Q constraint] E     Ty Tn type Tt declarations E Tp declaration Tk constraint
+//!  Ul [declarations] [Q constraint] parameters [Q constraint] E [which] _      closure
+//!  Ut [which] _     Ub [which] _                                                unnamed, block
+//!  T_ T0_ TL0_1_                                                                parameter
+//!  I argument… [Q constraint] E                                                 arguments
+//!  Ty     Tn type     Tt declarations E     Tp declaration     Tk constraint    declaration
 //! ```
 
 use super::ast::{Closure, Id, Node, ParameterKind};
@@ -60,7 +64,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `Q` and a constraint, if they stand here: `Some(None)` if not.
+    /// An optional constraint, with `Q` before it: `Some(None)` if there is none.
     #[expect(
         clippy::option_option,
         reason = "there may be none, and one may be broken"
@@ -108,14 +112,15 @@ impl<'a> Parser<'a> {
         if self.lambda_level != Some(level) || level > self.templates.len() {
             return None;
         }
-        // `auto` as a parameter of a lambda: a parameter of a template that is not written.
+        // `auto` as a parameter of a lambda: a parameter of an implicit template.
         if level == self.templates.len() {
             self.templates.push(None);
         }
         Some(self.add(Node::Name("auto")))
     }
 
-    /// Arguments of a template. Those of the name that is being read are what parameters stand for from here on.
+    /// Reads arguments of a template. If they belong to the name that is being read, template
+    /// parameters refer to them from here on.
     pub(super) fn template_arguments(&mut self, is_named: bool) -> Option<Id> {
         self.expect("I")?;
         if is_named {
@@ -139,7 +144,7 @@ impl<'a> Parser<'a> {
                 }
             }
             if self.eat("Q") {
-                // What the template requires of them is not shown.
+                // LLVM does not print the requirements on the arguments.
                 self.constraint()?;
                 self.expect("E")?;
                 break;
@@ -169,7 +174,7 @@ impl<'a> Parser<'a> {
             }
             b'L' => parser.literal(),
             b'T' if parser.is_declaration() => {
-                // What the argument is of is not shown.
+                // LLVM does not print the kind of the argument.
                 parser.declaration(None)?;
                 parser.template_argument()
             }
@@ -182,7 +187,8 @@ impl<'a> Parser<'a> {
         self.peek() == Some(b'T') && kind
     }
 
-    /// A template's parameter, which gets a name and is known by it at this level from here on.
+    /// Reads the declaration of a template parameter. The parameter gets a made-up name, and uses
+    /// at this level refer to it from here on.
     fn declaration(&mut self, level: Option<usize>) -> Option<Id> {
         self.deeper(|parser| {
             parser.expect("T")?;

@@ -1,4 +1,4 @@
-//! Literals, and what stands between braces.
+//! The grammar of literals, and of braced initializers. Operators are in `expressions`.
 
 use super::ast::{FloatKind, Id, Node};
 use super::parser::Parser;
@@ -70,7 +70,7 @@ impl Parser<'_> {
         Some(self.add(Node::Integer { type_name, value }))
     }
 
-    /// The bytes of a number, each as two digits, the greatest first.
+    /// The bytes of a number, each as two hexadecimal digits, the most significant first.
     fn float(&mut self, length: usize, kind: FloatKind) -> Option<Id> {
         self.skip(1);
         let digits = self.take_while(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -79,7 +79,7 @@ impl Parser<'_> {
         is_whole.then(|| self.add(Node::FloatLiteral { digits, kind }))
     }
 
-    /// A value between braces, which may say what it initializes.
+    /// A value between braces, which may name the member or element that it initializes.
     pub(super) fn braced(&mut self) -> Option<Id> {
         self.deeper(|parser| {
             if parser.eat("di") {

@@ -1,17 +1,22 @@
-//! C++ names from symbols, spelled as LLVM spells them (`llvm-cxxfilt` and `llvm-xray` 19).
+//! Demangles C++ symbols with the spelling of LLVM (`llvm-cxxfilt` and `llvm-xray` 19). Rust
+//! symbols are not read here.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | `parser` | where in the symbol we are, and what it has named so far |
-//! | `encoding`, `names`, `types`, `expressions`, `literals`, `unresolved`, `lambdas`, `special` | the grammar, each a part |
+//! | `parser` | the position in the symbol, and the names so far |
+//! | `encoding`, `names`, `types`, `expressions`, `literals`, `unresolved`, `lambdas`, `special` | the grammar |
 //! | `operators` | the letters of operators |
-//! | `ast` | what was found |
-//! | `print` | its text |
+//! | `ast` | the tree |
+//! | `print` | the text of the tree |
 //!
-//! The grammar is that of the Itanium C++ ABI (<https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>), with what
-//! compilers add to it. Each part of it is known by its first letters, so that nothing is tried twice and time grows with
-//! the symbol's length. Its text can be much longer, since a symbol can name what it had before: the text is bounded, and
-//! so are the steps to it and the depth of both ways. What goes over a bound has no name.
+//! The grammar is that of the Itanium C++ ABI
+//! (<https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>), with the extensions of
+//! compilers. The first letters of a part identify the part. So no part is tried twice, and time
+//! grows with the symbol's length.
+//!
+//! The text can be much longer than the symbol, because a symbol can refer to earlier parts of
+//! itself. The text is bounded, and so are the steps to it and the depth of parsing and printing. A
+//! symbol that exceeds a bound has no name.
 
 mod ast;
 mod encoding;
@@ -29,8 +34,9 @@ mod unresolved;
 use self::parser::Parser;
 use self::print::Printer;
 
-/// The name that a C++ symbol stands for, or `None` if it is none or has a name longer than `longest` bytes. `spent` is
-/// increased by the steps that were taken, each of them about as long as writing a few bytes.
+/// The name of a C++ symbol. `None` if `symbol` is no C++ symbol, or if its name is longer than
+/// `longest` bytes. `spent` increases by the steps of the printer. A step takes about as long as
+/// writing a few bytes.
 pub(super) fn demangle(symbol: &str, longest: usize, spent: &mut usize) -> Option<String> {
     let encoding = ["_Z", "__Z"]
         .into_iter()
@@ -142,7 +148,7 @@ mod tests {
         ("_Z1fIiEvT_z", "void f<int>(int, ...)"),
     ];
 
-    /// As `llvm-cxxfilt` 19 prints them.
+    /// The names as `llvm-cxxfilt` 19 prints them.
     #[test]
     fn names_are_spelled_as_llvm_spells_them() {
         for (symbol, name) in ROWS {

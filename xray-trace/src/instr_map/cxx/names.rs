@@ -1,8 +1,9 @@
-//! Names: of functions, and of whatever they stand in.
+//! The grammar of names: of functions, and of their scopes.
 //!
 //! ```text
-//!  name         N [qualifiers] part… E     Z encoding E name [which]     [St] part [I arguments E]
-//!  part         length and identifier     operator     C1 D2 constructor, destructor     Ul Ut closure, unnamed type
+//!  name    N [qualifiers] part… E     Z encoding E name [which]     [St] part [I arguments E]
+//!  part    length and identifier     operator     C1 D2 constructor, destructor
+//!          Ul Ut closure, unnamed type
 //! ```
 
 use super::ast::{Id, Node, Reference, Standard};
@@ -103,10 +104,10 @@ impl<'a> Parser<'a> {
             };
             scope = Some(next);
             self.add_substitution(next);
-            // What a lambda in the initializer of a member had behind it.
+            // The mark behind a lambda in the initializer of a member.
             self.eat("M");
         }
-        // The name as a whole is no substitution, unless it is a type, whose reader adds it.
+        // The name as a whole is no substitution. If it is a type, the reader of the type adds it.
         self.substitutions.pop()?;
         scope
     }
@@ -133,8 +134,8 @@ impl<'a> Parser<'a> {
             self.number();
             self.expect("_")?;
         }
-        // The parameters of the template around a type have nothing to do with its own. A function's own are what its type
-        // names, and there are no others around it.
+        // The template parameters around a type are independent of its own. A function's type
+        // refers to the function's own parameters, and no others enclose them.
         let entity = match state {
             Some(state) => self.name(Some(state))?,
             None => {
@@ -150,7 +151,7 @@ impl<'a> Parser<'a> {
         Some(self.add(Node::Nested(function, entity)))
     }
 
-    /// Which of several equal names it is; not shown.
+    /// Skips the number of one of several equal names. LLVM does not print it.
     fn discriminator(&mut self) {
         let rest = self.rest();
         let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -168,7 +169,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A name without what it stands in, put behind that.
+    /// A name without its scope, appended to the scope.
     fn unqualified_name(
         &mut self,
         state: Option<&mut NameState>,
@@ -178,7 +179,7 @@ impl<'a> Parser<'a> {
         let module = self.module_name(module)?;
         let mut scope = scope;
         let is_friend = scope.is_some() && self.eat("F");
-        // Internal linkage, as GCC marks it.
+        // GCC's mark of internal linkage.
         self.eat("L");
         let name = match (self.peek(), self.peek_at(1)) {
             (Some(b'1'..=b'9'), _) => self.source_name()?,
@@ -208,7 +209,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `std::string` is `std::basic_string<…>` where its constructor is named.
+    /// The full class of a constructor: `std::string` is `std::basic_string<…>` there.
     fn whole_standard(&mut self, class: Id) -> Id {
         match *self.node(class) {
             Node::Standard(class) => self.add(Node::StandardWhole(class)),
@@ -216,7 +217,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The modules that stand here, behind one that is known already.
+    /// The modules at this point, appended to one that was read before.
     fn module_name(&mut self, known: Option<Id>) -> Option<Option<Id>> {
         let mut module = known;
         while self.eat("W") {
@@ -276,7 +277,7 @@ impl<'a> Parser<'a> {
         }))
     }
 
-    /// The name of an operator, as a function has it.
+    /// The name of an operator as a function name.
     pub(super) fn operator_name(&mut self, state: Option<&mut NameState>) -> Option<Id> {
         if let Some(operator) = Operator::of(self.rest()) {
             if !operator.is_function() {
@@ -286,7 +287,8 @@ impl<'a> Parser<'a> {
             if operator.form != Form::Conversion {
                 return Some(self.add(Node::Name(operator.name)));
             }
-            // Its type may name parameters of the template that the operator is, whose arguments come later.
+            // Its type may refer to parameters of the operator's own template, whose arguments come
+            // later.
             let permits = self.permits_forward || state.is_some();
             let permits = std::mem::replace(&mut self.permits_forward, permits);
             let takes = std::mem::replace(&mut self.takes_arguments, false);
@@ -319,7 +321,7 @@ impl<'a> Parser<'a> {
         Some(name)
     }
 
-    /// What was named before, or a class of the standard library.
+    /// A name from before, or a class of the standard library.
     pub(super) fn substitution(&mut self) -> Option<Id> {
         self.expect("S")?;
         let Some(letter @ b'a'..=b'z') = self.peek() else {
@@ -353,7 +355,7 @@ impl<'a> Parser<'a> {
         self.substitutions.get(number).copied()
     }
 
-    /// The node with this id. Every id that the parser has is of a node.
+    /// The node with this id. Every id in the parser refers to a node.
     pub(super) fn node(&self, id: Id) -> &Node<'a> {
         &self.nodes[id.0 as usize]
     }

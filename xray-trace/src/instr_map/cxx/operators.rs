@@ -1,12 +1,13 @@
-//! The letters of operators.
+//! The operators of expressions and names, by their two letters. The table does not parse operands;
+//! `expressions` does.
 
 use super::ast::Precedence::{self, *};
 
-/// What an operator is made of, in an expression.
+/// The shape of an operator in an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Prefix,
-    /// Or prefix, with an underscore.
+    /// Postfix; prefix with an underscore behind the letters.
     Postfix,
     Binary,
     Subscript,
@@ -20,10 +21,10 @@ pub(super) enum Form {
     /// `(type)(…)`; as a name, `operator type`.
     Conversion,
     Conditional,
-    /// A name only.
+    /// Only a name.
     Name,
     NamedCast,
-    /// Of a type, of an expression: `sizeof (…)`.
+    /// With a type or with an expression as operand: `sizeof (…)`.
     OfType,
     OfExpression,
 }
@@ -34,7 +35,7 @@ pub(super) struct Operator {
     pub(super) letters: &'static str,
     pub(super) form: Form,
     pub(super) precedence: Precedence,
-    /// As a function's name, or as the keyword where there is no such function.
+    /// The name of the function, or the keyword if there is no such function.
     pub(super) name: &'static str,
 }
 
@@ -120,13 +121,14 @@ impl Operator {
         OPERATORS.get(place.ok()?)
     }
 
-    /// As it stands between its operands.
+    /// The text of the operator between its operands.
     pub(super) fn symbol(&self) -> &'static str {
         let symbol = self.name.strip_prefix("operator").unwrap_or(self.name);
         symbol.strip_prefix(' ').unwrap_or(symbol)
     }
 
-    /// Whether a function can have this name. `.` and `.*` cannot be defined, and what is a keyword is none.
+    /// Whether a function can have this name. `.` and `.*` cannot be defined, and keywords are no
+    /// functions.
     pub(super) fn is_function(&self) -> bool {
         match self.form {
             Form::NamedCast | Form::OfType | Form::OfExpression => false,

@@ -1,4 +1,5 @@
-//! Where in a symbol we are, and what it has named so far.
+//! The position in a symbol, and the names that it contained so far. The grammar is in the files
+//! beside this one.
 
 use super::ast::{Id, List, Node, Qualifiers};
 
@@ -13,30 +14,32 @@ pub(super) struct Parser<'a> {
     at: usize,
     pub(super) nodes: Vec<Node<'a>>,
     pub(super) lists: Vec<Id>,
-    /// What `S_`, `S0_` and so on stand for.
+    /// The nodes that `S_`, `S0_` and so on refer to.
     pub(super) substitutions: Vec<Id>,
-    /// What `T_`, `T0_` and so on stand for, by the level of the template, the outermost first. A level without a list is that
-    /// of a generic lambda, whose parameters have no names.
+    /// The nodes that `T_`, `T0_` and so on refer to, by the level of the template, the outermost
+    /// first. A level without a list belongs to a generic lambda, whose parameters have no names.
     pub(super) templates: Vec<Option<Vec<Id>>>,
-    /// What parameters stand for that were met before their arguments, by [`Node::Forward`].
+    /// The nodes of parameters that were met before their arguments, by [`Node::Forward`].
     pub(super) forward: Vec<Option<Id>>,
-    /// Parameters may be met before their arguments: in the type of a conversion operator.
+    /// True if parameters may come before their arguments: in the type of a conversion operator.
     pub(super) permits_forward: bool,
-    /// `I` behind a parameter begins its arguments. Not in the type of a conversion operator, whose own they are.
+    /// True if `I` behind a parameter begins its arguments. It is false in the type of a conversion
+    /// operator, where the arguments belong to the operator.
     pub(super) takes_arguments: bool,
-    /// In a constraint, which can name parameters of every template around it: they stand for themselves.
+    /// True in a constraint. It can refer to parameters of every enclosing template, which stand
+    /// for themselves.
     pub(super) in_constraint: bool,
     /// The level at which the parameters of a lambda are being read.
     pub(super) lambda_level: Option<usize>,
-    /// Names made up for template parameters that are declared, by their kind.
+    /// The number of names made up for declared template parameters, by their kind.
     pub(super) made_up: [u32; 3],
     depth: u32,
 }
 
-/// What a name tells of the function that has it.
+/// Facts about a function from its name.
 #[derive(Debug, Default)]
 pub(super) struct NameState {
-    /// It is a constructor, a destructor or a conversion, which have no result.
+    /// True for a constructor, a destructor or a conversion, which have no result.
     pub(super) without_result: bool,
     pub(super) ends_with_arguments: bool,
     pub(super) has_explicit_object: bool,
@@ -65,7 +68,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A whole symbol.
+    /// Reads a whole symbol.
     pub(super) fn symbol(&mut self) -> Option<Id> {
         let encoding = self.encoding()?;
         if self.peek() == Some(b'.') {
@@ -76,7 +79,7 @@ impl<'a> Parser<'a> {
         self.is_at_end().then_some(encoding)
     }
 
-    /// Reads one level deeper.
+    /// Runs `read` one level deeper.
     pub(super) fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth >= DEEPEST {
             return None;
@@ -129,7 +132,7 @@ impl<'a> Parser<'a> {
         self.rest().starts_with(text)
     }
 
-    /// Goes behind this text if it stands here.
+    /// Skips this text if it is next.
     pub(super) fn eat(&mut self, text: &str) -> bool {
         let is_here = self.starts_with(text);
         if is_here {
@@ -138,17 +141,17 @@ impl<'a> Parser<'a> {
         is_here
     }
 
-    /// The same for text without which there is no name.
+    /// Skips this text, or returns `None`: without it there is no name.
     pub(super) fn expect(&mut self, text: &str) -> Option<()> {
         self.eat(text).then_some(())
     }
 
-    /// Goes on by some bytes, which are known to be there and ASCII.
+    /// Skips bytes. The caller has checked that they are there and ASCII.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// The bytes that satisfy a condition, which only ASCII does.
+    /// The next bytes that satisfy a condition. Only ASCII bytes may satisfy it.
     pub(super) fn take_while(&mut self, is_part: impl Fn(u8) -> bool) -> &'a str {
         let rest = self.rest();
         let end = rest.bytes().position(|byte| !is_part(byte));
@@ -157,12 +160,12 @@ impl<'a> Parser<'a> {
         part
     }
 
-    /// Digits, as they stand there; none are allowed.
+    /// The next digits; may be empty.
     pub(super) fn digits(&mut self) -> &'a str {
         self.take_while(|byte| byte.is_ascii_digit())
     }
 
-    /// Digits, which may have an `n` in front for a negative number.
+    /// The next digits, with an optional `n` before them for a negative number.
     pub(super) fn number(&mut self) -> &'a str {
         let rest = self.rest();
         let sign = usize::from(self.eat("n"));
@@ -179,7 +182,7 @@ impl<'a> Parser<'a> {
         self.digits().parse().ok()
     }
 
-    /// An index that is left out for the first: `_`, `0_`, `1_` and so on.
+    /// An index whose first value is omitted: `_`, `0_`, `1_` and so on.
     pub(super) fn index(&mut self) -> Option<usize> {
         if self.eat("_") {
             return Some(0);
@@ -197,7 +200,7 @@ impl<'a> Parser<'a> {
         Some(name)
     }
 
-    /// What ends a list of things: read until it comes.
+    /// Reads elements up to this end mark.
     pub(super) fn list_until(
         &mut self,
         end: &str,

@@ -1,9 +1,9 @@
-//! What compilers make for functions, classes and variables.
+//! The grammar of entities that compilers make for functions, classes and variables.
 
 use super::ast::{Id, Node};
 use super::parser::Parser;
 
-/// What stands in front of a type.
+/// Texts before a type.
 const OF_TYPES: [(&str, &str); 4] = [
     ("TV", "vtable for "),
     ("TT", "VTT for "),
@@ -11,7 +11,7 @@ const OF_TYPES: [(&str, &str); 4] = [
     ("TS", "typeinfo name for "),
 ];
 
-/// What stands in front of a name.
+/// Texts before a name.
 const OF_NAMES: [(&str, &str); 3] = [
     ("TW", "thread-local wrapper routine for "),
     ("TH", "thread-local initialization routine for "),
@@ -50,7 +50,7 @@ impl Parser<'_> {
             let has_number = !self
                 .take_while(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
                 .is_empty();
-            // The number of the temporary is not shown.
+            // LLVM does not print the number of the temporary.
             if !self.eat("_") && has_number {
                 return None;
             }
@@ -74,7 +74,7 @@ impl Parser<'_> {
         Some(self.add(Node::Prefixed(text, function)))
     }
 
-    /// By how much a thunk moves `this`; not shown.
+    /// Skips the offset by which a thunk moves `this`. LLVM does not print it.
     fn offset(&mut self) -> Option<()> {
         let numbers = match self.eat("v") {
             true => 2,

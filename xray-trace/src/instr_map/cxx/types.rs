@@ -1,8 +1,9 @@
-//! Types.
+//! The grammar of types.
 //!
 //! ```text
-//!  v i …  Dn …   built in          P R O   pointer, references         r V K  qualifiers       A  array    M  member pointer
-//!  F … E         function          S_ T_   what was named before       Dt X E decltype         Dv vector   Dp expansion
+//!  v i …    built in    P R O  pointer, references    r V K   qualifiers   A   array
+//!  F … E    function    M      member pointer         Dt X E  decltype     Dv  vector
+//!  S_ T_    an earlier name                           Dp      expansion
 //! ```
 
 use super::ast::{Id, List, Node, Qualifiers, Reference, Signature};
@@ -11,7 +12,7 @@ use super::parser::Parser;
 // === impl Parser ===
 
 impl<'a> Parser<'a> {
-    /// A type. All but the built-in ones can be named again.
+    /// A type. All types but the built-in ones are added as substitutions.
     pub(super) fn type_(&mut self) -> Option<Id> {
         self.deeper(|parser| {
             if let Some(name) = parser.builtin() {
@@ -71,7 +72,7 @@ impl<'a> Parser<'a> {
         Some(name)
     }
 
-    /// A type that is not built in, and whether it can be named again.
+    /// A type that is not built in, and whether it becomes a substitution.
     fn compound_type(&mut self) -> Option<(Id, bool)> {
         let found = match self.peek()? {
             b'r' | b'V' | b'K' => {
@@ -201,7 +202,7 @@ impl<'a> Parser<'a> {
         Some((name, !is_substitution))
     }
 
-    /// A class or an enumeration, which may say what it is.
+    /// A class or an enumeration, optionally with its keyword.
     fn class_type(&mut self) -> Option<Id> {
         const ELABORATED: [(&str, &str); 3] =
             [("Ts", "struct "), ("Tu", "union "), ("Te", "enum ")];
@@ -260,10 +261,10 @@ impl<'a> Parser<'a> {
         } else {
             None
         };
-        // Safe in a transaction.
+        // The mark of a function that is safe in a transaction.
         self.eat("Dx");
         self.expect("F")?;
-        // Of the C language.
+        // The mark of a C function.
         self.eat("Y");
         let result = self.type_()?;
         let mut parameters = Vec::new();

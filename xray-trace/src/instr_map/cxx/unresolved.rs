@@ -1,4 +1,4 @@
-//! Names in expressions that mean nothing before the arguments of their template are known.
+//! The grammar of names in expressions that depend on template arguments.
 
 use super::ast::{Id, Node};
 use super::parser::Parser;
@@ -6,7 +6,7 @@ use super::parser::Parser;
 // === impl Parser ===
 
 impl Parser<'_> {
-    /// A name that the compiler could not look up before the arguments are known.
+    /// A name that the compiler cannot look up before the arguments are known.
     pub(super) fn unresolved_name(&mut self, is_global: bool) -> Option<Id> {
         if self.eat("srN") {
             let mut scope = self.unresolved_type()?;
@@ -43,13 +43,14 @@ impl Parser<'_> {
         }
     }
 
-    /// With its arguments, if it has any.
+    /// A type, with its arguments if it has any.
     fn unresolved_type(&mut self) -> Option<Id> {
         let is_in_std = self.starts_with("St");
         let name = self.unresolved_type_alone()?;
         let type_ = self.with_arguments(name)?;
         if is_in_std && type_ != name {
-            // GCC's way, which LLVM does not read: the class counts as any class does.
+            // GCC's way, which LLVM does not read: the class becomes a substitution like any other
+            // class.
             self.add_substitution(type_);
         }
         Some(type_)

@@ -10,7 +10,7 @@ use crate::instr_map::bytes::{ObjectBytes, WordFormat, outside, range};
 use crate::instr_map::file::{Identity, ObjectKind, Segment};
 use crate::instr_map::words::Section;
 
-/// A file's headers, and access to what they describe.
+/// The headers of a file, and access to the parts that they describe.
 #[derive(Debug)]
 pub(in crate::instr_map) struct Elf<'a> {
     pub(super) file: ObjectBytes<'a>,
@@ -43,8 +43,8 @@ impl<'a> Elf<'a> {
             .transpose()
     }
 
-    /// The sections of this name that the linker joins: all of a relocatable file, and the first of
-    /// any other file.
+    /// The sections of this name that the linker joins: all of them in a relocatable file, and the
+    /// first one in any other file.
     pub(super) fn parts(&self, name: &str) -> Result<Vec<Section<'a>>, ObjectError> {
         let most = match self.identity.kind {
             ObjectKind::Relocatable => usize::MAX,
@@ -103,7 +103,7 @@ impl<'a> Elf<'a> {
             .ok_or_else(|| outside(self.bytes, "section contents", section.sh_offset))
     }
 
-    /// The bytes of the section with this index, or no bytes. The caller loses only names then.
+    /// The bytes of the section with this index, or no bytes: without them only names are missing.
     pub(super) fn linked_contents(&self, section: u32) -> &'a [u8] {
         usize::try_from(section)
             .ok()

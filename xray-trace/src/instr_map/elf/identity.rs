@@ -1,4 +1,5 @@
-//! Who a file is: its kind, its linker's id, its name.
+//! The identity of an ELF file: its kind, its build id, its soname. Segments and sections are read
+//! before, in `elf`.
 
 use goblin::elf::{ProgramHeader, dynamic, header, program_header};
 
@@ -8,14 +9,14 @@ use crate::instr_map::bytes::{RawName, range};
 use crate::instr_map::file::{ObjectKind, address_to_offset};
 use crate::model::BuildId;
 
-/// Segments and notes that are searched for a build id.
+/// The most segments that are searched for a build id, and the most notes in each.
 const NOTE_SEGMENTS: usize = 16;
 const NOTES_PER_SEGMENT: usize = 64;
 
-/// Entries of the dynamic section that are looked at.
+/// The most entries of the dynamic section that are read.
 const DYNAMIC_ENTRIES: usize = 4096;
 
-/// What the dynamic section says.
+/// The facts from the dynamic section.
 #[derive(Default)]
 struct DynamicInfo {
     pie_flag: bool,
@@ -25,7 +26,7 @@ struct DynamicInfo {
 // === impl Elf ===
 
 impl Elf<'_> {
-    /// Fills in what is known once segments and sections are.
+    /// Sets the parts of the identity that need segments and sections.
     pub(super) fn identify(&mut self, file_type: u16, program_headers: &[ProgramHeader]) {
         let DynamicInfo { pie_flag, soname } = self.read_dynamic(program_headers);
         let interpreter = program_headers
@@ -34,7 +35,7 @@ impl Elf<'_> {
         self.identity.kind = match file_type {
             header::ET_EXEC => ObjectKind::Executable,
             header::ET_REL => ObjectKind::Relocatable,
-            // libc.so.6 has an interpreter too, but also a name to be linked by.
+            // libc.so.6 has an interpreter too, but also a soname.
             _ if pie_flag || (interpreter && soname.is_none()) => ObjectKind::PieExecutable,
             _ => ObjectKind::SharedLibrary,
         };
@@ -57,7 +58,8 @@ impl Elf<'_> {
         })
     }
 
-    /// Notes are three 4-byte words (name size, value size, type), the name and the value, each padded to 4 bytes.
+    /// Notes are three 4-byte words (name size, value size, type), the name and the value. Name and
+    /// value are each padded to 4 bytes.
     fn build_id_in(&self, notes: &[u8]) -> Option<BuildId> {
         const NT_GNU_BUILD_ID: u32 = 3;
         let mut rest = notes;

@@ -1,8 +1,9 @@
-//! What an ELF file says about itself: segments, sections, symbols, identity.
+//! The ELF format: segments, sections, symbols, identity.
 //!
-//! goblin decodes the headers. Everything behind them is read lazily and with checked ranges, because the file is the
-//! target's and may be anything: no table is trusted to lie in the file, each is read once, and what is kept is bounded
-//! by the bytes of it that are there.
+//! goblin decodes the headers. This module reads all other parts lazily and with checked ranges,
+//! because the file belongs to the target and may have any content. No table is trusted to be
+//! inside the file, each table is read once, and the bytes of the file that are present bound the
+//! data that is kept.
 
 mod headers;
 mod identity;
@@ -24,7 +25,7 @@ use super::{FileAddr, ObjectError};
 const MAP: &str = "xray_instr_map";
 const INDEX: &str = "xray_fn_idx";
 
-/// Which files are read.
+/// The files that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accept {
     /// 64-bit programs and libraries.

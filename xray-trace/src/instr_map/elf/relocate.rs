@@ -1,11 +1,13 @@
-//! Words of a section as the linker will leave them.
+//! The relocations of ELF files, applied to the words of a section.
 //!
-//! A linked file has relocations where it can be loaded anywhere (`.rela.dyn`, `.rel.dyn`); they are read for a load bias of
-//! zero. A relocatable file (`.o`) has them for every word that means an address: there an address counts from the
-//! begin of its section, and only both together are a place.
+//! A linked file has relocations if it can be loaded at any address (`.rela.dyn`, `.rel.dyn`). They
+//! are applied for a load bias of zero. A relocatable file (`.o`) has a relocation for every word
+//! that is an address. There an address counts from the begin of its section, and only section and
+//! address together are a place.
 //!
 //! ```text
-//!  RELA   offset word   info word   addend word        REL   offset word   info word   (the addend is in place)
+//!  RELA   offset word   info word   addend word
+//!  REL    offset word   info word                 (the addend is in place)
 //!         info: symbol in the high half, type in the low (64 bits); symbol << 8 | type (32 bits)
 //! ```
 
@@ -21,17 +23,18 @@ use crate::instr_map::section_addr::SectionAddr;
 use crate::instr_map::words::{Section, Word, Words};
 use crate::instr_map::{Machine, ObjectError, ObjectKind};
 
-/// Where a file's relocations are.
+/// The relocations of a file.
 pub(super) struct Relocations<'e, 'a> {
     elf: &'e Elf<'a>,
     format: WordFormat,
     symbols: Option<SymbolTable<'a>>,
-    /// Of a relocatable file: the sections that relocate the section of this number.
+    /// The relocation sections of a relocatable file, by the number of the section that they
+    /// relocate.
     by_section: HashMap<u32, Vec<&'e SectionHeader>>,
     budget: Budget,
 }
 
-/// One relocation as it stands in the file.
+/// One relocation as encoded in the file.
 struct Record {
     offset: u64,
     symbol: usize,
@@ -59,7 +62,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
         }
     }
 
-    /// Applies what there is for this section.
+    /// Applies the relocations of this section.
     pub(super) fn apply(&mut self, section: Section<'a>) -> Result<Words<'a>, ObjectError> {
         let relocatable = self.elf.identity.kind == ObjectKind::Relocatable;
         let mut words = Words {
@@ -83,7 +86,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
         };
         self.budget.spend(section.data.len())?;
         for table in tables {
-            // A table that is not in the file relocates nothing; the words then say so.
+            // A table outside of the file relocates no words; the words then count as unrelocated.
             let data = self.elf.contents(table).unwrap_or_default();
             self.budget.spend(data.len())?;
             self.apply_table(table.sh_type, data, &mut words);
@@ -93,7 +96,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
 
     fn apply_table(&self, kind: u32, data: &[u8], words: &mut Words<'_>) {
         let size = self.format.size() * if kind == SHT_RELA { 3 } else { 2 };
-        // Of a linked file all words of all sections are in one table, by their addresses.
+        // A linked file has the words of all sections in one table, by their addresses.
         let start = match self.elf.identity.kind {
             ObjectKind::Relocatable => 0,
             _ => words.section.address.0,
@@ -141,7 +144,7 @@ impl<'e, 'a> Relocations<'e, 'a> {
         })
     }
 
-    /// The word's value after this relocation, if the symbol is known here.
+    /// The word's value after this relocation; `None` if this file does not define the symbol.
     fn value_of(
         &self,
         record: &Record,

@@ -1,4 +1,5 @@
-//! Symbol tables.
+//! Symbol tables of ELF files. The choice among symbols at one address is made in
+//! `instr_map::symbols`.
 
 use goblin::elf::Symtab;
 use goblin::elf::section_header::{self, SHT_DYNSYM, SHT_SYMTAB, SHT_SYMTAB_SHNDX};
@@ -33,7 +34,7 @@ impl<'a> Elf<'a> {
             .find(|section| section.sh_type == section_type)?;
         let data = self.contents(section).ok()?;
         let size = if self.word_format().wide { 24 } else { 16 };
-        // A table of holes has no symbols, and its length bounds no time.
+        // A table in a hole has no symbols, and its length must not bound the time.
         let count = data.len().min(self.file.present()) / size;
         let table = Symtab::parse(data, 0, count, self.ctx).ok()?;
         let sections = self
@@ -50,9 +51,10 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// `.symtab`, or `.dynsym` where that is stripped.
+    /// `.symtab`, or `.dynsym` if `.symtab` is stripped.
     pub(super) fn function_symbols(&self) -> Option<Symbols<'a>> {
-        // What a stripped file exports may name the runtime, but its silence proves nothing.
+        // Exported symbols of a stripped file may include the runtime's, but their absence proves
+        // nothing.
         let (table, complete) = match self.symbol_table(SHT_SYMTAB) {
             Some(table) => (table, true),
             None => (self.symbol_table(SHT_DYNSYM)?, false),
@@ -67,7 +69,7 @@ impl<'a> Elf<'a> {
 // === impl SymbolTable ===
 
 impl<'a> SymbolTable<'a> {
-    /// Where the symbol with this number is, if this file defines it.
+    /// The address of the symbol with this number, if this file defines the symbol.
     pub(super) fn place(&self, number: usize) -> Option<SectionAddr> {
         self.place_of(number, &self.table.get(number)?)
     }
@@ -95,8 +97,8 @@ impl<'a> SymbolTable<'a> {
         })
     }
 
-    /// The section that the address of the symbol with this number counts from, or `None` where the file does not define
-    /// it.
+    /// The section that the address of the symbol with this number counts from; `None` if the file
+    /// does not define the symbol.
     fn section_of(&self, number: usize, index: usize) -> Option<u32> {
         const ABSOLUTE: u32 = section_header::SHN_ABS;
         const COMMON: u32 = section_header::SHN_COMMON;
@@ -113,11 +115,11 @@ impl<'a> SymbolTable<'a> {
     }
 }
 
-/// Of a symbol that may name a function.
+/// The rank of a symbol that may name a function.
 fn rank(symbol: &Sym, name: RawName<'_>) -> Option<Rank> {
     let function = match symbol.st_type() {
         STT_FUNC | STT_GNU_IFUNC => true,
-        // Assemblers mark code and data by such symbols, and leave local labels over.
+        // Assemblers mark code and data by such symbols, and leave local labels in the table.
         STT_NOTYPE
             if [&b"$"[..], b".L"]
                 .iter()

@@ -1,13 +1,14 @@
-//! Pointers of a linked file that the loader finds by following them.
+//! The chained fixups of a linked Mach-O file: pointers that the loader finds by following chains.
 //!
-//! Since macOS 12 the pointers of each page are a chain: a pointer's upper bits say how far it is to the next, and its
-//! lower bits where it points. (Before that they stand in the file as they are.) Only maps of LLVM up to 10, whose
-//! entries are addresses, have any.
+//! Since macOS 12 the pointers of each page form a chain. The upper bits of a pointer are the
+//! distance to the next one, the lower bits its target. In files for older systems pointers need no
+//! decoding. Only maps of LLVM up to 10 contain pointers, because their entries are addresses.
 //!
 //! ```text
 //!  fixups       version u32   starts u32   …
 //!  starts       segments u32  for each segment: offset u32 from here of
-//!               bytes u32   page size u16   format u16   segment's offset u64   greatest u32   pages u16
+//!               bytes u32   page size u16   format u16   segment's offset u64
+//!               greatest u32   pages u16
 //!               for each page: its first pointer u16, from the page's begin
 //!  pointer      target 36 bits | upper byte 8 | zero 7 | next 12, in 4 bytes | imported 1
 //! ```
@@ -17,26 +18,28 @@ use crate::FileAddr;
 use crate::instr_map::bytes::range;
 use crate::instr_map::words::{Word, Words};
 
-/// The target is an address, or the distance from the file's begin in memory (`DYLD_CHAINED_PTR_64`, `_64_OFFSET`).
+/// The pointer formats whose target is an address, and whose target is the distance from the file's
+/// begin in memory (`DYLD_CHAINED_PTR_64`, `_64_OFFSET`).
 const ADDRESSES: u16 = 2;
 const OFFSETS: u16 = 6;
 
-/// How the pages of a segment are chained.
+/// The chains through the pages of a segment.
 struct Chains<'f> {
     page_size: u64,
-    /// Where the segment begins, and what targets count from.
+    /// The address of the segment, and the address that targets count from.
     address: FileAddr,
     base: u64,
     /// The segment's bytes.
     data: &'f [u8],
-    /// For each page the offset of its first pointer, as little-endian `u16`.
+    /// The offset of the first pointer of each page, as little-endian `u16`.
     starts: &'f [u8],
 }
 
 // === impl MachO ===
 
 impl MachO<'_> {
-    /// Follows the chains through the pages of a section, and gives its words what they point to.
+    /// Follows the chains through the pages of a section, and sets its words to the targets of
+    /// their pointers.
     pub(super) fn fix_up(&self, words: &mut Words<'_>) {
         if let Some(chains) = self.chains(words.section.address) {
             chains.follow(words);
@@ -55,7 +58,7 @@ impl MachO<'_> {
         let short = |at: usize| Some(u16::from_le_bytes(*segment.get(at..)?.first_chunk()?));
         let base = match short(6)? {
             ADDRESSES => 0,
-            // The file's header is the begin of its first segment that has bytes in it.
+            // The file's header is at the begin of its first segment that has bytes in the file.
             OFFSETS => segments.iter().find(|it| it.file_size > 0)?.address.0,
             _ => return None,
         };
@@ -106,7 +109,7 @@ impl Chains<'_> {
         }
     }
 
-    /// Where a pointer points, if that is in this file.
+    /// The target of a pointer, if it is in this file.
     fn target(&self, pointer: u64) -> Option<Word> {
         let is_imported = pointer >> 63 == 1;
         let target = (pointer & 0xf_ffff_ffff).wrapping_add(self.base);

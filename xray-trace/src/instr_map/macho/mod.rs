@@ -1,18 +1,21 @@
-//! What a Mach-O file says about itself: segments, sections, symbols, identity.
+//! The Mach-O format: segments, sections, symbols, identity.
 //!
 //! ```text
-//!  header       magic u32   processor u32 u32   type u32   commands: count u32, bytes u32   flags u32   zero
-//!  command      number u32  bytes u32           …
-//!  segment      its name [16]   address u64   bytes u64   in the file: offset u64, bytes u64   protection u32 u32
-//!               sections u32    flags u32
+//!  header       magic u32   processor u32 u32   type u32   commands: count u32, bytes u32
+//!               flags u32   zero
+//!  command      number u32  bytes u32   …
+//!  segment      its name [16]   address u64   bytes u64   in the file: offset u64, bytes u64
+//!               protection u32 u32   sections u32   flags u32
 //!  section      name [16]   segment [16]   address u64   bytes u64   offset u32   alignment u32
-//!               relocations: offset u32, count u32       flags u32   zero u32 u32 u32
+//!               relocations: offset u32, count u32   flags u32   zero u32 u32 u32
 //! ```
 //!
-//! The numbers are those of Apple's `mach-o/loader.h`. A file is read as those of programs are, 64-bit and little endian,
-//! which is what LLVM makes sleds for: x86-64 and AArch64. As in an ELF file nothing is trusted to be where it should.
-//! A file that is still to be linked (`.o`) has all sections in one segment without a name, so that a section is known by
-//! the segment that it names itself.
+//! The numbers are those of Apple's `mach-o/loader.h`. Only files for processors with sleds in
+//! LLVM, x86-64 and AArch64, are read: they are 64-bit and little endian. As in an ELF file, no
+//! part is trusted to be where it should.
+//!
+//! A file that is still to be linked (`.o`) has all sections in one segment without a name. So a
+//! section is identified by the segment name in its own header.
 
 mod fixups;
 mod relocate;
@@ -25,14 +28,15 @@ use super::words::{Section, Words};
 use super::{FileAddr, Machine, ObjectError};
 use crate::model::BuildId;
 
-/// Words and fields of every file that is read.
+/// The word format of all files that are read.
 const FORMAT: WordFormat = WordFormat {
     wide: true,
     little_endian: true,
 };
 
 const MAGIC_64: [u8; 4] = [0xcf, 0xfa, 0xed, 0xfe];
-/// Other files that begin like one: 32-bit, big endian, and several files for different processors in one.
+/// The magic numbers of related files: 32-bit, big endian, and several files for different
+/// processors in one.
 const OTHERS: [[u8; 4]; 5] = [
     [0xce, 0xfa, 0xed, 0xfe],
     [0xfe, 0xed, 0xfa, 0xce],
@@ -61,22 +65,22 @@ const LC_DYLD_CHAINED_FIXUPS: u32 = 0x8000_0034;
 
 /// A section without bytes in the file.
 const S_ZEROFILL: u32 = 1;
-/// Flags of sections with machine code: some, and nothing else.
+/// Flags of sections with machine code: some machine code, and only machine code.
 const CODE: u32 = 0x400 | 0x8000_0000;
 
-/// Sections are counted in one byte of a symbol.
+/// A symbol has its section number in one byte.
 const MOST_SECTIONS: usize = 255;
 
-/// A file's headers, and access to what they describe.
+/// The headers of a file, and access to the parts that they describe.
 #[derive(Debug)]
 pub(super) struct MachO<'a> {
     bytes: &'a [u8],
     identity: Identity,
     /// The first [`MOST_SECTIONS`] in the file's order.
     sections: Vec<SectionHeader>,
-    /// Where symbols and their names are (`LC_SYMTAB`).
+    /// The place of the symbols and of their names (`LC_SYMTAB`).
     symbol_table: Option<[u32; 4]>,
-    /// Where the chained fixups are (`LC_DYLD_CHAINED_FIXUPS`).
+    /// The chained fixups (`LC_DYLD_CHAINED_FIXUPS`).
     fixups: Option<&'a [u8]>,
 }
 
@@ -92,7 +96,7 @@ struct SectionHeader {
     flags: u32,
 }
 
-/// Whether the file begins like a Mach-O file, also one that is not read.
+/// Whether the file begins like a Mach-O file, readable or not.
 pub(super) fn is_macho(bytes: &[u8]) -> bool {
     bytes
         .first_chunk()
@@ -133,7 +137,7 @@ impl<'a> MachO<'a> {
         for _ in 0..half(16)? {
             let size = FORMAT.half_at(rest, 4).ok_or(ObjectError::BadHeader)?;
             let size = usize::try_from(size).map_err(|_| ObjectError::BadHeader)?;
-            // Less than its own head would never end.
+            // A command shorter than its own head would make the loop endless.
             let (command, after) = rest
                 .split_at_checked(size)
                 .filter(|_| size >= 8)
@@ -144,7 +148,7 @@ impl<'a> MachO<'a> {
         Ok(file)
     }
 
-    /// Takes note of a load command; `None` when it is shorter than its kind.
+    /// Evaluates a load command; `None` if the command is shorter than its kind needs.
     fn read_command(&mut self, command: &'a [u8]) -> Option<()> {
         let half = |at| FORMAT.half_at(command, at);
         match half(0)? {
@@ -188,7 +192,7 @@ impl<'a> MachO<'a> {
         Some(())
     }
 
-    /// The parts of a section in `__DATA`: several where nothing has been linked yet.
+    /// The parts of a section in `__DATA`; several in a file that is not linked yet.
     fn data_sections(
         &self,
         name: &[u8],
@@ -260,7 +264,7 @@ impl ObjectFile for MachO<'_> {
         })
     }
 
-    /// No process is read whose program is such a file.
+    /// No traced process runs a Mach-O program.
     fn section_range(&self, _: &str) -> Option<(FileAddr, u64)> {
         None
     }

@@ -1,7 +1,8 @@
-//! Words of a file that is still to be linked.
+//! The relocations of a Mach-O file that is still to be linked.
 //!
-//! Addresses in it are those of the whole file, and a word holds what it would be if the file stayed as it is: but for the
-//! addresses of the symbols that its relocations name, which are still to be added or subtracted.
+//! Addresses in the file are those of the whole file. A word has its value for the file as it is,
+//! without the addresses of the symbols that its relocations name: these are still to be added or
+//! subtracted.
 //!
 //! ```text
 //!  address in the section i32   symbol 24 bits | relative 1 | length 2 | external 1 | type 4
@@ -30,7 +31,7 @@ impl MachO<'_> {
         words: &mut Words<'_>,
         budget: &mut Budget,
     ) -> Result<(), ObjectError> {
-        // A table that is not in the file relocates nothing.
+        // A table outside of the file relocates no words.
         let size = RELOCATION * u64::from(header.relocation_count);
         let table = range(self.bytes, header.relocations.into(), size).unwrap_or_default();
         budget.spend(table.len())?;
@@ -45,11 +46,11 @@ impl MachO<'_> {
             let Some(at) = usize::try_from(offset).ok().filter(|_| is_whole) else {
                 continue;
             };
-            // A word that has been found to have no value never gets one.
+            // A word whose value was found to be unknown stays unknown.
             let Some(before) = words.word(at).filter(|_| words.is_known(at)) else {
                 continue;
             };
-            // Of what is not external the word knows the address already.
+            // A word with a relocation that is not external already contains the address.
             let symbol = match is_external {
                 false => Some(FileAddr(0)),
                 true => usize::try_from(info & 0xff_ffff)

@@ -1,4 +1,5 @@
-//! The symbol table.
+//! The symbol table of a Mach-O file. The choice among symbols at one address is made in
+//! `instr_map::symbols`.
 //!
 //! ```text
 //!  name's offset u32   type u8   section u8, from 1   description u16   address u64
@@ -12,20 +13,20 @@ use crate::instr_map::section_addr::SectionAddr;
 
 const ENTRY: usize = 16;
 
-/// Bits of the type: of a debugger's symbol, what the symbol is, seen by other files.
+/// Bits of the type: the symbol is for debuggers; its kind; other files can use it.
 const N_STAB: u8 = 0xe0;
 const N_TYPE: u8 = 0x0e;
 const N_EXT: u8 = 0x01;
-/// It is in a section.
+/// The kind of a symbol that is in a section.
 const N_SECT: u8 = 0x0e;
-/// Another definition may be taken for it.
+/// The symbol is weak: another definition may replace it.
 const N_WEAK_DEF: u16 = 0x80;
 
-/// A symbol as it stands in the file.
+/// A symbol as encoded in the file.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a>(&'a [u8; ENTRY]);
 
-/// All of them.
+/// All symbols of the file.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Entries<'a>(&'a [[u8; ENTRY]]);
 
@@ -50,7 +51,8 @@ impl<'a> MachO<'a> {
             .map(Entry)
             .filter(|entry| entry.is_symbol());
         Some(Symbols {
-            // A stripped library still has the symbols that it exports, and nothing says that it is stripped.
+            // A stripped library still has its exported symbols, and the file has no mark that it
+            // is stripped.
             complete: false,
             symbols: Box::new(symbols.map(move |entry| self.symbol(entry, strings))),
         })
@@ -58,7 +60,8 @@ impl<'a> MachO<'a> {
 
     fn symbol(&self, entry: Entry<'a>, strings: &'a [u8]) -> Symbol<'a> {
         let name = RawName::at(strings, entry.name());
-        // Names of the language begin with an underscore. Others are of the assembler, some of which are labels.
+        // Names of C and C++ symbols begin with an underscore. Other symbols come from the
+        // assembler; some of them are labels.
         let plain = name.strip_prefix(b"_");
         let section = usize::from(entry.section()).checked_sub(1);
         let section = section.and_then(|number| self.sections.get(number));
@@ -90,7 +93,7 @@ impl<'a> Entries<'a> {
 // === impl Entry ===
 
 impl Entry<'_> {
-    /// Where it is, if this file defines it.
+    /// The symbol's address, if this file defines it.
     pub(super) fn address(self) -> Option<FileAddr> {
         let is_here = self.is_symbol() && self.0[4] & N_TYPE == N_SECT;
         let address = FORMAT.double_at(self.0, 8).map(FileAddr);

@@ -1,4 +1,5 @@
-//! Logs of basic ("naive") mode, versions 1 to 3: records of 32 bytes behind the [header](super::header).
+//! Logs of basic ("naive") mode, versions 1 to 3: records of 32 bytes behind the
+//! [header](super::header).
 //!
 //! ```text
 //!     function record                              argument of the record in front
@@ -14,8 +15,8 @@
 //! 24  8 B  padding                                 8 B  padding
 //! ```
 //!
-//! Version 1 has entries and exits only; an exit may stand for a tail exit there. Ids of functions in shared objects
-//! are below zero where the object's number, in their upper 8 bits, is 128 or more.
+//! Version 1 has only entries and exits; an exit there can also be a tail exit. Ids of functions in
+//! shared objects are negative if the object's number, in their upper 8 bits, is 128 or more.
 
 pub(super) mod owner;
 
@@ -36,20 +37,20 @@ pub const RECORD_LEN: usize = 32;
 pub enum Record {
     /// An entry or an exit.
     Function {
-        /// Which of them.
+        /// Entry or exit.
         kind: FunctionKind,
         /// The processor's low byte.
         cpu: u8,
         /// The counter.
         tsc: u64,
-        /// Whose record it is.
+        /// The call that the record belongs to.
         owner: Owner,
     },
-    /// An argument of the call that the record in front entered, or a further one.
+    /// An argument of the call that the previous record entered, or a further one.
     Argument {
         /// The argument.
         value: u64,
-        /// Whose it is: the same as that of the record in front.
+        /// The call that it belongs to: the call of the previous record.
         owner: Owner,
     },
 }
@@ -72,7 +73,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// If that is not the header of a basic-mode log of a version that is known.
+    /// If the input does not begin with the header of a basic-mode log of a known version.
     pub fn new(input: R, mode: Mode) -> Result<Self, Error> {
         let mut window = Window::new(input, 0);
         let header = Header::read(&mut window, LogType::Basic)?;
@@ -90,12 +91,12 @@ impl<R: Read> Reader<R> {
         &self.header
     }
 
-    /// Where reading goes on.
+    /// The offset at which reading continues.
     pub fn offset(&self) -> u64 {
         self.window.offset()
     }
 
-    /// What was left out so far; nothing but in [`Mode::Salvage`].
+    /// The parts that were skipped so far; always empty in [`Mode::Strict`].
     pub fn skipped(&self) -> &SkippedList {
         &self.skipped
     }
@@ -131,7 +132,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Arguments follow the entry that they belong to.
+    /// Checks that arguments follow the entry that they belong to.
     fn check(&mut self, record: Record, offset: u64) -> Result<Record, Error> {
         match record {
             Record::Function { kind, owner, .. } => {
@@ -153,8 +154,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Gives each record and the offset of its first byte. Behind the first error of [`Mode::Strict`] nothing sensible
-/// comes.
+/// Yields each record with the offset of its first byte. After the first error in [`Mode::Strict`]
+/// the records have no meaning.
 impl<R: Read> Iterator for Reader<R> {
     type Item = Result<(u64, Record), Error>;
 
@@ -200,11 +201,11 @@ fn parse(header: &Header, bytes: &[u8; RECORD_LEN], offset: u64) -> Result<Recor
 // === impl Record ===
 
 impl Record {
-    /// Writes it.
+    /// Writes the record.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// The errors of the output.
     pub fn write(&self, order: ByteOrder, output: &mut dyn Write) -> io::Result<()> {
         let pid = |owner: &Owner| order.put_u32(owner.pid.unwrap_or_default());
         match self {

@@ -1,32 +1,33 @@
-//! The buffers of a log: whose they are, when they began and where they stand, so that a reader can take those of one
-//! thread in the order of time.
+//! The list of a log's buffers: thread, begin and offset of each. With it a reader can read the
+//! buffers of one thread in order of time.
 //!
-//! The wall clock says in which order a thread has filled its buffers; the counter does where it has not moved on.
+//! The wall clock gives the order in which a thread has filled its buffers. If it has not advanced,
+//! the counter does.
 
 use std::io::Read;
 
 use super::{Buffer, Events};
 use crate::llvm::Error;
 
-/// A buffer of a log that has events.
+/// A buffer with events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Where it stands, whose it is, and when it began.
+    /// Its offset, its thread, and its begin.
     pub buffer: Buffer,
-    /// How many bytes it has, up to the end of its last event.
+    /// Its length in bytes, up to the end of its last event.
     pub len: u64,
     /// The counter at its last event.
     pub last: u64,
-    /// Events: calls, exits, arguments and the program's own.
+    /// The number of its events: calls, exits, arguments and user events.
     pub events: u64,
 }
 
-/// Goes through a log and lists its buffers, in the order of the file. What it needs for each is less than
-/// 100 bytes.
+/// Goes through a log and lists its buffers, in the order of the file. Each takes less than 100
+/// bytes of memory.
 ///
 /// # Errors
 ///
-/// Those of [`Events::next`].
+/// The errors of [`Events::next`].
 pub fn blocks<R: Read>(events: &mut Events<R>) -> Result<Vec<BlockInfo>, Error> {
     let mut blocks = Vec::<BlockInfo>::new();
     let mut current = None;

@@ -1,4 +1,4 @@
-//! From records to events: each with its thread, process, processor and time.
+//! Makes events from records: each with its thread, process, processor and time.
 
 use std::io::Read;
 use std::ops::Range;
@@ -7,73 +7,74 @@ use super::verify::{InvalidEnd, State, Verifier};
 use super::{FunctionKind, Kind, Layout, PlainCall, Reader, Record};
 use crate::llvm::{Error, Header, Mode, SkippedList};
 
-/// An event, and where it happened.
+/// An event with its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<P> {
-    /// Its record's first byte.
+    /// The offset of its record.
     pub offset: u64,
     /// The counter.
     pub tsc: u64,
-    /// The counter at the record before.
+    /// The counter at the previous record.
     pub base: u64,
     /// The thread.
     pub tid: i32,
-    /// The process: the thread's id in version 2, where no record tells; unknown in version 1.
+    /// The process. In version 2, without process records, it is the thread's id; unknown in
+    /// version 1.
     pub pid: Option<i32>,
     /// The processor.
     pub cpu: u16,
-    /// What happened.
+    /// The kind of the event, with its data.
     pub body: Body<P>,
 }
 
-/// What happened.
+/// The kind of an event, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<P> {
     /// An entry or an exit.
     Call {
-        /// Which of them. Old runtimes write [`FunctionKind::Enter`] also where an argument follows.
+        /// Entry or exit. Old runtimes write [`FunctionKind::Enter`] even if an argument follows.
         kind: FunctionKind,
         /// The function's id.
         function: u32,
     },
-    /// An argument of the call that the event in front entered, or a further one.
+    /// An argument of the call that the previous event entered, or a further one.
     Argument(u64),
-    /// An event of the program's own.
+    /// A custom event.
     Custom(P),
-    /// An event of the program's own with a type.
+    /// A typed event.
     Typed {
         /// The type, as the program has registered it.
         event_type: u16,
-        /// What the program says.
+        /// The data.
         data: P,
     },
 }
 
-/// The buffer that the last event came from.
+/// The buffer of the last event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Buffer {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub offset: u64,
     /// Its thread.
     pub tid: Option<i32>,
     /// Its process, see [`Event::pid`].
     pub pid: Option<i32>,
-    /// The clock that its thread read when it began: seconds and microseconds.
+    /// The wall clock at its begin: seconds and microseconds.
     pub wall: Option<(u64, u32)>,
-    /// The counter at its first NewCPUId record, right after that.
+    /// The counter at its first NewCPUId record, which follows the wall clock.
     pub first: Option<u64>,
 }
 
-/// Calls that follow one on the other, see [`Events::calls`].
+/// Consecutive calls, see [`Events::calls`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calls {
-    /// How many there are; not 0.
+    /// The number of calls; not 0.
     pub count: usize,
-    /// What the last one is.
+    /// The kind of the last one.
     pub last: FunctionKind,
 }
 
-/// What a record tells, with its payload still in the window.
+/// The content of a record, with its payload still in the window.
 struct Happened {
     tsc: u64,
     cpu: u16,
@@ -86,10 +87,10 @@ pub struct Events<R> {
     reader: Reader<R>,
     verifier: Verifier,
     buffer: Buffer,
-    /// The counter at the last record; meaningless before the buffer's first NewCPUId.
+    /// The counter at the last record; undefined before the buffer's first NewCPUId.
     tsc: u64,
     cpu: u16,
-    /// An argument may follow.
+    /// True if an argument may follow.
     entered: bool,
 }
 
@@ -100,16 +101,16 @@ impl<R: Read> Events<R> {
     ///
     /// # Errors
     ///
-    /// If that is not the header of an FDR log of a version that is known.
+    /// If the input does not begin with the header of an FDR log of a known version.
     pub fn new(input: R, mode: Mode) -> Result<Self, Error> {
         Ok(Self::on(Reader::new(input, mode)?))
     }
 
-    /// Reads on where a buffer begins, at this offset of the file.
+    /// Continues reading at this offset of the file, where a buffer begins.
     ///
     /// # Errors
     ///
-    /// Those of the input.
+    /// The errors of the input.
     pub fn resume(input: R, header: Header, offset: u64, mode: Mode) -> Result<Self, Error> {
         Ok(Self::on(Reader::resume(input, header, offset, mode)?))
     }
@@ -130,27 +131,27 @@ impl<R: Read> Events<R> {
         self.reader.header()
     }
 
-    /// The buffer that the last event came from.
+    /// The buffer of the last event.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// Where reading goes on.
+    /// The offset at which reading continues.
     pub fn offset(&self) -> u64 {
         self.reader.offset()
     }
 
-    /// How many buffers end in the middle of a record, see [`Reader::cut`].
+    /// The number of buffers that end in the middle of a record, see [`Reader::cut`].
     pub fn cut(&self) -> u64 {
         self.reader.cut()
     }
 
-    /// What was left out so far; nothing but in [`Mode::Salvage`].
+    /// The parts that were skipped so far; always empty in [`Mode::Strict`].
     pub fn skipped(&self) -> &SkippedList {
         self.reader.skipped()
     }
 
-    /// What was left out in all; nothing but in [`Mode::Salvage`].
+    /// All skipped parts; always empty in [`Mode::Strict`].
     #[must_use]
     pub fn into_skipped(self) -> SkippedList {
         self.reader.into_skipped()
@@ -160,7 +161,8 @@ impl<R: Read> Events<R> {
     ///
     /// # Errors
     ///
-    /// In [`Mode::Strict`] the first damage, behind which nothing sensible comes; those of the input.
+    /// In [`Mode::Strict`] the first damage, after which the events have no meaning; and the errors
+    /// of the input.
     #[expect(
         clippy::should_implement_trait,
         reason = "an event borrows from the reader, which Iterator cannot say"
@@ -172,7 +174,7 @@ impl<R: Read> Events<R> {
             let Some((offset, record)) = self.reader.step()? else {
                 return self.end().map(|()| None);
             };
-            // What an argument behind a gap belongs to is not known.
+            // An argument behind a gap belongs to an unknown call.
             self.entered &= self.reader.skipped().places() == left_out;
             let base = self.tsc;
             let happened = match self.apply(offset, record) {
@@ -198,14 +200,16 @@ impl<R: Read> Events<R> {
         }
     }
 
-    /// Takes the calls that come next, one after the other with nothing in between, as far as they have been read already, and
-    /// shows the function of each to `see`. Many times as fast as [`Events::next`], which comes next in any case. Time only goes on in
-    /// them, from a counter that is not before `floor`; where it is, or might overflow, none are taken. None of them is followed by
-    /// an argument but the last.
+    /// Takes the next calls that have been read already and have no other records between them, and
+    /// passes the function of each to `see`. This is many times as fast as [`Events::next`]. Call
+    /// [`Events::next`] afterwards in any case.
+    ///
+    /// Returns `None` if the counter is before `floor` or might overflow, so time only advances in
+    /// these calls. Only the last one can be followed by an argument.
     ///
     /// # Errors
     ///
-    /// Those of the input.
+    /// The errors of the input.
     #[inline(never)]
     pub fn calls(&mut self, floor: u64, mut see: impl FnMut(u32)) -> Result<Option<Calls>, Error> {
         let may = self.tsc >= floor
@@ -242,7 +246,7 @@ impl<R: Read> Events<R> {
         Ok(Some(Calls { count, last }))
     }
 
-    /// How the records of the log are laid out.
+    /// The layout of the log's records.
     pub fn layout(&self) -> Layout {
         self.reader.layout()
     }
@@ -321,7 +325,7 @@ impl<R: Read> Events<R> {
             Record::CallArgument { value } if self.entered => Body::Argument(value),
             Record::CallArgument { .. } => return Err(Error::Argument { offset }),
             Record::CustomEvent { tsc, cpu, data } => {
-                // Deltas behind it count from the record before it, as LLVM's reader has them.
+                // Deltas behind it count from the record before it, as in LLVM's reader.
                 let cpu = if self.header().version == 4 {
                     cpu
                 } else {
@@ -349,7 +353,7 @@ impl<R: Read> Events<R> {
         Ok(Some(self.now(body)))
     }
 
-    /// A buffer begins, and so the one before it ends.
+    /// Begins a buffer, and ends the previous one.
     fn begin(&mut self, offset: u64) -> Result<(), Error> {
         self.buffer = Buffer {
             offset,
@@ -381,7 +385,8 @@ impl<R: Read> Events<R> {
         step.map_err(|why| Error::Order { offset, why })
     }
 
-    /// As [`Events::order`], but a record that says something of those behind it is of use wherever it stands.
+    /// Like [`Events::order`], but in [`Mode::Salvage`] accepts a record with facts about later
+    /// records at any place.
     fn order_or_note(&mut self, kind: Kind, offset: u64) -> Result<(), Error> {
         let useful = match kind {
             Kind::NewBuffer => true,
@@ -426,7 +431,7 @@ impl<R: Read> Events<R> {
 // === impl Event ===
 
 impl<P> Event<P> {
-    /// The same event with its payload held otherwise.
+    /// The same event with another representation of its payload.
     pub fn map<Q>(self, payload: impl FnOnce(P) -> Q) -> Event<Q> {
         let Self {
             offset,

@@ -1,4 +1,5 @@
-//! Records in a stretch of bytes that were read, and found in order, before.
+//! Decodes records from bytes that [`Events`](super::Events) or [`Reader`](super::Reader) has read
+//! and checked before.
 
 use std::ops::Range;
 
@@ -6,7 +7,7 @@ use super::record::{FUNCTION_LEN, METADATA_LEN};
 use super::{BitOrder, FunctionKind, Kind, Record};
 use crate::llvm::ByteOrder;
 
-/// How the records of a log are laid out.
+/// The layout of a log's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     order: ByteOrder,
@@ -29,7 +30,7 @@ impl Layout {
         }
     }
 
-    /// Whether function records are as on most machines, so that [`PlainCall`] reads them.
+    /// Whether function records have the usual layout, so that [`PlainCall`] can read them.
     #[must_use]
     pub fn is_plain(self) -> bool {
         self.order == ByteOrder::Little && self.bits == BitOrder::LowFirst
@@ -41,7 +42,8 @@ impl Layout {
         self.version
     }
 
-    /// The record that begins with these bytes, where in them its payload stands, and its length. `None` if that is no whole record.
+    /// The record at the begin of these bytes, the range of its payload in them, and its length.
+    /// `None` if the bytes contain no whole record.
     #[must_use]
     pub fn record(self, bytes: &[u8]) -> Option<(Record<Range<usize>>, usize)> {
         let Some(number) = self.bits.metadata(*bytes.first()?) else {
@@ -79,7 +81,7 @@ impl PlainCall {
         (word & 9 == 0).then_some(Self(word))
     }
 
-    /// What happened.
+    /// The kind of the record.
     #[inline(always)]
     #[must_use]
     pub fn kind(self) -> FunctionKind {
@@ -99,14 +101,14 @@ impl PlainCall {
         self.0 as u32 >> 4
     }
 
-    /// Ticks since the record before.
+    /// Ticks since the previous record.
     #[inline(always)]
     #[must_use]
     pub fn delta(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// Whether an argument stands in the record that begins with this byte.
+    /// Whether the record that begins with this byte is an argument.
     #[inline(always)]
     #[must_use]
     pub fn is_argument(first: u8) -> bool {

@@ -1,8 +1,8 @@
-//! Records as text, the way `llvm-xray fdr-dump` prints them.
+//! Prints records as text, in the format of `llvm-xray fdr-dump`.
 //!
-//! Two things differ. LLVM leaves out the `>` at the end of a typed event, and prints `delta = +-5`. And it prints a
-//! payload as it is, so that a line break in it makes lines that look like records: here control characters are written
-//! as `\n` or `\x1b`.
+//! Two things differ. LLVM omits the `>` at the end of a typed event, and prints `delta = +-5`.
+//! LLVM also prints a payload unchanged, so that a line break in it makes lines that look like
+//! records. This printer writes control characters as `\n` or `\x1b`.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use super::{FunctionKind, Kind, Record};
 ///
 /// # Errors
 ///
-/// Those of the output.
+/// The errors of the output.
 pub fn print(record: &Record<&[u8]>, out: &mut dyn Write) -> io::Result<()> {
     match *record {
         Record::BufferExtents { size } => write!(out, "<Buffer: size = {size} bytes>"),
@@ -82,7 +82,8 @@ fn payload(data: &[u8], out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"'>")
 }
 
-/// Prints the records of buffers, indented by what they are, as `llvm-xray fdr-dump -verify` does.
+/// Prints the records of buffers, indented by their kind, in the format of `llvm-xray fdr-dump
+/// -verify`.
 #[derive(Debug, Default)]
 pub struct BlockPrinter {
     part: Part,
@@ -103,11 +104,11 @@ enum Part {
 // === impl BlockPrinter ===
 
 impl BlockPrinter {
-    /// Prints a record and a line break. What BufferExtents say is not printed; a new block begins there.
+    /// Prints a record and a line break. BufferExtents are not printed; a new block begins there.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// The errors of the output.
     pub fn print(&mut self, record: &Record<&[u8]>, out: &mut dyn Write) -> io::Result<()> {
         let before = self.part;
         match record.kind() {

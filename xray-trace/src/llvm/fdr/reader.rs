@@ -1,4 +1,5 @@
-//! From bytes to records: buffers and their ends, both byte orders, events with their payloads.
+//! Reads records from bytes: buffers and their ends, both byte orders, events with their payloads.
+//! The order of records is checked in `events`.
 
 use std::io::Read;
 use std::ops::Range;
@@ -9,17 +10,18 @@ use crate::llvm::header::{Header, LogType};
 use crate::llvm::window::Window;
 use crate::llvm::{ByteOrder, Error, Mode, SkippedList};
 
-/// The longest event that is read. The runtime's events have to fit into one of its buffers, 16 KiB if not set
-/// otherwise.
+/// The longest event that is read. An event of the runtime has to fit into one of its buffers,
+/// which have 16 KiB by default.
 pub const MAX_EVENT_LEN: usize = 16 << 20;
 
-/// Shorter buffers cannot hold what every buffer begins with: whoever claims them has left the field unset.
+/// The smallest possible buffer. A smaller size cannot hold the first records of a buffer, so it
+/// means that the writer left the field unset.
 const SMALLEST_BUFFER: u64 = 64;
 
-/// A record and where it stands.
+/// A record with its offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub offset: u64,
     /// The record.
     pub record: Record<&'a [u8]>,
@@ -32,18 +34,18 @@ pub struct Reader<R> {
     header: Header,
     bits: BitOrder,
     mode: Mode,
-    /// Where the current buffer began, its BufferExtents included.
+    /// The begin of the current buffer, including its BufferExtents.
     buffer: u64,
-    /// Where it ends: 0 in front of the first, `u64::MAX` if nobody says.
+    /// The end of the buffer: 0 before the first buffer, `u64::MAX` if unknown.
     end: u64,
-    /// Records of typed events in it whose 16 bytes the extents may have left out.
+    /// Typed events in it whose 16 bytes the extents may have omitted.
     typed: u64,
     /// Buffers whose last records the runtime has not written.
     cut: u64,
     skipped: SkippedList,
 }
 
-/// A record whose payload lies in the window.
+/// A record whose payload is in the window.
 pub(super) type Raw = (u64, Record<Range<usize>>);
 
 // === impl Reader ===
@@ -53,18 +55,18 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// If that is not the header of an FDR log of a version that is known.
+    /// If the input does not begin with the header of an FDR log of a known version.
     pub fn new(input: R, mode: Mode) -> Result<Self, Error> {
         let mut window = Window::new(input, 0);
         let header = Header::read(&mut window, LogType::Fdr)?;
         Self::on(window, header, mode)
     }
 
-    /// Reads on where a buffer begins, at this offset of the file.
+    /// Continues reading at this offset of the file, where a buffer begins.
     ///
     /// # Errors
     ///
-    /// Those of the input.
+    /// The errors of the input.
     pub fn resume(input: R, header: Header, offset: u64, mode: Mode) -> Result<Self, Error> {
         Self::on(Window::new(input, offset), header, mode)
     }
@@ -89,17 +91,18 @@ impl<R: Read> Reader<R> {
         &self.header
     }
 
-    /// How its records are laid out.
+    /// The layout of its records.
     pub fn layout(&self) -> Layout {
         Layout::new(self.header.order, self.bits, self.header.version)
     }
 
-    /// Where reading goes on.
+    /// The offset at which reading continues.
     pub fn offset(&self) -> u64 {
         self.window.offset()
     }
 
-    /// Whole records' worth of bytes that have been read already and stand in the current buffer: what [`Reader::take`] may take.
+    /// The bytes that have been read already and belong to the current buffer, at least one
+    /// function record if there is one: the bytes that [`Reader::take`] may take.
     pub(super) fn read_ahead(&mut self) -> Result<&[u8], Error> {
         let left = self.end.saturating_sub(self.window.offset());
         let ahead = self.window.ahead(FUNCTION_LEN)?;
@@ -107,28 +110,29 @@ impl<R: Read> Reader<R> {
         Ok(&ahead[..ahead.len().min(left)])
     }
 
-    /// Goes on behind so many bytes.
+    /// Skips this number of bytes.
     pub(super) fn take(&mut self, len: usize) {
         self.window.take(len);
     }
 
-    /// Where the buffer began that the last record belongs to.
+    /// The begin of the buffer of the last record.
     pub fn buffer(&self) -> u64 {
         self.buffer
     }
 
-    /// How many buffers end in the middle of a record, because LLVM's runtime does not count all of a typed event when it
-    /// writes them: sixteen bytes for each are missing at the buffer's end.
+    /// The number of buffers that end in the middle of a record. LLVM's runtime omits 16 bytes of
+    /// each typed event when it computes the length of a buffer, so these bytes are missing at its
+    /// end.
     pub fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// What was left out so far; nothing but in [`Mode::Salvage`].
+    /// The parts that were skipped so far; always empty in [`Mode::Strict`].
     pub fn skipped(&self) -> &SkippedList {
         &self.skipped
     }
 
-    /// What was left out in all.
+    /// All skipped parts.
     #[must_use]
     pub fn into_skipped(self) -> SkippedList {
         self.skipped
@@ -138,7 +142,8 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// In [`Mode::Strict`] the first damage, behind which nothing sensible comes; those of the input.
+    /// In [`Mode::Strict`] the first damage, after which the records have no meaning; and the
+    /// errors of the input.
     #[expect(
         clippy::should_implement_trait,
         reason = "an item borrows from the reader, which Iterator cannot say"
@@ -209,12 +214,12 @@ impl<R: Read> Reader<R> {
         self.other(offset)
     }
 
-    /// All that is not a whole function record inside of a buffer.
+    /// Reads anything other than a whole function record inside of a buffer.
     fn other(&mut self, offset: u64) -> Result<Option<Raw>, Error> {
         if offset >= self.end && !self.enter_buffer(offset)? {
             return Ok(None);
         }
-        // Function records that fit have been taken, and no other is so short.
+        // Function records that fit have been taken, and no other record is so short.
         let left = self.end.saturating_sub(offset);
         if left < METADATA_LEN as u64 && self.is_cut(left)? {
             self.skip_cut(left)?;
@@ -265,7 +270,8 @@ impl<R: Read> Reader<R> {
         Ok(Some((offset, record)))
     }
 
-    /// Where a buffer ends or the first one begins. False at the end of the file.
+    /// Handles the end of a buffer, or the begin of the first one. Returns false at the end of the
+    /// file.
     fn enter_buffer(&mut self, offset: u64) -> Result<bool, Error> {
         let first = self.window.ahead(1)?.first().copied();
         let Some(first) = first else {
@@ -273,12 +279,12 @@ impl<R: Read> Reader<R> {
         };
         let kind = self.bits.metadata(first).and_then(Kind::from_number);
         if kind != Some(Kind::BufferExtents) && self.typed > 0 {
-            // It goes on: the extents have left out the records of its typed events.
+            // The buffer continues: the extents have omitted the records of its typed events.
             self.extend();
             return Ok(true);
         }
         if kind == Some(Kind::TypedEvent) && self.end != 0 {
-            // So it does here, with the first of them.
+            // The buffer continues here, too, with the first of them.
             return Ok(true);
         }
         let found = match (self.header.version, kind) {
@@ -298,7 +304,8 @@ impl<R: Read> Reader<R> {
         };
         self.buffer = offset;
         self.typed = 0;
-        // Extents say themselves how far they reach; until they are read, their buffer has their length.
+        // The length of a buffer with extents comes from the extents. Until they are read, the
+        // buffer consists of them.
         self.end = found.unwrap_or(offset.saturating_add(METADATA_LEN as u64));
         Ok(true)
     }
@@ -314,7 +321,7 @@ impl<R: Read> Reader<R> {
         }
         let end = offset.checked_add(METADATA_LEN as u64);
         let end = end.and_then(|end| end.checked_add(size));
-        // What nothing can reach stands for "unknown" here.
+        // The greatest number means "unknown" here.
         let Some(end) = end.filter(|end| *end != u64::MAX) else {
             return Err(Error::Extents { offset, size });
         };
@@ -372,8 +379,9 @@ impl<R: Read> Reader<R> {
         Ok(Some(self.window.take(len)))
     }
 
-    /// Whether the runtime has written no more of this buffer than its extents say, which is too little where it has
-    /// typed events: behind what is left stands the next buffer, or nothing.
+    /// Whether the runtime has written only the bytes that the extents of this buffer count, which
+    /// is too little with typed events. Then the next buffer or the end of the file follows the
+    /// rest.
     fn is_cut(&mut self, left: u64) -> Result<bool, Error> {
         const BUFFER: usize = 3 * METADATA_LEN;
         let Some(left) = usize::try_from(left).ok().filter(|_| self.typed > 0) else {
@@ -411,19 +419,19 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The buffer is as much longer as the records of its typed events are.
+    /// Extends the buffer by the records of its typed events.
     fn extend(&mut self) {
         let more = std::mem::take(&mut self.typed) * METADATA_LEN as u64;
         self.end = self.end.saturating_add(more);
     }
 
-    /// A function record at the end of the file or of its buffer.
+    /// Reads a function record at the end of the file or of its buffer.
     fn short_function(&mut self, offset: u64, has: usize) -> Result<Option<Raw>, Error> {
         if has < FUNCTION_LEN {
             return Err(truncated(Kind::Function, offset, FUNCTION_LEN, has));
         }
         self.fits(Kind::Function, offset, FUNCTION_LEN as u64)?;
-        // The buffer turned out to be longer, so that it fits now.
+        // The buffer was extended, so that the record fits now.
         self.attempt()
     }
 
@@ -432,7 +440,7 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         let missing = self.end - offset;
-        // The error comes once.
+        // The error is reported once.
         self.end = 0;
         Err(Error::ShortBuffer {
             offset: self.buffer,
@@ -440,7 +448,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Goes on with the records behind extents that are too short, else with the next buffer.
+    /// Continues with the records behind extents that are too short, else with the next buffer.
     #[cold]
     fn resynchronise(&mut self, why: Error) -> Result<(), Error> {
         let from = self.window.offset();
@@ -469,7 +477,8 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Skips to what looks like a buffer's beginning, but not the one here, or to the end of the file.
+    /// Skips to the next place that looks like the begin of a buffer, excluding this one, or to the
+    /// end of the file.
     fn find_buffer(&mut self) -> Result<(), Error> {
         const LEN: usize = 3 * METADATA_LEN;
         self.window.skip(1)?;
@@ -492,7 +501,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Whether what stands here can be an event of the buffer before. Function ids begin at 1; zeros are padding.
+/// Whether the bytes can be an event of the previous buffer. Function ids begin at 1; zeros are
+/// padding.
 fn looks_like_event(order: ByteOrder, bits: BitOrder, bytes: &[u8]) -> bool {
     let Some(first) = bytes.first().filter(|_| bytes.len() >= FUNCTION_LEN) else {
         return false;
@@ -515,7 +525,8 @@ fn looks_like_event(order: ByteOrder, bits: BitOrder, bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether a buffer's first three records stand here. A function record can look like one of them, three do not.
+/// Whether the bytes can be a buffer's first three records. A function record can look like one of
+/// them, but three do not.
 fn looks_like_buffer(bits: BitOrder, version: u16, bytes: &[u8]) -> bool {
     let kind = |at: usize| {
         let first = bytes.get(at).copied().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The records, as values.
+//! The records as values, and the encoding of their fields. The order of records is checked in
+//! `verify`.
 
 use std::fmt;
 
@@ -12,36 +13,36 @@ pub(super) const METADATA_LEN: usize = 16;
 /// The greatest function id that a record can hold.
 pub const MAX_FUNCTION_ID: u32 = (1 << 28) - 1;
 
-/// A record; `P` holds the payload of an event.
+/// A record; `P` is the payload of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<P> {
-    /// How long the buffer is that begins behind this record.
+    /// The length of the buffer behind this record.
     BufferExtents {
-        /// Its bytes.
+        /// The length in bytes.
         size: u64,
     },
-    /// A thread begins a buffer.
+    /// The begin of a thread's buffer.
     NewBuffer {
         /// The thread.
         tid: i32,
     },
-    /// The buffer ends here; padding follows.
+    /// The end of the buffer; padding follows.
     EndOfBuffer,
-    /// The thread runs on another processor.
+    /// The thread runs on another processor from here on.
     NewCpu {
         /// The processor.
         cpu: u16,
         /// The counter.
         tsc: u64,
     },
-    /// The counter, whole.
+    /// The whole counter.
     TscWrap {
         /// The counter.
         tsc: u64,
     },
     /// The time of day.
     WallTime {
-        /// Whole seconds of the clock that the runtime asked.
+        /// Whole seconds of the runtime's clock.
         seconds: u64,
         /// Microseconds.
         micros: u32,
@@ -51,57 +52,57 @@ pub enum Record<P> {
         /// Its id.
         pid: i32,
     },
-    /// An argument of the call whose entry stands in front.
+    /// An argument of the call whose entry comes before it.
     CallArgument {
         /// The argument.
         value: u64,
     },
     /// An entry or an exit.
     Function {
-        /// Which of them.
+        /// Entry or exit.
         kind: FunctionKind,
         /// The function, at most [`MAX_FUNCTION_ID`].
         function: u32,
-        /// Ticks since the record before.
+        /// Ticks since the previous record.
         delta: u32,
     },
-    /// An event of the program's own, before version 5.
+    /// A custom event, before version 5.
     CustomEvent {
-        /// The counter, whole.
+        /// The whole counter.
         tsc: u64,
         /// The processor; 0 before version 4.
         cpu: u16,
-        /// What the program says.
+        /// The data.
         data: P,
     },
-    /// An event of the program's own, from version 5.
+    /// A custom event, from version 5.
     CustomEventDelta {
-        /// Ticks since the record before.
+        /// Ticks since the previous record.
         delta: i32,
-        /// What the program says.
+        /// The data.
         data: P,
     },
-    /// An event of the program's own with a type.
+    /// A typed event.
     TypedEvent {
-        /// Ticks since the record before.
+        /// Ticks since the previous record.
         delta: i32,
         /// The type, as the program has registered it.
         event_type: u16,
-        /// What the program says.
+        /// The data.
         data: P,
     },
 }
 
-/// What a function record tells.
+/// The kind of a function record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FunctionKind {
     /// The function begins.
     Enter,
-    /// It ends.
+    /// The function ends.
     Exit,
-    /// It ends by a jump to another.
+    /// The function ends by a jump to another one.
     TailExit,
-    /// It begins; its argument follows.
+    /// The function begins; its argument follows.
     EnterArg,
 }
 
@@ -132,7 +133,7 @@ pub enum Kind {
     TypedEvent,
 }
 
-/// From which end the bits of a record's first byte are numbered.
+/// The end from which the bits of a record's first byte are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BitOrder {
     LowFirst,
@@ -142,7 +143,7 @@ pub(super) enum BitOrder {
 // === impl Record ===
 
 impl<P> Record<P> {
-    /// What kind of record it is.
+    /// The kind of the record.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::BufferExtents { .. } => Kind::BufferExtents,
@@ -159,7 +160,7 @@ impl<P> Record<P> {
         }
     }
 
-    /// The payload, if it is an event of the program's own.
+    /// The payload of a user event.
     pub(super) fn payload(&self) -> Option<P>
     where
         P: Copy,
@@ -172,7 +173,7 @@ impl<P> Record<P> {
         }
     }
 
-    /// The same record with its payload held otherwise.
+    /// The same record with another representation of its payload.
     #[inline]
     pub fn map<Q>(self, payload: impl FnOnce(P) -> Q) -> Record<Q> {
         match self {
@@ -216,8 +217,8 @@ impl<P> Record<P> {
 }
 
 impl Record<i32> {
-    /// A metadata record from the bytes behind its first. In place of an event's payload stands the size that it claims.
-    /// `None` for function records, which are none.
+    /// A metadata record from the bytes behind its first one. Its payload is the size that the
+    /// record claims. `None` for function records.
     pub(super) fn metadata(
         kind: Kind,
         fields: &[u8; METADATA_LEN - 1],
@@ -354,7 +355,8 @@ impl fmt::Display for Kind {
 // === impl BitOrder ===
 
 impl BitOrder {
-    /// What a log's first record tells: in all versions it is metadata, BufferExtents or NewBuffer.
+    /// The order by the first record of a log. In all versions it is metadata, BufferExtents or
+    /// NewBuffer.
     pub(super) fn detect(order: ByteOrder, first: Option<u8>) -> Self {
         match (order, first) {
             (ByteOrder::Big, Some(first)) if first & 0x80 != 0 => Self::HighFirst,
@@ -362,7 +364,7 @@ impl BitOrder {
         }
     }
 
-    /// The kind of metadata record that begins with this byte, if it is not a function record's first.
+    /// The kind of the metadata record that begins with this byte; `None` for a function record.
     #[inline]
     pub(super) const fn metadata(self, first: u8) -> Option<u8> {
         match self {

@@ -1,8 +1,9 @@
-//! The order that the records of a buffer must have: the state machine of LLVM's block verifier.
+//! The order that the records of a buffer must have: the state machine of LLVM's block verifier. It
+//! reads no fields of records.
 //!
-//! As `llvm/lib/XRay/BlockVerifier.cpp` of LLVM 19:
+//! It follows `llvm/lib/XRay/BlockVerifier.cpp` of LLVM 19:
 //!
-//! | behind | may stand |
+//! | after | allowed |
 //! |---|---|
 //! | (nothing) | BufferExtents, NewBuffer |
 //! | BufferExtents | NewBuffer |
@@ -11,36 +12,36 @@
 //! | PIDEntry | NewCPUId |
 //! | NewCPUId, TSCWrap, CustomEvent, TypedEvent | NewCPUId, TSCWrap, CustomEvent, TypedEvent, Function, EndOfBuffer |
 //! | Function, CallArg | the same, and CallArg |
-//! | EndOfBuffer | anything, which is ignored, but no NewBuffer |
+//! | EndOfBuffer | any record but NewBuffer; it is ignored |
 //!
-//! A buffer may end behind each record from NewCPUId on. It says nothing of an argument behind an exit; that is left
-//! to [`Events`](super::Events).
+//! A buffer may end after each record from NewCPUId on. An argument behind an exit is allowed here;
+//! [`Events`](super::Events) rejects it.
 
 use std::fmt;
 
 use super::Kind;
 
-/// The last record of a buffer, as far as it has been read.
+/// The last record of a buffer so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
-    /// There was none.
+    /// There was no record.
     #[default]
     Unknown,
-    /// A record of this kind.
+    /// The last record had this kind.
     After(Kind),
 }
 
-/// Two records that may not stand in this order.
+/// Two records that must not follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid transition from {from} to {to}")]
 pub struct Invalid {
-    /// The record in front.
+    /// The first record.
     pub from: State,
-    /// The record behind it.
+    /// The second record.
     pub to: Kind,
 }
 
-/// A buffer that ends with a record that ends none.
+/// A buffer that ends with a record that cannot end it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid terminal condition {last}, malformed block")]
 pub struct InvalidEnd {
@@ -48,7 +49,7 @@ pub struct InvalidEnd {
     pub last: State,
 }
 
-/// Follows the records of one buffer.
+/// Checks the records of one buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verifier {
     state: State,
@@ -65,7 +66,7 @@ const fn bit(kind: Kind) -> u16 {
     1 << kind as u16
 }
 
-/// What may stand behind a state.
+/// The records that may follow a state.
 #[inline]
 const fn successors(state: State) -> u16 {
     let State::After(kind) = state else {
@@ -95,7 +96,7 @@ impl Verifier {
     ///
     /// # Errors
     ///
-    /// If it may not stand there; the state is then as before.
+    /// If it must not follow the last record; the state is unchanged then.
     #[inline]
     pub fn step(&mut self, to: Kind) -> Result<(), Invalid> {
         if self.state == State::After(Kind::EndOfBuffer) && to != Kind::NewBuffer {
@@ -109,16 +110,16 @@ impl Verifier {
         Ok(())
     }
 
-    /// Takes the next record wherever it stands.
+    /// Takes the next record at any place.
     pub(super) fn force(&mut self, to: Kind) {
         self.state = State::After(to);
     }
 
-    /// Ends the buffer and is ready for the next.
+    /// Ends the buffer, and prepares for the next one.
     ///
     /// # Errors
     ///
-    /// If it may not end there.
+    /// If the buffer must not end here.
     pub fn finish(&mut self) -> Result<(), InvalidEnd> {
         match std::mem::take(&mut self.state) {
             State::After(

@@ -1,11 +1,11 @@
-//! From records to bytes. It writes what it is told, also logs that no runtime would write.
+//! Writes records as bytes. It also writes records in an order that no runtime would use.
 
 use std::io::{self, Write};
 
 use super::{BitOrder, Kind, MAX_FUNCTION_ID, Record};
 use crate::llvm::{ByteOrder, Header};
 
-/// Writes records, in the byte order and by the version of the log's header.
+/// Writes records in the byte order and the version of the log's header.
 #[derive(Debug)]
 pub struct Writer<W> {
     output: W,
@@ -20,7 +20,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// The errors of the output.
     pub fn new(mut output: W, header: Header) -> io::Result<Self> {
         header.write(&mut output)?;
         let bits = match header.order {
@@ -34,8 +34,8 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// The same with the bits of the first byte numbered as on the other kind of machine: big-endian logs by LLVM's
-    /// own `FDRTraceWriter` are so.
+    /// The same writer, with the bits of the first byte numbered as on the other kind of machine.
+    /// LLVM's own `FDRTraceWriter` numbers them like this in big-endian logs.
     #[must_use]
     pub fn with_bits_from_low(mut self) -> Self {
         self.bits = BitOrder::LowFirst;
@@ -46,8 +46,8 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// Those of the output; [`io::ErrorKind::InvalidInput`] if a function's id or an event's length is greater than the
-    /// record can hold.
+    /// The errors of the output; [`io::ErrorKind::InvalidInput`] if a function's id or an event's
+    /// length is too great for the record.
     pub fn record(&mut self, record: &Record<&[u8]>) -> io::Result<()> {
         let order = self.header.order;
         let kind = record.kind();

@@ -1,5 +1,5 @@
-//! The header of a profile in a file: 32 bytes in front of the blocks. A profile of LLVM's loader
-//! has none.
+//! The header of a profile in a file: 32 bytes before the blocks. Files for LLVM's loader have no
+//! such header.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ pub struct FileHeader {
 ///
 /// # Errors
 ///
-/// Those of the output.
+/// The errors of the output.
 pub fn write_file_header(
     header: &FileHeader,
     order: ByteOrder,

@@ -1,7 +1,8 @@
-//! A profile in memory: call paths as a trie, and for each thread how often each was taken.
+//! A profile in memory: call paths as a trie, and the number of calls of each path for each thread.
 //!
-//! Like LLVM's `Profile`: paths have numbers from 1, and two profiles are merged thread by thread, or all threads into
-//! one. Its size grows with the paths, not with the calls.
+//! It works like LLVM's `Profile`: paths have numbers from 1, and two profiles are merged thread by
+//! thread, or with all threads in one. Its size grows with the number of paths, not with the number
+//! of calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -13,19 +14,19 @@ use crate::llvm::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(u32);
 
-/// What was measured on a path.
+/// The calls and the time of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Measured {
-    /// How often it was taken.
+    /// The number of calls.
     pub calls: u64,
-    /// Ticks in its last called function itself.
+    /// The self time of its last called function, in ticks.
     pub ticks: u64,
 }
 
-/// Paths, and what was measured on them.
+/// Paths, with the calls and the time of each.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
-    /// Each path by its caller's path and its last called function; the path `n` is `nodes[n - 1]`.
+    /// Each path as its caller's path and its last called function; the path `n` is `nodes[n - 1]`.
     nodes: Vec<Node>,
     by_call: HashMap<Node, PathId>,
     threads: BTreeMap<u64, BTreeMap<PathId, Measured>>,
@@ -41,11 +42,11 @@ struct Node {
 // === impl Profile ===
 
 impl Profile {
-    /// Reads all of a profile.
+    /// Reads a whole profile.
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::next`].
+    /// The errors of [`Reader::next`].
     pub fn read<R: Read>(reader: &mut Reader<R>) -> Result<Self, Error> {
         let mut profile = Self::default();
         while let Some(path) = reader.next()? {
@@ -58,8 +59,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The number of a path of functions, from the last called to the first; `None` for the path without any, or behind
-    /// the 2^32nd.
+    /// The number of a path of functions, from the last called to the first. `None` for an empty
+    /// path, and after 2^32 paths.
     pub fn intern(&mut self, functions: &[i32]) -> Option<PathId> {
         let mut caller = None;
         for function in functions.iter().rev() {
@@ -80,7 +81,8 @@ impl Profile {
         caller
     }
 
-    /// The functions of a path, from the last called to the first; none if there is no such path.
+    /// The functions of a path, from the last called to the first; empty if the path does not
+    /// exist.
     #[must_use]
     pub fn expand(&self, path: PathId) -> Vec<i32> {
         let mut functions = Vec::new();
@@ -96,7 +98,8 @@ impl Profile {
         functions
     }
 
-    /// Adds what was measured in a thread on a path, from the last called function to the first.
+    /// Adds calls and time of a path in a thread. The path is from the last called function to the
+    /// first.
     pub fn add(&mut self, thread: u64, functions: &[i32], measured: Measured) {
         let Some(path) = self.intern(functions) else {
             return;
@@ -112,14 +115,14 @@ impl Profile {
         self.threads.iter().map(|(thread, paths)| (*thread, paths))
     }
 
-    /// Both profiles in one, thread by thread.
+    /// Merges both profiles, thread by thread.
     #[must_use]
     pub fn merged_by_thread(mut self, other: &Self) -> Self {
         self.add_all(other, |thread| thread);
         self
     }
 
-    /// Both profiles in one, as if all threads were thread 0.
+    /// Merges both profiles, with all threads as thread 0.
     #[must_use]
     pub fn merged_by_stack(&self, other: &Self) -> Self {
         let mut merged = Self::default();

@@ -1,8 +1,9 @@
-//! What LLVM's profiling mode writes: for each thread how often each call path was taken, and how long its last
-//! function ran by itself.
+//! The files of LLVM's profiling mode: the number of calls of each call path of each thread, and
+//! the self time of the path's last function.
 //!
 //! ```text
-//! file header, 32 bytes              u64 0x7872617970726f66, u64 version 0x20180424, u64 time stamp, u64 process id
+//! file header, 32 bytes              u64 0x7872617970726f66, u64 version 0x20180424,
+//!                                    u64 time stamp, u64 process id
 //! then for each thread a block
 //!  0  u32  bytes of the block, these 16 included
 //!  4  u32  number of the block
@@ -13,9 +14,9 @@
 //!     … further paths
 //! ```
 //!
-//! LLVM's own loader (`llvm/lib/XRay/Profile.cpp`) wants no file header, takes one path from each block and does not look
-//! at its length. Without a file header a length that is shorter than the first path is therefore no error: the block
-//! has that one path.
+//! LLVM's own loader (`llvm/lib/XRay/Profile.cpp`) expects no file header, reads one path from each
+//! block, and ignores the length of the block. So in a file without a header a length that is
+//! shorter than the first path is no error: the block has that one path.
 
 use std::io::{self, Read, Write};
 
@@ -33,7 +34,7 @@ pub use merged::{Measured, PathId, Profile};
 pub const MAX_PATH_LEN: usize = 1 << 20;
 
 const BLOCK_HEADER_LEN: usize = 16;
-/// Behind the functions: the 0 that ends them, calls and ticks.
+/// The bytes behind the functions: the 0 that ends them, calls and ticks.
 const DATA_LEN: usize = 16;
 const ID_LEN: usize = 4;
 
@@ -49,15 +50,15 @@ pub struct BlockHeader {
 /// A path of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path<'a> {
-    /// Where it stands in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// The block it belongs to.
+    /// Its block.
     pub block: BlockHeader,
     /// Function ids, from the last called to the first.
     pub functions: &'a [i32],
-    /// How often it was taken.
+    /// The number of calls.
     pub calls: u64,
-    /// Ticks in the last called function itself.
+    /// The self time of the last called function, in ticks.
     pub ticks: u64,
 }
 
@@ -69,10 +70,10 @@ pub struct Reader<R> {
     header: Option<FileHeader>,
     mode: Mode,
     block: BlockHeader,
-    /// Where the current block began and ends; both 0 in front of the first.
+    /// The begin and the end of the current block; both 0 before the first one.
     start: u64,
     end: u64,
-    /// The functions of the last path; cleared by the next.
+    /// The functions of the last path. The next path clears them.
     functions: Vec<i32>,
     skipped: SkippedList,
 }
@@ -84,7 +85,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// If it is no profile, or of a version that is not known.
+    /// If the input is no profile, or a profile of an unknown version.
     pub fn new(input: R, mode: Mode) -> Result<Self, Error> {
         let mut window = Window::new(input, 0);
         let ahead = window.ahead(PREFIX_LEN)?;
@@ -136,12 +137,12 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The header of the file; LLVM's loader wants files that have none.
+    /// The header of the file. Files for LLVM's loader have none.
     pub fn header(&self) -> Option<&FileHeader> {
         self.header.as_ref()
     }
 
-    /// What was left out so far; nothing but in [`Mode::Salvage`].
+    /// The parts that were skipped so far; always empty in [`Mode::Strict`].
     pub fn skipped(&self) -> &SkippedList {
         &self.skipped
     }
@@ -150,7 +151,8 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// In [`Mode::Strict`] the first damage, behind which nothing sensible comes; those of the input.
+    /// In [`Mode::Strict`] the first damage, after which the paths have no meaning; and the errors
+    /// of the input.
     #[expect(
         clippy::should_implement_trait,
         reason = "a path borrows from the reader, which Iterator cannot say"
@@ -170,7 +172,8 @@ impl<R: Read> Reader<R> {
                     }));
                 }
                 Err(why) if self.mode == Mode::Salvage && why.is_damage() => {
-                    // The block's length says where the next one is; where it lies, nothing does.
+                    // The block's length gives the place of the next one. If the length is wrong,
+                    // that place is unknown.
                     let left = self.end.saturating_sub(self.window.offset());
                     self.window.skip(if left == 0 { u64::MAX } else { left })?;
                     self.skipped.push(from, self.window.offset(), why);
@@ -239,7 +242,7 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// Reads the functions of the path that begins here, without going on behind them.
+    /// Reads the functions of the path that begins here, but does not take them.
     fn read_functions(&mut self, offset: u64) -> Result<(), Error> {
         self.functions.clear();
         loop {
@@ -274,7 +277,8 @@ impl<R: Read> Reader<R> {
 ///
 /// # Errors
 ///
-/// Those of the output; [`io::ErrorKind::InvalidInput`] if the block is longer than its header can say.
+/// The errors of the output; [`io::ErrorKind::InvalidInput`] if the block is too long for its
+/// header.
 pub fn write_block<'a>(
     block: BlockHeader,
     paths: impl Iterator<Item = (&'a [i32], u64, u64)>,

@@ -1,4 +1,5 @@
-//! Traces in YAML, as `llvm-xray convert -f yaml` prints them: of every version, also those that it does not read back.
+//! Traces in YAML, as `llvm-xray convert -f yaml` prints them. All versions are supported, also
+//! those that `llvm-xray` does not read back.
 //!
 //! ```yaml
 //! ---
@@ -9,12 +10,14 @@
 //!   nonstop-tsc:     true
 //!   cycle-frequency: 3900000000
 //! records:
-//!   - { type: 0, func-id: 1, function: f, args: [ 67 ], cpu: 4, thread: 2, process: 1, kind: function-enter-arg, tsc: 9, data: '' }
+//!   - { type: 0, func-id: 1, function: f, args: [ 67 ], cpu: 4, thread: 2, process: 1,
+//!       kind: function-enter-arg, tsc: 9, data: '' }
 //! ...
 //! ```
 //!
-//! [`Reader`] takes any YAML that says the same, a record at a time, through the `saphyr-parser` crate, which hands out
-//! YAML's events as they come. [`Writer`] prints LLVM's bytes by hand: no YAML writer has its spacing.
+//! A record has one line, which is broken here. [`Reader`] accepts any equivalent YAML, one record
+//! at a time, through the `saphyr-parser` crate, which emits YAML's events as they come. [`Writer`]
+//! formats the bytes itself, because no YAML writer has LLVM's spacing.
 
 mod read;
 mod source;
@@ -29,13 +32,13 @@ use std::borrow::Cow;
 /// The header of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// The version of the log that it was.
+    /// The version of the original log.
     pub version: u16,
-    /// What log it was: 0 basic, 1 FDR.
+    /// The type of the original log: 0 basic, 1 FDR.
     pub log: u16,
-    /// The counter ticks at a constant rate.
+    /// True if the counter ticks at a constant rate.
     pub constant_tsc: bool,
-    /// The counter never stops.
+    /// True if the counter never stops.
     pub nonstop_tsc: bool,
     /// Ticks per second, 0 if unknown.
     pub cycle_frequency: u64,
@@ -46,7 +49,7 @@ pub struct TraceHeader {
 pub struct Record<'a> {
     /// The type of a typed event. LLVM repeats it in the records behind it.
     pub record_type: u16,
-    /// The function's id. With events, LLVM repeats that of the record in front.
+    /// The function's id. In user events, LLVM repeats the id of the previous record.
     pub function_id: i32,
     /// The function's name, or its id again.
     pub function: Cow<'a, str>,
@@ -58,15 +61,15 @@ pub struct Record<'a> {
     pub thread: u32,
     /// The process; 0 if unknown.
     pub process: u32,
-    /// What happened.
+    /// The kind of the record.
     pub kind: Kind,
     /// The counter.
     pub tsc: u64,
-    /// What an event of the program's own says.
+    /// The data of a user event.
     pub data: Cow<'a, [u8]>,
 }
 
-/// What happened.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A function began.
@@ -75,18 +78,18 @@ pub enum Kind {
     Exit,
     /// A function ended by a jump to another.
     TailExit,
-    /// A function began; its arguments are known.
+    /// A function began, and its arguments are recorded.
     EnterArg,
-    /// An event of the program's own.
+    /// A custom event.
     Custom,
-    /// An event of the program's own with a type.
+    /// A typed event.
     Typed,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::Enter,
         Self::Exit,
@@ -96,7 +99,7 @@ impl Kind {
         Self::Typed,
     ];
 
-    /// LLVM's word.
+    /// LLVM's word for the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

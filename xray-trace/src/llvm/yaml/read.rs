@@ -1,4 +1,4 @@
-//! A trace from YAML, a record at a time.
+//! Reads a trace from YAML, one record at a time. `source` supplies the characters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,13 +10,14 @@ use super::source::{End, Source};
 use super::{Kind, Record, TraceHeader};
 use crate::llvm::{Error, Mode, SkippedList};
 
-/// Characters that one piece of a trace, such as the data of an event, may have.
+/// The most characters of a part of a trace, such as the data of an event.
 pub const MAX_ITEM_LEN: usize = 16 << 20;
 
-/// The same when damage is to be survived: behind a piece that does not end, reading goes back to the next line.
+/// The same in [`Mode::Salvage`]. After a part without an end, the reader goes back to the next
+/// line.
 const MAX_SALVAGED_LEN: usize = 64 << 10;
 
-/// Arguments that a record may have. Our reading would not end if it took any number.
+/// The most arguments of a record. Without a limit a hostile file could make reading endless.
 const MAX_ARGS: usize = 1 << 16;
 
 /// Reads the records of a trace.
@@ -26,23 +27,23 @@ pub struct Reader<R: Read> {
     header: TraceHeader,
     mode: Mode,
     place: Place,
-    /// How many lists and mappings are open.
+    /// The number of open lists and mappings.
     depth: usize,
-    /// The parser has failed, and will not go on.
+    /// True after the parser has failed. It cannot continue.
     broken: bool,
-    /// The parser is new: what it has read is kept already.
+    /// True for a new parser: the characters that it has read are kept already.
     restarted: bool,
     skipped: SkippedList,
 }
 
-/// Where reading stands.
+/// The part of the file that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     InRecords,
     AtEnd,
 }
 
-/// A piece of YAML; what stands behind the field's name.
+/// An event of the YAML parser, with its place.
 type Piece = (Event<'static>, Span);
 
 /// The fields of a record, as far as they have been read.
@@ -76,7 +77,7 @@ impl<R: Read + 'static> Reader<R> {
     ///
     /// # Errors
     ///
-    /// If it is not YAML, or no trace. The header must stand in front of the records.
+    /// If the text is not YAML, or no trace. The header must come before the records.
     pub fn new(input: R, mode: Mode) -> Result<Self, Error> {
         let source = Source::new(input);
         let mut reader = Self {
@@ -121,8 +122,8 @@ impl<R: Read + 'static> Reader<R> {
         &self.header
     }
 
-    /// What was left out so far; nothing but in [`Mode::Salvage`]. Offsets are those of the parser, which is some
-    /// characters ahead.
+    /// The parts that were skipped so far; always empty in [`Mode::Strict`]. Offsets are those of
+    /// the parser, which is several characters ahead.
     pub fn skipped(&self) -> &SkippedList {
         &self.skipped
     }
@@ -146,7 +147,7 @@ impl<R: Read + 'static> Reader<R> {
         Ok(None)
     }
 
-    /// Goes on with the next record.
+    /// Continues with the next record.
     fn go_on(&mut self, depth: usize) -> Result<(), Error> {
         while !self.broken && self.depth > depth {
             // An error breaks the parser.
@@ -164,11 +165,13 @@ impl<R: Read + 'static> Reader<R> {
         }
         self.parser = Parser::new_from_iter(self.source.clone());
         self.source.allow(self.limit());
-        // The parser reads on behind the pieces that it gives, so what it reads is kept from here.
+        // The parser reads beyond the pieces that it returns, so its characters are kept from here
+        // on.
         self.source.keep();
         self.restarted = true;
         self.broken = false;
-        // A list by itself: three pieces stand in front of its first item. What else comes, the next record will tell.
+        // The rest is a list by itself, with three pieces before its first item. If other pieces
+        // come, reading the next record fails.
         for _ in 0..3 {
             match self.parser.peek() {
                 Some(Ok((
@@ -211,7 +214,7 @@ impl<R: Read + 'static> Reader<R> {
         })
     }
 
-    /// The next record, or `None` behind the last one.
+    /// The next record; `None` after the last one.
     fn record(&mut self) -> Result<Option<Record<'static>>, Error> {
         if self.mode == Mode::Salvage && !std::mem::take(&mut self.restarted) {
             self.source.keep();
@@ -333,7 +336,7 @@ impl<R: Read + 'static> Reader<R> {
     }
 }
 
-/// Gives the records in order. Behind the first error of [`Mode::Strict`] comes nothing.
+/// Yields the records in order. The iterator ends after the first error in [`Mode::Strict`].
 impl<R: Read + 'static> Iterator for Reader<R> {
     type Item = Result<Record<'static>, Error>;
 
@@ -412,7 +415,7 @@ fn required<T>(field: Option<T>, name: &str, end: &Span) -> Result<T, Error> {
     field.ok_or_else(|| wrong(end, format!("the field {name} is missing")))
 }
 
-/// A number in any of the notations that LLVM takes.
+/// A number in any of LLVM's notations.
 fn unsigned<T: TryFrom<u64>>(text: &str) -> Option<T> {
     let (digits, radix) = match text.as_bytes() {
         [b'0', b'x' | b'X', ..] => (&text[2..], 16),
@@ -421,7 +424,7 @@ fn unsigned<T: TryFrom<u64>>(text: &str) -> Option<T> {
         [b'0', b'0'..=b'9', ..] => (&text[1..], 8),
         _ => (text, 10),
     };
-    // What a sign would be is none here.
+    // `from_str_radix` would accept a sign.
     let digits = digits.strip_prefix('+').map_or(digits, |_| "");
     T::try_from(u64::from_str_radix(digits, radix).ok()?).ok()
 }
@@ -434,7 +437,7 @@ fn signed(text: &str) -> Option<i32> {
     i32::try_from(-i64::from(magnitude)).ok()
 }
 
-/// A truth value in any of the notations that LLVM takes.
+/// A truth value in any of LLVM's notations.
 fn boolean(text: &str) -> Option<bool> {
     match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {

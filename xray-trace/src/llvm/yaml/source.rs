@@ -1,5 +1,5 @@
-//! Characters of an input for a YAML parser, as many as one piece of a trace may have, and a way to go on behind what is
-//! no YAML.
+//! The characters of an input for a YAML parser. They are limited to the most characters of one
+//! part of a trace, and the source can continue behind a part that is no YAML.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -7,28 +7,28 @@ use std::rc::Rc;
 
 use crate::llvm::window::Window;
 
-/// The characters, shared by whoever feeds the parser with the parser.
+/// The characters. The reader and its parser share them.
 pub(super) struct Source<R>(Rc<RefCell<State<R>>>);
 
 struct State<R> {
     window: Window<R>,
-    /// Characters that come first, the next one last.
+    /// Characters that come first, in reverse order.
     ahead: Vec<char>,
-    /// What was read since [`Source::keep`], to look for the next item in it.
+    /// The characters since [`Source::keep`], for finding the next item among them.
     kept: Option<Vec<char>>,
-    /// How many characters may still be read before the parser has to come up with something.
+    /// The number of characters that may be read before the parser has to return a piece.
     left: usize,
-    /// Why the input seems to have ended.
+    /// The reason for an early end of the input.
     end: End,
 }
 
-/// Why a source gives no more characters.
+/// The reason why a source yields no more characters.
 #[derive(Debug, Default)]
 pub(super) enum End {
-    /// It does, or the file has ended.
+    /// It yields more, or the file has ended.
     #[default]
     No,
-    /// The piece is too long.
+    /// The part is too long.
     TooLong,
     /// A byte that is not UTF-8, at this offset.
     NotUtf8(u64),
@@ -55,28 +55,28 @@ impl<R: Read> Source<R> {
         })))
     }
 
-    /// Allows so many characters from now on.
+    /// Allows this number of characters from now on.
     pub(super) fn allow(&self, count: usize) {
         self.0.borrow_mut().left = count;
     }
 
-    /// Why it ended, if not because the file did. Told once.
+    /// The reason for an early end. Later calls return [`End::No`].
     pub(super) fn take_end(&self) -> End {
         std::mem::take(&mut self.0.borrow_mut().end)
     }
 
-    /// Where in the file the next character stands.
+    /// The offset in the file of the next character.
     pub(super) fn offset(&self) -> u64 {
         self.0.borrow().window.offset()
     }
 
-    /// Keeps what is read from now on, for [`Source::skip_to_item`].
+    /// Keeps the characters that are read from now on, for [`Source::skip_to_item`].
     pub(super) fn keep(&self) {
         self.0.borrow_mut().kept = Some(Vec::new());
     }
 
-    /// Goes back to where keeping began, if it did, and from there to the next line that begins an item of a list. False
-    /// if there is none.
+    /// Goes back to the call of [`Source::keep`], if there was one, and from there to the next line
+    /// that begins an item of a list. Returns false if there is none.
     pub(super) fn skip_to_item(&self) -> io::Result<bool> {
         let mut state = self.0.borrow_mut();
         if let Some(kept) = state.kept.take() {
@@ -95,7 +95,7 @@ impl<R: Read> Source<R> {
                 (' ', Some(count)) => Some(count + 1),
                 ('-', Some(count)) => {
                     state.ahead.push('-');
-                    // An indentation is no longer than it can be in sensible YAML.
+                    // Limits the indentation, which is shorter in sensible YAML.
                     let spaces = std::iter::repeat_n(' ', count.min(1000));
                     state.ahead.extend(spaces);
                     return Ok(true);

@@ -1,13 +1,14 @@
-//! Records as LLVM's YAML writer prints them.
+//! Writes records in the format of LLVM's YAML writer. The numbers of functions and threads come
+//! from the caller.
 
 use std::io::{self, Write};
 
 use super::{Kind, Record, TraceHeader};
 use crate::yaml_scalar;
 
-/// Bytes that are gathered before they are written.
+/// Bytes after which the buffer is written.
 const GATHERED: usize = 64 << 10;
-/// How a record begins, up to its type.
+/// The begin of a record, up to its type.
 const START: &[u8] = b"  - { type: ";
 
 /// Writes a trace.
@@ -15,22 +16,22 @@ const START: &[u8] = b"  - { type: ";
 pub struct Writer<W> {
     output: W,
     pending: Vec<u8>,
-    /// No record has been written.
+    /// True before the first record.
     empty: bool,
     altered: u64,
 }
 
-/// What a record says of where it happened.
+/// The prepared text of a record's place.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// A record from its processor up to its kind.
+    /// The text of a record from its processor up to its kind.
     text: Vec<u8>,
 }
 
-/// What a record says of its function: quoting names takes longer than all the rest.
+/// The prepared text of a record's function. Quoting names takes longer than all other work.
 #[derive(Debug)]
 pub(crate) struct Callee {
-    /// A record from its beginning, of type 0, up to the name.
+    /// The text of a record of type 0, from its begin up to the function's name.
     text: Vec<u8>,
 }
 
@@ -58,18 +59,20 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a record. What is not UTF-8 in its data becomes U+FFFD: YAML holds texts only.
+    /// Writes a record. Bytes in its data that are not UTF-8 become U+FFFD, because YAML contains
+    /// only text.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// The errors of the output.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         let callee = Callee::new(record.function_id, &record.function);
         let place = Place::new(record.cpu, record.thread, record.process);
         self.record_of(&callee, &place, record)
     }
 
-    /// The same, of a function and a place that are prepared. What the record says of them does not count.
+    /// Writes a record with a prepared function and place. The corresponding fields of the record
+    /// are ignored.
     pub(crate) fn record_of(
         &mut self,
         callee: &Callee,
@@ -116,7 +119,7 @@ impl<W: Write> Writer<W> {
         self.end(b"")
     }
 
-    /// A record up to the name of its function.
+    /// Writes a record up to the name of its function.
     #[inline]
     fn begin(&mut self, record_type: u16, callee: &Callee) {
         let out = &mut self.pending;
@@ -132,7 +135,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Where and when it happened.
+    /// Writes the place, the kind and the time of a record.
     #[inline]
     fn happened(&mut self, place: &Place, kind: Kind, tsc: u64) {
         let out = &mut self.pending;
@@ -142,7 +145,7 @@ impl<W: Write> Writer<W> {
         push_number(out, tsc);
     }
 
-    /// What it says, and its end.
+    /// Writes the data of a record, and its end.
     #[inline]
     fn end(&mut self, data: &[u8]) -> io::Result<()> {
         let out = &mut self.pending;
@@ -165,16 +168,16 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// How many records have data that is no text, and so are not as they were.
+    /// The number of records whose data is not text, and was altered.
     pub fn altered(&self) -> u64 {
         self.altered
     }
 
-    /// Writes the end, and gives the output back.
+    /// Writes the end, and returns the output.
     ///
     /// # Errors
     ///
-    /// Those of the output.
+    /// The errors of the output.
     pub fn finish(mut self) -> io::Result<W> {
         let records: &[u8] = if self.empty {
             b"records:         []\n"

@@ -1,16 +1,16 @@
-//! The arrays that the profiler's tables are made of.
+//! Writes the arrays of the profiler's tables.
 
 use std::io;
 
 use crate::sink::text::Text;
 
-/// An array of a table, as it is being written.
+/// An array of a table that is being written.
 pub(super) struct Column<'t, 'o> {
     text: &'t mut Text<'o>,
     comma: &'static str,
 }
 
-/// Writes a column that has one value in every row.
+/// Writes a column with the same value in every row.
 pub(super) fn same(text: &mut Text<'_>, key: &str, value: &str, rows: u64) -> io::Result<()> {
     let mut column = Column::begin(text, key);
     for _ in 0..rows {
@@ -20,7 +20,7 @@ pub(super) fn same(text: &mut Text<'_>, key: &str, value: &str, rows: u64) -> io
     Ok(())
 }
 
-/// Writes a column, a number or nothing in each row.
+/// Writes a column with a number or null in each row.
 pub(super) fn numbers(
     text: &mut Text<'_>,
     key: &str,
@@ -37,7 +37,7 @@ pub(super) fn numbers(
     Ok(())
 }
 
-/// Writes how many rows a table has, behind its columns.
+/// Writes the number of rows of a table, after its columns.
 pub(super) fn length(text: &mut Text<'_>, rows: u64) {
     text.put("\"length\":");
     text.number(rows);
@@ -46,7 +46,7 @@ pub(super) fn length(text: &mut Text<'_>, rows: u64) {
 // === impl Column ===
 
 impl<'t, 'o> Column<'t, 'o> {
-    /// Begins a column of a table, behind the brace or another column.
+    /// Begins a column of a table, after the brace or another column.
     pub(super) fn begin(text: &'t mut Text<'o>, key: &str) -> Self {
         text.put("\"");
         text.put(key);
@@ -54,7 +54,8 @@ impl<'t, 'o> Column<'t, 'o> {
         Self { text, comma: "" }
     }
 
-    /// Where the value of the next row is to be put. What was collected so far is passed on, if it is enough.
+    /// The place for the value of the next row. Passes the collected text on if there is enough of
+    /// it.
     pub(super) fn cell(&mut self) -> io::Result<&mut Text<'o>> {
         self.text.pass()?;
         self.text.put(self.comma);
@@ -62,7 +63,7 @@ impl<'t, 'o> Column<'t, 'o> {
         Ok(self.text)
     }
 
-    /// Ends the column; more of the table must follow.
+    /// Ends the column. Another part of the table must follow.
     pub(super) fn end(self) {
         self.text.put("],\n");
     }

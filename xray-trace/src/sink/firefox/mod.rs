@@ -1,11 +1,13 @@
-//! The Firefox Profiler's JSON, as profiler.firefox.com reads it: for each thread a sample whenever its stack changed, which
-//! weighs as many milliseconds as that stack stood. So call tree, flame graph and stack chart have exact times, and no time
-//! is in two samples. Arguments, results, events of the program's own and losses are markers.
+//! The Firefox Profiler's JSON, as profiler.firefox.com reads it. A thread has a sample for each
+//! change of its stack, and the sample weighs as many milliseconds as the stack lasted. So call
+//! tree, flame graph and stack chart have exact times, and each moment is in one sample. Arguments,
+//! results, user events and losses are markers.
 //!
-//! Times are milliseconds with six decimals, from the trace's first event on. Readers take them for floating point, which
-//! is exact to the nanosecond for 104 days.
+//! Times are milliseconds with six decimals, since the trace's first event. Readers take them for
+//! floating point, which is exact to the nanosecond for 104 days.
 //!
-//! The format's tables are made of columns, so a thread is gone through once for each column that differs from row to row.
+//! The tables of the format consist of columns, so the sink goes through a thread once for each
+//! column that differs between rows.
 //! (<https://github.com/firefox-devtools/profiler/blob/df31314e16bf32fd3a6dd0d61806a80dbb8a99f5/src/types/profile.ts>,
 //! version 70 of the "processed" format.)
 
@@ -30,7 +32,7 @@ use crate::model::{DataKind, ThreadId, Trace};
 #[derive(Debug, Clone, Copy)]
 pub struct Firefox;
 
-/// What the reader is to know of markers.
+/// The description of the markers for the reader.
 const MARKER_SCHEMA: &str = r#"[
 {"name":"XRayArguments","tableLabel":"{marker.name}({marker.data.arguments})","chartLabel":"{marker.data.arguments}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"arguments","label":"Arguments","format":"string"}]},
 {"name":"XRayResult","tableLabel":"{marker.name} = {marker.data.result}","chartLabel":"{marker.data.result}","display":["marker-chart","marker-table","timeline-overview"],"fields":[{"key":"result","label":"Result","format":"string"}]},
@@ -41,15 +43,15 @@ const MARKER_SCHEMA: &str = r#"[
 struct Output<'a, 'o> {
     trace: &'a Trace,
     text: Text<'o>,
-    /// The trace's first event, on `CLOCK_MONOTONIC`.
+    /// The time of the trace's first event on `CLOCK_MONOTONIC`.
     start: u64,
-    /// Those of all threads together.
+    /// The stacks of all threads together.
     stacks: Stacks,
     frames: Frames,
     report: Report,
 }
 
-/// A thread, which is gone through again and again.
+/// A thread. The sink goes through it several times.
 struct Thread<'a> {
     trace: &'a Trace,
     id: ThreadId,
@@ -108,7 +110,7 @@ impl Sink for Firefox {
 // === impl Output ===
 
 impl Output<'_, '_> {
-    /// All that stands in front of the threads.
+    /// Writes the part before the threads.
     fn meta(&mut self, wall_ns: u64) {
         let text = &mut self.text;
         text.put("{\"meta\":{\"version\":36,\"preprocessedProfileVersion\":70,\"product\":");
@@ -158,7 +160,7 @@ impl Output<'_, '_> {
         Ok(())
     }
 
-    /// Writes a row for each change of the stack, and gives the number of markers that there are beside.
+    /// Writes a row for each change of the stack. Returns the number of markers of the thread.
     fn samples(&mut self, thread: &Thread<'_>) -> io::Result<u64> {
         let (mut samples, mut markers, mut closed) = (0, 0, 0);
         let mut steps = thread.steps();
@@ -195,7 +197,7 @@ impl Output<'_, '_> {
             column.cell()?.decimal::<6>(ns.saturating_sub(self.start));
         }
         column.end();
-        // A stack stands until the next one; behind the last one there is none.
+        // A stack lasts until the next one; the last one is empty.
         let mut column = Column::begin(&mut self.text, "weight");
         let mut times = times().peekable();
         while let Some(ns) = times.next() {
@@ -207,11 +209,11 @@ impl Output<'_, '_> {
         Ok(markers)
     }
 
-    /// Writes a row for each step that a sample does not tell all of.
+    /// Writes a row for each step with data that samples do not contain.
     fn markers(&mut self, thread: &Thread<'_>, count: u64) -> io::Result<()> {
-        // Most threads have none and need not be gone through.
+        // Most threads have no markers, and are not gone through.
         let steps = || (count > 0).then(|| thread.steps()).into_iter().flatten();
-        // The names of functions stand behind the other strings.
+        // The names of functions follow the other strings.
         let frames = &mut self.frames;
         let mut name = |function| frames.get(function) + STRINGS.len() as u64;
         let mut column = Column::begin(&mut self.text, "name");
@@ -244,7 +246,7 @@ impl Output<'_, '_> {
                     let args = args.as_slice().iter().map(|arg| format!("{arg:#x}"));
                     let args = args.collect::<Vec<_>>().join(", ");
                     let text = column.cell()?;
-                    // As text, since readers take numbers for floating point.
+                    // As text, because readers take numbers for floating point.
                     text.put(&format!(
                         "{{\"type\":\"XRayArguments\",\"arguments\":\"{args}\"}}"
                     ));
@@ -284,7 +286,7 @@ impl Output<'_, '_> {
         }
         column.end();
         column::same(&mut self.text, "endTime", "null", count)?;
-        // Markers of one moment.
+        // All markers are instants.
         column::same(&mut self.text, "phase", "0", count)?;
         column::same(&mut self.text, "category", "0", count)?;
         column::length(&mut self.text, count);
@@ -299,7 +301,7 @@ impl<'a> Thread<'a> {
         Steps::new(self.trace.clock(), self.id, self.blocks.clone())
     }
 
-    /// When a step is that a sample does not tell all of; `None` for any other.
+    /// The time of a step that has a marker; `None` for any other.
     fn marked_ns(&self, step: &Step) -> Option<u64> {
         match step {
             Step::Enter(open) => (!open.args.is_empty()).then_some(open.start_ns),
@@ -310,7 +312,7 @@ impl<'a> Thread<'a> {
     }
 }
 
-/// When a step changed the stack; `None` if it did not.
+/// The time of a step that changed the stack; `None` for any other.
 fn changed_ns(step: &Step) -> Option<u64> {
     match step {
         Step::Enter(open) => Some(open.start_ns),

@@ -1,4 +1,5 @@
-//! The tables that all threads share: stacks, functions, modules, source files, and every text.
+//! Writes the tables that all threads share: stacks, functions, modules, source files, and all
+//! strings. The tables of single threads are written in `firefox`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,20 +11,20 @@ use crate::sink::frames::Frames;
 use crate::sink::stacks::{Node, Parent, Stacks};
 use crate::sink::text::Text;
 
-/// What the table of strings begins with. The names of the functions follow, in order of their numbers.
+/// The first strings of the table. The names of the functions follow, in order of their numbers.
 pub(super) const STRINGS: [&str; 3] = ["custom event", "typed event", "events lost"];
-/// Where in it the names of markers are.
+/// Indexes of the names of markers in the table.
 pub(super) const CUSTOM_EVENT: u64 = 0;
 pub(super) const TYPED_EVENT: u64 = 1;
 pub(super) const EVENTS_LOST: u64 = 2;
 
-/// Modules or files, numbered as they are met.
+/// Modules or files, numbered in the order of their first use.
 struct Numbered<K> {
     numbers: BTreeMap<K, u64>,
     names: Vec<String>,
 }
 
-/// Writes the tables, when all stacks and functions are known.
+/// Writes the tables, after all stacks and functions are known.
 pub(super) fn write(
     trace: &Trace,
     stacks: &Stacks,
@@ -37,7 +38,7 @@ pub(super) fn write(
         "frame",
         nodes().map(|(_, node)| Some(frames.get(node.function))),
     )?;
-    // How many rows further up the caller stands.
+    // The distance to the caller's row, which is further up.
     let caller = |(at, node): (usize, &Node)| match node.parent {
         Parent::Root(_) => 0,
         Parent::Node(parent) => (at - parent) as u64,
@@ -102,7 +103,7 @@ pub(super) fn write(
     text.put("},\n\"resourceTable\":{");
     numbers(text, "name", (first_module..first_file).map(Some))?;
     same(text, "host", "null", module_count)?;
-    // A library.
+    // The resource is a library.
     same(text, "type", "1", module_count)?;
     length(text, module_count);
     text.put("},\n\"sources\":{");
@@ -151,7 +152,7 @@ impl<K: Ord> Default for Numbered<K> {
 }
 
 impl<K: Ord> Numbered<K> {
-    /// The number of what has this key; its name is kept when it is new.
+    /// The number of a key. A new key is stored with its name.
     fn get(&mut self, key: K, name: &str) -> u64 {
         *self.numbers.entry(key).or_insert_with(|| {
             self.names.push(name.to_owned());

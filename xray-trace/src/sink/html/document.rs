@@ -1,16 +1,17 @@
-//! What scripts are given: a head in JSON, and columns of numbers.
+//! The data of a page for its scripts: a head in JSON, and columns of numbers.
 //!
 //! ```text
-//!  bytes of the head, u32 little endian │ head │ columns: unsigned LEB128 numbers, one behind the other
+//!  size of the head, u32 little endian │ head │ columns: unsigned LEB128 numbers
 //! ```
 //!
-//! The head's `columns` tells for each by name at which byte behind the head it begins, how many bytes it has, and how many numbers.
+//! The head's `columns` has for each column, by name, its offset behind the head, its number of
+//! bytes, and its number of values.
 
 use serde_json::{Map, Value, json};
 
 use crate::container::varint;
 
-/// A document that is being made.
+/// A document that is being built.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Document {
     head: Map<String, Value>,
@@ -21,7 +22,7 @@ pub(super) struct Document {
 // === impl Document ===
 
 impl Document {
-    /// Has the head say something. Later values take the place of earlier ones.
+    /// Sets a key of the head. Later values replace earlier ones.
     pub(super) fn set(&mut self, key: &str, value: Value) {
         self.head.insert(key.to_owned(), value);
     }
@@ -38,7 +39,7 @@ impl Document {
             .insert(name.to_owned(), json!([at, len, count]));
     }
 
-    /// How many bytes the columns have.
+    /// The number of bytes in the columns.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }

@@ -1,7 +1,8 @@
-//! The flame graph: the stacks with the most time.
+//! The flame graph: the stacks with the most time. A page does not contain stacks beyond its limit.
 //!
-//! A stack has at least as much time as those that continue it, so whatever is kept continues what is kept. What is left out of a stack is
-//! one more that continues it, so that times add up.
+//! A stack has at least as much time as each of its continuations, so the caller of a kept stack is
+//! kept, too. The stacks that are left out below a kept one are summed into one more continuation
+//! of it, so that times add up.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,16 +12,16 @@ use super::limits;
 use super::names::Names;
 use crate::analysis::{StackNode, Stacks};
 
-/// A frame, or what stands for frames that are left out.
+/// A frame, or the sum of the frames that are left out below one.
 #[derive(Debug, Default, Clone, Copy)]
 struct Frame {
-    /// How many frames before this one its caller stands; 0 for the outermost.
+    /// The distance to the caller's frame, which comes before this one; 0 for an outermost frame.
     back: u64,
     name: u64,
     calls: u64,
     unfinished: u64,
     self_ns: u64,
-    /// Stacks that are left out; 0 for a frame.
+    /// The number of stacks that are left out; 0 for a frame.
     stacks: u64,
 }
 
@@ -47,7 +48,7 @@ fn frames(stacks: &Stacks, names: &mut Names, most: usize) -> Vec<Frame> {
     for at in order.into_iter().take(most) {
         kept[at] = true;
     }
-    // By caller, as a number of a node + 1; 0 for none.
+    // By caller, as the index of a node + 1; 0 for no caller.
     let mut left_out = BTreeMap::<usize, Frame>::new();
     let mut places = vec![0_usize; nodes.len()];
     let mut frames = Vec::new();

@@ -1,4 +1,5 @@
-//! The table of functions.
+//! The table of functions, with their durations and their longest calls. A page does not contain
+//! functions beyond its limit.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +13,7 @@ use super::threads::Threads;
 use crate::analysis::{AccountRow, Distribution, Spread, TimelineCall};
 use crate::model::{FunctionId, ThreadId, Trace, XrayIds};
 
-/// The functions that have a row, those with the most time of their own first.
+/// The functions with a row. Those with the most self time come first.
 #[derive(Debug)]
 pub(super) struct Functions {
     rows: Vec<Row>,
@@ -26,16 +27,16 @@ struct Row {
     id: u64,
     name: u64,
     module: u64,
-    /// A name, and a line + 1; 0 for none.
+    /// The number of a name, and the line + 1; both 0 if unknown.
     source: (u64, u64),
     counts: AccountRow,
     spread: Spread,
 }
 
-/// One of the durations of a row.
+/// The value of a duration column.
 type Which = fn(&Distribution) -> u64;
 
-/// What the functions come to that have no row.
+/// The sums of the functions without a row.
 #[derive(Debug, Default)]
 struct LeftOut {
     functions: usize,
@@ -96,7 +97,7 @@ impl Functions {
         }
     }
 
-    /// The number of a function's row, + 1; 0 if it has none.
+    /// The number of a function's row + 1; 0 if it has none.
     pub(super) fn number(&self, function: FunctionId) -> u64 {
         self.numbers.get(&function).copied().unwrap_or(0)
     }
@@ -117,7 +118,7 @@ impl Functions {
         column(document, "function.total", &|row| row.counts.total_ns);
         column(document, "function.self", &|row| row.counts.self_ns);
         column(document, "function.sum", &|row| row.counts.sum_ns);
-        // Durations are + 1; 0 says that none is known.
+        // Durations are stored + 1; 0 if unknown.
         let durations: [(&str, Which); 7] = [
             ("function.min", |known| known.min_ns),
             ("function.mean", |known| known.mean_ns),
@@ -150,7 +151,7 @@ impl Functions {
         );
     }
 
-    /// The longest calls of each, which can be looked up in the timeline.
+    /// Writes the longest calls of each function. The user can look them up in the timeline.
     pub(super) fn write_longest(
         &self,
         longest: &BTreeMap<FunctionId, Vec<(ThreadId, TimelineCall)>>,

@@ -1,18 +1,18 @@
-//! How much of everything a page has at most.
+//! The limits on the size of a page.
 //!
 //! | | at most | bytes each, at worst | together |
 //! |---|---|---|---|
 //! | names | | | 3 MB |
 //! | functions | 5,000 | 130 | 0.7 MB |
 //! | bars of their pictures | 300,000 | 5 | 1.5 MB |
-//! | stacks | 40,000, and what each leaves out | 30 | 2.4 MB |
+//! | stacks | 40,000, and the sums of those left out | 30 | 2.4 MB |
 //! | calls | 180,000, and 500,000 where all else leaves room | 18 | 3.2 MB |
 //! | slices | 60,000, and those of 256 threads with 128 lanes | 20 | 1.9 MB |
 //! | the longest calls | 4 for each function | 22 | 0.4 MB |
 //! | gaps | 8,000, and 2 for each thread | 30 | 0.3 MB |
 //!
-//! That is less than 14 MB. Calls of one lane share the time of the trace, so no more than a few of them can be far apart, which is why a call takes less than
-//! its three numbers could.
+//! The sum is less than 14 MB. The calls of one lane share the time of the trace, so only a small
+//! number of them can be far apart. So a call takes less than its three numbers could.
 
 use crate::analysis::TimelineRoom;
 
@@ -22,7 +22,7 @@ pub(super) const FUNCTIONS: usize = 5_000;
 pub(super) const BARS: usize = 300_000;
 /// Stacks in the flame graph.
 pub(super) const STACKS: usize = 40_000;
-/// Bytes of names, as they stand in the document.
+/// Bytes of names in the document.
 pub(super) const NAMES: usize = 3_000_000;
 /// Bytes of a name.
 pub(super) const NAME: usize = 1_000;
@@ -30,20 +30,20 @@ pub(super) const NAME: usize = 1_000;
 pub(super) const PATH: usize = 400;
 /// Bytes of a thread's name.
 pub(super) const THREAD_NAME: usize = 64;
-/// Notes, and bytes of one.
+/// Notes, and bytes of one note.
 pub(super) const NOTES: usize = 500;
 pub(super) const NOTE: usize = 600;
 
-/// Bytes of a document, before it is compressed, about.
+/// Bytes of a document before compression, approximately.
 const DOCUMENT: usize = 13_500_000;
-/// Bytes of what a document has beside names, functions, stacks and calls, at worst.
+/// Bytes of the other parts of a document, without names, functions, stacks and calls, at worst.
 const REST: usize = 2_700_000;
 /// Bytes of a call, at worst.
 const CALL: usize = 18;
-/// Calls of a timeline: a browser draws no more in the time of a frame.
+/// Calls of a timeline. A browser cannot draw more in the time of a frame.
 const CALLS: usize = 500_000;
 
-/// The room for a page's timeline, where so many bytes are taken already.
+/// The limits for a page's timeline, after `taken` bytes of the document are used.
 pub(super) fn timeline(taken: usize) -> TimelineRoom {
     TimelineRoom {
         threads: 256,
@@ -54,7 +54,7 @@ pub(super) fn timeline(taken: usize) -> TimelineRoom {
     }
 }
 
-/// Of a part of it, which is drawn in more detail.
+/// The limits for a part of the timeline, which is drawn in more detail.
 pub(super) const WINDOW: TimelineRoom = TimelineRoom {
     threads: 256,
     calls: 100_000,

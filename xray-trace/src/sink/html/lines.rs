@@ -1,4 +1,5 @@
-//! The timeline: a line for each thread, with a lane for each depth.
+//! The timeline: a line for each thread, with a lane for each depth. The timeline itself is
+//! computed in `analysis`.
 
 use super::document::Document;
 use super::functions::Functions;
@@ -38,7 +39,8 @@ pub(super) fn write(
         lanes.iter().map(|lane| lane.slices.len() as u64),
     );
 
-    // Of each call how long after the one before in its lane it began, or after the trace's first event.
+    // The time of each call since the end of the previous call in its lane, or since the trace's
+    // first event.
     let gaps = lanes.iter().flat_map(|lane| {
         let mut before = origin_ns;
         lane.calls.iter().map(move |call| {
@@ -85,7 +87,7 @@ pub(super) fn write(
     document.column("gap.losses", gaps().map(|(_, gap)| gap.losses));
 }
 
-/// The lanes of a thread that have anything.
+/// The lanes of a thread that have content.
 fn lanes(thread: usize, line: &ThreadTimeline) -> Vec<Lane<'_>> {
     let (mut calls, mut slices) = (line.calls.as_slice(), line.slices.as_slice());
     let mut lanes = Vec::new();

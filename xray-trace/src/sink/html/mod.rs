@@ -1,20 +1,24 @@
-//! A report in one page of HTML, which needs nothing else: no network, no other file.
+//! A report in one page of HTML. The page is complete in itself: it uses no network and no other
+//! file.
 //!
 //! ```text
 //!  trace ─► table of functions ─┐
-//!        ─► stacks ─────────────┼─► document: a head in JSON, columns of numbers ─► gzip ─► base64 ─┐
-//!        ─► timeline ───────────┘                                                                   ├─► page
-//!                                            page/: markup, style, scripts ─────────────────────────┘
+//!        ─► stacks ─────────────┼─► document: a head in JSON, columns of numbers ─► gzip ─► base64
+//!        ─► timeline ───────────┘                                                             │
+//!                                        page/: markup, style, scripts ──────────────► page ◄─┘
 //! ```
 //!
-//! Names come from strangers. They stand in the document alone, and of base64 nothing can be taken for markup; the scripts put them into the
-//! page as text. A policy in the page forbids it everything but what is in it.
+//! Names come from untrusted programs. Only the document contains them, and base64 contains no
+//! markup; the scripts insert them into the page as text. A content policy forbids the page
+//! everything but its own content.
 //!
-//! *Size.* Everything has a limit ([`limits`]), so that a page has no more than 20 MB whatever the trace: before compression the document has less than
-//! 14 MB, which base64 makes 19. What was left out is counted, and the page says so.
+//! *Size.* Every part has a limit ([`limits`]), so that a page has at most 20 MB for any trace. The
+//! document has less than 14 MB before compression, which base64 makes 19. The page counts and
+//! shows the parts that are left out.
 //!
-//! *Notes.* What there is to say of a trace is a list of [`PageNote`]s, which whoever makes the page adds ([`Page::add_note`]): the page lists them, and
-//! draws those that are of a time of their own above the timeline. A tracer's decisions, such as for which time a function was off, belong there.
+//! *Notes.* Facts about a trace are a list of [`PageNote`]s. The caller adds them
+//! ([`Page::add_note`]). The page lists them, and draws notes with a time of their own above the
+//! timeline. A tracer's decisions belong there, such as the time for which a function was off.
 
 mod document;
 mod flame;
@@ -42,7 +46,7 @@ use threads::Threads;
 
 const TEMPLATE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
-/// In this order.
+/// The scripts in the order of their execution.
 const SCRIPTS: [&str; 11] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
@@ -69,32 +73,33 @@ pub struct Page {
     origin_ns: u64,
 }
 
-/// Something to say about a trace.
+/// A fact about a trace, for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageNote {
-    /// How bad it is.
+    /// The severity.
     pub tone: NoteTone,
-    /// What it is, in a sentence.
+    /// The text, a sentence.
     pub text: String,
-    /// Of what time it is, if it has one: in nanoseconds after the trace's first event. Such a note can be looked up in the timeline.
+    /// The time of the note, if it has one, in nanoseconds after the trace's first event. The user
+    /// can look such a note up in the timeline.
     pub span_ns: Option<(u64, u64)>,
 }
 
-/// How bad a note is.
+/// The severity of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NoteTone {
-    /// Something is missing.
+    /// Data is missing.
     Bad,
-    /// Something is not as it looks.
+    /// Data differs from its appearance.
     Warning,
-    /// Good to know.
+    /// Information.
     Plain,
 }
 
-/// Where a page is to be.
+/// The place of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// In a file of its own.
+    /// In a file.
     Alone,
     /// On a server that has the trace, and answers for windows of time.
     Served,
@@ -103,7 +108,7 @@ pub enum Standing {
 // === impl Page ===
 
 impl Page {
-    /// The report of what `filter` wants of a trace. `file` is what it is called.
+    /// The report of the part of a trace that `filter` selects. `file` is the name of the trace.
     #[must_use]
     pub fn of_trace(trace: &Trace, filter: &Filter, file: &str, program: &str) -> Self {
         let blocks = trace.blocks().iter();
@@ -231,21 +236,22 @@ impl Page {
         document.set("namesLeftOut", json!(names.left_out()));
     }
 
-    /// What was met that is not an ordinary call.
+    /// The events that are not ordinary calls.
     #[must_use]
     pub fn notes(&self) -> Notes {
         self.notes
     }
 
-    /// Has the page say something.
+    /// Adds a note. Notes beyond 500 are dropped.
     pub fn add_note(&mut self, note: PageNote) {
         if self.said.len() < limits::NOTES {
             self.said.push(note);
         }
     }
 
-    /// The timeline of a part of the trace that the page is of, in the same words as that of the page, but with all of its room for that
-    /// part. Times are in nanoseconds after the trace's first event.
+    /// The timeline of a part of the page's trace, in the format of the page's own timeline, but
+    /// with all of its limits for that part. Times are in nanoseconds after the trace's first
+    /// event.
     #[must_use]
     pub fn window(&self, trace: &Trace, since_ns: u64, until_ns: u64) -> Vec<u8> {
         let tick = |ns: u64| Filter::tick_after(trace, ns);
@@ -279,7 +285,7 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// What `output` reports.
+    /// The errors of `output`.
     pub fn write(&self, standing: Standing, output: &mut dyn Write) -> io::Result<()> {
         let mut rest = TEMPLATE;
         while let Some((before, marked)) = rest.split_once("{{") {

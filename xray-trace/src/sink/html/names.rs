@@ -1,13 +1,13 @@
-//! Names, each once, by number.
+//! The names in a page: each once, by number.
 
 use std::collections::HashMap;
 
 use super::limits;
 
-/// What a name is called for which there is no room.
+/// The replacement for a name that exceeds the limit.
 const LEFT_OUT: &str = "(name left out)";
 
-/// The names of functions, modules and files that a page has.
+/// The names of functions, modules and files in a page.
 #[derive(Debug)]
 pub(super) struct Names {
     all: Vec<String>,
@@ -19,7 +19,7 @@ pub(super) struct Names {
 // === impl Names ===
 
 impl Names {
-    /// The number of a name; 0 if there is no room for it.
+    /// The number of a name; 0 if the limit leaves no room for it.
     pub(super) fn number(&mut self, name: &str) -> u64 {
         let name = cut(name, limits::NAME);
         if let Some(number) = self.numbers.get(&name) {
@@ -41,12 +41,12 @@ impl Names {
         &self.all
     }
 
-    /// How many bytes they have in the document.
+    /// The number of bytes that they take in the document.
     pub(super) fn len(&self) -> usize {
         self.bytes
     }
 
-    /// How often there was no room.
+    /// The number of look-ups for which there was no room.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -63,7 +63,7 @@ impl Default for Names {
     }
 }
 
-/// The begin of a text, as many bytes of it as there may be.
+/// The begin of a text, `most` bytes at most.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -75,7 +75,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// How many bytes a text has in JSON, with what separates it from the next.
+/// The number of bytes of a text in JSON, with its separator.
 fn escaped_len(text: &str) -> usize {
     let inner = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 2,

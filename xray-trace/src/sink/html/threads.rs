@@ -1,4 +1,5 @@
-//! The threads that a page has: their names and their rows.
+//! The threads that a page has: their names and their rows. The calls of the threads are in
+//! `lines`.
 
 use std::collections::BTreeMap;
 

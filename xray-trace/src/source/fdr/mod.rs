@@ -1,5 +1,6 @@
-//! Logs of the flight data recorder. Their events stay in the file: a log is looked through once, for damage, threads, functions and
-//! times, and its records are then read wherever somebody wants events.
+//! Opens logs of the flight data recorder. Events stay in the file. Opening goes through the log
+//! once, to find damage, threads, functions and times. Its records are read again when events are
+//! needed.
 
 mod parts;
 mod survey;
@@ -23,7 +24,7 @@ pub(super) fn open(
     trace_of(file, survey, options)
 }
 
-/// The trace of a log that was looked through, and what could not be kept of it.
+/// The trace of a surveyed log, and counts of data that could not be kept.
 fn trace_of(
     file: File,
     survey: Survey,
@@ -59,7 +60,7 @@ fn trace_of(
     Ok((trace, notes))
 }
 
-/// A moment by the counter and in nanoseconds since 1970, where the buffer tells one.
+/// A moment on the counter and in nanoseconds since 1970, if the buffer has both.
 fn clock(buffer: &Buffer) -> Option<(u64, u64)> {
     let (first, (seconds, micros)) = buffer.first.zip(buffer.wall)?;
     let ns = seconds.saturating_mul(1_000_000_000);

@@ -1,4 +1,4 @@
-//! A long log is looked through by several processors, each with a part of its buffers.
+//! Surveys a long log on several processors. Each takes a part of its buffers.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,42 +11,43 @@ use super::survey::Survey;
 use crate::llvm::fdr::{Events, Layout, Record};
 use crate::llvm::{HEADER_LEN, Mode};
 
-/// It is not worth beginning another part for fewer bytes.
+/// The bytes that justify another part.
 const WORTHWHILE: u64 = 4 << 20;
-/// Parts at most.
+/// The most parts.
 const MOST: u64 = 4;
-/// Where parts begin is looked for no further than buffers of so many bytes would take it: behind shorter ones finding out would take
-/// longer than it spares, and the last part is the longer.
+/// The length of the shortest buffers for which the search for begins of parts is fast enough. With
+/// shorter ones the search would take longer than it saves, so it stops, and the last part is
+/// longer.
 const SHORT_BUFFER: u64 = 1 << 10;
-/// Length of a record that says how long a buffer is.
+/// The length of a BufferExtents record.
 const EXTENTS_LEN: usize = 16;
 
-/// Bytes of a file, from one place to another.
+/// A range of bytes of a file.
 struct Stretch<'a> {
     file: &'a File,
     at: u64,
     end: u64,
 }
 
-/// Looks through a log.
+/// Surveys a log.
 ///
 /// # Errors
 ///
-/// Those of [`Events::next`].
+/// The errors of [`Events::next`].
 pub(super) fn survey(file: &File, mode: Mode) -> Result<Survey, OpenError> {
     let len = file.metadata()?.len();
     let processors = thread::available_parallelism().map_or(1, NonZero::get) as u64;
     survey_in(processors.min(MOST).min(len / WORTHWHILE), file, mode)
 }
 
-/// Looks through a log in so many parts, or fewer.
+/// Surveys a log in at most this number of parts.
 fn survey_in(parts: u64, file: &File, mode: Mode) -> Result<Survey, OpenError> {
     let len = file.metadata()?.len();
     let whole = || Events::new(Stretch::new(file, 0, len), mode);
     let events = whole()?;
     let begins = match mode {
         Mode::Strict => begins(parts, file, len, events.layout())?,
-        // What is left out is told in the order of the file.
+        // Skipped parts are reported in the order of the file.
         Mode::Salvage => Vec::new(),
     };
     if begins.is_empty() {
@@ -81,12 +82,13 @@ fn survey_in(parts: u64, file: &File, mode: Mode) -> Result<Survey, OpenError> {
             surveys.for_each(|next| all.add(next));
             Ok(all)
         }
-        // The true reason is that of a reader that comes from the front.
+        // A reader that begins at the front reports the true reason.
         Err(_) => Survey::of(whole()?),
     }
 }
 
-/// Where the parts behind the first one begin, at buffers, which tell their length. Nothing, if some buffer does not.
+/// The begins of the parts after the first one, each at a buffer. The search follows the lengths of
+/// the buffers. Empty if a buffer has no length.
 fn begins(parts: u64, file: &File, len: u64, layout: Layout) -> io::Result<Vec<u64>> {
     let mut begins = Vec::new();
     let mut at = HEADER_LEN as u64;
@@ -141,10 +143,10 @@ mod tests {
     use crate::llvm::header::{Header, LogType};
     use crate::model::{Event, EventBody, ThreadId};
 
-    /// Of a buffer, without its extents.
+    /// The length of a buffer, without its extents.
     const BUFFER_LEN: u64 = 4 * 16 + 200 * 8 + 16;
 
-    /// Buffers of which a thread fills some in a row, so that they make blocks together.
+    /// A log in which threads fill several buffers in a row, so that these join into blocks.
     fn log() -> Vec<u8> {
         let header = Header::new(LogType::Fdr, 5, 3_000_000_000);
         let mut writer = Writer::new(Vec::new(), header).unwrap();
@@ -188,7 +190,7 @@ mod tests {
         file
     }
 
-    /// What every thread did, what was met beside, and the functions.
+    /// The events of every thread, the notes, and the functions.
     type Told = (Vec<(ThreadId, Event)>, Vec<(String, u64)>, Vec<u32>);
 
     fn told(parts: u64, bytes: &[u8]) -> Result<Told, String> {
@@ -201,7 +203,7 @@ mod tests {
             for block in blocks {
                 for event in block.events() {
                     let event = event.unwrap();
-                    // Every block says again where it begins.
+                    // Every block repeats its processor at its begin.
                     if !matches!(event.body, EventBody::Cpu { .. }) {
                         all.push((thread, without_place(event)));
                     }
@@ -211,7 +213,7 @@ mod tests {
         Ok((all, notes, functions))
     }
 
-    /// Where in its block an event's data stands is the block's.
+    /// The place of an event's data depends on the block.
     fn without_place(mut event: Event) -> Event {
         if let EventBody::Data { data, .. } = &mut event.body {
             data.at = 0;
@@ -252,7 +254,7 @@ mod tests {
     fn damage_behind_the_first_part_is_told_as_by_one_reader() {
         let whole = log();
         let mut unknown = whole.clone();
-        // The first call of the buffer in the middle becomes a record of no kind.
+        // The first call of the middle buffer becomes a record of an unknown kind.
         let buffer = usize::try_from(BUFFER_LEN).unwrap() + EXTENTS_LEN;
         unknown[HEADER_LEN + 40 * buffer + 5 * 16] = 0xff;
         let cut = whole[..whole.len() - 3].to_vec();

@@ -1,4 +1,5 @@
-//! Looks through a log, or a part of it, once.
+//! Goes through a log, or a part of it, once, and finds its blocks and functions. It keeps no
+//! events.
 
 use std::io::{self, Read};
 
@@ -11,18 +12,19 @@ use crate::llvm::fdr::{Body, Buffer, Calls, Event, Events, FunctionKind, Layout}
 use crate::llvm::{Header, SkippedList};
 use crate::model::FunctionId;
 
-/// Records that make a block, in bytes; more only where they come at once.
+/// The length of a block's records, in bytes. A block is longer only if calls are taken many at
+/// once.
 const BLOCK_LEN: u64 = 64 << 10;
 
-/// What was found.
+/// The findings.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) header: Header,
     pub(super) layout: Layout,
-    /// The buffer of the first event; the last buffer where there is none.
+    /// The buffer of the first event; the last buffer if there is no event.
     pub(super) first: Buffer,
     pub(super) found: Vec<Found>,
-    /// Functions, in the order in which they are met.
+    /// Functions, in the order of their first use.
     pub(super) functions: Vec<u32>,
     met: FunctionMap<bool>,
     pub(super) notes: Notes,
@@ -39,7 +41,7 @@ pub(super) struct Found {
     pub(super) calls: u32,
 }
 
-/// Under way.
+/// The findings so far.
 #[derive(Debug, Default)]
 struct Scan {
     first: Option<Buffer>,
@@ -50,13 +52,13 @@ struct Scan {
     notes: Notes,
 }
 
-/// The block under way.
+/// The current block.
 #[derive(Debug)]
 struct Current {
     found: Found,
-    /// Where the buffer of its latest event begins.
+    /// The begin of the buffer of its latest event.
     buffer: u64,
-    /// The next argument is the first of a call.
+    /// True if the next argument is the first one of a call.
     entered: bool,
 }
 
@@ -67,7 +69,7 @@ impl Survey {
     ///
     /// # Errors
     ///
-    /// Those of [`Events::next`].
+    /// The errors of [`Events::next`].
     pub(super) fn of<R: Read>(mut events: Events<R>) -> Result<Self, OpenError> {
         let mut scan = Scan::default();
         let mut left_out = 0;
@@ -100,7 +102,7 @@ impl Survey {
         })
     }
 
-    /// Adds what was found in the next part of the log, of which nothing was left out.
+    /// Adds the findings of the next part of the log. No part of it was skipped.
     pub(super) fn add(&mut self, next: Self) {
         let Self {
             first,
@@ -123,8 +125,8 @@ impl Survey {
 // === impl Scan ===
 
 impl Scan {
-    /// Takes an event in, of which the data's length is known, and that ends at `end`. With a `gap`, something in front of it was left
-    /// out.
+    /// Adds an event with the length of its data. The event ends at `end`. With a `gap`, the reader
+    /// has skipped bytes before it.
     fn event(
         &mut self,
         event: &Event<usize>,
@@ -197,7 +199,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Takes the calls in that follow on an event directly, which nearly all do.
+    /// Takes the calls that follow an event directly, which is the case for nearly all calls.
     fn calls<R: Read>(&mut self, events: &mut Events<R>) -> Result<(), OpenError> {
         let Some(current) = &mut self.current else {
             return Ok(());
@@ -224,14 +226,15 @@ impl Scan {
 // === impl Current ===
 
 impl Current {
-    /// Whether the block goes on in the buffer that begins where its last record ends, with an event at `tsc`. So there are fewer blocks to
-    /// be kept in mind, where a thread filled buffers one after the other.
+    /// Whether the block continues in this buffer, with an event at `tsc`: the buffer must begin at
+    /// the end of the block's last record. This reduces the number of blocks for a thread that
+    /// fills several buffers in a row.
     fn goes_on_in(&self, buffer: &Buffer, tsc: u64) -> bool {
         let Found { place, last, .. } = &self.found;
         buffer.offset == place.offset + u64::from(place.len) && tsc >= *last
     }
 
-    /// Its last record ends here.
+    /// Extends the block to the end of its last record.
     fn reach(&mut self, end: u64) -> io::Result<()> {
         let place = &mut self.found.place;
         let len = u32::try_from(end - place.offset);

@@ -14,10 +14,10 @@ use crate::common::{Enter, Exit, any_events, call, trace};
 /// Calls and their time, by caller and callee.
 pub(super) type Edges = BTreeMap<(String, String), (u64, u64)>;
 
-/// What outermost calls are called by.
+/// The caller of outermost calls.
 const OUTSIDE: &str = "(outside)";
 
-/// What `callgrind_annotate` prints of functions and of who called whom.
+/// The functions and the edges that `callgrind_annotate` prints.
 pub(super) fn annotate(profile: &[u8]) -> (Sums, Edges) {
     let text = annotated(profile, "--tree=calling");
     let (mut sums, mut edges) = (Sums::new(), Edges::new());
@@ -59,7 +59,7 @@ fn annotated(profile: &[u8], what: &str) -> String {
     run(command.arg(&path), "valgrind")
 }
 
-/// Of calls within a call of the same function, the time is that of the outermost one.
+/// Of calls within a call of the same function, only the time of the outermost one counts.
 pub(super) fn expected_edges(trace: &Trace) -> Edges {
     let mut edges = Edges::new();
     for steps in Steps::of_threads(trace) {
@@ -92,7 +92,7 @@ fn callgrind_annotate_agrees_with_our_table() {
     );
 }
 
-/// `callgrind_annotate` takes a function's inclusive time from its callers.
+/// `callgrind_annotate` adds up a function's inclusive time from its callers.
 #[test]
 fn outermost_calls_count_for_a_function_that_is_called_elsewhere_too() {
     let events = [

@@ -10,7 +10,7 @@ use super::{NAMES, busy, export_folder, rich, run};
 use crate::any_trace::any_trace;
 use crate::common::{file, trace};
 
-/// What `babeltrace2` prints of a directory: a line for each event, in order of time.
+/// The output of `babeltrace2` for a directory: a line for each event, in order of time.
 fn babeltrace(path: &Path) -> Vec<String> {
     let mut command = Command::new("babeltrace2");
     command.args(["--clock-seconds", "--no-delta"]).arg(path);
@@ -41,7 +41,7 @@ fn expected(trace: &Trace) -> Vec<String> {
                         values,
                     } => {
                         let label = trace.function(function);
-                        // As it is printed, in quotes.
+                        // The name as it is printed, in quotes.
                         let label = label
                             .map(|known| known.name.replace('\\', "\\\\").replace('"', "\\\""));
                         let label =
@@ -94,7 +94,8 @@ fn expected(trace: &Trace) -> Vec<String> {
     lines
 }
 
-/// A type as it is printed: with the names that any program has given it, each once. A name stands where the metadata first has it.
+/// A type as it is printed: with all names that programs have given it, each once. A name is at its
+/// first place in the metadata.
 fn label(trace: &Trace, number: u16) -> String {
     if trace.event_types().is_empty() {
         return format!("type = {number}");
@@ -121,7 +122,7 @@ fn label(trace: &Trace, number: u16) -> String {
     format!("type = ( {names} : container = {number} )")
 }
 
-/// In which order threads stand that did something at the same time is the reader's affair.
+/// Checks the lines of the reader. The order of threads with equal times is up to the reader.
 fn check(trace: &Trace) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.ctf");
@@ -171,7 +172,7 @@ proptest! {
     }
 }
 
-/// Names come from a stranger's file.
+/// Names come from untrusted files.
 #[test]
 fn names_of_any_kind_do_not_break_the_description() {
     let names = [

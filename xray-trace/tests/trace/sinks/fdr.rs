@@ -17,7 +17,7 @@ use crate::common::{
     Enter, Exit, TailExit, call, call_of, call_with, lost, module, process, thread, trace,
 };
 
-/// Runs `llvm-xray` on a log and gives what it prints.
+/// Runs `llvm-xray` on a log, and returns its output.
 fn llvm_xray(log: &Path, args: &[&str]) -> String {
     let output = Command::new("llvm-xray-19").args(args).arg(log).output();
     let output = output.unwrap_or_else(|error| {
@@ -28,7 +28,7 @@ fn llvm_xray(log: &Path, args: &[&str]) -> String {
         output.status.success() && errors.is_empty(),
         "llvm-xray-19 {args:?}: {errors}"
     );
-    // It prints what a program said byte by byte.
+    // `llvm-xray` prints user events byte by byte.
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -39,10 +39,11 @@ fn fdr_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
     (path, report)
 }
 
-/// A record of `llvm-xray convert`: thread, process, counter, kind, function or type, arguments or data, processor.
+/// A record of `llvm-xray convert`: thread, process, counter, kind, function or type, arguments or
+/// data, processor.
 type YamlRecord = (u32, u32, u64, Kind, u32, String, u16);
 
-/// What `llvm-xray convert` makes of a log.
+/// The records that `llvm-xray convert` prints for a log.
 fn converted(log: &Path) -> Vec<YamlRecord> {
     let yaml = llvm_xray(log, &["convert", "--sort=false", "-f", "yaml", "-o", "-"]);
     let reader = Reader::new(std::io::Cursor::new(yaml), Mode::Strict).unwrap();
@@ -50,7 +51,7 @@ fn converted(log: &Path) -> Vec<YamlRecord> {
     let records = reader.map(|record| {
         let record = record.unwrap();
         let (number, rest) = match record.kind {
-            // LLVM repeats the function in front, and the type of the event in front.
+            // LLVM repeats the function and the type of the previous event.
             Kind::Custom => (0, text_of(&record.data)),
             Kind::Typed => (record.record_type.into(), text_of(&record.data)),
             _ => (
@@ -64,13 +65,14 @@ fn converted(log: &Path) -> Vec<YamlRecord> {
     records.collect()
 }
 
-/// As much of what the program said as `llvm-xray` prints: it ends with the first byte that is no text.
+/// The part of a user event's data that `llvm-xray` prints: up to the first byte that is not text.
 fn text_of(data: &[u8]) -> String {
     let text = String::from_utf8_lossy(data);
     text.split('\u{fffd}').next().unwrap_or_default().to_owned()
 }
 
-/// The same records, from the trace. `said`: whether the format holds what the program said.
+/// The same records, from the trace. `said` returns the text of a user event in the format, if the
+/// format has it.
 fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Vec<YamlRecord> {
     let mut records = Vec::new();
     for mut steps in Steps::of_threads(trace) {
@@ -124,10 +126,10 @@ fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Ve
     records
 }
 
-/// Whether `llvm-xray` finds what a log should hold, and whether all of it stands in one order of time; which thread comes
-/// first is its affair.
+/// Checks that `llvm-xray` finds the expected records. Returns whether all of them are in one order
+/// of time. The order of threads with equal times is up to `llvm-xray`.
 fn check_records(log: &Path, mut expected: Vec<YamlRecord>) -> bool {
-    // It refuses a log of nothing.
+    // `llvm-xray` rejects an empty log.
     if expected.is_empty() {
         return true;
     }
@@ -139,7 +141,7 @@ fn check_records(log: &Path, mut expected: Vec<YamlRecord>) -> bool {
     by_time
 }
 
-/// What it makes of what the program said, in a flight log: nothing may be empty.
+/// The text of a user event in a flight data recorder log, which cannot have empty ones.
 fn in_a_flight_log(data: &[u8]) -> Option<String> {
     (!data.is_empty()).then(|| text_of(data))
 }
@@ -152,7 +154,7 @@ fn llvm_xray_reads_every_record_of_the_fdr_export() {
         call(1200, 1, TailExit),
         call(1201, 2, Enter),
         call(1300, 2, Exit),
-        // Longer than a record's delta has room for.
+        // Longer than the greatest delta of a record.
         call(1300 + (1 << 31), 3, Enter),
         call(1300 + (1 << 40), 3, Exit),
         lost((1 << 40) + 2000, 9),
@@ -185,8 +187,8 @@ fn llvm_xray_account_agrees_with_our_table() {
     check_account(&csv, &trace);
 }
 
-/// `account` wants all records in one order of time. Several threads go through YAML, which `convert` sorts, and which
-/// is only read back as version 1.
+/// `account` needs all records in one order of time. Several threads go through YAML, which
+/// `convert` sorts, and which is only read back as version 1.
 #[test]
 fn llvm_xray_account_agrees_for_several_threads() {
     let threads = (0..20)
@@ -212,7 +214,7 @@ fn basic_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
     (path, report)
 }
 
-/// Records in one order of time: `account` takes several threads as they are.
+/// With records in one order of time, `account` accepts several threads.
 #[test]
 fn llvm_xray_account_agrees_on_the_basic_log_and_the_yaml_of_several_threads() {
     let threads = (0..20)
@@ -275,7 +277,7 @@ fn the_basic_log_tells_what_it_leaves_out() {
 fn values_of_calls_that_are_left_out_are_not_counted_again() {
     let events = [
         call_of(1000, 0, Enter, &[1, 2]),
-        // Nothing describes this function.
+        // The trace does not have this function.
         call_of(1100, 99, Enter, &[3, 4, 5]),
         call_of(1200, 99, Exit, &[6]),
         call(1300, 0, Exit),
@@ -301,7 +303,7 @@ fn processors_are_said_and_those_that_are_not_are_told() {
         on(1500, 700),
         call(2000, 1, Enter),
         call(3000, 1, Exit),
-        // The first of them is in no record.
+        // No record reflects the first of them.
         on(3001, 5),
         on(3002, 6),
         call(4000, 0, Exit),
@@ -343,7 +345,7 @@ fn check_account(csv: &str, trace: &Trace) {
         let ns = |at: usize| fields[at].parse::<f64>().unwrap() * 1e9;
         let durations = row.durations.unwrap();
         assert_eq!(fields[1].parse(), Ok(row.calls), "{line}");
-        // Seven digits are printed.
+        // `llvm-xray` prints seven digits.
         let near = |found: f64, ours: u64, tolerance: f64| {
             let off = (found - ours as f64).abs();
             assert!(
@@ -418,7 +420,7 @@ proptest! {
         llvm_xray(&log, &["fdr-dump", "--verify"]);
         let (log, _) = basic_file(&dir, &trace);
         let mut expected = expected_records(&trace, |_| None);
-        // Its records have 8 bits for it.
+        // The records of basic mode have 8 bits for the processor.
         expected.iter_mut().filter(|record| record.6 > 255).for_each(|record| record.6 = 0);
         prop_assert!(check_records(&log, expected));
         let (log, _) = yaml_file(&dir, &trace);

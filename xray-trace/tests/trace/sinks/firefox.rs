@@ -1,4 +1,5 @@
-//! The Firefox Profiler's JSON: by the rules of its format, and read by the profiler's own command line.
+//! The Firefox Profiler's JSON: checked by the rules of its format, and read by the profiler's own
+//! command line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +22,7 @@ fn ns(milliseconds: &Value) -> u64 {
     decimals.replace('.', "").parse().unwrap()
 }
 
-/// In every table each column has as many rows as the table says.
+/// In every table each column has as many rows as the table's length.
 fn check_tables(json: &Value) {
     match json {
         Value::Object(fields) => {
@@ -38,7 +39,8 @@ fn check_tables(json: &Value) {
     }
 }
 
-/// Calls and self time by function, from samples: a stack that has one frame more than the one before is a call.
+/// Calls and self time by function, from samples: a stack with one frame more than the previous one
+/// is a call.
 fn sums(json: &Value) -> Sums {
     let shared = &json["shared"];
     let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
@@ -114,7 +116,7 @@ fn what_samples_do_not_tell_is_in_markers_and_the_rest_is_said() {
     assert_eq!(markers["data"], expected);
 }
 
-/// What the profiler lists, read by a function of its rows.
+/// The rows of a list of the profiler, converted by `row`.
 fn listed<T>(profiler: &Profiler, args: &str, list: &str, row: impl Fn(&Value) -> T) -> Vec<T> {
     let json = profiler.ask(args);
     json[list].as_array().unwrap().iter().map(row).collect()
@@ -193,7 +195,7 @@ fn a_recursion_without_end_is_counted_where_it_gets_too_deep() {
     assert_eq!(weights.iter().map(ns).sum::<u64>(), 9999);
 }
 
-/// The trace in the profiler; `None` if that cannot be had.
+/// The trace in the profiler; `None` without the profiler.
 fn open(trace: &Trace, dir: &Path) -> Option<Profiler> {
     let file = dir.join("demo.firefox.json");
     std::fs::write(&file, export("firefox", trace).0).unwrap();

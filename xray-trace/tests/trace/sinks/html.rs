@@ -1,4 +1,5 @@
-//! The page: what it says is what the analyses say, nothing of a trace gets out of its document, and it is never too large.
+//! The HTML page: its content equals the results of the analyses, no name leaves its document, and
+//! it is never too large.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -18,10 +19,10 @@ use crate::common::{Enter, Exit, anchor, call, function, module, process, push, 
 
 const BEGIN: &str = "<script id=\"data\" type=\"text/plain\">";
 
-/// No page is larger.
+/// The greatest size of a page.
 const MOST: usize = 20_000_000;
 
-/// A document as the scripts read it.
+/// A document in the form that the scripts read.
 struct Document {
     head: Value,
     numbers: Vec<u8>,
@@ -114,7 +115,7 @@ fn check(trace: &Trace) {
             .entry(document.name(name).to_owned())
             .or_insert_with(|| vec![0; 7]);
         for (at, (sum, column)) in sums.iter_mut().zip(&columns).enumerate() {
-            // Durations are one more, since nothing says that there are none.
+            // Durations are stored + 1, because 0 means unknown.
             let its = if at < 5 {
                 column[row]
             } else {
@@ -165,7 +166,7 @@ proptest! {
     }
 }
 
-/// Where something else begins than the text in which names stand is the same, whatever they are.
+/// The parts of the page outside the document are the same for all names.
 #[test]
 fn hostile_names_stay_in_the_document() {
     const HOSTILE: &str =
@@ -234,7 +235,8 @@ fn hostile_names_stay_in_the_document() {
     }
 }
 
-/// The page's own parts: two scripts, a policy that lets nothing in or out, and no address of anybody but one.
+/// The page's own parts: two scripts, a policy that allows no traffic in or out, and one address at
+/// most.
 #[test]
 fn the_page_asks_nobody_for_anything() {
     let alone = written(
@@ -270,7 +272,7 @@ fn the_page_asks_nobody_for_anything() {
     assert!(strangers.is_empty(), "{strangers:?}");
 }
 
-/// Numbers without pattern, the same each time.
+/// Numbers without a pattern, the same in each run.
 fn noise() -> impl FnMut(u64) -> u64 {
     let mut state = 7_u64;
     move |below| {
@@ -281,7 +283,8 @@ fn noise() -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// More of everything than there is room for: functions with long names that nothing compresses, threads, depth, calls of every length.
+/// More of everything than the limits allow: functions with long names that do not compress,
+/// threads, depth, calls of every length.
 #[test]
 fn a_page_is_never_too_large() {
     const FUNCTIONS: u32 = 9_000;
@@ -323,7 +326,7 @@ fn a_page_is_never_too_large() {
     let text = written(&page, Standing::Alone);
     assert!(text.len() <= MOST, "{} bytes", text.len());
     let document = Document::of_page(&text);
-    // What was left out is told.
+    // The document has the counts of the parts that were left out.
     let left_out = &document.head["functionsLeftOut"];
     let rest = left_out["calls"].as_u64().unwrap();
     assert_eq!(document.sum("function.calls") + rest, calls);
@@ -334,12 +337,12 @@ fn a_page_is_never_too_large() {
     assert!(document.head["namesLeftOut"].as_u64().unwrap() > 0);
     assert_eq!(document.head["otherThreads"], 300 - 256);
     assert_eq!(document.sum("frame.calls"), calls);
-    // A window of it is no longer either.
+    // A window of it is not longer either.
     let window = page.window(&trace, 0, u64::MAX);
     assert!(window.len() <= MOST, "{} bytes", window.len());
 }
 
-/// Of a part of its time a page with little room has every call.
+/// A page does not have room for every call of this trace, but a window has every call of its time.
 #[test]
 fn a_window_has_every_call() {
     let mut events = Vec::new();

@@ -1,4 +1,4 @@
-//! What is exported is read by those it is meant for, and says the same.
+//! Exported files are read by their readers, which find the same data.
 
 mod callgrind;
 mod chrome;
@@ -47,8 +47,9 @@ pub(super) fn busy(start: u64, rounds: u64) -> Vec<Event> {
     events
 }
 
-/// A trace with everything in it: two threads, arguments, a result, a tail exit, events of the program's own, a processor, a loss,
-/// a call without an exit, an exit without an entry, and a loss whose place is not known.
+/// A trace with everything in it: two threads, arguments, a result, a tail exit, user events, a
+/// processor, a loss, a call without an exit, an exit without an entry, and a loss whose place is
+/// unknown.
 fn rich() -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.process(&process(0)).unwrap();
@@ -126,7 +127,7 @@ fn export_folder(name: &str, trace: &Trace, path: &Path) -> Report {
     sink.write(trace, &mut directory).unwrap()
 }
 
-/// How many of what has these words in it were left out.
+/// The count of the left-out data whose description contains these words.
 fn count_of(report: &Report, words: &str) -> u64 {
     let line = report
         .left_out
@@ -135,7 +136,7 @@ fn count_of(report: &Report, words: &str) -> u64 {
     line.map_or(0, |(_, count)| *count)
 }
 
-/// Runs a reader of Debian's and gives what it prints; complaints are a failure.
+/// Runs a reader from Debian, and returns its output. Warnings are a failure.
 fn run(command: &mut Command, package: &str) -> String {
     let program = command.get_program().to_owned();
     let output = command.env("LC_ALL", "C").output().unwrap_or_else(|error| {
@@ -200,7 +201,7 @@ fn what_a_limit_cut_is_marked_or_counted() {
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     for (format, mark) in [
         ("chrome", &b"\"data\":\"beginning\",\"size\":\"5000\""[..]),
-        // The annotation's value, 5000, in front of its name.
+        // The annotation's value, 5000, before its name.
         ("perfetto", b"\x18\x88\x27\x52\x04size"),
         ("firefox", b"\"data\":\"beginning\",\"size\":5000}"),
         ("csv", b",beginning,,5000,,,\r\n"),

@@ -1,4 +1,4 @@
-//! Perfetto's trace, read with the messages that the project itself publishes.
+//! Perfetto's trace, read with the messages that the Perfetto project publishes.
 
 use serde_json::{Value, json};
 use xray_trace::analysis::{Ending, Step, Steps};

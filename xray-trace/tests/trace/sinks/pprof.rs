@@ -10,10 +10,12 @@ use xray_trace::model::Trace;
 use super::{NAMES, busy, export, rich, run};
 use crate::common::{Enter, Exit, any_events, call, file, trace};
 
-/// Calls and self time of each stack of each thread, by the thread's number and the names from the outermost function on.
+/// Calls and self time of each stack of each thread, by the thread's id and the names from the
+/// outermost function on.
 pub(super) type Stacks = BTreeMap<(u32, Vec<String>), (u64, u64)>;
 
-/// What `go tool pprof -raw` prints: samples as their values and places, places as their functions.
+/// The output of `go tool pprof -raw`: samples with their values and locations, and locations with
+/// their functions.
 fn pprof(trace: &Trace) -> (Stacks, String) {
     raw(&export("pprof", trace).0)
 }

@@ -1,5 +1,5 @@
-//! Profiles of XRay's profiling mode: the tables, stacks and files made of one are those made of the trace of the same
-//! calls, as far as it can tell.
+//! Profiles of XRay's profiling mode: tables, stacks and files of a profile equal those of the
+//! trace with the same calls, as far as a profile has the data.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,7 +45,8 @@ fn stored(bytes: &[u8]) -> File {
     file
 }
 
-/// A file of what the runtime would have counted: a block per thread, of paths from the innermost function outwards.
+/// The file that the runtime would have written: a block for each thread, with paths from the
+/// innermost function outwards.
 fn bytes(trace: &Trace, headed: bool, order: ByteOrder) -> Vec<u8> {
     let mut bytes = Vec::new();
     if headed {
@@ -96,7 +97,7 @@ fn export_profile(name: &str, profile: &Profile) -> Vec<u8> {
     output
 }
 
-/// Calls that begin and end, of one thread: each step goes into a function or out of one.
+/// Calls of one thread that begin and end: each step enters a function or leaves one.
 fn any_calls() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec((0..12_u32, 0..1000_u64), 0..80).prop_map(|steps| {
         let (mut now, mut open, mut events) = (0, Vec::new(), Vec::new());
@@ -122,7 +123,8 @@ fn any_trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// What a table has of each subject, by a number that both kinds of file know: calls, total, self, sum.
+/// The figures of each subject in a table, by a number that both kinds of file have: calls, total,
+/// self, sum.
 fn rows(tables: &Trace, rows: &[AccountRow]) -> BTreeMap<u32, [u64; 4]> {
     let row = |row: &AccountRow| {
         let number = match row.subject {
@@ -145,7 +147,7 @@ fn by_path(stacks: &Stacks) -> BTreeMap<Vec<&str>, [u64; 3]> {
             [counts.calls, counts.total_ns, counts.self_ns],
         )
     });
-    // Of functions alone; the threads above them are counted by nobody.
+    // Only stacks with functions. The threads above them have no calls.
     nodes.filter(|(_, counts)| counts[0] > 0).collect()
 }
 
@@ -281,7 +283,8 @@ fn formats_of_events_have_no_place_for_sums() {
     );
 }
 
-/// As LLVM's loader wants it, which takes one path from each block; of a trace and of the profile of the same calls alike.
+/// In the form for LLVM's loader, which reads one path from each block. A trace and the profile of
+/// the same calls give the same file.
 #[test]
 fn a_profile_for_llvms_loader_is_read_back() {
     let trace = demo();
@@ -350,7 +353,8 @@ fn what_is_no_profile_is_refused() {
     assert!(matches!(error, OpenError::Llvm(_)), "{error}");
 }
 
-/// As many functions as there may be stacks, each within the one before: none of it takes the square of that.
+/// A path with as many functions as the most stacks: neither time nor memory grows with the square
+/// of its length.
 #[test]
 fn a_deep_path_is_no_trouble_and_a_wide_profile_is_refused() {
     let path = |len: i32, first: i32| (first..first + len).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Formats of one row for each event: every event is in them, with all that is known of it.
+//! Formats with one row for each event: they contain every event with all its data.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ fn json_lines(trace: &Trace) -> Vec<Value> {
     rows.collect()
 }
 
-/// The rows of a CSV file as objects; numbers are told from texts by their column.
+/// The rows of a CSV file as objects. The column decides between numbers and texts.
 fn csv(trace: &Trace) -> Vec<Value> {
     let text = String::from_utf8(export("csv", trace).0).unwrap();
     let mut rows = Vec::new();
@@ -164,7 +164,7 @@ fn every_event_is_a_row() {
     let rich = rich();
     let rows = events_as_json(&rich);
     assert_eq!(json_lines(&rich), rows);
-    // In a table an empty text is no text.
+    // A table does not distinguish an empty text from no text.
     let mut fewer = rows;
     for row in &mut fewer {
         let row = row.as_object_mut().unwrap();
@@ -182,7 +182,7 @@ fn every_event_is_a_row() {
     }
 }
 
-/// DuckDB knows the types of JSON; in CSV everything is a text to it.
+/// DuckDB detects the types of JSON; in CSV it takes all fields as text.
 #[test]
 fn duckdb_reads_every_row() {
     let rich = rich();

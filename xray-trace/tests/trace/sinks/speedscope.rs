@@ -13,8 +13,9 @@ use super::{NAMES, busy, export, rich};
 use crate::any_trace::any_trace;
 use crate::common::trace;
 
-/// What Speedscope's own import should make of each thread: its name, its time in nanoseconds from the trace's first event
-/// on, when each call begins and ends, and how long each stack was on top.
+/// The expected result of Speedscope's own import for each thread: its name, its time in
+/// nanoseconds since the trace's first event, the begin and the end of each call, and the time for
+/// which each stack was on top.
 fn speedscope_profiles(trace: &Trace) -> Vec<Value> {
     let first = trace.blocks().iter().map(|block| block.first).min();
     let start = first.map_or(0, |first| trace.clock().monotonic_ns(first));
@@ -56,7 +57,7 @@ fn speedscope_profiles(trace: &Trace) -> Vec<Value> {
     profiles
 }
 
-/// Goes through the profiles as Speedscope does.
+/// Goes through the profiles like Speedscope.
 pub(super) fn speedscope(trace: &Trace) -> Sums {
     let json: Value = serde_json::from_slice(&export("speedscope", trace).0).unwrap();
     let frames = json["shared"]["frames"].as_array().unwrap();
@@ -105,7 +106,7 @@ fn speedscope_has_threads_frames_and_lines() {
     let json: Value = serde_json::from_slice(&export("speedscope", &rich).0).unwrap();
     let profiles = json["profiles"].as_array().unwrap();
     assert_eq!(profiles[0]["name"], "demo 4000, worker-0 5000");
-    // A third of the 100 ticks since the thread said on which processor it ran.
+    // The offset is a third of the 100 ticks since the thread's first processor event.
     assert_eq!(profiles[0]["events"][0]["at"], 33);
     let frames = json["shared"]["frames"].as_array().unwrap();
     let frame = serde_json::json!({"name": "c", "file": "src/demo.cc", "line": 12});
@@ -115,7 +116,8 @@ fn speedscope_has_threads_frames_and_lines() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Calls of no length, and where one call ends and the next of the same function begins at once, are nothing it would draw.
+    /// Speedscope does not draw calls of zero length, nor a border between consecutive calls of the
+    /// same function.
     #[test]
     fn speedscopes_own_import_finds_every_nanosecond_of_any_trace(trace in any_trace()) {
         if let Some(mut read) = read("speedscope.js", "speedscope", &trace) {

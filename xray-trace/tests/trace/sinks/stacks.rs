@@ -1,4 +1,4 @@
-//! Formats that sum up by stack or by function: their sums are those of our own table.
+//! Formats with sums by stack or by function: their sums equal those of our own table.
 
 use std::collections::BTreeMap;
 

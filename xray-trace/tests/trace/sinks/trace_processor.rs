@@ -1,5 +1,5 @@
-//! Perfetto's trace processor reads both its own format and Chrome's: every call and every event is a slice, to the
-//! nanosecond, and nothing is complained of.
+//! Perfetto's trace processor reads both its own format and Chrome's. Every call and every event is
+//! a slice, to the nanosecond, and the processor reports no errors.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{NAMES, busy, export, rich};
 use crate::any_trace::any_trace;
 use crate::common::trace;
 
-/// What a slice looks like that was read from one of the formats.
+/// The format from which a slice was read.
 #[derive(Clone, Copy, PartialEq)]
 enum From {
     Chrome,
@@ -37,7 +37,7 @@ impl From {
         }
     }
 
-    /// An argument. In SQL numbers have a sign.
+    /// An argument. Numbers are signed in SQL.
     fn arg(self, value: u64) -> Value {
         match self {
             From::Chrome => format!("{value:#x}").into(),
@@ -53,8 +53,9 @@ impl From {
     }
 }
 
-/// The slices of a trace: process, thread, name, begin, duration, depth, category, arguments; in order of their begin. An
-/// event without a duration has no depth: the trace processor puts one of two at the same time within the other.
+/// The slices of a trace: process, thread, name, begin, duration, depth, category, arguments; in
+/// order of their begin. An event without a duration has no depth, because the trace processor
+/// nests two events at the same time.
 fn slices(trace: &Trace, from: From) -> Vec<Value> {
     let mut slices = Vec::new();
     for mut steps in Steps::of_threads(trace) {
@@ -137,7 +138,7 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
     slices
 }
 
-/// What the trace processor finds in each of the traces in each format.
+/// The slices that the trace processor finds in each of the traces in each format.
 fn read(traces: &[Trace]) -> Option<Vec<(From, &Trace, Value)>> {
     let dir = tempfile::tempdir().unwrap();
     let mut read = Vec::new();
@@ -206,7 +207,7 @@ fn the_trace_processor_sums_up_what_we_sum_up() {
 }
 
 proptest! {
-    // The trace processor takes a second to begin.
+    // The trace processor takes a second to start.
     #![proptest_config(ProptestConfig { cases: 2, max_shrink_iters: 32, ..ProptestConfig::default() })]
 
     #[test]

@@ -1,4 +1,4 @@
-//! Expressions.
+//! Prints expressions. Names and types are printed in the files beside this one.
 
 use super::Printer;
 use crate::instr_map::cxx::ast::{FloatKind, Id, Node, Precedence};
@@ -9,7 +9,7 @@ impl<'p, 'a> Printer<'p, 'a> {
     pub(super) fn expression(&mut self, node: &'p Node<'a>) -> Option<()> {
         match node {
             Node::Integer { type_name, value } => {
-                // Short names are suffixes.
+                // Short names of types are printed as suffixes.
                 let is_suffix = type_name.len() <= 3;
                 if !is_suffix {
                     self.open("(")?;
@@ -358,7 +358,8 @@ fn hex_double(value: f64) -> String {
     hex(value.is_sign_negative(), lead, &fraction, exponent)
 }
 
-/// Ten bytes: a sign, 15 bits of exponent, and 64 bits of which the first stands before the point.
+/// Formats ten bytes: a sign, 15 bits of exponent, and 64 bits whose first four are before the
+/// point.
 fn hex_long_double(bits: u128) -> String {
     let mantissa = format!("{:016x}", bits & u128::from(u64::MAX));
     let (lead, fraction) = mantissa.split_at(1);

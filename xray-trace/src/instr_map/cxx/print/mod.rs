@@ -1,7 +1,7 @@
-//! The text of a tree.
+//! Prints the text of a tree, with the spelling of LLVM.
 //!
-//! C++ writes a declarator around its name, so that a type has a part on the left and one on the right:
-//! `int (*` name `)[3]`. Each node prints both, and most have nothing on the right.
+//! C++ writes a declarator around its name, so a type has a left part and a right part: `int (*`
+//! name `)[3]`. Each node prints both parts. Most nodes have no right part.
 
 mod expressions;
 mod types;
@@ -11,14 +11,14 @@ use super::ast::{
 };
 use super::parser::{DEEPEST, Parser};
 
-/// Nesting of nodes: what is substituted is printed one level deeper each time.
+/// The deepest nesting of nodes. A substitution prints its node one level deeper each time.
 const DEEPEST_NODE: u32 = 2 * DEEPEST;
-/// Nodes that are looked at: for a real name a few thousand.
+/// The most nodes that are visited. A real name needs a few thousand.
 const MOST_STEPS: usize = 1 << 18;
-/// Of a pack that no expansion repeats anything for.
+/// The count of a pack outside of any expansion.
 const NO_PACK: u32 = u32::MAX;
 
-/// Prints the tree that a parser has made.
+/// Prints the tree of a parser.
 #[derive(Debug)]
 pub(super) struct Printer<'p, 'a> {
     nodes: &'p [Node<'a>],
@@ -28,9 +28,10 @@ pub(super) struct Printer<'p, 'a> {
     longest: usize,
     steps: usize,
     depth: u32,
-    /// Which argument of a pack is printed, of how many; [`NO_PACK`] outside of an expansion, or before its pack is met.
+    /// The index of the pack's argument that is printed, and the number of its arguments.
+    /// [`NO_PACK`] outside of an expansion, or before its pack is met.
     pack: (u32, u32),
-    /// Parentheses since the last `<`: without any, `>` would end the arguments.
+    /// Parentheses since the last `<`. Outside of parentheses a `>` would end the arguments.
     parentheses: u32,
 }
 
@@ -59,7 +60,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.text
     }
 
-    /// Both sides.
+    /// Prints both parts of a node.
     pub(super) fn print(&mut self, id: Id) -> Option<()> {
         self.left(id)?;
         self.right(id)
@@ -95,7 +96,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         &self.lists[list.start as usize..list.end as usize]
     }
 
-    /// Looks at a node one level deeper.
+    /// Visits a node one level deeper.
     fn deeper<T>(&mut self, look: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.steps += 1;
         if self.steps > MOST_STEPS || self.depth >= DEEPEST_NODE {
@@ -107,7 +108,8 @@ impl<'p, 'a> Printer<'p, 'a> {
         found
     }
 
-    /// The argument of a pack that is printed now. The first pack that an expansion meets says how often it repeats.
+    /// The argument of a pack that is printed now. The first pack in an expansion sets the number
+    /// of repetitions.
     fn of_pack(&mut self, list: &List) -> Option<Id> {
         let arguments = self.list(list);
         if self.pack.1 == NO_PACK {
@@ -116,7 +118,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         arguments.get(self.pack.0 as usize).copied()
     }
 
-    /// What stands there in truth: packs and parameters met before their arguments are only ways to it.
+    /// The actual node: resolves packs, and parameters that were met before their arguments.
     fn syntax(&mut self, id: Id) -> Option<Id> {
         self.deeper(|printer| match printer.node(id) {
             Node::Pack(list) => match printer.of_pack(list) {
@@ -131,7 +133,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         })
     }
 
-    /// In parentheses if it holds less tightly than this.
+    /// Prints an operand, in parentheses if it binds less tightly than `than`.
     fn operand(&mut self, id: Id, than: Precedence, also_equal: bool) -> Option<()> {
         let own = self.node(id).precedence();
         let loose = if also_equal { own >= than } else { own > than };
@@ -153,7 +155,7 @@ impl<'p, 'a> Printer<'p, 'a> {
             let after = self.text.len();
             self.operand(*id, Precedence::Comma, true)?;
             if self.text.len() == after {
-                // A pack without arguments.
+                // The element was a pack without arguments.
                 self.text.truncate(before);
             } else {
                 is_first = false;
@@ -168,7 +170,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.close(")")
     }
 
-    /// Between `<` and `>`, in which `>` means the end.
+    /// Prints between `<` and `>`. A bare `>` inside would end the arguments.
     fn in_angles<T>(&mut self, print: impl FnOnce(&mut Self) -> Option<T>) -> Option<()> {
         let parentheses = std::mem::replace(&mut self.parentheses, 0);
         self.put("<")?;
@@ -312,7 +314,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.requires(encoding.requires)
     }
 
-    /// What stands behind the name of a function, or in place of it.
+    /// Prints the part behind the name of a function, or in place of the name.
     fn behind_name(&mut self, signature: &'p Signature) -> Option<()> {
         self.in_parentheses(&signature.parameters)?;
         if let Some(result) = signature.result {
@@ -335,7 +337,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.requires(closure.after)
     }
 
-    /// A class's own name, without what it stands in and without arguments: that of its constructors.
+    /// A class's own name, without scope and arguments: the name of its constructors.
     fn base_name(&mut self, class: Id) -> Option<&'p str> {
         self.deeper(|printer| match printer.node(class) {
             Node::Name(name) => Some(*name),

