@@ -11,10 +11,12 @@ use crate::scene::Scene;
 fn documents() -> Result<Vec<PathBuf>> {
     let root = integration::workspace_dir();
     let mut files = vec![root.join("README.md"), root.join("CHANGELOG.md")];
-    for entry in fs::read_dir(root.join("docs"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            files.push(path);
+    for folder in ["docs", "docs/design"] {
+        for entry in fs::read_dir(root.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                files.push(path);
+            }
         }
     }
     files.sort();
