@@ -1,5 +1,5 @@
-//! Memory that an earlier tracer is said to have left in a target: the region with its handshake and trampolines, and the
-//! record that names the tracer.
+//! Memory that looks as if an earlier tracer had left it in a target: the region with its handshake
+//! and trampolines, and the record that names the tracer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

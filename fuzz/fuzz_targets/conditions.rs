@@ -1,5 +1,6 @@
-//! What people write on the command line of `xrayctl`: conditions of triggers, limits, selectors, times, sizes. The
-//! program has no library, so these files of it are compiled into the target.
+//! The command line of `xrayctl`: conditions of triggers, limits, selectors, times, sizes.
+//!
+//! `xrayctl` has no library, so the target compiles the files that it needs.
 #![no_main]
 #![expect(dead_code, reason = "of the files of xrayctl, a part is used here")]
 
@@ -18,7 +19,7 @@ mod text;
 #[path = "../../xrayctl/src/values.rs"]
 mod values;
 
-/// Where those files look for it.
+/// The path by which those files import `text`.
 mod output {
     pub(crate) use super::text;
 }
@@ -58,7 +59,7 @@ fn condition(text: &str) {
     match &parsed {
         Ok(condition) => {
             assert_eq!(condition.text, text.trim());
-            // What is shown is read again as the same.
+            // A condition is shown as this text, so the parser has to read it as the same one.
             let again = condition::parse(&condition.text).expect("it was read before");
             assert_eq!(again.wire, condition.wire);
         }

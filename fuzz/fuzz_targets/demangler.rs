@@ -1,4 +1,4 @@
-//! Symbols of C++ and Rust: their names, within a budget, and the parts of a name.
+//! Symbols of C++ and Rust: the demangler keeps to its budget, and splits names into parts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

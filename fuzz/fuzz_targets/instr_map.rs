@@ -1,5 +1,5 @@
-//! The readers of object files, ELF and Mach-O: instrumentation map, symbols, source lines. What is neither is read as a map
-//! in YAML.
+//! The readers of object files, ELF and Mach-O: instrumentation map, symbols, source lines. Other
+//! input is read as a map in YAML.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,13 +10,13 @@ fuzz_target!(|input: &[u8]| {
         let mut text = Vec::new();
         map.write_yaml(FunctionNames::Demangled, &mut text)
             .expect("a vector takes everything");
-        // What we write, we read.
+        // The reader accepts the writer's output.
         let again = InstrMap::read(&text).expect("our own YAML");
         assert_eq!(map.sleds(), again.sleds());
     }
     let addresses: Vec<_> = match Object::parse_any(input) {
         Ok(mut object) => {
-            // As its own debug file, it has the same build id.
+            // The input serves as its own debug file, because that has the same build id.
             let _ = object.add_symbols_from(input);
             for function in object.functions() {
                 let sleds = object.sleds_of(function);

@@ -1,4 +1,4 @@
-//! LLVM's logs, each as what it claims to be and as what it does not, strictly and salvaging.
+//! LLVM's logs: each reader reads every input, strictly and with salvage.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Stops a reader that gives more than there can be.
+/// Counts an item. Fails if a reader returns more items than the input can hold.
 fn count(counted: &mut usize, limit: usize) {
     *counted += 1;
     assert!(*counted <= limit, "more than {limit} pieces");
@@ -95,7 +95,7 @@ fn yaml_traces(input: &[u8], mode: Mode) {
             }
         }
     }
-    // What was read is written and read back the same.
+    // Records survive writing and reading.
     let text = writer.finish().expect("memory takes everything");
     let again = yaml::Reader::new(std::io::Cursor::new(text), Mode::Strict).expect("our header");
     let again = again.collect::<Result<Vec<_>, _>>().expect("our records");

@@ -1,8 +1,8 @@
-//! What is behind the checksums of an `.xtrace` is only reached when they are right.
+//! Mends the checksums of an `.xtrace`, because a reader stops at a wrong checksum.
 
 use xray_trace::container::HEADER_LEN;
 
-/// The input with the checksum that each section should have (CRC-32 as in zlib).
+/// The input, with a correct checksum in the header and in each section (CRC-32 as in zlib).
 pub(crate) fn mend(input: &[u8]) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if bytes.len() < HEADER_LEN {

@@ -1,4 +1,4 @@
-//! The daemon's server of metrics: any bytes as what a client sends over a connection.
+//! The daemon's metrics server. A client sends the input over a connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,7 +17,8 @@ fuzz_target!(|input: &[u8]| {
         assert!(!has(&answer, "xrayd_"), "a page that was not asked for");
     }
     assert!(!has(&answer, "a bug in xrayd"));
-    // A name of somebody else's may lead here. It is the only one in the head of the first request.
+    // A stranger's host name may resolve to this address. Such a request gets no metrics. Here that
+    // name is the only `host` of the input, in the head of the first request.
     let at = input.windows(12).position(|it| it == b"\nhost: evil\r");
     if let Some(at) = at
         && !has(&input[..at + 1], "\n\n")

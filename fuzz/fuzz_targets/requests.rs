@@ -1,5 +1,5 @@
-//! Requests of clients: any bytes as each message, and what the daemon makes of it before it looks
-//! at a process.
+//! Requests of clients: the daemon decodes any bytes as each message, and converts the message up
+//! to the point where it would look at a process.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The ring's consumer over memory that answers whatever the input says, also differently each time it is asked: it stays within its
-//! ring, it ends in bounded work, and it does not panic.
+//! The ring's consumer over memory whose words the input chooses, perhaps differently at each load.
+//! The consumer stays within its ring, does bounded work, and does not panic.
 #![no_main]
 
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use shm_ring::{
 
 const INDEX: u32 = 3;
 
-/// Answers loads from the input, byte by byte; zero when it is used up.
+/// Memory whose loads return the input, byte by byte, and zero once the input is used up.
 struct Memory<'a> {
     geometry: Geometry,
     input: &'a [u8],
@@ -28,7 +28,7 @@ impl Memory<'_> {
         self.input.get(at).copied().unwrap_or(0)
     }
 
-    /// A word as the input describes it: few bytes make the words that mean something.
+    /// A word that the input describes. Meaningful words need few bytes.
     fn word(&self) -> u64 {
         let shape = self.byte();
         let low = match shape & 7 {
@@ -45,7 +45,7 @@ impl Memory<'_> {
             2 => u64::from(self.byte()),
             _ => u64::from(u32::from_le_bytes(std::array::from_fn(|_| self.byte()))),
         };
-        // A run of the same costs one byte.
+        // An odd byte behind a word of one byte repeats that word without end.
         if shape & 0x80 != 0 {
             self.at
                 .set(self.at.get().saturating_sub(usize::from(self.byte() & 1)));

@@ -1,4 +1,5 @@
-//! Sleds that are switched on and off in text of which the target changes bytes: bytes of sleds and no others are written.
+//! Sleds are switched on and off in text whose bytes the target changes. The patcher writes bytes
+//! of sleds and no others.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

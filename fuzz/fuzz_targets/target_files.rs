@@ -1,5 +1,5 @@
-//! What the daemon reads of a file that a target has mapped. The input says what is in the file and
-//! how long it is, holes included; memory is bounded by what is there.
+//! A file that a target has mapped, as the daemon reads it. The input has the content of the file
+//! and its length, holes included. The daemon's memory is bounded by the bytes that exist.
 #![no_main]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What the daemon reads of a target's memory and of the maps of it.
+//! The maps of a target, and names in its memory, as the daemon reads them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

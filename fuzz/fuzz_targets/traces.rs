@@ -1,5 +1,8 @@
-//! Whole traces and profiles of every format: opened, summed up and exported, whatever they hold. No answer takes more memory than the trace
-//! is worth; how long an export may be, the writer of the input decides, so it goes nowhere.
+//! Whole traces and profiles of every format. The target opens them, computes every analysis and
+//! writes every export.
+//!
+//! The memory of an analysis is bounded by the size of the trace. The length of an export is not,
+//! because the input can ask for any length. So the target discards exports.
 #![no_main]
 
 mod mend;
@@ -61,7 +64,7 @@ fn read(bytes: &[u8], mode: Mode) {
 
 fn answer(trace: &Trace) {
     answer_in(trace, &Filter::default());
-    // Windows begin where the trace says what is open, and that may be a lie.
+    // A window begins with the calls that the trace lists as open, and that list may be wrong.
     let mut ticks = trace.blocks().iter().map(|block| block.last);
     let since = ticks.next();
     let until = ticks.next_back();
@@ -119,7 +122,7 @@ fn answer_in(trace: &Trace, filter: &Filter) {
     assert!(lines as u64 >= entered, "{lines} lines of {entered} calls");
 }
 
-/// Takes everything.
+/// Discards its input.
 struct Taker;
 
 fn export(trace: &Trace) {
@@ -131,7 +134,7 @@ fn export(trace: &Trace) {
             Format::Folder(sink) => sink.write(trace, &mut to),
         }
         .expect("a taker takes everything");
-        // LLVM's formats leave functions out that nobody describes.
+        // LLVM's formats leave out functions that the trace does not describe.
         if !["fdr", "basic", "yaml", "profile"].contains(&format.name()) {
             let first = *calls.get_or_insert(report.calls);
             assert_eq!(report.calls, first, "{}", format.name());

@@ -1,5 +1,6 @@
-//! The server of `xrayctl view`: any bytes as what a browser, or any other program, sends. The program has no library,
-//! so these files of it are compiled into the target.
+//! The server of `xrayctl view`. A browser, or any other program, sends it the input.
+//!
+//! `xrayctl` has no library, so the target compiles the files that it needs.
 #![no_main]
 
 #[path = "../../xrayctl/src/view/respond.rs"]
@@ -25,11 +26,11 @@ use respond::Report;
 use secret::Secret;
 use server::Answering;
 
-/// The port of the server, as a `Host` names it.
+/// The port of the server, as in a `Host` header.
 const PORT: u16 = 8080;
-/// In an input it stands for the random word, which no input can name.
+/// The placeholder for the server's random word in inputs, which cannot contain the word itself.
 const WORD: &[u8] = b"SECRET";
-/// Bytes that wait in either direction.
+/// Size of each direction's buffer, in bytes.
 const ROOM: usize = 1 << 20;
 
 struct Scene {
@@ -73,7 +74,7 @@ impl Scene {
         tokio::join!(self.answering.connection(server), asking).1
     }
 
-    /// The input with the random word, and whether that is in it.
+    /// The input with the random word in the place of each placeholder, and whether it has any.
     fn with_word(&self, input: &[u8]) -> (Vec<u8>, bool) {
         let (mut bytes, mut rest, mut has_word) = (Vec::new(), input, false);
         while let Some(at) = rest.windows(WORD.len()).position(|it| it == WORD) {

@@ -1,4 +1,5 @@
-//! The `.xtrace` reader: as the input is, and with its checksums mended, so that what is behind them is reached, too.
+//! The `.xtrace` reader. It reads the input as it is, and with mended checksums, so that it also
+//! reaches the data behind them.
 #![no_main]
 
 mod mend;
@@ -16,7 +17,7 @@ fuzz_target!(|input: &[u8]| {
     add_up(&mend(input));
 });
 
-/// What it lacks on purpose, and the sums that are in it, if any are.
+/// Checks the suppressed functions of a trace, and its sums of calls, if it has any.
 fn add_up(bytes: &[u8]) {
     let Ok(trace) = Trace::read(bytes) else {
         return;
@@ -44,7 +45,7 @@ fn read(bytes: &[u8]) {
             return;
         }
     };
-    // Each section takes at least its frame: so many calls are enough, also if errors repeat.
+    // Each section takes at least its frame. So this many calls suffice even if errors repeat.
     for _ in 0..bytes.len() {
         match reader.next_item() {
             Ok(Some(Item::Block(block))) => {

@@ -1,4 +1,4 @@
-//! Every fixture can be built and does, untraced, what the tests of the tracer rely on.
+//! Every fixture can be built, and does untraced what the tests of the tracer rely on.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -39,7 +39,7 @@ fn every_fixture_builds() -> Result<()> {
         let sleds = sleds_of(&program).with_context(|| fixture.name().to_owned())?;
         let without = matches!(fixture, Fixture::Plain | Fixture::M32);
         assert_eq!(sleds.is_empty(), without, "{}", fixture.name());
-        // A sled that is not on an even address could not be named by an odd return address.
+        // An odd return address could not name a sled at an odd address.
         assert!(
             sleds.iter().all(|sled| sled.address % 2 == 0),
             "{}",
@@ -142,13 +142,15 @@ fn torture_holds_without_a_tracer_and_has_every_kind_of_sled() -> Result<()> {
     let mut target = Target::spawn(Fixture::Torture, [""; 0])?;
     assert!(target.ask("check", "")?.starts_with("ok "));
     let kinds = kinds(target.program())?;
-    // By hand: 1 entry, 1 entry with argument, 1 exit, 2 + 32 tail exits; the rest is compiled.
+    // By hand: 1 entry, 1 entry with argument, 1 exit, 2 + 32 tail exits. The other sleds are
+    // compiled.
     assert!(kinds[&SledKind::Entry] > 1 && kinds[&SledKind::Exit] > 1);
     assert!(kinds[&SledKind::EntryArgument] >= 1 && kinds[&SledKind::TailExit] >= 34);
     Ok(())
 }
 
-/// The harness must see what it is there to see: each row spoils one thing behind one kind of sled.
+/// The harness must see the damage that it is made for: each row damages one thing behind one kind
+/// of sled.
 #[test]
 fn torture_sees_spoiled_registers() -> Result<()> {
     let rows: &[(&str, SledKind, &[u8], &str)] = &[
@@ -186,7 +188,8 @@ fn torture_sees_spoiled_registers() -> Result<()> {
     for (what, kind, code, complaint) in rows {
         let mut target = Target::spawn(Fixture::Torture, [""; 0])?;
         let sled = sled_of_kind(target.program(), *kind)?;
-        // The body first, then the byte that lets the program into it: the jump over it gets the distance 0.
+        // The body first, then the byte that lets the program into it: the jump over the body gets
+        // the distance 0.
         let mut body = vec![0x90; 9];
         body[..code.len()].copy_from_slice(code);
         let address = sled.address + load_bias(&target)?;
@@ -195,7 +198,8 @@ fn torture_sees_spoiled_registers() -> Result<()> {
             .open(format!("/proc/{}/mem", target.pid()))?;
         memory.write_all_at(&body, address + 2)?;
         memory.write_all_at(&[0], address + 1)?;
-        // The round under way may have passed the sled already; the second answer is of a whole round.
+        // The current round may have passed the sled already. The second answer is about a whole
+        // round.
         target.ask("check", "")?;
         let answer = target.ask("check", "")?;
         assert!(answer.starts_with(complaint), "{what}: {answer}");
@@ -210,7 +214,7 @@ fn sled_of_kind(program: &Path, kind: SledKind) -> Result<Sled> {
         .context("no such sled")
 }
 
-/// How far the program was moved when it was loaded.
+/// The distance by which the loader moved the program.
 fn load_bias(target: &Target) -> Result<u64> {
     let maps = procfs::process::Process::new(target.pid())?.maps()?;
     let first = maps.iter().next().context("no mappings")?;
@@ -220,7 +224,7 @@ fn load_bias(target: &Target) -> Result<u64> {
 #[test]
 fn siglots_checksums_hold_under_signals() -> Result<()> {
     let mut target = Target::spawn(Fixture::Siglots, ["--threads", "2", "--hz", "1000"])?;
-    // "ok ITERATIONS SIGNALS": both must have happened before anything is proven.
+    // "ok ITERATIONS SIGNALS": both numbers must be above 0 before the test proves anything.
     let answer = wait_until(DEADLINE, "signals and iterations", || {
         let answer = target.ask("check", "")?;
         let numbers: Vec<u64> = answer
@@ -244,7 +248,7 @@ fn tailcond_has_tail_sleds_before_conditional_jumps() -> Result<()> {
         "--no-leading-addr".as_ref(),
         target.program().as_os_str(),
     ])?;
-    // The nine dead bytes of a sled, and behind them the jump.
+    // The nine dead bytes of a sled, and the jump behind them.
     let lines: Vec<_> = listing.lines().map(str::trim).collect();
     let jumps: Vec<_> = lines
         .windows(2)
@@ -260,7 +264,8 @@ fn blocking_calls_block_until_they_are_released() -> Result<()> {
     let mut target = Target::spawn(Fixture::Blocking, [""; 0])?;
     assert_eq!(target.ask("check", "checked")?, "checked 39 0");
     let done = target.ask("release", "done")?;
-    // Seven have no other end than a signal (io_uring may be switched off on this machine and still counts as one).
+    // Seven calls end only by a signal. io_uring may be switched off on this machine, and still
+    // counts as one of them.
     assert_eq!(done, "done 32 7");
     Ok(())
 }
@@ -274,7 +279,7 @@ fn blocking_can_block_its_main_thread() -> Result<()> {
     assert!(line.ends_with(" epoll_wait"), "{line}");
     target.line_with("ready", DEADLINE)?;
     assert_eq!(target.ask("check", "checked")?, "checked 39 0");
-    // Its System V queue and semaphores outlive a process that is killed.
+    // Its System V queue and semaphores would outlive a kill.
     target.send("quit")?;
     assert!(target.wait(DEADLINE)?.success());
     Ok(())
@@ -312,7 +317,7 @@ fn events_are_said_by_nine_sleds() -> Result<()> {
     Ok(())
 }
 
-/// Where there is no XRay, the header's macros are nothing: no sled, nothing to link, no warning.
+/// Without XRay, the header's macros are empty: no sled, nothing to link, no warning.
 #[test]
 fn events_are_nothing_without_xray() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -521,8 +526,8 @@ fn a_deleted_program_and_its_replacement_are_told_apart() -> Result<()> {
     std::fs::copy(&program, &kept)?;
     std::fs::remove_file(&program)?;
     assert_eq!(text_differences(target.pid(), &program, &kept)?, []);
-    // Another build in its place: the path is right and the bytes are not. In this program's code, addresses are file
-    // offsets.
+    // Another build at the same path: the path is right and the bytes differ. In this program's
+    // code, addresses are file offsets.
     let mut bytes = std::fs::read(&kept)?;
     let sled = sled_of_kind(&kept, SledKind::Entry)?;
     bytes[usize::try_from(sled.address)?] ^= 0xff;

@@ -1,12 +1,13 @@
-// Custom and typed XRay events in programs that do not carry LLVM's XRay runtime.
+// Custom and typed XRay events in programs without LLVM's XRay runtime.
 //
-// A function compiled by clang with -fxray-instrument may say something to whoever traces it:
+// A function that clang compiles with -fxray-instrument can emit user events for its tracer:
 //
 //     xray_custom_event("cache miss", 10);
 //     xray_typed_event(7, &request, sizeof request);
 //
-// While nobody traces, that is a jump over fifteen bytes. With another compiler, or without -fxray-instrument, it is nothing at all.
-// Link xray_events.c as well; where LLVM's runtime is linked, too, its functions are taken.
+// While the program is not traced, a custom event is a jump over 15 bytes, and a typed event a jump
+// over 20 bytes. With another compiler, or without -fxray-instrument, it is nothing at all. Link
+// xray_events.c as well. If LLVM's runtime is linked, too, its functions are used.
 //
 // A type can have a name, which traces show instead of its number:
 //
@@ -21,8 +22,9 @@
 extern "C" {
 #endif
 
-// The number of the type that this text names, from 0: the same for the same address, so that it may be asked for before each event. The text must
-// stay where it is. The first 1024 types have a number of their own; all others have 65535, and no name.
+// Returns the number of the type with this name, from 0. The same address gets the same number, so
+// a program may call this before each event. The text must stay at its address. The first 1024
+// types have a number of their own. All others have the number 65535 and no name.
 uint16_t __xray_register_event_type(const char *name);
 
 #ifdef __cplusplus

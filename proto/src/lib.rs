@@ -1,9 +1,12 @@
-//! The gRPC contract of xrayd: messages, client and server of `xrayd.v1`, and the descriptor set for reflection.
+//! The gRPC contract of xrayd: messages, client and server of `xrayd.v1`, and the descriptor set
+//! for reflection.
 //!
-//! `src/generated/` is committed output of `cargo xtask gen-proto` from `proto/xrayd/v1/xrayd.proto`; nothing on a
-//! user's machine needs a `protoc`. `cargo xtask gen-proto --check` says whether it is current.
+//! `src/generated/` is committed output of `cargo xtask gen-proto` from
+//! `proto/xrayd/v1/xrayd.proto`. So a user's machine needs no `protoc`.
+//! `cargo xtask gen-proto --check` fails if the output is not current.
 //!
-//! Messages that `xrayctl --json` prints as they are can be serialised; `xtask` has the list of them.
+//! Messages that `xrayctl --json` prints as they are can be serialised. `xtask` has the list of
+//! them.
 
 #![forbid(unsafe_code)]
 
@@ -19,13 +22,13 @@ pub mod v1 {
     include!("generated/xrayd.v1.rs");
 }
 
-/// The contract and everything it imports as an encoded `google.protobuf.FileDescriptorSet`.
+/// The contract and everything that it imports, as an encoded `google.protobuf.FileDescriptorSet`.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/xrayd.v1.bin");
 
 /// The metadata key of a failed call that carries the reason id, for example `foreign-tracer`.
 pub const REASON_KEY: &str = "xrayd-reason";
 
-/// The largest message either side accepts, in bytes.
+/// The largest message of an answer, in bytes.
 ///
-/// Requests stay far below; the largest answer is the list of processes of a host.
+/// The largest answer is the list of a host's processes. The limit on requests is lower.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;

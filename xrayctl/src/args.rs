@@ -1,4 +1,4 @@
-//! The command line as clap sees it: what all commands share, and the list of commands.
+//! The command line in clap's terms: the options that all commands share, and the list of commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,8 +33,8 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// Talk to the daemon at this socket, and to no other
     ///
-    /// Without this, the user's daemon is tried, then the system's; if neither answers, ps, doctor, functions --pid and
-    /// record work by themselves.
+    /// Without this, the user's daemon is tried, then the system's; if neither answers, ps, doctor,
+    /// functions --pid and record work by themselves.
     #[arg(
         long,
         global = true,
@@ -127,8 +127,8 @@ pub(crate) enum Command {
     Man(cmd::man::Args),
 }
 
-/// The arguments in the spelling of everybody else where they are in that of llvm-xray: `-all-stacks`, `--e=sum`, `-keep-going=true`.
-/// This holds for the commands that llvm-xray has too.
+/// Converts arguments from the spelling of llvm-xray to the usual one: `-all-stacks`, `--e=sum`,
+/// `-keep-going=true`. Only arguments of the commands that llvm-xray has too are converted.
 pub(crate) fn spelled(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let cli = Cli::command();
     let mut command = None;
@@ -153,17 +153,18 @@ pub(crate) fn spelled(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     spelled.collect()
 }
 
-/// What an argument is in the spelling of everybody else.
+/// The usual spelling of an argument.
 enum Spelling {
-    /// Itself.
+    /// The argument is passed on as it is.
     Clear,
-    /// This.
+    /// The argument is replaced by this one.
     Another(String),
-    /// Nothing: it switches off what is off.
+    /// The argument is dropped: it switches off a flag that is off by default.
     Off,
 }
 
-/// llvm-xray takes one dash or two before any name, and a truth value behind a flag.
+/// Spelling of one argument. llvm-xray takes one dash or two before any name, and a truth value
+/// behind a flag.
 fn option(command: &clap::Command, text: &str) -> Spelling {
     let Some(rest) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else {
         return Spelling::Clear;
@@ -209,7 +210,7 @@ const LLVM_XRAY: [&str; 7] = [
 mod tests {
     use super::*;
 
-    /// The exit code that parsing alone ends with: 0 for a line that is understood.
+    /// The exit code of parsing alone: 0 for a line that parses.
     fn code(line: &str) -> i32 {
         let words = std::iter::once("xrayctl").chain(line.split_whitespace());
         let words = spelled(words.map(OsString::from));

@@ -1,4 +1,5 @@
-//! The one way to the engine: `xrayd.v1`, spoken to a daemon over its socket or to the engine in this process.
+//! Connects to the engine through `xrayd.v1`: to a daemon over its socket, or to the engine in this
+//! process.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,17 +16,17 @@ use xrayd_proto::v1::xrayd_client::XraydClient;
 
 use crate::failure::Failure;
 
-/// A client of the service, wherever that runs.
+/// A client of the service, in a daemon or in this process.
 pub(crate) type Rpc = XraydClient<Channel>;
 
-/// Where a daemon may be found.
+/// The sockets at which a daemon may listen.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    /// Asked for by name: this one or none.
+    /// The socket that the user named; no other one is tried. `None` for the usual places.
     socket: Option<PathBuf>,
 }
 
-/// Nobody answers at a socket: it is not there, or it is a dead daemon's.
+/// No daemon answers at a socket: the socket does not exist, or its daemon is dead.
 #[derive(Debug)]
 struct Silent {
     path: PathBuf,
@@ -54,7 +55,8 @@ impl Daemon {
         Err(Failure::Unreachable(what + advice).into())
     }
 
-    /// Connects to the daemon; if there is none and none was asked for by name, to the engine in this process.
+    /// Connects to the daemon. Without a daemon, and without a socket that the user named, connects
+    /// to the engine in this process.
     pub(crate) async fn connect_or_embed(&self) -> anyhow::Result<Rpc> {
         if self.socket.is_some() {
             return self.connect().await;
@@ -100,14 +102,14 @@ impl std::fmt::Display for Silent {
     }
 }
 
-/// Starts the engine in this process. The registry is for what cannot be asked for from outside.
+/// Starts the engine in this process. The registry offers operations that the service does not.
 pub(crate) async fn embed() -> anyhow::Result<(Rpc, Registry)> {
     let registry = Registry::new(RegistryConfig::default());
     let channel = xrayd::embedded(registry.clone(), Caller::this_process()).await?;
     Ok((client(channel), registry))
 }
 
-/// Whether something is there that does not let us in, as opposed to nothing.
+/// True if a socket is there that refuses us, false if there is none or its daemon is dead.
 fn answers(error: &io::Error) -> bool {
     !matches!(
         error.kind(),
@@ -115,8 +117,8 @@ fn answers(error: &io::Error) -> bool {
     )
 }
 
-/// Speaks gRPC over a stream that is connected already. There is no second connection: if the daemon goes away, so do
-/// its sessions, and to go on with another daemon would be to go on with nothing.
+/// Speaks gRPC over a connected stream. It never connects again: the sessions of a daemon end with
+/// the daemon, so another daemon would have nothing to continue.
 async fn over(stream: UnixStream, path: &Path) -> anyhow::Result<Rpc> {
     let mut stream = Some(TokioIo::new(stream));
     let connect = tower::service_fn(move |_: Uri| {

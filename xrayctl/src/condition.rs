@@ -1,11 +1,12 @@
-//! What `xrayctl trigger` waits for, as it is written:
+//! The conditions of `xrayctl trigger`, as they are written:
 //!
 //! ```text
 //!  duration(SELECTOR) > TIME     call(SELECTOR)     event(custom | NUMBER | NAME)
 //!  rate(SELECTOR) > NUMBER/s     death | death(SIGNAL) | death(any)     demand
 //! ```
 //!
-//! Both comparisons can be `>=`. A selector is the name of a function or a glob; parentheses in it must be in pairs.
+//! Both comparisons can be `>=`. A selector is the name of a function or a glob. Parentheses in it
+//! must be in pairs.
 
 use nix::sys::signal::Signal;
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
@@ -17,15 +18,15 @@ use xrayd_proto::v1::{
 use crate::parse;
 use crate::selectors;
 
-/// A condition, and what it was made of.
+/// A condition, and the text that it was parsed from.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) text: String,
-    /// `None`: it is met when somebody says so.
+    /// `None` for `demand`: the trigger fires on request.
     pub(crate) wire: Option<TriggerCondition>,
 }
 
-/// What is wrong, and where: the first character is in column 1.
+/// A problem and its place. The first character is in column 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {problem}")]
 pub(crate) struct ConditionError {
@@ -33,20 +34,20 @@ pub(crate) struct ConditionError {
     problem: String,
 }
 
-/// What is left of a text.
+/// The rest of a text.
 #[derive(Debug, Clone, Copy)]
 struct Rest<'a> {
     text: &'a str,
-    /// Characters before it.
+    /// Characters of the text before the rest.
     before: usize,
 }
 
 type Parsed<T> = Result<T, ConditionError>;
 
-/// What the program waits for.
+/// Parses a condition.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first problem, and its column.
 pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     let rest = Rest { text, before: 0 }.trimmed();
     let (word, rest) = rest.word();
@@ -88,7 +89,7 @@ pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     })
 }
 
-/// The same, as a command line wants it.
+/// Parses a condition for clap.
 pub(crate) fn argument(text: &str) -> Result<Condition, String> {
     parse(text).map_err(|error| error.to_string())
 }
@@ -173,7 +174,7 @@ fn death_of(how: How) -> What {
     What::Death(DeathCondition { how: Some(how) })
 }
 
-/// The functions of this name, or those that the glob matches.
+/// The functions of this name, or the functions that the glob matches.
 fn selector(inner: Rest<'_>) -> Parsed<v1::Selection> {
     let text = inner.text.to_owned();
     let rule = match text.contains(['*', '?']) {
@@ -198,7 +199,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// What comes after the first bytes, which end at a character's end.
+    /// The text behind the first bytes. They must end where a character ends.
     fn after(self, bytes: usize) -> Self {
         let (passed, text) = self.text.split_at(bytes);
         Self {
@@ -215,7 +216,7 @@ impl<'a> Rest<'a> {
         self.after(self.text.len() - self.text.trim_start().len())
     }
 
-    /// The letters that come first.
+    /// The leading letters, digits and underscores, and the rest.
     fn word(self) -> (Self, Self) {
         let end = self.text.find(|c: char| !c.is_alphanumeric() && c != '_');
         let rest = self.after(end.unwrap_or(self.text.len()));
@@ -223,7 +224,7 @@ impl<'a> Rest<'a> {
         (Self { text, ..self }, rest)
     }
 
-    /// What stands between parentheses, without blanks around it, and what comes behind.
+    /// The trimmed text between parentheses, and the rest behind them.
     fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
         let open = self.trimmed();
         if !open.text.starts_with('(') {
@@ -256,7 +257,7 @@ impl<'a> Rest<'a> {
         Ok((inner, open.after(closing + 1)))
     }
 
-    /// `>` or `>=`: how much more it has to be than the number behind, which comes next.
+    /// Parses `>` or `>=`. Returns the number to add to the number behind it, 1 or 0, and the rest.
     fn comparison(self) -> Parsed<(u64, Self)> {
         let rest = self.trimmed();
         let (more, bytes) = match rest.text {
@@ -377,7 +378,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written, it is a condition, or there is a place in it, or behind it, where it is wrong.
+        /// Any text is a condition, or it has an error with a column in the text or right behind
+        /// it.
         #[test]
         fn any_text_is_a_condition_or_an_error(text in "\\PC*") {
             check_any(&text)?;

@@ -1,7 +1,7 @@
 //! Failures that have an exit code of their own.
 //!
-//! They travel inside `anyhow::Error` like any other error; [`exit_code`] finds them in the chain. Everything that is
-//! not a [`Failure`] ends with [`OTHER`].
+//! They travel inside `anyhow::Error` like any other error, and [`exit_code`] finds them in the
+//! chain. An error without a [`Failure`] ends with [`OTHER`].
 
 use std::error::Error as _;
 use std::io;
@@ -9,43 +9,44 @@ use std::io;
 use xrayd::Refusal;
 use xrayd_proto::REASON_KEY;
 
-/// The exit code of a failure that has no code of its own: a file that cannot be read, a disk that is full.
+/// The exit code of a failure without a code of its own: a file that cannot be read, a disk that is
+/// full.
 const OTHER: u8 = 1;
 
-/// What scripts can tell apart by the exit code.
+/// Failures that scripts can tell apart by the exit code.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The command line asks for something that makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// There was nothing to do it to.
+    /// The selection matched nothing.
     #[error("nothing matched: {0}")]
     NothingMatched(String),
     /// The engine declined, and changed nothing.
     #[error("{message} [{reason}]; `xrayctl explain {reason}` tells more")]
     Refused {
-        /// The id that `xrayctl explain` knows.
+        /// The id for `xrayctl explain`.
         reason: String,
         /// One line with the particulars.
         message: String,
     },
-    /// Nobody answers at the socket, or whoever did has gone away.
+    /// No daemon answers at the socket, or the daemon has gone away.
     #[error("{0}")]
     Unreachable(String),
     /// `--strict` was given and the recording has holes.
     #[error("{events} events were lost, and --strict was given")]
     Lost {
-        /// How many.
+        /// The number of lost events.
         events: u64,
     },
 }
 
-/// The reader of our standard output has gone away. That is how `xrayctl … | head` ends, and no failure.
+/// The reader of standard output has gone away. `xrayctl … | head` ends that way. It is no failure.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody reads the output any more")]
 pub(crate) struct OutputClosed;
 
-/// The exit code for an error; `None` if it is no failure at all.
+/// The exit code for an error; `None` if the error is no failure.
 pub(crate) fn exit_code(error: &anyhow::Error) -> Option<u8> {
     let closed = error.chain().any(|cause| {
         cause
@@ -76,8 +77,8 @@ impl Failure {
     }
 }
 
-/// What a failed call means. A [`tonic::Status`] says much that helps nobody at a terminal; its message is what the
-/// engine said.
+/// Converts a failed call. The error has only the engine's message, because the other parts of a
+/// [`tonic::Status`] help no user at a terminal.
 pub(crate) fn from_status(status: &tonic::Status) -> anyhow::Error {
     let reason = status
         .metadata()
@@ -98,7 +99,7 @@ pub(crate) fn from_status(status: &tonic::Status) -> anyhow::Error {
     }
 }
 
-/// What a refusal of the engine in this process means: the same as if a daemon had refused.
+/// Converts a refusal of the engine in this process. A daemon's refusal gives the same error.
 pub(crate) fn from_refusal(refusal: Refusal) -> anyhow::Error {
     let Refusal { reason, message } = refusal;
     Failure::Refused {

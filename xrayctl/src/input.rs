@@ -1,4 +1,4 @@
-//! Traces that commands read: every one is opened here, whatever its format, and here is decided which part of it is wanted.
+//! Opens the traces that commands read, whatever their format, and selects the wanted part of them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -47,11 +47,12 @@ pub(crate) struct Selection {
 /// What llvm-xray can be told about logs that are not in order.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Unpaired {
-    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted. They never stop the work
+    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted.
+    /// They never stop the work
     #[arg(short, long)]
     pub(crate) keep_going: bool,
-    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call, but for those that the trace
-    /// says were left; for old logs, which have no tail exits
+    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call,
+    /// but for those that the trace says were left; for old logs, which have no tail exits
     #[arg(short, long)]
     pub(crate) deduce_sibling_calls: bool,
 }
@@ -64,7 +65,7 @@ pub(crate) struct Destination {
     output: PathBuf,
 }
 
-/// Where text is written to, opened.
+/// An opened destination of text: a file, or `None` for standard output.
 #[derive(Debug)]
 pub(crate) struct Destined(Option<WholeFile>);
 
@@ -88,7 +89,7 @@ pub(crate) struct Logs {
 // === impl Logs ===
 
 impl Logs {
-    /// The same for another program's log.
+    /// The options for another program's log. A map of its own takes the place of the common one.
     pub(crate) fn of_program(&self, instr_map: Option<&PathBuf>) -> Self {
         Self {
             instr_map: instr_map.or(self.instr_map.as_ref()).cloned(),
@@ -96,7 +97,7 @@ impl Logs {
         }
     }
 
-    /// Opens a trace of any format, and says what could not be kept of it.
+    /// Opens a trace of any format, and notes the data that could not be kept.
     pub(crate) fn open(&self, path: &Path, console: &Console) -> anyhow::Result<Trace> {
         match self.read(path, console)? {
             (Log::Trace(opened), _) => Ok(opened.trace),
@@ -107,12 +108,12 @@ impl Logs {
         }
     }
 
-    /// Opens a trace of any format or a profile, and says what could not be kept of it.
+    /// Opens a trace of any format or a profile, and notes the data that could not be kept.
     pub(crate) fn open_any(&self, path: &Path, console: &Console) -> anyhow::Result<Log> {
         self.open_sized(path, console).map(|(log, _)| log)
     }
 
-    /// The same, and how many bytes the file has.
+    /// The same, with the size of the file in bytes.
     pub(crate) fn open_sized(&self, path: &Path, console: &Console) -> anyhow::Result<(Log, u64)> {
         let (log, bytes) = self.read(path, console)?;
         if let Log::Profile(opened) = &log
@@ -161,7 +162,7 @@ impl Logs {
             let cannot = || format!("cannot read the instrumentation map of {}", path.display());
             let bytes = fs::read(path).with_context(cannot)?;
             let map = InstrMap::read(&bytes).with_context(cannot)?;
-            // A map in YAML and a file without debug information have no lines.
+            // A map in YAML and a file without debug information have no source lines.
             let addresses = map.functions().iter().map(|function| function.address);
             let sources = SourceMap::parse(&bytes, addresses).unwrap_or_default();
             let functions = map.functions().iter();
@@ -187,7 +188,7 @@ fn known(map: &InstrMap, sources: &SourceMap, function: &MapFunction) -> KnownFu
 // === impl Selection ===
 
 impl Selection {
-    /// What that means in a trace.
+    /// The filter for a trace.
     pub(crate) fn filter(&self, trace: &Trace) -> anyhow::Result<Filter> {
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since >= until
@@ -211,7 +212,7 @@ impl Selection {
         })
     }
 
-    /// What that means in a trace or a profile.
+    /// The filter for a trace or a profile.
     pub(crate) fn filter_of(&self, log: &Log) -> anyhow::Result<Filter> {
         if matches!(log, Log::Profile(_)) && (self.since.is_some() || self.until.is_some()) {
             let what = "a profile does not tell when calls were made: no --since, no --until";
@@ -221,7 +222,7 @@ impl Selection {
     }
 }
 
-/// The ids of everything that one of the patterns names; `None` without patterns.
+/// Ids of all things that one of the patterns matches; `None` without patterns.
 fn named<T: Ord>(
     patterns: &[String],
     noun: &str,
@@ -239,10 +240,10 @@ fn named<T: Ord>(
     Ok((!patterns.is_empty()).then_some(found))
 }
 
-/// The first tick that is so long after the first event, or later.
+/// The first tick that is at least this long after the begin of the trace.
 fn tick_at(trace: &Trace, after: Duration) -> Ticks {
-    // Of a snapshot, from the begin of what it shows: calls that were open then have begun at any
-    // time before.
+    // The begin of a snapshot is the begin of the time that it shows. Calls that were open then
+    // have begun at any time before it.
     let first = trace.blocks().iter().map(|block| block.first).min();
     let ns = |at: Option<Ticks>| at.map_or(0, |at| trace.clock().monotonic_ns(at));
     let before = ns(trace.begin()).saturating_sub(ns(first));
@@ -253,7 +254,7 @@ fn tick_at(trace: &Trace, after: Duration) -> Ticks {
 // === impl Unpaired ===
 
 impl Unpaired {
-    /// What calls without an exit become.
+    /// The treatment of calls without an exit.
     pub(crate) fn siblings(self) -> Siblings {
         if self.deduce_sibling_calls {
             Siblings::Deduced
@@ -262,7 +263,7 @@ impl Unpaired {
         }
     }
 
-    /// Says what was met in a trace that is not an ordinary call.
+    /// Notes everything in a trace that is not an ordinary call.
     pub(crate) fn tell(
         self,
         file: &Path,
@@ -292,13 +293,15 @@ impl Unpaired {
 // === impl Destination ===
 
 impl Destination {
-    /// Opens it, before there is anything to write. What was there is replaced, unless it is one of the inputs.
+    /// Opens the destination before there is anything to write. It replaces an existing file,
+    /// unless that is one of the inputs.
     pub(crate) fn open(&self, inputs: &[&Path]) -> anyhow::Result<Destined> {
         destined(&self.output, inputs)
     }
 }
 
-/// Opens a file to write that may be there already but is none of the inputs; `-` is standard output.
+/// Opens a file to write. The file may exist, but it must be none of the inputs. `-` is standard
+/// output.
 pub(crate) fn destined(output: &Path, inputs: &[&Path]) -> anyhow::Result<Destined> {
     if output == Path::new("-") {
         return Ok(Destined(None));
@@ -321,7 +324,8 @@ pub(crate) fn refuse_inputs(output: &Path, inputs: &[&Path]) -> Result<(), Failu
     Ok(())
 }
 
-/// Opens what is to be read; `-` is standard input. What comes through a pipe is stored first, for it is read more than once.
+/// Opens an input; `-` is standard input. The bytes of a pipe are stored first, because they are
+/// read more than once.
 pub(crate) fn open_input(path: &Path) -> io::Result<File> {
     let mut file = open_stream(path)?;
     let kind = file.metadata()?.file_type();
@@ -334,7 +338,7 @@ pub(crate) fn open_input(path: &Path) -> io::Result<File> {
     Ok(stored)
 }
 
-/// Opens what is read once, from its beginning to its end; `-` is standard input.
+/// Opens an input that is read once from begin to end; `-` is standard input.
 pub(crate) fn open_stream(path: &Path) -> io::Result<File> {
     if path == Path::new("-") {
         return Ok(io::stdin().as_fd().try_clone_to_owned()?.into());
@@ -345,12 +349,12 @@ pub(crate) fn open_stream(path: &Path) -> io::Result<File> {
 // === impl Destined ===
 
 impl Destined {
-    /// It is standard output.
+    /// True for standard output.
     pub(crate) fn is_standard_output(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Writes what a function renders.
+    /// Writes the text that a function renders.
     pub(crate) fn write(
         self,
         console: &mut Console,

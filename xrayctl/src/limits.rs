@@ -1,4 +1,4 @@
-//! What tracing may cost, as it is said on the command line.
+//! The limit on what tracing costs, as options of the command line.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::parse;
 /// What tracing may cost.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Limits {
-    /// Let tracing cost at most so much of the program's time, like 2%: functions that cost more than they show rest
+    /// Let tracing cost at most so much of the program's time, like 2%: functions that cost more
+    /// than they show rest
     #[arg(long, value_name = "PERCENT", value_parser = parse::percent, conflicts_with = "duty")]
     max_overhead: Option<u32>,
     /// Record everything for a while, again and again, and nothing in between, like 5ms/1s
@@ -21,7 +22,7 @@ pub(crate) struct Limits {
 // === impl Limits ===
 
 impl Limits {
-    /// For a daemon; `None` if nothing was said.
+    /// The limit for a daemon; `None` without an option.
     pub(crate) fn wire(self) -> Option<Economy> {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let cycle = |(on, every)| DutyCycle {
@@ -35,7 +36,7 @@ impl Limits {
         (economy != Economy::default()).then_some(economy)
     }
 
-    /// For the engine in this process.
+    /// The limit for the engine in this process.
     pub(crate) fn engine(self) -> types::Economy {
         match (self.max_overhead, self.duty) {
             (Some(ppm), _) => types::Economy::Budget(ppm),

@@ -1,4 +1,4 @@
-//! A file that was opened, which has events or only sums of calls, and what commands make of either.
+//! An opened file, which has events or only sums of calls, and the operations on either.
 
 use std::path::Path;
 
@@ -9,21 +9,21 @@ use xray_trace::source::{Opened, OpenedProfile};
 use crate::input::{Selection, Unpaired};
 use crate::output::Console;
 
-/// A file that was opened.
+/// An opened file.
 #[derive(Debug)]
 pub(crate) enum Log {
-    /// It has events.
+    /// A trace, which has events.
     Trace(Opened),
-    /// It has sums of calls.
+    /// A profile, which has sums of calls.
     Profile(OpenedProfile),
 }
 
-/// How stacks are gathered, of all files alike.
+/// The way in which stacks are gathered from all files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gathering<'a> {
-    /// Which part is wanted.
+    /// The wanted part of the files.
     pub(crate) selection: &'a Selection,
-    /// What calls without an exit become.
+    /// The treatment of calls without an exit.
     pub(crate) unpaired: Unpaired,
     /// Whether threads are kept apart.
     pub(crate) roots: StackRoots,
@@ -32,7 +32,7 @@ pub(crate) struct Gathering<'a> {
 // === impl Log ===
 
 impl Log {
-    /// The processes, modules, functions and threads; with the events, if there are any.
+    /// The processes, modules, functions and threads, and the events if there are any.
     pub(crate) fn tables(&self) -> &Trace {
         match self {
             Self::Trace(opened) => &opened.trace,
@@ -40,7 +40,7 @@ impl Log {
         }
     }
 
-    /// The same, in which functions are called by their symbols where they have one.
+    /// The same file, with symbols as the names of functions that have one.
     pub(crate) fn with_symbols_as_names(self) -> Self {
         match self {
             Self::Trace(opened) => Self::Trace(Opened {
@@ -58,8 +58,8 @@ impl Log {
 // === impl Gathering ===
 
 impl Gathering<'_> {
-    /// Adds the stacks of a file, and says what was met in it that is not an ordinary call. Gives whether its times are
-    /// nanoseconds, and not ticks.
+    /// Adds the stacks of a file, and notes everything in it that is not an ordinary call. Returns
+    /// true if its times are nanoseconds, false if they are ticks.
     pub(crate) fn add(
         &self,
         file: &Path,

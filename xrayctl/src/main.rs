@@ -1,8 +1,8 @@
 //! `xrayctl`: the command line of xrayd.
 //!
-//! Arguments become options, options become an action ([`cmd`]); what the action found is rendered by [`output`].
-//! Whatever needs the engine speaks gRPC ([`client`]), to a daemon or to the engine in this process. The error chain
-//! is printed here and nowhere else.
+//! Arguments become options, options become an action ([`cmd`]), and [`output`] renders the result.
+//! All access to the engine is gRPC ([`client`]), to a daemon or to the engine in this process. The
+//! error chain is printed here and nowhere else.
 
 #![forbid(unsafe_code)]
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(args::spelled(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help that nobody reads any more is no failure.
+            // A reader of the help text that has gone away is no failure.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         Err(error) => match failure::exit_code(&error) {
             None => ExitCode::SUCCESS,
             Some(code) => {
-                // If standard error is gone, the exit code has to do.
+                // Without standard error, only the exit code is left.
                 let _ = writeln!(std::io::stderr(), "xrayctl: {error:#}");
                 ExitCode::from(code)
             }
@@ -105,7 +105,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Runs a command that talks to the engine.
+/// Runs a command that uses the engine.
 fn online(action: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,5 +1,5 @@
-//! A directory that an export of several files is written to. It is new: what is there already is never replaced. It gets its
-//! name when all of it is there; until then that says so.
+//! A new directory for an export of several files. An existing directory is never replaced. The
+//! directory gets its name when all files are complete. Until then its name ends in `.unfinished`.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -11,10 +11,10 @@ use xray_trace::sink::Folder;
 use crate::private;
 use crate::whole_file::unfinished;
 
-/// A new directory. Dropped before it is finished, it goes away again.
+/// A new directory. Dropping it before it is finished removes it.
 #[derive(Debug)]
 pub(crate) struct OutputFolder {
-    /// Where it will be.
+    /// Its final path.
     path: PathBuf,
     files: Files,
     finished: bool,
@@ -22,25 +22,25 @@ pub(crate) struct OutputFolder {
 
 #[derive(Debug)]
 struct Files {
-    /// The directory, until it is finished.
+    /// The path of the directory until it is finished.
     path: PathBuf,
-    /// What is in it.
+    /// The names of its files.
     names: Vec<String>,
     /// The file that is being written.
     current: Option<BufWriter<File>>,
-    /// Bytes of the files that are finished.
+    /// Bytes of the finished files.
     len: u64,
     nowhere: Nowhere,
 }
 
-/// What stands for a file before the first one.
+/// The output before the first file. Writing to it fails.
 #[derive(Debug)]
 struct Nowhere;
 
 // === impl OutputFolder ===
 
 impl OutputFolder {
-    /// Makes the directory, so that what is wrong with its name or place is found at once.
+    /// Makes the directory, so that an error in its name or place is found at once.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         if path.symlink_metadata().is_ok() {
             anyhow::bail!(
@@ -48,7 +48,7 @@ impl OutputFolder {
                 path.display()
             );
         }
-        // Behind a slash there is no name to add to.
+        // A path that ends in a slash has no name that can be extended.
         let path = path.components().collect::<PathBuf>();
         let unfinished = unfinished(&path);
         private::create_dir(&unfinished).map_err(|error| match error.kind() {
@@ -71,7 +71,8 @@ impl OutputFolder {
         })
     }
 
-    /// Lets a function write all its files, and puts it in its place. Also gives how many bytes they have.
+    /// Lets a function write all files, and gives the directory its name. Also returns the bytes of
+    /// the files.
     pub(crate) fn write_with<T>(
         mut self,
         write: impl FnOnce(&mut dyn Folder) -> io::Result<T>,
@@ -92,7 +93,7 @@ impl Drop for OutputFolder {
         if self.finished {
             return;
         }
-        // Nothing goes away that somebody else has put there.
+        // Files that another program has put there stay.
         let Files { path, names, .. } = &self.files;
         for name in names {
             let _ = fs::remove_file(path.join(name));

@@ -1,5 +1,5 @@
-//! The report as a page: what `report --html` writes and `view` serves. `xray_trace` makes it; here is said what it is called, and what
-//! there is to say of the file.
+//! The report as a page, for `report --html` and `view`. `xray_trace` makes the page. This module
+//! adds its title and the notes on the file.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::output::Tone;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::unrecorded::Unrecorded;
 
-/// Makes the page of a file. Notes that a file brings with it, each with its count, are in it as well.
+/// Makes the page of a file. The page also has the file's own notes, each with its count.
 pub(crate) fn of(log: &Log, filter: &Filter, path: &Path) -> Page {
     let file = path.display().to_string();
     let name = path

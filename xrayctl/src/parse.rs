@@ -6,7 +6,7 @@ use xrayd::{ByteSize, process::Follow, types::Mode};
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
-/// The number of a process.
+/// The id of a process.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(pid) if pid > 0 => Ok(pid),
@@ -16,8 +16,8 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A name or a pattern. An empty one is a variable of a script that was not set: it would name nothing, or, as a
-/// regular expression, everything.
+/// A name or a pattern. An empty one is refused, because it comes from an unset variable of a
+/// script. It would match nothing, or, as a regular expression, everything.
 pub(crate) fn pattern(text: &str) -> Result<String, String> {
     if text.is_empty() {
         Err("expected a name or a pattern, not nothing".to_owned())
@@ -39,7 +39,7 @@ pub(crate) fn ring_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is traced besides a process.
+/// The processes that are traced besides the attached one.
 pub(crate) fn follow(text: &str) -> Result<Follow, String> {
     match text {
         "none" => Ok(Follow::None),
@@ -50,7 +50,7 @@ pub(crate) fn follow(text: &str) -> Result<Follow, String> {
     }
 }
 
-/// A share of time, in millionths.
+/// A percentage, in millionths.
 pub(crate) fn percent(text: &str) -> Result<u32, String> {
     let expected = || "expected a percentage from 0.01% to 100%, like 2%".to_owned();
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
@@ -67,7 +67,7 @@ pub(crate) fn percent(text: &str) -> Result<u32, String> {
     Ok(millionths)
 }
 
-/// A duty cycle: for how long everything is on, and in how long.
+/// A duty cycle: the time in which everything is on, and the length of the cycle.
 pub(crate) fn duty(text: &str) -> Result<(Duration, Duration), String> {
     let expected = || {
         "expected two times, like 5ms/1s, the first of at least 1ms and the shorter one".to_owned()
@@ -80,7 +80,7 @@ pub(crate) fn duty(text: &str) -> Result<(Duration, Duration), String> {
     Ok((on, every))
 }
 
-/// How events are kept.
+/// A mode of a session.
 pub(crate) fn mode(text: &str) -> Result<Mode, String> {
     let mut modes = Mode::ALL.into_iter();
     modes
@@ -126,7 +126,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| "the time is too long".to_owned())
 }
 
-/// As [`duration`], but longer than nothing.
+/// A [`duration`] that is greater than zero.
 pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| {
         if time.is_zero() {

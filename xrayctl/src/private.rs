@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Read and written by the owner.
+/// The mode of a file that only its owner reads and writes.
 pub(crate) const FILE_MODE: u32 = 0o600;
 
-/// Makes a file that was not there.
+/// Makes a file that did not exist.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -21,7 +21,7 @@ pub(crate) fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Makes a directory that was not there.
+/// Makes a directory that did not exist.
 pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }

@@ -6,8 +6,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::{Console, units};
 
-/// A line that says how far something is; nothing at all where standard error is no terminal. It is wiped when it is
-/// dropped.
+/// A line that shows the progress of work. It shows nothing if standard error is no terminal.
+/// Dropping it erases the line.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
@@ -31,12 +31,12 @@ impl Progress {
         )
     }
 
-    /// So many are done.
+    /// Sets the number of finished steps.
     pub(crate) fn done(&self, steps: u64) {
         self.0.set_position(steps);
     }
 
-    /// A recording as it goes.
+    /// Shows the progress of a recording.
     pub(crate) fn recorded(&self, events: u64, lost: u64, bytes: u64) {
         if self.0.is_hidden() {
             return;
@@ -49,7 +49,7 @@ impl Progress {
         ));
     }
 
-    /// A line that stays, above the progress.
+    /// Prints a line that stays, above the progress.
     pub(crate) fn note(&self, console: &Console, line: &str) {
         self.0.suspend(|| console.note(line));
     }
@@ -69,7 +69,7 @@ impl Progress {
         let style = ProgressStyle::with_template(template).expect("the template is a constant");
         bar.set_style(style);
         if !bar.is_hidden() {
-            // At once, however soon the work is done.
+            // Even short work shows the line.
             bar.tick();
             bar.enable_steady_tick(TICK);
         }

@@ -1,5 +1,5 @@
-//! A recording under way: the bytes of a trace come from the engine and go into a file, by a task of their own, so
-//! that nothing else that happens keeps them waiting.
+//! A recording in progress. A task of its own receives the bytes of a trace from the engine and
+//! writes them to a file, so that no other work delays them.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::failure::{self, Failure};
 use crate::tenure::Undo;
 use crate::trace_file::OutputFile;
 
-/// The engine ends the stream when a loan is over, once all that was recorded on it is sent: how
-/// long it is waited for one that is far behind…
+/// The longest wait for the end of the stream after the end of a lease. The engine ends the stream
+/// when all events of the lease are sent, and it may be far behind.
 const REST_PATIENCE: Duration = Duration::from_secs(60);
-/// …and for one that could not be asked.
+/// The longest wait if the engine could not be asked to end the lease.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How far a recording is.
+/// The progress of a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) events: u64,
@@ -28,27 +28,27 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
 }
 
-/// What is still to come when the recording ends.
+/// The data that still arrives when the recording ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// All that was recorded by now, and the end of the stream.
+    /// All events recorded by now, and the end of the stream.
     Ends,
-    /// Whatever is on its way: the engine did not do what it was asked for.
+    /// Only the data that is on its way, because the engine did not do what it was asked for.
     Unknown,
 }
 
-/// Why no more bytes come.
+/// The reason why no more bytes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
     /// The session ended, and the trace with its end mark.
     Finished,
-    /// We left.
+    /// This process left the stream.
     Left,
     /// The connection broke.
     Broken,
 }
 
-/// The task that writes, and how to reach it.
+/// The task that writes, and its channels.
 #[derive(Debug)]
 pub(crate) struct Recording {
     task: JoinHandle<anyhow::Result<(OutputFile, StreamEnd)>>,
@@ -59,9 +59,9 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, everything that the process does goes to the file; with a
-    /// loan, what `selection` names, for `duration` if that is set. If we are killed, a daemon does `undo`, and the file can be
-    /// read: it has its header when this returns.
+    /// Begins to record: from now on, all events of the process go to the file. With a lease, only
+    /// events of `selection` do, for `duration` if that is set. If this process is killed, a daemon
+    /// does `undo`. The file can be read even then, because it has its header when this returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
@@ -97,33 +97,33 @@ impl Recording {
         })
     }
 
-    /// How far it is.
+    /// The progress so far.
     pub(crate) fn counts(&self) -> Counts {
         *self.counts.borrow()
     }
 
-    /// Waits until no more bytes come.
+    /// Waits until no more bytes arrive.
     pub(crate) async fn ended(&mut self) {
-        // The task holds the other end for as long as it runs.
+        // The task holds the other end as long as it runs.
         while self.counts.changed().await.is_ok() {}
     }
 
-    /// Waits until all that was sent is written.
+    /// Waits until the task has written the whole stream.
     pub(crate) async fn finish(self) -> anyhow::Result<(OutputFile, StreamEnd)> {
         self.task
             .await
             .context("the task that writes the file failed")?
     }
 
-    /// Waits for what is still to come, for a while, and leaves the stream if it goes on.
+    /// Waits some time for the data that still arrives. Leaves the stream if it goes on after that.
     pub(crate) async fn leave(mut self, rest: Rest) -> anyhow::Result<(OutputFile, StreamEnd)> {
         let patience = match rest {
             Rest::Ends => REST_PATIENCE,
             Rest::Unknown => SHORT_PATIENCE,
         };
-        // If it does not end by itself in time, we leave.
+        // A stream that does not end in time is left.
         let _ = tokio::time::timeout(patience, self.ended()).await;
-        // If the task has ended by itself, it has nothing to leave.
+        // A task that has ended by itself has nothing to leave.
         let _ = self.leave.send(());
         self.task
             .await
@@ -131,7 +131,7 @@ impl Recording {
     }
 }
 
-/// Writes what comes until nothing more does, or we leave.
+/// Writes chunks until the stream ends or this process leaves it.
 async fn write(
     mut chunks: Streaming<TraceChunk>,
     mut file: OutputFile,
@@ -149,7 +149,8 @@ async fn write(
     }
 }
 
-/// Writes the next chunk; says why none comes. Can be dropped while it waits for one.
+/// Writes the next chunk. Returns the reason if no chunk arrives. Can be dropped while it waits for
+/// one.
 async fn write_next(
     chunks: &mut Streaming<TraceChunk>,
     file: &mut OutputFile,

@@ -12,8 +12,8 @@ const HEADING: &str = "Which functions";
 /// What becomes of selectors that name nothing yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub(crate) struct Pending {
-    /// Wait for libraries that are loaded later, if the selectors name nothing that is loaded now. So it is with --module, too: a
-    /// library is waited for
+    /// Wait for libraries that are loaded later, if the selectors name nothing that is loaded now.
+    /// So it is with --module, too: a library is waited for
     #[arg(long, help_heading = HEADING)]
     pending: bool,
 }
@@ -65,12 +65,12 @@ pub(crate) struct Selectors {
 // === impl Selectors ===
 
 impl Selectors {
-    /// Functions that match these globs as well.
+    /// Adds functions that match these globs.
     pub(crate) fn add_globs(&mut self, globs: Vec<String>) {
         self.glob.extend(globs);
     }
 
-    /// The selection; `None` if nothing says which functions are meant.
+    /// The selection; `None` if no option includes functions.
     pub(crate) fn selection(&self) -> Result<Option<Selection>, Failure> {
         let include = self.include();
         if include.is_empty() {
@@ -83,7 +83,7 @@ impl Selectors {
         .map(Some)
     }
 
-    /// The selection; everything that is not excepted if nothing says which functions are meant.
+    /// The selection. If no option includes functions, it has all but the excepted ones.
     pub(crate) fn selection_or_all(&self) -> Result<Selection, Failure> {
         let mut include = self.include();
         if include.is_empty() {
@@ -95,7 +95,8 @@ impl Selectors {
         })
     }
 
-    /// True if these may name nothing that is loaded now: who names a library by its file may mean one that is still to come.
+    /// True if the selection may match no function that is loaded now: with `--pending`, or with
+    /// the file name of a library, which may be loaded later.
     pub(crate) fn may_wait(&self, pending: Pending) -> bool {
         pending.pending || !self.module.is_empty()
     }
@@ -127,7 +128,8 @@ impl Selectors {
     }
 }
 
-/// What `xrayctl functions PATTERN` means: a glob if it has wildcard characters, else a part of the name.
+/// The selection of `xrayctl functions PATTERN`: a glob if the pattern has wildcard characters,
+/// else a part of the name.
 pub(crate) fn pattern(pattern: &str) -> Result<Selection, Failure> {
     let glob = if pattern.contains(['*', '?', '[', ']', '{', '}', '\\']) {
         pattern.to_owned()
@@ -140,7 +142,7 @@ pub(crate) fn pattern(pattern: &str) -> Result<Selection, Failure> {
     })
 }
 
-/// A selection as it goes to the engine.
+/// A selection for the engine.
 pub(crate) fn wire(selection: Selection) -> proto::Selection {
     let Selection { include, exclude } = selection;
     proto::Selection {
@@ -149,7 +151,7 @@ pub(crate) fn wire(selection: Selection) -> proto::Selection {
     }
 }
 
-/// The selection, if its patterns are well formed: that is found here, before anything is touched.
+/// Checks the patterns of a selection, before anything is changed.
 fn checked(selection: Selection) -> Result<Selection, Failure> {
     CompiledSelection::new(&selection).map_err(|error| Failure::Usage(error.to_string()))?;
     Ok(selection)

@@ -1,11 +1,11 @@
-//! The signals that end a recording. While they are held they do not end this process, so that what was switched on
-//! in a target is switched off again.
+//! The signals that end a recording. While they are held they do not end this process, so that it
+//! can disable the functions that it has enabled in a target.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Ctrl-C, `kill`, and a terminal that goes away.
+/// Ctrl-C, `kill`, and the end of a terminal.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -16,7 +16,7 @@ pub(crate) struct Signals {
 // === impl Signals ===
 
 impl Signals {
-    /// Begins to hold them.
+    /// Begins to hold the signals.
     pub(crate) fn hold() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -25,7 +25,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

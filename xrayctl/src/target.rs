@@ -1,4 +1,4 @@
-//! What is recorded: a process that runs, or a program that is started for it.
+//! The target of a recording: a running process, or a program that is started for the recording.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,7 @@ use xrayd::{
 
 use crate::{failure, output::text::printable};
 
-/// How often, and how long in between, it is looked whether a program that has ended was collected.
+/// The number of looks for the exit status of a program that has ended, and the pause between two.
 const COLLECTING: u32 = 100;
 const COLLECT_POLL: Duration = Duration::from_millis(10);
 
@@ -27,10 +27,10 @@ const LONGEST_NAME: usize = 64;
 /// A process to record.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// It runs already.
+    /// A process that runs already.
     Running(u32),
-    /// It was started for this, and is attached to, with its functions on. Until it is resumed it stands still before
-    /// its first instruction.
+    /// A program that was started for the recording. It is attached, and its functions are on.
+    /// Until it is resumed it stands before its first instruction.
     Launched(Box<Launched>),
 }
 
@@ -68,7 +68,7 @@ impl Target {
         }
     }
 
-    /// Lets a program that was started for this run.
+    /// Lets a program run that was started for the recording.
     pub(crate) fn resume(&self) -> anyhow::Result<()> {
         match self {
             Self::Running(_) => Ok(()),
@@ -76,16 +76,18 @@ impl Target {
         }
     }
 
-    /// Ends a program that was started for this and cannot be recorded: nobody asked for it to run otherwise.
+    /// Kills a program that was started for the recording and cannot be recorded. The user wanted
+    /// it to run for nothing else.
     pub(crate) fn abandon(&self) {
         if let Self::Launched(launched) = self {
-            // It is a child of this process, so the pid is its own until it is waited for. It may have ended by itself.
+            // The program is a child of this process, so its pid is not reused before it is waited
+            // for. It may have ended by itself.
             let pid = Pid::from_raw(launched.pid().as_raw());
             let _ = kill(pid, Signal::SIGKILL);
         }
     }
 
-    /// True for a program that was started for this and has no sleds: others are traced that come from it.
+    /// True for a started program without sleds. Then the processes that come from it are traced.
     pub(crate) fn has_no_sleds(&self) -> bool {
         match self {
             Self::Running(_) => false,
@@ -93,7 +95,7 @@ impl Target {
         }
     }
 
-    /// How a program that was started for this ended; `None` while it runs, and for any other process.
+    /// The exit status of a started program; `None` while it runs, and for any other process.
     pub(crate) fn ended(&self) -> Option<String> {
         match self {
             Self::Running(_) => None,
@@ -101,7 +103,7 @@ impl Target {
         }
     }
 
-    /// The same, of a program that has ended; who collects it may not have done so yet.
+    /// The exit status of a program that has ended. Waits up to 1 s until the program is collected.
     pub(crate) async fn end(&self) -> Option<String> {
         for _ in 0..COLLECTING {
             let ended = self.ended();
@@ -113,7 +115,7 @@ impl Target {
         None
     }
 
-    /// The name of the file that a recording goes to if nobody says otherwise: `xray-COMMAND-PID.xtrace`.
+    /// The default file of a recording: `xray-COMMAND-PID.xtrace`.
     pub(crate) fn default_file(&self) -> PathBuf {
         let pid = self.pid();
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

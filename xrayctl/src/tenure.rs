@@ -1,4 +1,5 @@
-//! A process for as long as a command needs it: attached, or, where somebody else has attached it, functions on loan. And letting it go again.
+//! Holds a process as long as a command needs it: attached, or, if another client has attached it,
+//! with functions on a lease.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -12,27 +13,28 @@ use crate::failure;
 use crate::output::Console;
 use crate::toggle;
 
-/// What was there before us, and what is to be undone.
+/// The way to undo the changes of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// Attached by us: detach.
+    /// This command attached the process, and detaches it.
     Detach,
-    /// Attached by somebody else: what we switch on is on this loan.
+    /// Another client attached the process. This command enables functions on this lease, and ends
+    /// it.
     TakeBack(u64),
 }
 
-/// What was undone.
+/// The result of an undo.
 #[derive(Debug)]
 pub(crate) enum Undone {
     Detached(Vec<DetachReport>),
-    /// Functions are again what they were.
+    /// The functions of the lease are in their earlier state again.
     TakenBack(Vec<ToggleReport>),
 }
 
 // === impl Undo ===
 
 impl Undo {
-    /// The loan to switch functions on with; 0 for good.
+    /// The lease for enabling functions; 0 for none, so that they stay on.
     pub(crate) fn loan(self) -> u64 {
         match self {
             Self::Detach => 0,
@@ -51,16 +53,16 @@ impl From<Undo> for v1::Undo {
     }
 }
 
-/// Why a process is not looked at any more.
+/// The reason why a command is done with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Somebody asked, or what was wanted is there.
+    /// The user asked for the end, or the wanted result is there.
     Asked,
-    /// The process ended, or was let go of.
+    /// The process ended, or was detached.
     Process,
 }
 
-/// Has the process for as long as `work` needs it.
+/// Holds the process while `work` runs.
 pub(crate) async fn during<T>(
     rpc: &mut Rpc,
     request: AttachRequest,
@@ -72,11 +74,11 @@ pub(crate) async fn during<T>(
     let done = work(rpc, undo, console).await;
     let released = release(rpc, pid, undo).await;
     match (done, released) {
-        // Of a process that has ended nothing is to be undone.
+        // A process that has ended needs no undo.
         (Ok((Ended::Process, done)), _) => Ok((Ended::Process, done)),
         (Ok(done), released) => released.map(|_| done),
         (Err(error), released) => {
-            // What went wrong first is what counts.
+            // The first error is the one to return.
             if let Err(second) = released {
                 console.note(&format!("{second:#}"));
             }
@@ -85,7 +87,7 @@ pub(crate) async fn during<T>(
     }
 }
 
-/// Attaches, unless somebody has before.
+/// Attaches the process, unless it is attached already.
 pub(crate) async fn attach(
     rpc: &mut Rpc,
     request: AttachRequest,
@@ -104,19 +106,20 @@ pub(crate) async fn attach(
     let response = response
         .map_err(|status| failure::from_status(&status))
         .with_context(|| format!("cannot attach to {pid}"))?;
-    // Somebody may have been faster.
+    // Another client may have attached it meanwhile.
     match response.into_inner().report {
         Some(report) if report.already => Ok(Undo::TakeBack(some_number())),
         _ => Ok(Undo::Detach),
     }
 }
 
-/// A number that nobody else has.
+/// A random number, so that no other client has the same.
 fn some_number() -> u64 {
     RandomState::new().hash_one(std::process::id()).max(1)
 }
 
-/// Whether the process is attached already. If that cannot be told, attaching will say why.
+/// True if the process is attached already. If its status cannot be read, the attach reports the
+/// reason.
 async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
     match rpc.get_status(StatusRequest { pid }).await {
         Ok(response) => {
@@ -129,7 +132,7 @@ async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
     }
 }
 
-/// Lets the processes go, or as far as we had taken them.
+/// Detaches the processes, or ends the lease.
 pub(crate) async fn release(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<Undone> {
     match undo {
         Undo::Detach => {

@@ -1,4 +1,4 @@
-//! Switching functions, which `enable`, `disable` and `record` share.
+//! Enables and disables functions, for `enable`, `disable` and `record`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
     values,
 };
 
-/// How often progress is asked for.
+/// The pause between two requests for the progress.
 const POLL: Duration = Duration::from_millis(50);
 
 /// What `enable` and `disable` take.
@@ -40,14 +40,14 @@ pub(crate) struct ToggleArgs {
     format: Format,
 }
 
-/// What is to be switched.
+/// A request to enable or disable functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Switching {
-    /// 0: every process that is attached.
+    /// 0 for every attached process.
     pub(crate) pid: u32,
     pub(crate) selection: Selection,
     pub(crate) wanted: Wanted,
-    /// 0: for good.
+    /// 0 for no lease.
     pub(crate) loan: u64,
 }
 
@@ -106,13 +106,13 @@ pub(crate) async fn run(
     }
 }
 
-/// What is told where waiting was asked for.
+/// The note for selectors that wait for libraries.
 pub(crate) const MATCHES_LATER: &str = "the selectors name no function that is loaded now: waiting for libraries that are loaded later";
 
-/// The same, of what is only tried.
+/// The same note for a dry run.
 const WOULD_MATCH_LATER: &str = "the selectors name no function that is loaded now: libraries that are loaded later would be waited for";
 
-/// Makes sure that something is what the selectors name, or may be later.
+/// Fails if the selectors match no function, unless they may match one later.
 pub(crate) async fn ensure_matches(
     rpc: &mut Rpc,
     switching: &Switching,
@@ -129,27 +129,27 @@ pub(crate) async fn ensure_matches(
     Ok(())
 }
 
-/// No function is what the selectors name.
+/// The error for selectors that match no function.
 pub(crate) fn nothing_matched() -> anyhow::Error {
     let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is, and with --pending what is loaded later \
                 is waited for";
     Failure::NothingMatched(what.to_owned()).into()
 }
 
-/// The same, where nothing can be waited for.
+/// The same error for `disable`, which waits for no library.
 fn nothing_to_disable() -> anyhow::Error {
     let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is";
     Failure::NothingMatched(what.to_owned()).into()
 }
 
-/// The same, where the selectors stay in force.
+/// The same error for selectors that stay in force.
 fn nothing_matched_yet() -> anyhow::Error {
     let what = "the selectors name no function that is loaded now; what they name in libraries that are loaded later is switched on \
                 then (`xrayctl disable` with the same selectors takes that back)";
     Failure::NothingMatched(what.to_owned()).into()
 }
 
-/// What switching would do.
+/// The effect that a request would have.
 pub(crate) async fn dry_run(
     rpc: &mut Rpc,
     switching: &Switching,
@@ -157,7 +157,7 @@ pub(crate) async fn dry_run(
     call(rpc, switching.clone(), Run::Dry).await
 }
 
-/// Switches functions, and shows how far it is.
+/// Enables or disables functions, and shows the progress.
 pub(crate) async fn toggle(
     rpc: &mut Rpc,
     switching: Switching,
@@ -178,7 +178,7 @@ pub(crate) async fn toggle(
             done = &mut done => return done,
             () = tokio::time::sleep(POLL) => {
                 let now = functions_on(&mut watcher, pid);
-                // The answer to the call itself must not wait for a progress that is late.
+                // A late progress must not delay the answer to the call.
                 tokio::select! {
                     done = &mut done => return done,
                     now = now => progress.done(now.abs_diff(before)),
@@ -188,7 +188,7 @@ pub(crate) async fn toggle(
     }
 }
 
-/// Has functions that were on loan be what they were, without a word.
+/// Ends a lease: its functions return to their earlier state. Prints nothing.
 pub(crate) async fn take_back(
     rpc: &mut Rpc,
     pid: u32,
@@ -202,7 +202,8 @@ pub(crate) async fn take_back(
     switched(rpc.disable(request).await, Wanted::Off)
 }
 
-/// Functions that are on; 0 where that cannot be had, as progress is all it is for.
+/// The number of functions that are on. 0 if the status cannot be read, because only the progress
+/// needs it.
 async fn functions_on(rpc: &mut Rpc, pid: u32) -> u64 {
     match rpc.get_status(StatusRequest { pid }).await {
         Ok(response) => response

@@ -1,4 +1,5 @@
-//! Trace files: opened before there is anything to write, counted and finished whatever happens.
+//! Trace files: opened before there is anything to write, and counted and finished however a
+//! recording ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -15,35 +16,35 @@ use crate::output::excluded::{Excluded, RecordedTime};
 use crate::output::trace_summary::{self, OverwrittenEvents};
 use crate::private;
 
-/// Whether a file that is there already may be replaced.
+/// Permission to replace an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overwrite {
-    /// It may.
+    /// An existing file is replaced.
     Yes,
-    /// It may not.
+    /// An existing file is an error.
     No,
 }
 
-/// A file that is to be written. Until [`OutputFile::begin`], nothing in the file system has changed but that a new,
-/// empty file may be there, which goes away again with this.
+/// A file that is to be written. Until [`OutputFile::begin`], the file system is unchanged, except
+/// that a new, empty file may exist. Dropping this removes that file.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: File,
-    /// It is new and still empty: removed when this is dropped. Cleared by `begin`.
+    /// True for a new file that is still empty: dropping this removes it. Cleared by `begin`.
     removable: bool,
 }
 
-/// What becomes of a trace that has no end mark.
+/// The treatment of a trace without an end mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfinished {
-    /// Its sender was left before it could finish it, so it is finished in its name.
+    /// The stream was left before the sender could finish the trace, so the trace is finished here.
     Finish,
-    /// It stays as it is.
+    /// The trace stays as it is.
     Leave,
 }
 
-/// What is in a trace.
+/// The contents of a trace.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// Entries and exits.
@@ -54,7 +55,7 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     /// Older events that were overwritten.
     pub(crate) overwritten: Option<OverwrittenEvents>,
-    /// What a recording beside others leaves out.
+    /// Events that a recording leaves out because another client wanted them.
     pub(crate) excluded: Option<Excluded>,
     /// Bytes of the file.
     pub(crate) bytes: u64,
@@ -62,14 +63,14 @@ pub(crate) struct Tally {
     pub(crate) threads: u64,
     /// Processes.
     pub(crate) processes: u64,
-    /// From the first event to the last.
+    /// Time from the first event to the last.
     pub(crate) duration_ns: u64,
 }
 
 // === impl OutputFile ===
 
 impl OutputFile {
-    /// Opens the file, so that what is wrong with its name or place is found at once.
+    /// Opens the file, so that an error in its name or place is found at once.
     pub(crate) fn open(path: &Path, overwrite: Overwrite) -> anyhow::Result<Self> {
         let (file, removable) = match private::create_new(path) {
             Ok(file) => (Ok(file), true),
@@ -88,7 +89,7 @@ impl OutputFile {
             file,
             removable,
         };
-        // A trace is read back when it is done, so a pipe or a device will not do.
+        // A finished trace is read back, and a pipe or a device cannot be.
         if !this
             .file
             .metadata()
@@ -99,12 +100,12 @@ impl OutputFile {
         Ok(this)
     }
 
-    /// Where it is.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file is going to be written: what was in it is gone, and it stays.
+    /// Empties the file for writing. From now on it stays.
     pub(crate) fn begin(&mut self) -> anyhow::Result<()> {
         self.removable = false;
         self.file
@@ -112,13 +113,14 @@ impl OutputFile {
             .with_context(|| format!("cannot empty {}", self.path.display()))
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = self.file.write_all(bytes);
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Reads what was written back, counts what is in it, and adds an index of time and an end mark if it is whole.
+    /// Reads the written trace back and counts its contents. Adds an index of time and an end mark
+    /// to a complete trace, and to an unfinished one that is to be finished.
     pub(crate) fn finish_trace(&mut self, unfinished: Unfinished) -> anyhow::Result<Tally> {
         let cannot = || format!("cannot read {} back", self.path.display());
         let trace = File::open(&self.path).with_context(cannot)?;

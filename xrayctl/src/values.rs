@@ -1,4 +1,4 @@
-//! `--args` and `--retval`: what is recorded of calls beside their time.
+//! `--args` and `--retval`: values that are recorded with calls.
 
 use xrayd::types::Capture;
 use xrayd_proto::v1;
@@ -20,7 +20,7 @@ pub(crate) struct Values {
 // === impl Values ===
 
 impl Values {
-    /// As the engine wants it.
+    /// The values for the engine.
     pub(crate) fn capture(self) -> Capture {
         match self.retval {
             true => self.args.with_result(),
@@ -37,7 +37,7 @@ fn arguments(count: &str) -> Result<Capture, String> {
         .ok_or_else(|| format!("a number up to {most} is wanted: more are not in registers"))
 }
 
-/// As it is asked of a daemon; nothing where nothing is to be recorded.
+/// The values for a daemon; `None` if none is recorded.
 pub(crate) fn wire(capture: Capture) -> Option<v1::Capture> {
     (!capture.is_none()).then(|| v1::Capture {
         arguments: capture.arguments().into(),
@@ -45,7 +45,7 @@ pub(crate) fn wire(capture: Capture) -> Option<v1::Capture> {
     })
 }
 
-/// In words, with a comma before each; nothing where nothing is recorded.
+/// The values in words, with a comma before each; empty if none is recorded.
 pub(crate) fn in_words(capture: Option<&v1::Capture>) -> String {
     let Some(v1::Capture { arguments, result }) = capture else {
         return String::new();

@@ -1,5 +1,6 @@
-//! A file that is there when all of it is: until then it has no name, so that nobody takes for the whole what Ctrl-C, a full
-//! disk or an error left of it. What was there before stays until then, too.
+//! A file that exists when it is complete. Until then it has no name, so that the remains of a run
+//! that Ctrl-C, a full disk or an error has ended are not mistaken for the whole. An existing file
+//! stays until then, too.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -17,43 +18,46 @@ use crate::private;
 use crate::trace_file::Overwrite;
 use crate::write_behind;
 
-/// What the name of something that is not whole yet ends with, where it needs a name.
+/// The end of the name of an incomplete file or directory, where it needs a name.
 const UNFINISHED: &str = ".unfinished";
 
-/// A file that is being written. Dropped before it is finished, it leaves no trace.
+/// A file that is being written. Dropping it before it is finished removes it, unless it is written
+/// in its final place.
 #[derive(Debug)]
 pub(crate) struct WholeFile {
-    /// As it was called on the command line.
+    /// Its path on the command line.
     path: PathBuf,
-    /// Where it will be.
+    /// Its final path.
     target: PathBuf,
-    /// The file that it will replace.
+    /// The existing file that it replaces.
     replaced: Option<Metadata>,
     file: File,
     place: Place,
 }
 
-/// A way of making a file that will be at this place.
+/// A function that makes the file for a final path.
 type Way = fn(&Path) -> io::Result<(File, Place)>;
 
-/// The better ones first.
+/// The ways, in order of preference.
 const WAYS: [Way; 2] = [nameless, beside];
 
-/// Where a file is that is not finished.
+/// The place of an unfinished file.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// It has no name.
+    /// The file has no name.
     Nameless,
-    /// Beside its place, by another name: not every file system has files without one.
+    /// The file is beside its final path, under another name. Not every file system has nameless
+    /// files.
     Beside(PathBuf),
-    /// In its place, since nothing else can be made in its directory.
+    /// The file is at its final path, because no other file can be made in its directory.
     There,
 }
 
 // === impl WholeFile ===
 
 impl WholeFile {
-    /// Makes sure that the file can be written, so that what is wrong with its name or place is found at once.
+    /// Makes sure that the file can be written, so that an error in its name or place is found at
+    /// once.
     pub(crate) fn open(path: &Path, overwrite: Overwrite) -> anyhow::Result<Self> {
         Self::open_by(&WAYS, path, overwrite)
     }
@@ -80,7 +84,7 @@ impl WholeFile {
             Some(_) => fs::canonicalize(path).with_context(cannot)?,
             None => path.to_owned(),
         };
-        // Whoever may not write the file may not replace it either.
+        // A user who may not write the file may not replace it either.
         let there = replaced
             .as_ref()
             .map(|_| OpenOptions::new().write(true).open(&target));
@@ -103,7 +107,8 @@ impl WholeFile {
         })
     }
 
-    /// Lets a function write all of it, in however small pieces, and puts it in its place. Also gives how many bytes it has.
+    /// Lets a function write the whole file, in pieces of any size, and gives the file its name.
+    /// Also returns its size in bytes.
     pub(crate) fn write_with<T>(
         mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
@@ -125,7 +130,7 @@ impl WholeFile {
             (Place::Nameless | Place::Beside(_), None) => Ok(()),
             (Place::Nameless | Place::Beside(_), Some(replaced)) => {
                 self.file.set_permissions(replaced.permissions())?;
-                // Only root can give files away; others replace their own as a rule.
+                // Only root can give files away. Other users usually replace files of their own.
                 let _ = fchown(&self.file, Some(replaced.uid()), Some(replaced.gid()));
                 Ok(())
             }
@@ -153,20 +158,20 @@ impl WholeFile {
 impl Drop for WholeFile {
     fn drop(&mut self) {
         if let Place::Beside(beside) = &self.place {
-            // Its name tells what it is.
+            // The name of a file that stays shows that it is unfinished.
             let _ = fs::remove_file(beside);
         }
     }
 }
 
-/// What something is called that will be at this place.
+/// The path of the unfinished file or directory for a final path.
 pub(crate) fn unfinished(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(UNFINISHED);
     name.into()
 }
 
-/// A file without a name, on the file system of this place.
+/// A nameless file, on the file system of the final path.
 fn nameless(target: &Path) -> io::Result<(File, Place)> {
     let directory = match target.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -175,12 +180,12 @@ fn nameless(target: &Path) -> io::Result<(File, Place)> {
     let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let mode = Mode::from_bits_truncate(private::FILE_MODE);
     let file = File::from(nix::fcntl::open(directory, flags, mode)?);
-    // It gets its name through there.
+    // The file will get its name through this path.
     fs::metadata(by_number(&file))?;
     Ok((file, Place::Nameless))
 }
 
-/// A file beside this place, whose name says that it is not finished.
+/// A file beside the final path. Its name shows that it is unfinished.
 fn beside(target: &Path) -> io::Result<(File, Place)> {
     let path = unfinished(target);
     remove_leftover(&path)?;
@@ -209,7 +214,7 @@ fn by_number(file: &File) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// What is in the directory while the file is written, and then.
+    /// Checks the names in the directory while the file is written, and afterwards.
     fn check(ways: &[Way], overwrite: Overwrite, during: &[&str]) {
         let dir = tempfile::tempdir().unwrap();
         let names = || {

@@ -1,37 +1,38 @@
-//! Writes a file on a thread of its own, so that what makes the bytes does not wait for the system to take them in.
+//! Writes a file on a thread of its own, so that the producer of the bytes does not wait for the
+//! system.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Handed over at once.
+/// Bytes that are handed over at once.
 const PIECE: usize = 1 << 18;
 /// Pieces that wait to be written.
 const WAITING: usize = 4;
 
-/// What is written on this side.
+/// The producer's end.
 struct Pieces {
     pending: Vec<u8>,
     sender: SyncSender<Vec<u8>>,
-    /// Pieces that were written, for others.
+    /// Written pieces, which are filled again.
     emptied: Receiver<Vec<u8>>,
 }
 
-/// Lets a function write to a file, from where that stands.
+/// Lets a function write to a file, from the position of the file on.
 pub(crate) fn write<T>(
     mut file: &File,
     write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
 ) -> io::Result<T> {
     thread::scope(|scope| {
         let (sender, pieces) = sync_channel::<Vec<u8>>(WAITING);
-        // Besides those that wait, one is being filled, and one written.
+        // Besides the waiting pieces, one is being filled and one is being written.
         let (empty, emptied) = sync_channel(WAITING + 2);
         let writer = scope.spawn(move || {
             pieces.into_iter().try_for_each(|mut piece| {
                 file.write_all(&piece)?;
                 piece.clear();
-                // Nobody wants it any more at the end.
+                // At the end, no piece is filled again.
                 let _ = empty.try_send(piece);
                 Ok(())
             })
@@ -44,7 +45,7 @@ pub(crate) fn write<T>(
         let made = write(&mut output).and_then(|value| output.flush().map(|()| value));
         drop(output);
         match writer.join() {
-            // Why the file takes no more explains all that follows from it.
+            // The error of the file is the cause of all later ones.
             Ok(written) => written.and(made),
             Err(panic) => std::panic::resume_unwind(panic),
         }

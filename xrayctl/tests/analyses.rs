@@ -1,4 +1,4 @@
-//! Analyses of traces made by hand, and the same numbers as llvm-xray of such a trace.
+//! Analyses of traces made by hand, compared with llvm-xray's numbers of such a trace.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -21,7 +21,8 @@ use CallKind::{Enter, Exit, TailExit};
 
 type Calls<'a> = &'a [(u64, u32, CallKind)];
 
-/// Writes a trace of these threads into `dir`: a tick is a nanosecond, and functions have no names, as in a log without a map.
+/// Writes a trace of these threads into `dir`. A tick is a nanosecond. Functions have no names, as
+/// in a log without a map.
 fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
     let mut writer = Writer::new(File::create(dir.join(name)).unwrap()).unwrap();
     for ticks in [0, 1_000_000_000] {
@@ -81,7 +82,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
     writer.end(&totals).unwrap();
 }
 
-/// What `xrayctl` prints on both outputs, with one trace in its directory.
+/// Runs `xrayctl` in a directory with one trace. Returns the text of both outputs.
 fn run(threads: &[Calls<'_>], args: &str) -> (String, String) {
     let dir = tempfile::tempdir().unwrap();
     trace(dir.path(), "t", threads);
@@ -90,7 +91,7 @@ fn run(threads: &[Calls<'_>], args: &str) -> (String, String) {
     (ran.out, ran.err)
 }
 
-/// The ids and the counts of `account`.
+/// The ids and the numbers of calls of `account`.
 fn counts(out: &str) -> Vec<(u32, u64)> {
     let rows = out.lines().skip(1).map(|line| {
         let mut fields = line.split(',').map(|field| field.parse::<u64>());
@@ -187,7 +188,8 @@ fn account_counts_by_thread_process_and_module() {
     }
 }
 
-/// Two objects and a main program, as the runtime of LLVM 20 numbers them, in a log and in a trace of our own.
+/// Two objects and a main program, numbered as by LLVM 20's runtime, in a log and in a trace of
+/// ours.
 #[test]
 fn function_ids_of_several_modules_are_those_of_llvm_20() {
     let dir = tempfile::tempdir().unwrap();
@@ -234,7 +236,7 @@ fn function_ids_of_several_modules_are_those_of_llvm_20() {
     }
 }
 
-/// A function of two processes has one id, and each its own vertex.
+/// A function of two processes has one id, and a vertex in each process.
 #[test]
 fn a_graph_of_two_processes_keeps_their_functions_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -296,7 +298,7 @@ fn a_graph_of_two_processes_keeps_their_functions_apart() {
     assert_eq!(counts(&ran.out), [(3, 1), (3, 1)], "{}", ran.out);
 }
 
-/// One thread, since llvm-xray's account fails at more.
+/// Has one thread, because llvm-xray's account fails with more.
 #[test]
 fn account_and_graph_print_what_llvm_xray_prints() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The examples in the help of the commands that analyse traces: they print what the help says.
+//! The examples in the help of the commands that analyse traces print the text of the help.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -21,7 +21,7 @@ const COMMANDS: [&str; 7] = [
 /// Runs a line of the help, in a directory with a small trace called `run.xtrace`.
 fn run(line: &str, dir: &Path) -> String {
     let words = line.split('\'').enumerate().flat_map(|(at, part)| {
-        // Every other part stands in quotes.
+        // Every other part is quoted.
         let part = part.trim_matches(' ');
         if at % 2 == 1 {
             vec![part]

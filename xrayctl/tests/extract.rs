@@ -1,4 +1,4 @@
-//! `xrayctl extract` beside `llvm-xray extract`, on what clang makes.
+//! `xrayctl extract` beside `llvm-xray extract`, on files made by clang.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -27,7 +27,7 @@ int main(void) { return 0; }
 
 const NO_MAP: &str = "no xray_instr_map section: not compiled with -fxray-instrument";
 
-/// Fails the test unless the tool succeeds; returns what it printed.
+/// Fails the test unless the tool succeeds. Returns the tool's output.
 fn tool(program: &str, package: &str, args: &[&str], dir: &Path) -> String {
     let output = Command::new(program).args(args).current_dir(dir).output();
     let output = output.unwrap_or_else(|error| {
@@ -62,7 +62,7 @@ fn llvm(dir: &Path, args: &[&str]) -> String {
     )
 }
 
-/// Both print the same with these options.
+/// Checks that both print the same with these options.
 #[track_caller]
 fn check(dir: &Path, file: &str, options: &[&str]) {
     let expected = llvm(dir, &[&[file], options].concat());
@@ -136,7 +136,7 @@ fn extract_instrmap_macho() {
     }
 }
 
-/// `llvm-xray` of today cannot read a program with a typed event.
+/// `llvm-xray` cannot read a program with a typed event so far.
 #[test]
 fn extract_all_sledtypes() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +206,7 @@ fn no_instr_map() {
     refused(&dir.path().join("p"), NO_MAP);
 }
 
-/// The option counts for more than the attribute.
+/// The option takes precedence over the attribute.
 #[test]
 fn clang_no_xray_instrument() {
     let dir = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn clang_no_xray_instrument() {
     refused(&object, NO_MAP);
 }
 
-/// Lists of functions for the compiler.
+/// The compiler takes lists of functions.
 #[test]
 fn always_never_instrument() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn always_never_instrument() {
     assert!(!map.contains("hidden"), "{map}");
 }
 
-/// What `llvm-xray` does not support.
+/// A file that `llvm-xray` does not support.
 #[test]
 fn unsupported_elf32() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ fn a_map_in_yaml_is_read_back_with_its_names() {
     assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
     let first = fs::read_to_string(&yaml).unwrap();
     assert_eq!(xrayctl(["extract", "-s", map]).out, first);
-    // And `llvm-xray` reads it, but for the names.
+    // `llvm-xray` reads the map too, except for the names.
     check(dir.path(), "map.yaml", &[]);
     let again = xrayctl(["extract", program, "-o", map]);
     assert_eq!(again.code, 1, "{}", again.out);
@@ -315,7 +315,7 @@ fn the_map_of_a_process_is_that_of_its_program() {
     let program = compile(dir.path(), &source, "p", &[]);
     let mut child = Command::new(&program).spawn().unwrap();
     let expected = xrayctl(["extract", "-s", program.to_str().unwrap()]);
-    // Also when its file is gone.
+    // The map can be read even when the file is deleted.
     fs::remove_file(&program).unwrap();
     let ran = xrayctl(["extract", "-s", "--pid", &child.id().to_string()]);
     child.kill().unwrap();
@@ -328,7 +328,8 @@ __attribute__((noinline)) static int inner(int x) { __asm__ volatile(""); return
 int library(int x) { return inner(x) + 2; }
 "#;
 
-/// A process with a library, whose files are deleted and replaced once they are mapped.
+/// Starts a process with a library. The files of both are deleted and replaced once they are
+/// mapped.
 fn with_library(dir: &Path, main_options: &[&str]) -> Child {
     compile(dir, LIBRARY, "libl.so", &["-shared", "-fPIC"]);
     let source = "#include <stdio.h>\n#include <unistd.h>\nint library(int);\n\
@@ -358,7 +359,7 @@ fn the_map_of_a_process_has_its_libraries() {
     fs::write(dir.path().join("libl.so"), "another file").unwrap();
     let ran = xrayctl(["extract", "-s", "--pid", &pid]);
     let json = xrayctl(["extract", "--json", "--pid", &pid]);
-    // Root may open what is mapped, others only what is at its path.
+    // Root may open the mapped file. Other users may open only the file at its path.
     let may_open = fs::read_dir(format!("/proc/{pid}/map_files"))
         .unwrap()
         .all(|entry| fs::File::open(entry.unwrap().path()).is_ok());
@@ -373,7 +374,7 @@ fn the_map_of_a_process_has_its_libraries() {
         assert_eq!((ran.out, modules.len()), (program, 1));
         return;
     }
-    // The library's functions, with the ids that LLVM 20's runtime packs.
+    // The library's functions, with ids as LLVM 20's runtime packs them.
     let packed = library
         .replace("id: 1,", "id: 16777217,")
         .replace("id: 2,", "id: 16777218,");
@@ -404,7 +405,7 @@ fn the_map_of_a_process_has_its_libraries() {
     assert_eq!(names, ["library", "inner"]);
 }
 
-/// Object 0 is the main program's, also where it has no sleds.
+/// Object 0 is the main program, even without sleds.
 #[test]
 fn a_process_may_have_sleds_in_a_library_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -443,12 +444,12 @@ fn what_is_odd_is_told_and_the_map_printed() {
     assert!(ran.out.contains("kind: unknown-9,"), "{}", ran.out);
 }
 
-/// The line that the help shows is one that is printed.
+/// The line in the help is a printed line.
 #[test]
 fn the_help_shows_what_is_printed() {
     let dir = tempfile::tempdir().unwrap();
     let help = xrayctl(["extract", "--help"]).out;
-    // It is broken where a terminal ends.
+    // The help breaks the line at the width of the terminal.
     let (_, line) = help.split_once("- { id:").unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
     let map = dir.path().join("map.yaml");

@@ -1,4 +1,5 @@
-//! `xrayctl fdr-dump`: what `llvm-xray` prints for the same log, and what it says of damage.
+//! `xrayctl fdr-dump`: the same output as `llvm-xray`'s for the same log, and its reports of
+//! damage.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Where commands read from and write to: pipes, full disks, and being stopped in the middle.
+//! The inputs and outputs of commands: pipes, full disks, and interruptions.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -13,7 +13,7 @@ mod common;
 
 use common::{command, small_trace, xrayctl, xrayctl_in};
 
-/// Every command that reads a trace or a log, and how.
+/// Every command that reads a trace or a log, with its options.
 const READERS: &[&str] = &[
     "info",
     "account",
@@ -24,7 +24,7 @@ const READERS: &[&str] = &[
     "convert --to csv",
 ];
 
-/// What is in a directory.
+/// The names in a directory.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -65,7 +65,7 @@ fn what_is_read_may_come_through_a_pipe() {
         child.stdin.take().unwrap().write_all(&trace).unwrap();
         let through_pipe = child.wait_with_output().unwrap();
         let found = text(&through_pipe.stdout);
-        // The graph and the notes have the file's name.
+        // The graph and the notes contain the file's name.
         assert_eq!(found, expected.out.replace("small.xtrace", "-"), "{reader}");
         let from_file = command(args("-"))
             .stdin(File::open(dir.path().join("small.xtrace")).unwrap())
@@ -131,7 +131,8 @@ fn a_flame_graph_that_nobody_reads_to_its_end_is_no_failure() {
     );
 }
 
-/// A limit for files stands for the disk; who does not mind its signal is told as on a full disk, others are killed.
+/// A limit on the size of files stands for a full disk. A program that ignores the limit's signal
+/// gets an error as on a full disk, other programs are killed.
 #[test]
 fn what_was_cut_off_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +169,7 @@ fn what_was_cut_off_is_not_there() {
     }
 }
 
-/// A directory has a name at all times, so it has another one until it is whole.
+/// A directory always has a name, so it has another one until it is complete.
 #[test]
 fn a_directory_that_was_cut_off_says_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -242,7 +243,7 @@ fn what_is_no_regular_file_is_not_written_to() {
 fn a_terminal_gets_text_only() {
     let dir = tempfile::tempdir().unwrap();
     small_trace(dir.path());
-    // What runs within `script` has a terminal.
+    // A program within `script` has a terminal.
     let on_terminal = |args: &str| {
         let line = format!("script -qec \"$XRAYCTL convert small.xtrace {args}\" /dev/null");
         shell(dir.path(), &line)

@@ -1,4 +1,4 @@
-//! The committed manual pages are what the program would write now, and the completions can be made.
+//! The committed manual pages are current, and the completions can be made.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -48,7 +48,7 @@ fn the_committed_manual_pages_are_current() {
     );
 }
 
-/// `CRATE: TARGET::MODULE::TEST` is a function of that name in `CRATE/tests/TARGET/MODULE.rs`.
+/// `CRATE: TARGET::MODULE::TEST` means the function TEST in `CRATE/tests/TARGET/MODULE.rs`.
 #[test]
 fn the_tests_of_the_list_of_scenarios_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,4 +1,5 @@
-//! What works without a daemon and without a process: reports, conversions, explanations, and being told off.
+//! Operations without a daemon and without a process: reports, conversions, explanations, and usage
+//! errors.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -58,7 +59,8 @@ fn reports_look_as_agreed() {
     }
 }
 
-/// The small trace, whose counter is put back, and jumps while the machine is suspended.
+/// The small trace with faults of the counter: it is set back, and it jumps while the machine is
+/// suspended.
 #[test]
 fn a_counter_that_did_not_keep_time_is_told_by_info_and_report() {
     const SECOND: u64 = 1_000_000_000;
@@ -105,7 +107,8 @@ fn a_counter_that_did_not_keep_time_is_told_by_info_and_report() {
     }
 }
 
-/// The small trace, of which not everything was recorded: two functions rested, there was a duty cycle, and a filter.
+/// The small trace with calls that were left unrecorded: two functions were suppressed, and there
+/// was a duty cycle and a filter.
 fn restrained_trace(dir: &Path) -> PathBuf {
     let path = small_trace(dir);
     let trace = Trace::open(File::open(&path).unwrap()).unwrap();
@@ -151,7 +154,8 @@ fn restrained_trace(dir: &Path) -> PathBuf {
     path
 }
 
-/// What was not recorded on purpose is said wherever calls are counted, and numbers of such calls are never added to others.
+/// Every command that counts calls reports the unrecorded ones. Their estimated numbers are never
+/// added to other numbers.
 #[test]
 fn a_trace_says_what_was_not_recorded_on_purpose() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +189,7 @@ fn a_trace_says_what_was_not_recorded_on_purpose() {
         let found = (ran.out + &ran.err).replace(trace, "small.xtrace");
         check_golden(&Path::new("tests/golden").join(name), &found);
     }
-    // The columns of CSV are those of other traces.
+    // CSV has the same columns as for other traces.
     let csv = xrayctl(["account", trace, "--format", "csv"]).out;
     let whole = small_trace(dir.path());
     let whole = whole.to_str().unwrap();
@@ -298,7 +302,7 @@ fn a_daemon_that_does_not_answer_exits_with_5_and_nothing_else_steps_in() {
     let mut by_environment = command(["ps"]);
     let output = by_environment.env("XRAYD_SOCKET", socket).output().unwrap();
     assert_eq!(output.status.code(), Some(5));
-    // A socket whose daemon died is no better.
+    // The socket of a dead daemon gives the same error.
     drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
     check(&["--socket", socket, "ps"], 5, "nobody listens");
 }
@@ -383,7 +387,7 @@ fn a_conversion_never_destroys_what_was_there() {
         1,
         "cannot write",
     );
-    // A directory is never replaced, not even by force.
+    // A directory is never replaced, even with `--force`.
     let folder = dir.path().join("other.ctf");
     let folder_name = folder.to_str().unwrap();
     check(&["convert", trace_name, "-o", folder_name], 0, "");
@@ -394,7 +398,7 @@ fn a_conversion_never_destroys_what_was_there() {
     assert_eq!(fs::read(&trace).unwrap(), before);
 }
 
-/// As `llvm-xray` spells options and formats.
+/// Options and formats in the spelling of `llvm-xray`.
 #[test]
 fn a_conversion_takes_the_spelling_of_llvm_xray() {
     let dir = tempfile::tempdir().unwrap();
@@ -413,7 +417,7 @@ fn a_conversion_takes_the_spelling_of_llvm_xray() {
     assert_ne!(convert(&["-f", "chrome", "--no-demangle"]), ours);
 }
 
-/// The commands are listed, as by llvm-xray; but it was no use of it.
+/// The commands are listed, as by llvm-xray. The exit code is that of a usage error.
 #[test]
 fn no_subcommand() {
     let ran = xrayctl([""; 0]);
@@ -472,10 +476,10 @@ fn a_reader_that_goes_away_is_no_failure() {
     }
 }
 
-/// Every line of a long tree in JSON, and never more than a little of it in memory.
+/// Prints every line of a long tree in JSON, with only a small part of it in memory at a time.
 #[test]
 fn a_tree_in_json_is_written_as_it_is_made() {
-    // Much more text than the pages of a program that is not optimised.
+    // Far more text than the memory of an unoptimised program.
     const CALLS: u64 = 200_000;
     let dir = tempfile::tempdir().unwrap();
     let trace = long_trace(dir.path(), CALLS);
@@ -509,7 +513,7 @@ fn a_tree_in_json_is_written_as_it_is_made() {
     assert_eq!(report["tree"]["more"], false);
 }
 
-/// As `xrayctl report … | head -n 3` does.
+/// As in `xrayctl report … | head -n 3`.
 #[test]
 fn a_reader_that_has_seen_enough_of_a_long_report_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
@@ -548,7 +552,7 @@ fn colours_are_for_terminals_or_for_those_who_ask() {
     assert!(!coloured(&["report", trace, "--color", "never"]));
 }
 
-/// Writes a trace of one thread that calls one function so many times.
+/// Writes a trace of one thread that calls one function this many times.
 fn long_trace(dir: &Path, calls: u64) -> PathBuf {
     let path = dir.join("long.xtrace");
     let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Logs and profiles by LLVM's own runtime, whole through the commands: the answers are what the program did, and what
-//! llvm-xray counts where it can.
+//! Logs and profiles of LLVM's own runtime, read by the commands. The answers agree with the
+//! program's own counts, and with llvm-xray's where it can read the log.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -31,7 +31,7 @@ fn table(csv: &str) -> Table {
     csv.lines().skip(1).map(row).collect()
 }
 
-/// What `llvm-xray` prints, if it can.
+/// The output of `llvm-xray`, or its error.
 fn llvm_xray(args: &[&str]) -> Result<String, String> {
     let output = Command::new("llvm-xray-19").args(args).output();
     let output = output.expect("llvm-xray-19 is installed");
@@ -56,7 +56,8 @@ fn one(logs: &[std::path::PathBuf]) -> &str {
     log.to_str().unwrap()
 }
 
-/// Our table of a log has the same calls as llvm-xray's. Times may differ by what rounding to a nanosecond makes of each call.
+/// Checks that our table of a log has the same calls as llvm-xray's. Times may differ by the
+/// rounding of each call to a nanosecond.
 fn compare(log: &str, theirs: &str) {
     let (ours, theirs) = (
         table(&done(&["account", log, "-f", "csv"]).out),
@@ -70,7 +71,7 @@ fn compare(log: &str, theirs: &str) {
         let (their_calls, their_times) = &theirs[function];
         assert_eq!(calls, their_calls, "#{function}");
         for (ours, theirs) in times.iter().zip(their_times) {
-            // Theirs has six digits behind the first.
+            // llvm-xray prints six digits behind the first.
             let allowed = 2.0 * *calls as f64 + theirs * 1e-6;
             assert!(
                 (ours - theirs).abs() <= allowed,
@@ -80,7 +81,7 @@ fn compare(log: &str, theirs: &str) {
     }
 }
 
-/// The calls of each function, by name; and that each has its times.
+/// The calls of each function, by name. Checks that each function has its times.
 fn named_calls(log: &str) -> BTreeMap<String, u64> {
     let program = program().to_str().unwrap();
     let args = ["account", log, "-m", program, "--format", "json"];
@@ -103,7 +104,7 @@ fn expected(threads: u64) -> BTreeMap<String, u64> {
 #[test]
 fn a_flight_data_recorder_log_is_counted_as_llvm_xray_does() {
     for events in ["0", "1"] {
-        // At more threads than one it fails.
+        // llvm-xray fails with more than one thread.
         let (_dir, logs) = logs("xray-fdr", events, Threads::AtOnce(1));
         let log = one(&logs);
         compare(log, &llvm_xray(&["account", log, "-f", "csv"]).unwrap());
@@ -116,7 +117,7 @@ fn a_log_of_threads_at_once_is_counted_as_llvm_xray_does_when_it_is_put_in_order
     let (dir, logs) = logs("xray-fdr", "1", Threads::AtOnce(4));
     let log = one(&logs);
     assert_eq!(named_calls(log), expected(4));
-    // It can count a text of it that says that it is of version 1.
+    // llvm-xray can count a YAML text of the log in which the version is 1.
     let text = llvm_xray(&["convert", "-f", "yaml", log]).unwrap();
     let ordered = dir.path().join("ordered.yaml");
     let text = text.replacen("version:         5", "version:         1", 1);

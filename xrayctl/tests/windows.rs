@@ -1,5 +1,5 @@
-//! Commands that are asked about some time of a trace: the same answers with an index of time and without, and how much of the file
-//! they read.
+//! Commands on a part of a trace's time: they give the same answers with an index of time and
+//! without, and read only a part of the file.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -16,7 +16,7 @@ mod common;
 
 use common::{command, small_trace, xrayctl};
 
-/// Writes a trace of three threads that do the same for 20 ms within one long call, without an index.
+/// Writes a trace without an index. Three threads do the same for 20 ms within one long call.
 fn long_trace(dir: &Path) -> PathBuf {
     let path = dir.join("long.xtrace");
     let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
@@ -63,7 +63,8 @@ fn indexed(trace: &Path) -> PathBuf {
     path
 }
 
-/// What a command prints of a trace, whatever that is called, and how many bytes it reads for it.
+/// The output of a command, with the name of the trace replaced, and the bytes that the command
+/// reads.
 fn asked(trace: &Path, question: &str) -> (String, u64) {
     let mut words: Vec<_> = question.split(' ').collect();
     words.insert(1, trace.to_str().unwrap());
@@ -79,7 +80,7 @@ fn asked(trace: &Path, question: &str) -> (String, u64) {
     };
     let out = read(child.stdout.as_mut().map(|out| out as _));
     let err = read(child.stderr.as_mut().map(|err| err as _));
-    // What it has read is known until it is waited for.
+    // The kernel has this figure until the child is waited for.
     let pid = child.id();
     let id = Id::Pid(Pid::from_raw(pid.cast_signed()));
     waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
@@ -129,7 +130,7 @@ fn a_short_window_takes_little_reading() {
     let trace = long_trace(dir.path());
     let indexed = indexed(&trace);
     let len = fs::metadata(&indexed).unwrap().len();
-    // What every program reads when it begins.
+    // The bytes that every program reads at its start.
     let (_, beginning) = asked(&trace, "account --help");
     for question in ["account", "stack", "graph", "tree"] {
         let question = format!("{question} --since 10ms --until 10.2ms");

@@ -21,12 +21,13 @@ use crate::{
 
 /// Daemon that traces functions of running programs
 ///
-/// Serves xrayd.v1 (gRPC) on a unix socket: attaches to running programs that were compiled with XRay sleds, switches
-/// their functions on and off, and keeps and streams what they do.
+/// Serves xrayd.v1 (gRPC) on a unix socket: attaches to running programs that were compiled with
+/// XRay sleds, switches their functions on and off, and keeps and streams what they do.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "xrayd", version)]
 pub struct Args {
-    /// Socket to listen at [default: /run/xrayd/xrayd.sock for root, else $XDG_RUNTIME_DIR/xrayd.sock]
+    /// Socket to listen at [default: /run/xrayd/xrayd.sock for root, else
+    /// $XDG_RUNTIME_DIR/xrayd.sock]
     ///
     /// A socket that the service manager passes goes first.
     #[arg(long, env = "XRAYD_SOCKET", value_name = "PATH")]
@@ -36,7 +37,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub retain: ByteSize,
 
-    /// Events to keep of processes that have ended, in packed bytes for each user; the oldest processes go first
+    /// Events to keep of processes that have ended, in packed bytes for each user; the oldest
+    /// processes go first
     ///
     /// The latest one is kept in any case, and no more than 64.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
@@ -62,7 +64,8 @@ pub struct Args {
 
     /// Have a histogram of call durations for each function whose name matches, such as 'api::*'
     ///
-    /// May be given several times. A function is measured while it is on. Rings of processes that have such functions are read all the time.
+    /// May be given several times. A function is measured while it is on. Rings of processes that
+    /// have such functions are read all the time.
     #[arg(long, value_name = "GLOB")]
     pub metrics_functions: Vec<String>,
 

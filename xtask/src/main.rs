@@ -40,8 +40,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Runs the long versions of the tests
     Soak(soak::Arguments),
-    /// Checks that imports keep to the order of the folders and go in no circles, and that text keeps
-    /// to 100 columns
+    /// Checks that imports keep to the order of the folders and go in no circles, and that text
+    /// keeps to 100 columns
     Lint,
     /// Checks licences, duplicates and sources of all dependencies by deny.toml
     Dependencies,

@@ -1,4 +1,4 @@
-//! Attaching while the program works, again and again, and after a tracer that died.
+//! Attaches to a program at work, again and again, and after a tracer that died.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
@@ -24,9 +24,10 @@ pub(crate) fn wait_for_events(session: &Session, more: u64) -> Result<()> {
     })
 }
 
-/// What thread number `index` of a program with this seed does in so many calls, with nobody looking.
+/// The events of thread number `index` of a program with this seed after this many calls, from an
+/// untraced run.
 fn replay(seed: u64, index: u64, calls: u64) -> Result<ThreadTruth> {
-    // The program makes a thread's seed so; this is the other way round, for a program of one thread.
+    // The program makes a thread's seed like this. Here it is inverted for a program of one thread.
     const FACTOR: u64 = 1_000_003;
     let inverse = (0..6).fold(FACTOR, |inverse, _| {
         inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)))
@@ -44,7 +45,7 @@ fn replay(seed: u64, index: u64, calls: u64) -> Result<ThreadTruth> {
     truth.threads.into_iter().next().context("no thread")
 }
 
-/// The program did what it does untraced, call by call.
+/// Checks that the program did the same as untraced, call by call.
 pub(crate) fn ran_right(truth: &GroundTruth, seed: u64) -> Result<()> {
     for (index, thread) in (0..).zip(&truth.threads) {
         let calls = thread.calls[0];
@@ -122,7 +123,7 @@ fn a_registry_that_is_dropped_switches_everything_off() -> Result<()> {
         Ok(text_is_as_compiled(&target, &program, &program).ok())
     })?;
     let second = registry();
-    // The first one lets go when its sleds are off.
+    // The first tracer lets the process go when its sleds are off.
     let attached = wait_until(DEADLINE, "the first tracer has let go", || {
         match second.attach(pid_of(&target)?, AttachOptions::default()) {
             Err(refusal) if refusal.reason == Reason::Busy => Ok(None),
@@ -141,7 +142,7 @@ fn a_registry_that_is_dropped_switches_everything_off() -> Result<()> {
     Ok(())
 }
 
-/// The new daemon finds everything on and its predecessor's events in the rings (P64).
+/// The new tracer finds all functions on, and its predecessor's events in the rings (P64).
 #[test]
 fn a_killed_tracer_is_succeeded_by_another_one() -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "4", "--calls", "0"])?;
@@ -210,8 +211,8 @@ fn after_a_killed_tracer_the_next_one_records_exactly() -> Result<()> {
     assert_exact(&retained(&attached.session)?, &truth)
 }
 
-/// What a killed target had done, up to the last event, is in the trace: each thread's events are the beginning of what
-/// it does, in order and without a gap (P61).
+/// The trace has the events of a killed target up to the last one. Each thread's events are the
+/// begin of its work, in order and without a gap (P61).
 #[test]
 fn a_killed_target_leaves_everything_up_to_its_last_event() -> Result<()> {
     let mut target = Target::spawn(
@@ -234,7 +235,7 @@ fn a_killed_target_leaves_everything_up_to_its_last_event() -> Result<()> {
     let trace = retained(&session)?;
     let status = session.status();
     ensure!(trace.totals().calls == status.events, "{status:?}");
-    // Run it once more, untraced, for as long as the longer thread ran.
+    // Runs the program once more, untraced, as long as the longer thread ran.
     let mut plain = Target::spawn(
         Fixture::Counted,
         [
@@ -272,7 +273,7 @@ fn a_killed_target_leaves_everything_up_to_its_last_event() -> Result<()> {
     )?;
     let truth = GroundTruth::parse(&plain.ask("go", "result ")?)?;
     for (tid, thread) in &seen {
-        // A thread that was killed between reserving a word and writing it leaves one hole.
+        // A thread that was killed between the reservation of a word and its write leaves one hole.
         ensure!(thread.lost <= 1, "thread {tid} lost {}", thread.lost);
         let mut hash = SequenceHash::new();
         thread.all.iter().for_each(|event| hash.push(*event));

@@ -1,4 +1,5 @@
-//! Arguments and results: the first argument where sleds are made for it, and what is asked for of any function.
+//! Arguments and results: first arguments from sleds that are made for them, and values of any
+//! function on request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,8 @@ use crate::{
     },
 };
 
-/// The functions of the program `values`, and how many of their registers follow from each other.
+/// The functions of the program `values`, and the number of their arguments in registers that
+/// follow from each other.
 const FUNCTIONS: [(&str, usize); 12] = [
     ("none", 0),
     ("one", 1),
@@ -38,17 +40,18 @@ const FUNCTIONS: [(&str, usize); 12] = [
     ("tail", 1),
 ];
 
-/// Of how many calls of each function so many arguments, and results, were recorded.
+/// The numbers of calls of each function, by their recorded arguments and whether the result was
+/// recorded.
 type Recorded = BTreeMap<&'static str, BTreeMap<(usize, bool), u64>>;
 
-/// What an argument is of, whose argument before is this.
+/// The argument behind an argument of this value.
 fn after(value: u64) -> u64 {
     value
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407)
 }
 
-/// What calls return whose first argument is this.
+/// The result of a call with this first argument.
 fn result(value: u64) -> u64 {
     value ^ 0x8000_0000_dead_beef
 }
@@ -78,7 +81,8 @@ fn record(session: &Session, capture: Capture) -> Result<ToggleReport> {
     Ok(report)
 }
 
-/// Every argument that was recorded follows from the one before, and every result from the first argument.
+/// Checks that every recorded argument follows from the one before it, and every result from the
+/// first argument.
 fn check(trace: &Trace) -> Result<Recorded> {
     let known: BTreeMap<FunctionId, (&str, usize)> = trace
         .functions()
@@ -179,7 +183,8 @@ fn arguments_are_those_that_were_passed() -> Result<()> {
     Ok(())
 }
 
-/// A sled that is made for the first argument can be asked for more, and has its result; a tail exit has none.
+/// A sled that is made for the first argument can record more, and the result. A tail exit has no
+/// result.
 #[test]
 fn sleds_with_an_argument_record_more_when_asked() -> Result<()> {
     let mut target = Target::spawn(Fixture::Arg1, ["--calls", "100"])?;
@@ -256,7 +261,8 @@ fn as_many_arguments_as_were_asked_for_are_those_that_were_passed() -> Result<()
     Ok(())
 }
 
-/// What is recorded is changed while four threads run through the functions: the process stands still for it, and each value is right.
+/// The recorded values change while four threads run through the functions. The process stands
+/// still for that, and each value is right.
 #[test]
 fn what_is_recorded_can_be_changed_under_load() -> Result<()> {
     let mut target = Target::spawn(Fixture::Values, [""; 0])?;
@@ -278,7 +284,7 @@ fn what_is_recorded_can_be_changed_under_load() -> Result<()> {
         ensure!((report.restaged > 0) == (report.stopped > Duration::ZERO));
         ensure!((report.restaged > 0) == (round > 0), "{report:?}");
         restaged += report.restaged;
-        // As it is already: nothing changes.
+        // The request is fulfilled already, so nothing changes.
         let again = record(&session, wanted)?;
         ensure!((again.changed, again.restaged) == (0, 0), "{again:?}");
         if round % 5 == 0 {
@@ -297,7 +303,7 @@ fn what_is_recorded_can_be_changed_under_load() -> Result<()> {
     Ok(())
 }
 
-/// Who attaches next knows sleds that record values, and makes them record others.
+/// The next attach finds sleds that record values, and changes these values.
 #[test]
 fn what_an_earlier_attach_recorded_is_known_to_the_next() -> Result<()> {
     let mut target = Target::spawn(Fixture::Values, [""; 0])?;
@@ -307,7 +313,7 @@ fn what_an_earlier_attach_recorded_is_known_to_the_next() -> Result<()> {
         ensure!(attached.report.adopted == (round > 0));
         let session = attached.session;
         let report = record(&session, capture(count)?)?;
-        // Entries alone are staged anew.
+        // Only entries are staged anew.
         let expected = if round > 0 { FUNCTIONS.len() as u64 } else { 0 };
         ensure!(report.restaged == expected, "{report:?}");
         ensure!(target.ask("go 10", "done ")? == "done 10");
@@ -324,7 +330,7 @@ fn what_an_earlier_attach_recorded_is_known_to_the_next() -> Result<()> {
     Ok(())
 }
 
-/// A rule says of libraries that are loaded later what is recorded, too.
+/// The rule of a library that is loaded later also sets the recorded values.
 #[test]
 fn a_rule_also_says_what_is_recorded_in_a_library_that_is_loaded_later() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -345,7 +351,7 @@ fn a_rule_also_says_what_is_recorded_in_a_library_that_is_loaded_later() -> Resu
     })?;
     ensure!(session.status().functions_with_values == 2);
     ensure!(target.ask("call 0 20", "done")? == "done 20");
-    // A library can be unloaded: its sleds are written while the process stands still anyway.
+    // A library can be unloaded, so its sleds are written while the process stands still anyway.
     let report = session.toggle(&glob("plugin_*_call"), Switch::On, Run::Real)?;
     ensure!(
         report.restaged > 0 && report.stopped > Duration::ZERO,

@@ -1,4 +1,4 @@
-//! No system call of the target comes back because of us.
+//! No system call of the target returns early because of us.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use xrayd::{
 
 use crate::support::{attach, attach_with, detach, everything, registry, switch, tid};
 
-/// The calls by name and the thread that is in each.
+/// The calls by name, and the thread in each.
 fn calls(target: &mut Target) -> Result<Vec<(String, i32)>> {
     let mut calls = Vec::new();
     loop {
@@ -59,14 +59,15 @@ fn all_sleep(target: &mut Target) -> Result<()> {
     }
 }
 
-/// Its System V queue and semaphores outlive a process that is killed.
+/// Ends the program in an orderly way. Its System V queue and semaphores would outlive a kill.
 fn quit(mut target: Target) -> Result<()> {
     target.send("quit")?;
     ensure!(target.wait(DEADLINE)?.success());
     Ok(())
 }
 
-/// The borrowed thread is in each of the calls in turn, and is the main thread of its process (P8, P9, P10).
+/// The borrowed thread is the main thread of its process. It is in each of the calls in turn (P8,
+/// P9, P10).
 #[test]
 fn the_borrowed_thread_stays_in_its_call() -> Result<()> {
     let mut first = spawn(&[])?;
@@ -104,7 +105,8 @@ fn the_borrowed_thread_stays_in_its_call() -> Result<()> {
     })
 }
 
-/// With a library that can be unloaded: it is written to while every thread stands still.
+/// Starts the program with a library that can be unloaded: its sleds are written while every thread
+/// stands still.
 fn spawn_with_plugin() -> Result<Target> {
     let plugin = build(Fixture::Plugins)?.with_file_name("plugin_a.so");
     let mut command = std::process::Command::new(build(Fixture::Blocking)?);
@@ -114,7 +116,7 @@ fn spawn_with_plugin() -> Result<Target> {
     Ok(target)
 }
 
-/// One thread does not stop. The others have stopped by then, and go on in their calls (P8).
+/// One thread does not stop. The others have stopped before that, and go on in their calls (P8).
 #[test]
 fn every_thread_stays_in_its_call_when_one_does_not_stop() -> Result<()> {
     let mut target = spawn_with_plugin()?;
@@ -145,7 +147,7 @@ fn every_thread_stays_in_its_call_when_one_does_not_stop() -> Result<()> {
     quit(target)
 }
 
-/// Every thread is in its call (P8, P9, P10).
+/// Every thread stays in its call (P8, P9, P10).
 #[test]
 fn every_thread_stays_in_its_call_while_the_process_stands_still() -> Result<()> {
     let mut target = spawn_with_plugin()?;
@@ -169,7 +171,7 @@ fn no_thread_is_disturbed_by_whole_sessions() -> Result<()> {
     for _ in 0..3 {
         whole_round(&mut target, AttachOptions::default())?;
     }
-    // What wakes them otherwise still does.
+    // The ordinary ends of the calls still work.
     let registry = registry();
     let session = attach(&registry, &target)?.session;
     switch(&session, Switch::On)?;

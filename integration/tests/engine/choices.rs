@@ -1,4 +1,5 @@
-//! Calls that are left out in the program itself: exactly those that the filter says, and counted.
+//! Calls that the program itself leaves out: exactly the calls that the filter excludes, and
+//! counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use xrayd::{
 
 use crate::support::{assert_exact, attach_with, detach, registry, retained, switch};
 
-/// Long enough for a thread that is paused by others on a busy machine.
+/// Long enough for a thread that other programs delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn options() -> AttachOptions {
@@ -40,7 +41,7 @@ fn inside(names: &[&str]) -> CallFilter {
     }
 }
 
-/// Calls of each stack, all threads together.
+/// The calls of each stack, in all threads together.
 fn by_stack(trace: &Trace) -> BTreeMap<Vec<String>, u64> {
     let mut stacks = Stacks::default();
     let (roots, side) = (StackRoots::Together, Side::Before);
@@ -54,7 +55,7 @@ fn by_stack(trace: &Trace) -> BTreeMap<Vec<String>, u64> {
     paths.collect()
 }
 
-/// A program that makes the same calls whenever it runs, with a filter, and what was recorded of it.
+/// A run of a program that makes the same calls each time, with a filter.
 struct Ran {
     truth: GroundTruth,
     trace: Trace,
@@ -86,7 +87,7 @@ fn sum(stacks: &BTreeMap<Vec<String>, u64>) -> u64 {
     stacks.values().sum()
 }
 
-/// All stacks of the whole trace that `keeps` keeps, from where it says.
+/// The stacks of the whole trace that `keeps` selects, from the index that it returns.
 fn expected(
     whole: &BTreeMap<Vec<String>, u64>,
     keeps: impl Fn(&[String]) -> Option<usize>,
@@ -100,7 +101,8 @@ fn expected(
     expected
 }
 
-/// Compared with the whole trace of the same calls, stack by stack; and what is not there was counted.
+/// The filtered trace is compared with the whole trace of the same calls, stack by stack. Missing
+/// calls are counted.
 #[test]
 fn a_filter_leaves_out_what_it_says_and_counts_it() -> Result<()> {
     let all = run(&Filter::default())?;
@@ -158,7 +160,7 @@ fn a_filter_leaves_out_what_it_says_and_counts_it() -> Result<()> {
         ..CallFilter::default()
     };
     check("an hour", hour, BTreeMap::new())?;
-    // Which calls take so long differs from run to run.
+    // The set of calls that take 1 µs or longer differs from run to run.
     let ran = run(&calls(CallFilter {
         shortest: Duration::from_micros(1),
         ..CallFilter::default()
@@ -173,7 +175,7 @@ fn a_filter_leaves_out_what_it_says_and_counts_it() -> Result<()> {
     Ok(())
 }
 
-/// Of the call trees of each thread, the first and every tenth after it are recorded, whole.
+/// The first call tree of each thread and every tenth after it are recorded whole.
 #[test]
 fn one_tree_in_ten_is_recorded_whole() -> Result<()> {
     let all = run(&Filter::default())?;
@@ -188,7 +190,7 @@ fn one_tree_in_ten_is_recorded_whole() -> Result<()> {
         roots.map(|(_, calls)| calls).sum()
     };
     let (of_all, found) = (roots(&all.trace), roots(&ran.trace));
-    // Of each thread the last ten may be fewer.
+    // The last group of ten may be incomplete in each thread.
     ensure!(
         (of_all / 10..=of_all / 10 + 4).contains(&found),
         "{found} of {of_all}"
@@ -203,7 +205,8 @@ fn slow(target: &mut Target, ms: u32) -> Result<()> {
     Ok(())
 }
 
-/// Slow calls are recorded with what they are in, quick ones are not; changed while the program runs.
+/// Slow calls are recorded with the calls around them, and quick calls are not. The filter changes
+/// while the program runs.
 #[test]
 fn only_slow_calls_are_recorded_while_that_is_wanted() -> Result<()> {
     let mut target = Target::spawn(Fixture::Triggers, ["--threads", "2"])?;
@@ -234,7 +237,7 @@ fn only_slow_calls_are_recorded_while_that_is_wanted() -> Result<()> {
         "{found:?}"
     );
     ensure!(session.status().left_out >= 2001, "{:?}", session.status());
-    // Without it, everything comes again; with it, it goes again.
+    // Without the filter, all calls are recorded again. With the filter, they are left out again.
     session.set_filter(&Filter::default())?;
     target.ask("quick 10", "quick")?;
     ensure!(recorded(&session)?.get("quick") == Some(&10));
@@ -250,7 +253,7 @@ fn only_slow_calls_are_recorded_while_that_is_wanted() -> Result<()> {
     Ok(())
 }
 
-/// By name, while they run, and those that come.
+/// Threads are chosen by id and by name, running ones and later ones.
 #[test]
 fn only_the_chosen_threads_are_recorded() -> Result<()> {
     let mut target = Target::spawn(Fixture::Triggers, ["--threads", "2"])?;
@@ -263,7 +266,8 @@ fn only_the_chosen_threads_are_recorded() -> Result<()> {
     }))?;
     switch(&session, Switch::On)?;
     target.ask("quick 100", "quick")?;
-    // The others, which tick all the time, are left out in the program once they are known.
+    // The program leaves out the calls of the other threads, which tick all the time, once these
+    // threads are known.
     wait_until(DEADLINE, "calls to be left out", || {
         Ok((session.status().left_out > 100).then_some(()))
     })?;

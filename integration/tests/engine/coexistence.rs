@@ -1,4 +1,4 @@
-//! Others that write into the same sleds: LLVM's own runtime, debuggers, the kernel's probes.
+//! Other writers of the same sleds: LLVM's own runtime, debuggers, the kernel's probes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -36,7 +36,7 @@ fn is_refused(registry: &Registry, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// The runtime takes sleds over that are ours, and gives them back to nobody (P28).
+/// The runtime takes over sleds that are ours, and does not give them back (P28).
 #[test]
 fn a_program_that_patches_itself_while_it_is_traced() -> Result<()> {
     let mut target = Target::spawn(Fixture::Itself, [""; 0])?;
@@ -47,7 +47,7 @@ fn a_program_that_patches_itself_while_it_is_traced() -> Result<()> {
     wait_for(&session, 20)?;
     target.ask("patch", "patched")?;
     ensure!(target.ask("go", "done")? == "done 55 20");
-    // What is the runtime's now is found, told, and not written.
+    // Sleds that are the runtime's now are found, reported, and not written.
     let report = session.toggle(&everything(), Switch::Off, Run::Real)?;
     ensure!(report.foreign == sleds && report.sleds == 0, "{report:?}");
     ensure!(target.ask("go", "done")? == "done 55 40");
@@ -58,14 +58,15 @@ fn a_program_that_patches_itself_while_it_is_traced() -> Result<()> {
     );
     let counts = tally(&retained(&session)?)?;
     ensure!(counts.values().eq([&[10, 10, 0]]), "{counts:?}");
-    // It cannot be traced while it is the runtime's.
+    // The program cannot be traced while its sleds are the runtime's.
     let error = attach(&registry, &target).err().context("attached")?;
     let refusal = error
         .downcast_ref::<xrayd::Refusal>()
         .context("no refusal")?;
     ensure!(refusal.reason == Reason::AlreadyPatched, "{refusal}");
     ensure!(target.ask("go", "done")? == "done 55 60");
-    // Nor afterwards: a thread may still stand in what the runtime leaves behind in the sleds.
+    // Nor can it be traced afterwards: a thread may still stand in the bytes that the runtime
+    // leaves behind in the sleds.
     target.ask("unpatch", "unpatched")?;
     is_refused(&registry, &target)?;
     ensure!(target.ask("go", "done")? == "done 55 60");
@@ -74,8 +75,8 @@ fn a_program_that_patches_itself_while_it_is_traced() -> Result<()> {
     Ok(())
 }
 
-/// A breakpoint of a debugger, or the kernel's probe: `int3` in place of a sled's first byte (P29). Sleds that have one are left alone,
-/// also while they are on.
+/// A breakpoint of a debugger or a probe of the kernel puts `int3` in place of a sled's first byte
+/// (P29). Such sleds are left alone, even if they are on.
 #[test]
 fn a_breakpoint_on_a_sled_is_left_alone() -> Result<()> {
     const INT3: [u8; 1] = [0xcc];
@@ -93,11 +94,11 @@ fn a_breakpoint_on_a_sled_is_left_alone() -> Result<()> {
     memory.write_all_at(&INT3, inner)?;
     let report = session.toggle(&everything(), Switch::On, Run::Real)?;
     ensure!(report.foreign == 1 && byte()? == INT3, "{report:?}");
-    // The debugger takes it back.
+    // The debugger removes the breakpoint.
     memory.write_all_at(&compiled, inner)?;
     ensure!(target.ask("go", "done")? == "done 1016");
     wait_for(&session, 5)?;
-    // What was left alone is tried again.
+    // The sleds that were left alone are tried again.
     ensure!(switch(&session, Switch::On)?.sleds == 6);
     ensure!(
         session
@@ -107,12 +108,12 @@ fn a_breakpoint_on_a_sled_is_left_alone() -> Result<()> {
     );
     ensure!(target.ask("go", "done")? == "done 1016");
     wait_for(&session, 11)?;
-    // Now on a sled that is on.
+    // Now a breakpoint on a sled that is on.
     let armed = byte()?;
     memory.write_all_at(&INT3, inner)?;
     let report = session.toggle(&everything(), Switch::Off, Run::Real)?;
     ensure!(report.foreign == 1 && byte()? == INT3, "{report:?}");
-    // With the breakpoint the debugger takes back what was on.
+    // The debugger removes the breakpoint, and the sled is on again.
     memory.write_all_at(&armed, inner)?;
     ensure!(target.ask("go", "done")? == "done 1016");
     wait_for(&session, 12)?;
@@ -122,7 +123,7 @@ fn a_breakpoint_on_a_sled_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// The values that another tracer has written to one byte of text, and what stood there afterwards.
+/// A byte of text that another tracer writes, and the memory that it checks afterwards.
 struct Breakpoints<'a> {
     memory: &'a File,
     at: u64,
@@ -132,10 +133,11 @@ struct Breakpoints<'a> {
 // === impl Breakpoints ===
 
 impl Breakpoints<'_> {
-    /// Looks at a breakpoint so many times before it goes, and so many times after that.
+    /// The number of looks at a breakpoint before its removal, and again after it.
     const LOOKS: u32 = 20;
 
-    /// Sets a breakpoint and removes it, again and again, until `done`. Returns how often.
+    /// Sets a breakpoint and removes it, again and again, until `done`. Returns the number of
+    /// rounds.
     fn come_and_go(&self, done: &AtomicBool) -> Result<u64> {
         let mut rounds = 0;
         while !done.load(Ordering::Relaxed) {
@@ -159,8 +161,8 @@ impl Breakpoints<'_> {
 }
 
 /// Another tracer's breakpoint in the main program, between two sleds: a toggle neither erases it
-/// nor puts it back (P29). With a breakpoint that is back, and that its tracer does not know any
-/// more, the program would die of SIGTRAP.
+/// nor restores it (P29). A restored breakpoint that its tracer has forgotten would kill the
+/// program with SIGTRAP.
 #[test]
 fn a_breakpoint_between_sleds_comes_and_goes_while_they_are_switched() -> Result<()> {
     let mut target = Target::spawn(Fixture::Many400, [""; 0])?;
@@ -169,7 +171,7 @@ fn a_breakpoint_between_sleds_comes_and_goes_while_they_are_switched() -> Result
     let memory = memory(&target)?;
     let mut rows = session.functions(None)?;
     rows.sort_by_key(|row| row.address);
-    // The first byte of a function's own, behind its entry sled.
+    // The first byte of a function behind its entry sled.
     let at = rows.get(rows.len() / 2).context("no functions")?.address + 11;
     let mut compiled = [0];
     memory.read_exact_at(&mut compiled, at)?;

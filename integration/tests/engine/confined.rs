@@ -30,14 +30,14 @@ use crate::{
 const NOBODY: u32 = 65_534;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
-/// What the program answers to "go", however it is traced.
+/// The program's answer to "go", traced or not.
 fn right_answer() -> String {
     let inner = |value: u64| value * 3 + 1;
     let sum: u64 = (0..100).map(|value| inner(value) ^ inner(value + 1)).sum();
     format!("done {sum}")
 }
 
-/// By a second opinion: whether the kernel lets this process suspend filters.
+/// An independent check of whether the kernel lets this process suspend filters.
 fn may_suspend_filters() -> Result<bool> {
     let status = Process::myself()?.status()?;
     let initial = fs::read_link("/proc/self/ns/user")?.as_os_str() == "user:[4026531837]";
@@ -48,7 +48,8 @@ fn maps(target: &Target) -> Result<String> {
     Ok(fs::read_to_string(format!("/proc/{}/maps", target.pid()))?)
 }
 
-/// P46: a filter that would fail the calls that attaching makes, or kill for them, judges none of them.
+/// P46: a filter that would fail the system calls of an attach, or kill for them, sees none of
+/// them.
 #[test]
 fn a_program_is_traced_whatever_its_filter_forbids_or_left_alone() -> Result<()> {
     for filter in ["none", "allow", "errno", "kill"] {
@@ -91,7 +92,8 @@ fn a_program_is_traced_whatever_its_filter_forbids_or_left_alone() -> Result<()>
     Ok(())
 }
 
-/// A tracer that is under a filter itself suspends none, and reads none: it does not try its luck.
+/// A tracer that is under a filter itself can suspend no filter and read none, so it does not try a
+/// filtered thread.
 #[test]
 fn a_confined_tracer_borrows_only_a_thread_without_a_filter() -> Result<()> {
     let mut under = Command::new(build(Fixture::Confined)?);
@@ -106,7 +108,8 @@ fn a_confined_tracer_borrows_only_a_thread_without_a_filter() -> Result<()> {
         ensure!((ProcessState::of(target.pid())?, maps(&target)?) == before);
         ensure!(target.ask("go", "done")? == right_answer(), "{filter}");
 
-        // The leader is filtered and comes first by its number; one of the others is taken.
+        // The leader is filtered and has the lowest id, so it comes first. One of the other threads
+        // is taken.
         let arguments = ["--filter", filter, "--free", "2"];
         let mut target = Target::spawn(Fixture::Confined, arguments)?;
         tracer.ask(&format!("attach {}", target.pid()))?;
@@ -119,8 +122,8 @@ fn a_confined_tracer_borrows_only_a_thread_without_a_filter() -> Result<()> {
     Ok(())
 }
 
-/// As in a container: the filter that everything in it is under does not stand between two of its processes, and
-/// what is started there is traced as well.
+/// As in a container: the filter that all processes share does not prevent one of them from tracing
+/// another. A program that is started there is traced as well.
 #[test]
 fn under_one_filter_together_one_process_traces_another() -> Result<()> {
     if !is_root_for("under_one_filter_together_one_process_traces_another")? {
@@ -172,7 +175,8 @@ pub(crate) fn child_of(parent: i32) -> Result<i32> {
     })
 }
 
-/// Starts `program` by `unshare` with these options, which forks, and gives the process's id out here.
+/// Starts `program` by `unshare` with these options, which forks. Returns the process's id in this
+/// namespace.
 pub(crate) fn spawn_unshared(
     options: &[&str],
     program: &Path,
@@ -189,7 +193,7 @@ pub(crate) fn spawn_unshared(
     Ok((target, inside))
 }
 
-/// What a program did, thread by thread, whatever the threads are called.
+/// Checks the events of a program thread by thread, without regard to the ids of the threads.
 fn is_exact(session: &xrayd::process::Session, truth: &GroundTruth) -> Result<()> {
     let mut told: Vec<_> = seen(&retained(session)?, truth)?
         .into_values()
@@ -206,7 +210,8 @@ fn is_exact(session: &xrayd::process::Session, truth: &GroundTruth) -> Result<()
     Ok(())
 }
 
-/// Attaches, has it work, and detaches, twice: also what an earlier attach left is found there.
+/// Attaches, lets the program work, and detaches, twice. The second attach finds the memory of the
+/// first.
 fn traced_twice(
     target: &mut Target,
     inside: i32,
@@ -229,7 +234,7 @@ fn traced_twice(
     Ok(())
 }
 
-/// Thread ids are others inside, and the trace has those that count out here.
+/// Thread ids differ inside the namespace. The trace has the ids of this namespace.
 #[test]
 fn a_program_in_another_pid_namespace() -> Result<()> {
     if !is_root_for("a_program_in_another_pid_namespace")? {
@@ -263,8 +268,8 @@ fn a_program_in_another_pid_namespace() -> Result<()> {
     target.send("quit")
 }
 
-/// The first process there has one thread, whose id is 1, as many other words of its control block
-/// are.
+/// The first process of the namespace has one thread with id 1. Many other words of its control
+/// block are 1, too.
 #[test]
 fn the_first_process_of_a_pid_namespace() -> Result<()> {
     if !is_root_for("the_first_process_of_a_pid_namespace")? {
@@ -291,7 +296,7 @@ fn the_first_process_of_a_pid_namespace() -> Result<()> {
     Ok(())
 }
 
-/// Threads that come and go there are told apart as well, and nothing of them is lost.
+/// Threads that come and go inside the namespace are told apart, and none of their events is lost.
 #[test]
 fn threads_that_come_and_go_in_another_pid_namespace() -> Result<()> {
     if !is_root_for("threads_that_come_and_go_in_another_pid_namespace")? {
@@ -309,7 +314,7 @@ fn threads_that_come_and_go_in_another_pid_namespace() -> Result<()> {
     target.send("quit")
 }
 
-/// Its files are not where they seem to be out here.
+/// The paths of its files lead elsewhere in this namespace.
 #[test]
 fn a_program_with_another_root_in_namespaces_of_its_own() -> Result<()> {
     if !is_root_for("a_program_with_another_root_in_namespaces_of_its_own")? {
@@ -335,7 +340,7 @@ fn a_program_with_another_root_in_namespaces_of_its_own() -> Result<()> {
             target.ask("go", "done")?;
             let session = registry.get(pid(inside)?).context("a session")?;
             let counts = tally(&retained(&session)?)?;
-            // The odd ones, and the one by the tail call.
+            // The odd calls, and the call by the tail call.
             ensure!(counts["logged"][0] == 50 + 5 + 1, "{options:?}: {counts:?}");
             Ok(())
         })?;
@@ -374,7 +379,7 @@ fn a_program_of_another_user() -> Result<()> {
     let dir = tempfile::tempdir()?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
     let program = copy_into(Fixture::Counted, dir.path())?;
-    // Not readable by its own user: the kernel gives its memory to root.
+    // The program's own user may not read it, so the kernel gives its memory to root.
     fs::set_permissions(&program, fs::Permissions::from_mode(0o711))?;
     let mut command = Command::new(&program);
     command.args(["--threads", "2", "--calls", "500"]);

@@ -1,4 +1,4 @@
-//! What stays in a process after us, and who else may come while we are there.
+//! The state of a process after a detach, and other tracers during an attach.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// No descriptor, no thread, no signal mask or handler (P41).
+/// No descriptor, thread, signal mask or handler is left (P41).
 #[test]
 fn nothing_is_left_behind() -> Result<()> {
     for (fixture, arguments) in [
@@ -42,7 +42,7 @@ fn nothing_is_left_behind() -> Result<()> {
                 Ok((state.threads.len() == 5).then_some(()))
             })?;
         }
-        // A thread that begins blocks every signal for a moment.
+        // A new thread blocks every signal for a moment.
         let before = wait_until(DEADLINE, "all threads have begun", || {
             let state = ProcessState::of(target.pid())?;
             let begun = state.threads.values().all(|thread| thread.blocked == 0);
@@ -67,7 +67,7 @@ fn nothing_is_left_behind() -> Result<()> {
     Ok(())
 }
 
-/// The tracer's seat is free while we trace (P16).
+/// Another tracer can attach by ptrace while we trace (P16).
 #[test]
 fn gdb_and_strace_attach_while_we_trace() -> Result<()> {
     let mut target = Target::spawn(Fixture::Siglots, ["--threads", "2", "--hz", "200"])?;
@@ -106,7 +106,7 @@ fn gdb_and_strace_attach_while_we_trace() -> Result<()> {
     Ok(())
 }
 
-/// Breakpoints in functions that are traced, set and removed by a debugger while everything is on (P29).
+/// A debugger sets and removes breakpoints in traced functions while all sleds are on (P29).
 #[test]
 fn a_debugger_stops_in_traced_functions() -> Result<()> {
     let mut target = Target::spawn(Fixture::Siglots, ["--threads", "2", "--hz", "50"])?;
@@ -147,7 +147,8 @@ fn a_debugger_stops_in_traced_functions() -> Result<()> {
 fn a_stopped_program_stays_stopped() -> Result<()> {
     for signal in [Signal::SIGSTOP, Signal::SIGTSTP] {
         let mut command = Command::new(build(Fixture::Counted)?);
-        // SIGTSTP stops nobody in a group that is orphaned, as the tests' own is where no shell started them.
+        // SIGTSTP stops no process of an orphaned process group. Without a shell, the tests' own
+        // group is orphaned.
         command
             .args(["--threads", "2", "--calls", "0"])
             .process_group(0);
@@ -181,7 +182,7 @@ fn a_stopped_program_stays_stopped() -> Result<()> {
     Ok(())
 }
 
-/// The mappings that stay have names that say whose they are (P57).
+/// The mappings that stay have our names (P57).
 #[test]
 fn what_stays_is_named() -> Result<()> {
     let target = Target::spawn(Fixture::Arg1, [""; 0])?;
@@ -192,7 +193,7 @@ fn what_stays_is_named() -> Result<()> {
     for line in maps.lines().filter(|line| line.contains("xrayd-")) {
         ensure!(!line.contains("rwx"), "writable and executable: {line}");
     }
-    // Kernels without names for anonymous memory show none at all.
+    // A kernel without names for anonymous memory shows no name.
     let named = ["xrayd-code", "xrayd-table"].map(|name| maps.contains(name));
     ensure!(named[0] == named[1], "{maps}");
     kill(NixPid::from_raw(target.pid()), None)?;
@@ -211,8 +212,8 @@ fn mapping(target: &Target, names: &[&str]) -> Result<std::ops::Range<u64>> {
     Ok(u64::from_str_radix(start, 16)?..u64::from_str_radix(end, 16)?)
 }
 
-/// The word by which trampolines know that they may record, found as the next attach finds it: by the handshake in the
-/// code mapping.
+/// The address of the word that lets trampolines record. The next attach finds it in the same way:
+/// by the handshake in the code mapping.
 fn live_word(target: &Target) -> Result<u64> {
     let memory = memory(target)?;
     let word = |address| -> Result<u64> {
@@ -231,8 +232,8 @@ fn live_word(target: &Target) -> Result<u64> {
     anyhow::bail!("no code of xrayd's")
 }
 
-/// Detached from while its threads write as fast as they can: the proof holds, nothing comes into the rings afterwards,
-/// the results are right, and it can be attached to again (P30).
+/// A detach while the threads write as fast as they can. The proof holds, nothing is written to the
+/// rings afterwards, the results are right, and a new attach works (P30).
 #[test]
 fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
     let arguments = ["--threads", "4", "--calls", "0", "--seed", "77"];
@@ -266,7 +267,7 @@ fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
             Ok(stat.utime + stat.stime)
         };
         let mut before = Vec::new();
-        // A thread that lost its processor inside a trampoline comes back to it once.
+        // A thread that lost its processor inside a trampoline runs it to the end once.
         wait_until(DEADLINE, "nothing more is written to the rings", || {
             let since = worked()?;
             wait_until(DEADLINE, "the program works", || {
@@ -283,7 +284,7 @@ fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
     ran_right(&truth, 77)
 }
 
-/// A copy of the program with the library, so that its file can be spoilt.
+/// A copy of the program with the library, so that the test can damage its file.
 fn program_with_library(directory: &Path) -> Result<Target> {
     let program = build(Fixture::Dso)?;
     let from = program.parent().context("a directory")?;
@@ -293,8 +294,9 @@ fn program_with_library(directory: &Path) -> Result<Target> {
     Target::spawn_command(Command::new(directory.join("dso")))
 }
 
-/// Part of the text cannot be read or written, because the library's file was cut short: what was switched on already is
-/// switched off again, and a detach that fails leaves nothing that records.
+/// A part of the text can be neither read nor written, because the library's file was cut short.
+/// Sleds that are on already are switched off again, and a detach that fails leaves nothing that
+/// records.
 #[test]
 fn a_switch_that_fails_half_way_leaves_nothing_on() -> Result<()> {
     let directory = tempfile::tempdir()?;
@@ -337,7 +339,7 @@ fn a_switch_that_fails_half_way_leaves_nothing_on() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the program changed itself are its own: told, and left as they are (P27).
+/// Bytes that the program changed itself are reported, and left as they are (P27).
 #[test]
 fn a_sled_that_the_program_changed_is_left_alone() -> Result<()> {
     let directory = tempfile::tempdir()?;
@@ -354,7 +356,7 @@ fn a_sled_that_the_program_changed_is_left_alone() -> Result<()> {
     let mut entry = [0; 2];
     memory.read_exact_at(&mut entry, inner.address)?;
     ensure!(entry == [0xeb, 0x09], "no entry sled: {entry:x?}");
-    // What no thread executes.
+    // Bytes that no thread executes.
     memory.write_all_at(&[0xcc; 9], inner.address + 2)?;
     let report = session.toggle(&everything(), Switch::On, Run::Real)?;
     ensure!(

@@ -1,4 +1,4 @@
-//! What tracing may cost: functions that rest, and duty cycles.
+//! Limits on what tracing costs: suppressed functions, and duty cycles.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn options(mode: Mode, economy: Economy) -> AttachOptions {
     }
 }
 
-/// How often the functions were called.
+/// Numbers of calls of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Calls {
     tiny: u64,
@@ -32,7 +32,7 @@ struct Calls {
     brief: u64,
 }
 
-/// By the program's own account.
+/// The numbers by the program's own count.
 fn truth(target: &mut Target) -> Result<Calls> {
     let line = target.ask("count", "calls ")?;
     let mut numbers = line.split(' ').skip(1).map(str::parse);
@@ -51,7 +51,7 @@ fn row(session: &Session, name: &str) -> Result<FunctionRow> {
     rows.next().context("no such function")
 }
 
-/// As they were recorded, while they are read.
+/// The recorded numbers so far, while events are still being read.
 fn recorded(session: &Session) -> Result<Calls> {
     let calls = |name| anyhow::Ok(row(session, name)?.calls);
     Ok(Calls {
@@ -62,9 +62,9 @@ fn recorded(session: &Session) -> Result<Calls> {
     })
 }
 
-/// The same, once everything is read; the program stands still.
+/// The recorded numbers when all events are read. The program stands still.
 fn settled(session: &Session) -> Result<Calls> {
-    // Whatever was recorded before a snapshot is in it.
+    // A snapshot has all events that were recorded before it.
     session.write_snapshot(None, &mut std::io::sink())?;
     recorded(session)
 }
@@ -82,7 +82,8 @@ fn until_rests(session: &Session, name: &str, wanted: bool) -> Result<()> {
     })
 }
 
-/// A program that stands still serves some requests, and stands still again: how often that called what.
+/// Lets a standing program serve some requests and stand still again. Returns the calls of that
+/// time.
 fn serve(target: &mut Target) -> Result<Calls> {
     let before = truth(target)?;
     target.ask("go", "go")?;
@@ -93,7 +94,7 @@ fn serve(target: &mut Target) -> Result<Calls> {
     Ok(minus(truth(target)?, before))
 }
 
-/// The same, and each of these calls is recorded.
+/// The same. Each of these calls is recorded.
 fn ensure_exact(session: &Session, target: &mut Target) -> Result<()> {
     let seen = settled(session)?;
     let called = serve(target)?;
@@ -111,7 +112,8 @@ fn minus(later: Calls, earlier: Calls) -> Calls {
     }
 }
 
-/// What is called too often rests, and nothing else; when it is called less, it is on again; and all that is told.
+/// A function that is called too often is suppressed, and no other one. It is resumed when it is
+/// called less often. The reports have all of that.
 #[test]
 fn a_budget_holds_while_the_load_changes() -> Result<()> {
     for (mode, threads) in [
@@ -122,7 +124,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
         let mut target = Target::spawn(Fixture::Budget, ["--threads", threads])?;
         let registry = registry();
         let options = match mode {
-            // As much as `tiny` records in a try that ends in time.
+            // Room for the events that `tiny` records in a try that ends in time.
             Mode::Stream => AttachOptions {
                 ring_bytes: 64 << 20,
                 max_threads: 16,
@@ -136,7 +138,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
         target.ask("go", "go")?;
         for _ in 0..2 {
             until_rests(&session, "tiny", true)?;
-            // So it stays, but for moments.
+            // It stays suppressed, except for short tries.
             target.ask("stop", "stop")?;
             let (before, seen) = (truth(&mut target)?, settled(&session)?);
             let lost = session.status().lost;
@@ -151,9 +153,10 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
                 let seen = minus(settled(&session)?, seen);
                 // Of 5000 calls in half a millisecond, the budget has room for a few hundred.
                 ensure!(seen.tiny < called.tiny / 5, "{seen:?} of {called:?}");
-                // In the moments in which it is on, even rings of this size may be too small for
-                // it, and lose others' events: the more so, the less of a processor is left for the
-                // drain. What is lost is counted. Where nothing was, each call is there.
+                // During a try, even rings of this size may be too small for `tiny`, and other
+                // functions lose events. The less processor time is left for the drain thread, the
+                // more events are lost. Lost events are counted. Without a loss, each call is
+                // there.
                 let lost = session.status().lost - lost;
                 for (seen, called) in [(seen.steps, called.steps), (seen.requests, called.requests)]
                 {
@@ -172,7 +175,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
             target.ask("calm", "calm")?;
             until_rests(&session, "tiny", false)?;
             if mode == Mode::Stream {
-                // From now on each call is recorded again.
+                // From now on, each call is recorded again.
                 target.ask("stop", "stop")?;
                 ensure_exact(&session, &mut target)?;
                 target.ask("go", "go")?;
@@ -191,16 +194,16 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
     Ok(())
 }
 
-/// Between losses no request and no step is missing, nor part of one: each request has its four
-/// steps, one after the other.
+/// Checks that no request, no step and no part of one is missing between losses: each request has
+/// its four steps, one after the other.
 fn ensure_whole(trace: &Trace) -> Result<()> {
     let mut request = vec![("request", true)];
     request.extend([("step", true), ("step", false)].repeat(4));
     request.push(("request", false));
     let mut whole = 0;
     for (thread, blocks) in trace.blocks_by_thread() {
-        // Of a request that was open when the trace begins, or while something was lost, events are
-        // missing. The place of the next event in a request; `None` up to the end of that one.
+        // A request that was open when the trace begins, or during a loss, lacks events. This is
+        // the place of the next event in a request; `None` up to the end of such a request.
         let mut next: Option<usize> = None;
         for event in blocks.iter().flat_map(|block| block.events()) {
             let (function, kind) = match event?.body {
@@ -232,7 +235,8 @@ fn ensure_whole(trace: &Trace) -> Result<()> {
     Ok(())
 }
 
-/// The trace has when `tiny` rested, and about how many calls of it nobody saw.
+/// Checks that the trace has the times in which `tiny` was suppressed, and an estimate of its
+/// unrecorded calls.
 fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
     let all = trace.rests().iter();
     let (tiny, others): (Vec<&Rest>, Vec<&Rest>) = all.partition(|rest| {
@@ -248,8 +252,8 @@ fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
     );
     let status = session.status().economy;
     let estimated = status.unrecorded;
-    // After some tries it is known that the program does something else. Until then the estimate is of
-    // what it did before: only the order has to be right.
+    // It takes some tries to find out that the program does something else now. Until then the
+    // estimate uses the old load, so only the order of magnitude has to be right.
     ensure!(
         estimated > truth.tiny / 10 && estimated < truth.tiny * 10,
         "{estimated} of {truth:?}"
@@ -259,13 +263,13 @@ fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
         "{status:?}"
     );
     let of_trace: u64 = tiny.iter().map(|rest| rest.calls).sum();
-    // It tells of the time that it has events of.
+    // The trace covers only the time that it has events of.
     ensure!(of_trace <= estimated, "{of_trace} of {estimated}");
     Ok(())
 }
 
-/// About how many calls of two functions were not recorded, right after that was added up, and what
-/// the program says.
+/// The estimated numbers of unrecorded calls of two functions, right after an update, and the
+/// program's own counts.
 fn just_estimated(session: &Session, target: &mut Target) -> Result<([u64; 2], Calls)> {
     let of = || {
         let top = session.status().economy.top;
@@ -283,9 +287,9 @@ fn just_estimated(session: &Session, target: &mut Target) -> Result<([u64; 2], C
     Ok((said, truth(target)?))
 }
 
-/// At a steady load, what was not recorded is estimated within 15 % of what the program says, over
-/// several windows and for functions that work for a moment and for none. How much of a processor
-/// the program gets does not matter, nor whether it sleeps at times.
+/// At a steady load, the estimate is within 15 % of the program's own count, over several windows,
+/// and for functions with and without work of their own. The program's share of a processor does
+/// not matter, nor do its sleeps.
 #[test]
 fn estimates_at_a_steady_load_are_right() -> Result<()> {
     for (mode, threads, pause) in [
@@ -303,7 +307,7 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
         target.ask("go", "go")?;
         until_rests(&session, "tiny", true)?;
         until_rests(&session, "brief", true)?;
-        // The first window is there to find out what the load is.
+        // The first window serves to find out the load.
         for window in 0..3 {
             let (said, called) = just_estimated(&session, &mut target)?;
             let seen = recorded(&session)?;
@@ -333,7 +337,7 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
     Ok(())
 }
 
-/// Somebody switches what rests off and on, and takes the budget away.
+/// A user switches suppressed functions off and on, and removes the budget.
 #[test]
 fn what_rests_is_switched_like_everything_else() -> Result<()> {
     let mut target = Target::spawn(Fixture::Budget, [""; 0])?;
@@ -355,7 +359,8 @@ fn what_rests_is_switched_like_everything_else() -> Result<()> {
     Ok(())
 }
 
-/// What is recorded lies in the windows, which the trace has; what each stands for makes up for the rest.
+/// The recorded events lie in the windows of the trace. The weight of each window makes up for the
+/// time outside.
 #[test]
 fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
     for mode in [Mode::Stream, Mode::Flight] {
@@ -395,7 +400,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
             }
         }
         ensure!(inside > 0, "nothing was recorded");
-        // Who was in a trampoline when the door was closed is done when it is.
+        // A thread that is in a trampoline when recording ends still finishes its event.
         ensure!(
             outside <= 4 * windows.len(),
             "{outside} events are in no window, {inside} are"
@@ -416,13 +421,13 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
             // Windows begin and end when the machine lets them.
             ensure!(mean > 1.0 && mean < 100.0, "{weights:?}");
         }
-        // Without it, everything is recorded.
+        // Without the duty cycle, all calls are recorded.
         target.ask("calm", "calm")?;
         match mode {
             Mode::Stream => ensure_exact(&session, &mut target)?,
             _ => drop(serve(&mut target)?),
         }
-        // And with it again, detaching leaves nothing.
+        // With the duty cycle again, a detach leaves nothing.
         session.set_economy(duty)?;
         detach(&registry, &target)?;
         target.still_running()?;

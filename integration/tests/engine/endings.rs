@@ -8,7 +8,7 @@ use xrayd::types::{Phase, Switch};
 
 use crate::support::{attach, detach, notes, pid_of, registry, retained, switch, tally};
 
-/// Exceptions and `longjmp`: entries without exits, nothing else harmed (P31).
+/// Exceptions and `longjmp` leave entries without exits, and harm nothing else (P31).
 #[test]
 fn calls_left_by_exceptions_and_longjmp_do_no_harm() -> Result<()> {
     let mut target = Target::spawn(Fixture::NoExit, ["--depth", "50"])?;
@@ -72,7 +72,7 @@ fn a_program_that_ends_leaves_its_trace() -> Result<()> {
         refusal.is_some_and(|refusal| refusal.reason == xrayd::Reason::TargetExited),
         "a toggle of what has ended"
     );
-    // Nobody has the pid now: what was recorded stays.
+    // The pid is free now. The recorded events stay.
     let pid = pid_of(&target)?;
     let refusal = attach(&registry, &target).err();
     ensure!(refusal.is_some(), "attached to what has ended");

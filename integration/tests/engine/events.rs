@@ -1,4 +1,5 @@
-//! Custom and typed events: the program's own words, of every size, from every place, whatever interrupts them.
+//! Custom and typed events: user events of every size, from every place, with interruptions of
+//! every kind.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,26 +13,26 @@ use crate::support::{
     attach, detach, notes, registry, retained, soak, switch, text_is_as_compiled,
 };
 
-/// What the program says in a round, in bytes; see `fixtures/events/main.c`.
+/// The sizes of a round's events, in bytes; see `fixtures/events/main.c`.
 const SIZES: [u64; 12] = [0, 1, 6, 7, 8, 9, 255, 2048, 4095, 4096, 4097, 9744];
-/// What a ring of the default size takes of it.
+/// The bytes of an event that a ring of the default size takes.
 const LIMIT: u64 = 4096;
-/// The five leaves with sleds of every version, which have no other sleds.
+/// The five leaf functions with sleds of every version. They have no other sleds.
 const LEAVES: u64 = 5;
 
-/// One event as a trace has it.
+/// One event of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
     function: String,
     kind: DataKind,
-    /// As the program said, in bytes.
+    /// The size in bytes that the program gave.
     size: u64,
     bytes: Vec<u8>,
-    /// The innermost call that was open then.
+    /// The innermost call that was open at the event.
     caller: Option<String>,
 }
 
-/// Events by thread, and how many calls there are beside.
+/// Events by thread, and the number of calls beside them.
 #[derive(Debug, Default)]
 struct Spoken {
     threads: BTreeMap<u32, Vec<Said>>,
@@ -76,7 +77,8 @@ impl Spoken {
                             caller: open.last().map(|id| trace.function_name(*id).into_owned()),
                         }),
                         EventBody::Lost { events } => spoken.lost += events,
-                        // A call whose exit was switched off meanwhile, or its entry.
+                        // A call whose exit was missed because its function was switched off, or an
+                        // entry that was missed.
                         EventBody::Unwound { calls } => {
                             open.truncate(open.len().saturating_sub(usize::try_from(calls)?));
                         }
@@ -97,7 +99,8 @@ impl Spoken {
         self.threads.values().map(|said| said.len() as u64).sum()
     }
 
-    /// Each payload is a whole one of a size that the program uses, and stands in the function that its kind belongs to.
+    /// Checks that each payload is complete, has a size that the program uses, and is in the
+    /// function for its kind.
     fn check(&self) -> Result<()> {
         for said in self.threads.values().flatten() {
             let whole = said.bytes.len() as u64 == said.size.min(LIMIT);
@@ -108,7 +111,7 @@ impl Spoken {
             let known = match (&*said.function, said.kind) {
                 ("say" | "say_swapped", DataKind::Custom)
                 | ("say_rotated", DataKind::Typed(65524..=65535)) => SIZES.contains(&said.size),
-                // A handler says five bytes.
+                // A handler's event has five bytes.
                 ("say_typed", DataKind::Typed(1000..=1011)) => SIZES.contains(&said.size),
                 ("say_typed", DataKind::Typed(3)) => said.bytes == [1, 14, 27, 40, 53],
                 ("leaf_v0", DataKind::Custom) => (said.size, said.bytes[0]) == (20, 77),
@@ -124,7 +127,7 @@ impl Spoken {
     }
 }
 
-/// What one round says: function, kind, size, first byte.
+/// The events of one round: function, kind, size, first byte.
 fn round() -> impl Iterator<Item = (&'static str, DataKind, u64, u8)> + Clone {
     (0u8..).zip(SIZES).flat_map(|(i, size)| {
         let typed = DataKind::Typed(1000 + u16::from(i));
@@ -138,8 +141,9 @@ fn round() -> impl Iterator<Item = (&'static str, DataKind, u64, u8)> + Clone {
     })
 }
 
-/// Every size, zero among them and more than a ring takes; arguments that clang's moves garble; sleds of LLVM 5 to 19; leaf functions with a
-/// live red zone (P33), live flags and the stack pointer as an argument.
+/// Every size, with 0 and with more than a ring takes; arguments that clang's moves garble; sleds
+/// of LLVM 5 to 19; leaf functions with a live red zone (P33), live flags, and the stack pointer as
+/// an argument.
 #[test]
 fn events_are_what_the_program_said() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "4", "--rounds", "3"])?;
@@ -210,7 +214,8 @@ fn events_are_what_the_program_said() -> Result<()> {
     Ok(())
 }
 
-/// P38: handlers that speak themselves, at any instruction of whoever speaks; what a ring has no room for is counted.
+/// P38: handlers emit events themselves, at any instruction of another event. Events without room
+/// in a ring are counted.
 #[test]
 fn every_event_is_recorded_or_counted_under_signals() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "3", "--hz", "5000"])?;
@@ -247,7 +252,8 @@ fn every_event_is_recorded_or_counted_under_signals() -> Result<()> {
     Ok(())
 }
 
-/// P22, P33: switched on and off while threads stand anywhere in the sleds, their stubs and the trampolines.
+/// P22, P33: functions are switched on and off while threads stand anywhere in the sleds, their
+/// stubs and the trampolines.
 #[test]
 fn switching_never_garbles_an_event() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "3", "--hz", "1000"])?;
@@ -256,7 +262,7 @@ fn switching_never_garbles_an_event() -> Result<()> {
     let (mut toggles, mut events) = (0, 0);
     let end = Instant::now() + soak(Duration::from_secs(1), Duration::from_secs(60));
     while Instant::now() < end {
-        // The stubs of the attach before are used again.
+        // The stubs of the attach before are reused.
         let session = attach(&registry, &target)?.session;
         for _ in 0..50 {
             switch(&session, Switch::On)?;
@@ -276,7 +282,7 @@ fn switching_never_garbles_an_event() -> Result<()> {
     Ok(())
 }
 
-/// P58: a forked child says nothing into its parent's rings.
+/// P58: a forked child writes no event into its parent's rings.
 #[test]
 fn a_forked_child_is_not_heard() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, [""; 0])?;

@@ -20,7 +20,7 @@ use crate::support::{
     attach, detach, everything, registry, retained, switch, tally, text_is_as_compiled,
 };
 
-/// Strace, attached to every thread of a target.
+/// An strace that is attached to every thread of a target.
 struct OtherTracer(Child);
 
 // === impl OtherTracer ===
@@ -37,7 +37,7 @@ impl OtherTracer {
         let its_pid = i32::try_from(strace.id())?;
         let strace = Self(strace);
         wait_until(DEADLINE, "the other tracer is attached", || {
-            // Our own stops show as well.
+            // Our own stops are visible as well.
             let state = ProcessState::of(leader)?;
             Ok((state.threads[&leader].tracer == its_pid).then_some(()))
         })?;
@@ -73,7 +73,7 @@ fn enabled(session: &Session) -> Result<usize> {
     Ok(plugin(session)?.iter().filter(|row| row.enabled).count())
 }
 
-/// A plugin's three functions are on.
+/// Loads a plugin and waits until its three functions are on.
 fn loaded(session: &Session, target: &mut Target) -> Result<()> {
     switch(session, Switch::On)?;
     target.ask("load 0 plugin_a.so", "loaded")?;
@@ -86,7 +86,8 @@ fn loaded(session: &Session, target: &mut Target) -> Result<()> {
     })
 }
 
-/// What cannot be switched off counts as on, records on, and is switched off once it can be.
+/// Functions that cannot be switched off count as on, record on, and are switched off once that is
+/// possible.
 #[test]
 fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -99,13 +100,13 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     let refused = session.toggle(&everything(), Switch::Off, Run::Real);
     let reason = refused.err().map(|refusal| refusal.reason);
     ensure!(reason == Some(Reason::ForeignTracer), "{reason:?}");
-    // The main program is never unloaded: its sleds are off. What may be on counts as on, all of
-    // the request.
+    // The main program is never unloaded, so its sleds are off. Functions that may be on count as
+    // on, for the whole request.
     ensure!(sleds_on(&target)? == 0);
     ensure!(on > 3 && session.status().functions_on == on);
     ensure!(enabled(&session)? == 3);
     ensure!(target.ask("call 0 50", "done")? == "done 50");
-    // Calls are left out by the program's own code, which needs no write of sleds.
+    // The program's own code leaves out calls, which needs no write of sleds.
     let shortest = Filter {
         calls: CallFilter {
             shortest: Duration::from_secs(10),
@@ -130,8 +131,7 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     target.still_running()
 }
 
-/// A budget that cannot suppress or resume functions goes on trying, and leaves nothing off in the
-/// end.
+/// A budget that cannot suppress or resume functions retries, and leaves nothing off in the end.
 #[test]
 fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -146,7 +146,7 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
 
     let other = OtherTracer::attach(&target)?;
     session.set_economy(Economy::Budget(20_000))?;
-    // Two looks of the budget at least: its functions cost more than it allows, and cannot be
+    // At least two windows of the budget. The functions cost more than it allows, and cannot be
     // switched off.
     for _ in 0..4 {
         ensure!(target.ask("call 0 3000000", "done")? == "done 3000000");
@@ -158,7 +158,7 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
         Ok(suppressed(&session).then_some(()))
     })?;
 
-    // They cannot be resumed either, which is an error or done later.
+    // The functions cannot be resumed either. The request fails, or is fulfilled later.
     let other = OtherTracer::attach(&target)?;
     let ended = session.set_economy(Economy::None);
     let reason = ended.err().map(|refusal| refusal.reason);
@@ -170,7 +170,7 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
     session.set_economy(Economy::None)?;
     switch(&session, Switch::On)?;
     ensure!(enabled(&session)? == 3);
-    // The plugin's calls, once all that was recorded is read.
+    // The plugin's calls, once all recorded events are read.
     let settled = || {
         let mut before = 0;
         wait_until(DEADLINE, "everything is read", || {

@@ -1,4 +1,4 @@
-//! Children, and programs that become others.
+//! Child processes, and programs that call `exec`.
 
 use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
@@ -6,7 +6,8 @@ use xrayd::types::{Phase, Switch};
 
 use crate::support::{attach, detach, pid_of, registry, retained, switch, tally};
 
-/// A forked child runs on, untraced; a vforked one borrows its parent's thread and is recorded as it (P58, P59).
+/// A forked child runs on untraced. A vforked child borrows its parent's thread and is recorded as
+/// that thread (P58, P59).
 #[test]
 fn children_run_on_and_the_parent_is_recorded_exactly() -> Result<()> {
     let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
@@ -28,7 +29,7 @@ fn children_run_on_and_the_parent_is_recorded_exactly() -> Result<()> {
     Ok(())
 }
 
-/// A new image ends the session and keeps the data; it can be attached to anew (P60).
+/// An `exec` ends the session and keeps the data. The new program can be attached (P60).
 #[test]
 fn a_program_that_becomes_another_ends_its_session() -> Result<()> {
     let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
@@ -41,7 +42,7 @@ fn a_program_that_becomes_another_ends_its_session() -> Result<()> {
         Ok((session.status().phase == Phase::Exited).then_some(()))
     })?;
     ensure!(tally(&retained(&session)?)?["work"] == [100, 100, 0]);
-    // The new image is a new program.
+    // The image is another program now.
     let again = attach(&registry, &target)?;
     ensure!(!again.report.adopted);
     switch(&again.session, Switch::On)?;
@@ -51,7 +52,7 @@ fn a_program_that_becomes_another_ends_its_session() -> Result<()> {
     Ok(())
 }
 
-/// The same, when nobody asks before detaching.
+/// The same, if nothing looks at the process before the detach.
 #[test]
 fn detaching_from_a_program_that_became_another_is_no_error() -> Result<()> {
     for _ in 0..5 {

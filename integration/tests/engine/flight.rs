@@ -1,4 +1,5 @@
-//! Rings that keep the newest events by themselves, and what is seen of them: while the process runs, hangs, and after it has died.
+//! Rings that keep the newest events by themselves, and snapshots of them: while the process runs,
+//! hangs, and after it has died.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::support::{
     text_is_as_compiled,
 };
 
-/// Long enough for a thread that is paused by others on a busy machine.
+/// Long enough for a thread that other programs delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn in_flight(ring_bytes: u64) -> AttachOptions {
@@ -35,7 +36,7 @@ fn counted(calls: &str) -> Result<Target> {
     Target::spawn(Fixture::Counted, arguments)
 }
 
-/// Everything on.
+/// Attaches in flight mode, with all functions on.
 fn fly(registry: &Registry, target: &Target, ring_bytes: u64) -> Result<Attached> {
     let attached = attach_with(registry, target, in_flight(ring_bytes))?;
     switch(&attached.session, Switch::On)?;
@@ -47,7 +48,7 @@ fn go(target: &mut Target) -> Result<GroundTruth> {
     GroundTruth::parse(&target.line_with("result ", PATIENCE)?)
 }
 
-/// The events of each thread, in the order of the program's own list of them.
+/// The events of each thread, in the order of the program's list of threads.
 fn sequences(trace: &Trace, truth: &GroundTruth) -> Result<Vec<Vec<CallEvent>>> {
     let mut seen = seen(trace, truth)?;
     let threads = truth.threads.iter();
@@ -64,7 +65,7 @@ fn rings_that_hold_it_all_show_it_all() -> Result<()> {
     let registry = registry();
     let session = fly(&registry, &target, 4 << 20)?.session;
     let truth = go(&mut target)?;
-    // Threads that have ended are read, those that have not are copied.
+    // The rings of threads that have ended are read. The rings of other threads are copied.
     assert_exact(&retained(&session)?, &truth)?;
     assert_exact(&retained(&session)?, &truth)?;
     let status = session.status();
@@ -79,7 +80,8 @@ fn rings_that_hold_it_all_show_it_all() -> Result<()> {
     text_is_as_compiled(&target, &program, &program)
 }
 
-/// Of the same work, in rings that it fills many times over: the end of each thread's, without a gap.
+/// The same work in rings that it fills many times over. The snapshot has the end of each thread's
+/// events, without a gap.
 #[test]
 fn the_newest_of_each_thread_are_shown() -> Result<()> {
     let all = {
@@ -107,7 +109,7 @@ fn the_newest_of_each_thread_are_shown() -> Result<()> {
     Ok(())
 }
 
-/// Whoever hangs shows what came before.
+/// A snapshot of a process that hangs shows the events before that.
 #[test]
 fn a_process_that_hangs_is_seen_as_it_is() -> Result<()> {
     let mut target = counted("2000000")?;
@@ -128,7 +130,7 @@ fn a_process_that_hangs_is_seen_as_it_is() -> Result<()> {
             let its = events.entry(thread.0).or_default();
             for event in blocks.iter().flat_map(|block| block.events()) {
                 let event = event?;
-                // Which says that calls are open when the snapshot is taken.
+                // This event marks that calls are open when the snapshot is taken.
                 if event.body != (EventBody::Unwound { calls: 0 }) {
                     its.push((event.ticks.0, event.body));
                 }
@@ -144,7 +146,7 @@ fn a_process_that_hangs_is_seen_as_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Up to the last event, without a core file.
+/// A snapshot reaches up to the last event, without a core file.
 #[test]
 fn a_process_that_has_died_is_seen_to_its_end() -> Result<()> {
     for signal in [Signal::SIGKILL, Signal::SIGSEGV, Signal::SIGABRT] {
@@ -162,7 +164,8 @@ fn a_process_that_has_died_is_seen_to_its_end() -> Result<()> {
     Ok(())
 }
 
-/// What was recorded in flight is retained when it ends, and what is retained when one begins goes, counted.
+/// Events of a flight are retained when it ends. Retained events are dropped and counted when one
+/// begins.
 #[test]
 fn a_flight_ends_and_begins() -> Result<()> {
     let mut target = counted("4000")?;
@@ -188,7 +191,8 @@ fn a_flight_ends_and_begins() -> Result<()> {
     Ok(())
 }
 
-/// Under load, many times: nothing is lost, nothing comes twice, and what is there nests.
+/// Many changes of the mode under load: no event is lost, no event is there twice, and the events
+/// nest.
 #[test]
 fn modes_change_while_it_runs() -> Result<()> {
     let mut target = counted("60000")?;

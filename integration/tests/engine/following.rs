@@ -1,4 +1,5 @@
-//! Processes that are followed: a family is one trace, and each of its processes is in it with all that it did since it was found.
+//! Followed processes: a group is one trace, which has all events of each process since it was
+//! found.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +38,7 @@ fn toggle(family: &Family, selection: &Selection, to: Switch) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many processes are traced at the same time.
+/// Waits until this many processes are traced at the same time.
 fn wait_for(family: &Family, traced: usize) -> Result<()> {
     wait_until(DEADLINE, "they are followed", || {
         let status = family.status();
@@ -57,7 +58,7 @@ fn child_of(target: &mut Target) -> Result<i32> {
     Ok(line.trim_start_matches("child ").parse()?)
 }
 
-/// A thousand calls more of a descendant.
+/// Lets a descendant make a thousand calls more.
 fn work(target: &mut Target, descendant: i32) -> Result<()> {
     kill(NixPid::from_raw(descendant), Signal::SIGUSR1)?;
     target.line_with(&format!("tally {descendant} "), DEADLINE)?;
@@ -70,7 +71,7 @@ fn retained(family: &Family) -> Result<Trace> {
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 
-/// Entries of `work` by process; nothing else is wrong with the trace.
+/// Entries of `work` by process. Checks that the trace has no other flaw.
 fn works(trace: &Trace) -> Result<BTreeMap<u32, u64>> {
     ensure!(trace.totals().lost == 0, "{:?}", trace.totals());
     let mut works = BTreeMap::new();
@@ -101,7 +102,7 @@ fn is_exactly(trace: &Trace, expected: &[(i32, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Ends the family; each of its processes is as it was.
+/// Ends the group. Each of its processes is as it was.
 fn end(registry: &Registry, family: &Arc<Family>, processes: usize) -> Result<()> {
     let reports = registry.end_family(family);
     ensure!(reports.len() == processes, "{reports:?}");
@@ -119,13 +120,13 @@ fn end(registry: &Registry, family: &Arc<Family>, processes: usize) -> Result<()
     Ok(())
 }
 
-/// A prefork server: each process records what it does itself, and all of it is one trace (P58).
+/// A prefork server. Each process records its own calls, and all of them are one trace (P58).
 #[test]
 fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;
     let registry = registry();
     let mut expected = Vec::new();
-    // Some are there before anybody looks.
+    // Some workers exist before the attach.
     let mut workers = vec![child_of(&mut target)?, child_of(&mut target)?];
     let family = follow(&registry, &target, Follow::Fork)?;
     toggle(&family, &everything(), Switch::On)?;
@@ -157,7 +158,7 @@ fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
         );
     }
     end(&registry, &family, WORKERS + 1)?;
-    // They run on, and nothing of that is recorded.
+    // The processes run on, and nothing of that is recorded.
     work(&mut target, workers[0])?;
     let mut bytes = Vec::new();
     let mut all = Vec::new();
@@ -184,7 +185,7 @@ fn what_is_retained_of_a_family_is_one_trace_with_one_set_of_functions() -> Resu
     toggle(&family, &everything(), Switch::On)?;
     let child = child_of(&mut target)?;
     wait_for(&family, 2)?;
-    // Its own child, which nobody but it knows.
+    // The child's own child, which no other process has.
     kill(NixPid::from_raw(child), Signal::SIGUSR2)?;
     let line = target.line_with("child ", DEADLINE)?;
     let grandchild: i32 = line.trim_start_matches("child ").parse()?;
@@ -219,7 +220,8 @@ fn what_is_retained_of_a_family_is_one_trace_with_one_set_of_functions() -> Resu
     end(&registry, &family, 3)
 }
 
-/// What is switched in the first process is switched in all, also by ids; who is let go alone stays so.
+/// A switch in the first process switches in all processes, by ids too. A process that was detached
+/// alone stays detached.
 #[test]
 fn switching_the_first_process_switches_all() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;
@@ -256,14 +258,15 @@ fn switching_the_first_process_switches_all() -> Result<()> {
     let alone = registry.get(pid(later)?).context("not attached")?;
     registry.end(&alone)?;
     toggle(&family, &everything(), Switch::On)?;
-    // A child more shows that it was looked since.
+    // A further child shows that the processes were looked at since.
     child_of(&mut target)?;
     wait_for(&family, 3)?;
     ensure!(registry.get(pid(later)?).is_none(), "it was followed again");
     end(&registry, &family, 3)
 }
 
-/// Children that end at once, and those that become programs without sleds, change nothing for anybody.
+/// Children that end at once, and children that become programs without sleds, change nothing for
+/// other processes.
 #[test]
 fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
     for what in [Follow::Fork, Follow::All] {
@@ -282,7 +285,7 @@ fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
         let root = u32::try_from(target.pid())?;
         let found = works(&retained(&family)?)?;
         ensure!(found.get(&root) == Some(&own), "{found:?}");
-        // A child makes ten calls, of which some may have been seen.
+        // A child makes ten calls. Some of them may have been recorded.
         ensure!(
             found
                 .iter()
@@ -296,7 +299,7 @@ fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
     Ok(())
 }
 
-/// The old program's data is kept, and the new one is traced if that is meant (P60).
+/// The old program's data is kept. The new program is traced if that was asked for (P60).
 #[test]
 fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
     for (what, followed) in [
@@ -343,7 +346,8 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
     Ok(())
 }
 
-/// Without address space randomisation nothing that `/proc` shows of the new program differs from the old one.
+/// Without address space randomisation, everything that `/proc` shows of the new program is the
+/// same as of the old one.
 #[test]
 fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<()> {
     let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
@@ -369,7 +373,7 @@ fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<(
         ensure!(target.ask("fork 0", "done ")? == "done 100");
         let kinship = family.sessions().last().and_then(|it| it.kinship());
         let kinship = kinship.context("nobody's")?;
-        // What it did in that time is in no trace, so it is told.
+        // The program's calls in that time are in no trace, so the time is reported.
         ensure!(
             kinship.by == Birth::Exec && kinship.within >= untraced,
             "{kinship:?} {untraced:?}"
@@ -380,7 +384,8 @@ fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<(
     Ok(())
 }
 
-/// The number of a family's first process, given to a process of another family, means that one (P18).
+/// The pid of a group's first process, reused for a process of another group, means the other
+/// process (P18).
 #[test]
 fn a_number_that_is_given_out_anew_means_who_has_it_now() -> Result<()> {
     if !is_root_for("a_number_that_is_given_out_anew_means_who_has_it_now")? {
@@ -416,7 +421,7 @@ fn a_number_that_is_given_out_anew_means_who_has_it_now() -> Result<()> {
     Ok(())
 }
 
-/// A family goes on without its first process, and is over with its last.
+/// A group goes on without its first process, and ends with its last.
 #[test]
 fn a_family_is_over_when_all_have_ended() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;

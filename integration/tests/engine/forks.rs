@@ -1,4 +1,4 @@
-//! A process and its descendants, each traced by itself: nobody's calls are in another's trace.
+//! A process and its descendants, each traced by itself: the trace of one has no calls of another.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     support::{attach, attach_with, detach, pid, pid_of, registry, retained, switch, tally, tid},
 };
 
-/// A descendant that stays, of whom the first process alone is a child of this one.
+/// A descendant that stays alive. Only the first process is a child of the test.
 #[derive(Debug, Clone, Copy)]
 struct Descendant(i32);
 
@@ -36,7 +36,7 @@ impl Descendant {
         Ok(Descendant(line.trim_start_matches("child ").parse()?))
     }
 
-    /// A thousand calls more; all that it has made.
+    /// Makes a thousand calls more. Returns the number of all its calls.
     fn work(self, target: &mut Target) -> Result<u64> {
         kill(NixPid::from_raw(self.0), Signal::SIGUSR1)?;
         let line = target.line_with(&format!("tally {} ", self.0), DEADLINE)?;
@@ -52,7 +52,7 @@ impl Descendant {
         Ok(attached.session)
     }
 
-    /// Detaches; its trace holds exactly so many calls, all its own.
+    /// Detaches. The trace has exactly this many calls, all of them by this process.
     fn finish(self, registry: &Registry, session: &Session, calls: u64) -> Result<()> {
         let report = registry.detach(pid(self.0)?)?;
         ensure!(
@@ -72,7 +72,7 @@ fn ask(target: &mut Target, line: &str) -> Result<u64> {
     calls_of(&target.ask(line, "")?)
 }
 
-/// So many calls of `work`, each with one of `inner`, by these threads and no others.
+/// Checks for this many calls of `work`, each with one of `inner`, by these threads and no others.
 fn holds_exactly(trace: &Trace, calls: u64, threads: &[i32]) -> Result<()> {
     ensure!(trace.totals().lost == 0, "{:?}", trace.totals());
     let counts = tally(trace)?;
@@ -99,7 +99,7 @@ fn roomy() -> AttachOptions {
     }
 }
 
-/// Parent, child and grandchild at the same time, the parent's sleds on while it forks (P58).
+/// Parent, child and grandchild at the same time. The parent's sleds are on while it forks (P58).
 #[test]
 fn three_generations_are_recorded_each_by_itself() -> Result<()> {
     let other = AttachOptions {
@@ -120,7 +120,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
         let mut own = ask(&mut target, "calls 500")?;
 
         let child = Descendant::of(&mut target)?;
-        // It runs on with the parent's sleds on.
+        // The child runs on with the parent's sleds on.
         let untraced = child.work(&mut target)?;
         ensure!(untraced == 1000);
         let second = child.attach(&registry, options)?;
@@ -145,7 +145,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
         detach(&registry, &target)?;
         holds_exactly(&retained(&first)?, own, &[target.pid()])?;
 
-        // Each can be attached to once more, and keeps its own memory.
+        // Each can be attached once more, and keeps its own memory.
         for descendant in [child, grandchild] {
             let attached = registry.attach(pid(descendant.0)?, options)?;
             ensure!(
@@ -161,8 +161,8 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// The parent's threads work without a pause while it forks, from a thread of its own, and while its child is attached
-/// to (P58).
+/// The parent's threads work without a pause while one of them forks, and while its child is
+/// attached (P58).
 #[test]
 fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, ["--threads", "3"])?;
@@ -172,7 +172,7 @@ fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
         .collect();
     ensure!(threads.len() == 4, "{threads:?}");
     let registry = registry();
-    // What they have done so far is not in the trace.
+    // The calls so far are not in the trace.
     let session = attach_with(&registry, &target, roomy())?.session;
     switch(&session, Switch::On)?;
     wait_for_events(&session, 10_000)?;
@@ -194,7 +194,8 @@ fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
     only_by(&trace, &threads)
 }
 
-/// The same with all that the parent does in the trace: nothing is missing but what is counted as lost.
+/// The same with all of the parent's calls in the trace. Only calls that are counted as lost are
+/// missing.
 #[test]
 fn what_a_forking_process_calls_is_recorded_or_counted_as_lost() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;
@@ -217,7 +218,7 @@ fn what_a_forking_process_calls_is_recorded_or_counted_as_lost() -> Result<()> {
     only_by(&retained(&session)?, &[target.pid()])
 }
 
-/// Programs that are started by `vfork` and `posix_spawn` are other programs; nothing of them is in the trace (P59, P60).
+/// `vfork` and `posix_spawn` start other programs. Nothing of them is in the trace (P59, P60).
 #[test]
 fn starting_other_programs_leaves_the_session_as_it_is() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;
@@ -234,8 +235,8 @@ fn starting_other_programs_leaves_the_session_as_it_is() -> Result<()> {
     holds_exactly(&retained(&session)?, own, &[target.pid()])
 }
 
-/// A thread that waits for the child it vforked does not stop. It is neither traced nor stopped afterwards, and goes on
-/// when the child has ended (P6).
+/// A thread that waits for its vforked child does not stop. It is neither traced nor stopped
+/// afterwards, and goes on when the child has ended (P6).
 #[test]
 fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
     for workers in ["0", "2"] {
@@ -270,7 +271,7 @@ fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
             ensure!(refusal.reason == Reason::StopTimeout, "{refusal}");
             untouched()?;
         }
-        // Another thread does as well, if there is one.
+        // Another thread stops, if there is one.
         match registry.attach(pid_of(&target)?, AttachOptions::default()) {
             Ok(attached) => {
                 ensure!(workers == "2");
@@ -288,7 +289,7 @@ fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
         untouched()?;
         kill(NixPid::from_raw(held), Signal::SIGUSR1)?;
         calls_of(&target.line_with("done ", DEADLINE)?)?;
-        // And can be attached to from now on.
+        // The process can be attached from now on.
         let session = attach(&registry, &target)?.session;
         switch(&session, Switch::On)?;
         ask(&mut target, "calls 10")?;
@@ -299,7 +300,8 @@ fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
     Ok(())
 }
 
-/// A vforked child runs in its parent's memory: it must not be traced beside its parent, whose rings it would empty.
+/// A vforked child runs in its parent's memory. It must not be traced beside its parent, because
+/// that would empty the parent's rings.
 #[test]
 fn a_vforked_child_is_not_traced_beside_its_parent() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;

@@ -1,4 +1,5 @@
-//! Targets that write where only trampolines should, and what a bug that they find may do to the tracer.
+//! Targets that write to memory of the trampolines, and the damage of a bug that such a target
+//! finds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -20,7 +21,7 @@ use crate::{
     tracer::Tracer,
 };
 
-/// The smallest rings: so that a chunk ends soon, and the rings begin where their mapping does.
+/// The smallest rings: a chunk ends soon, and the rings begin where their mapping does.
 pub(crate) const SMALL: AttachOptions = AttachOptions {
     ring_bytes: Geometry::MIN_RING_BYTES,
     max_threads: 4,
@@ -34,7 +35,7 @@ pub(crate) const SMALL: AttachOptions = AttachOptions {
     economy: Economy::None,
 };
 
-/// The rings of a target, as somebody sees them who may write to its memory.
+/// The rings of a target, for a writer of its memory.
 struct Rings {
     memory: File,
     geometry: Geometry,
@@ -57,7 +58,7 @@ impl Rings {
         })
     }
 
-    /// The lines that have an owner.
+    /// The ring slots that have an owner.
     fn owned(&self) -> Result<Vec<u32>> {
         let mut owned = Vec::new();
         for index in 0..self.geometry.slots() {
@@ -94,7 +95,7 @@ fn busy_thread() -> Result<Target> {
     Ok(target)
 }
 
-/// A slow path that was never left is freed, and what was lost meanwhile is counted.
+/// A slow path that is never left is freed, and the events lost meanwhile are counted.
 #[test]
 fn a_slow_path_that_was_never_left_is_freed() -> Result<()> {
     let mut target = Target::spawn(Fixture::Switching, [""; 0])?;
@@ -108,7 +109,8 @@ fn a_slow_path_that_was_never_left_is_freed() -> Result<()> {
     Ok(())
 }
 
-/// Buckets name threads that do not exist, one thread twice, another one each time, and counts of all kinds: what is told of them is the target's own loss.
+/// Buckets name threads that do not exist, one thread twice, another one each time, and counts of
+/// all kinds. The reported losses are the target's own fault.
 #[test]
 fn buckets_may_say_what_they_like() -> Result<()> {
     let mut target = busy_thread()?;
@@ -149,7 +151,7 @@ fn buckets_may_say_what_they_like() -> Result<()> {
     Ok(())
 }
 
-/// A panic of the thread that reads the rings ends that session, which says so, and nothing else.
+/// A panic of the drain thread ends its session, which reports it, and nothing else.
 #[test]
 fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
     const BUG: &str = "freed a slow path that was never left";
@@ -175,7 +177,7 @@ fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
         ensure!(tracer.refused(&command)? == "session-failed");
     }
     ensure!(tracer.trace()?.totals().calls > 0);
-    // It was let go as by a detach.
+    // The process was released as by a detach.
     let report = tracer.ask("detach")?;
     ensure!(
         report.contains("sleds_on: 0, ") && !report.contains("sleds_off: 0, "),
@@ -203,8 +205,8 @@ fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
     target.still_running()
 }
 
-/// A panic of the thread that controls a session ends that session as well: its sleds go off, and
-/// everybody is told.
+/// A panic of the control thread of a session ends that session as well: its sleds go off, and
+/// every client gets a report.
 #[test]
 fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     const BUG: &str = "library unloaded";
@@ -218,7 +220,7 @@ fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     load_and_call(&mut target, &mut tracer)?;
     target.ask("unload 0", "unloaded")?;
     let state = wait_until(DEADLINE, "the session fails", || {
-        // A look finds it.
+        // A request finds the failure.
         let state = tracer.ask("state")?;
         Ok(state.starts_with("Failed").then_some(state))
     })?;
@@ -232,7 +234,7 @@ fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     for command in ["on".to_owned(), format!("attach {}", pid_of(&target)?)] {
         ensure!(tracer.refused(&command)? == "session-failed");
     }
-    // What was recorded before is there.
+    // The events recorded before are there.
     ensure!(tracer.trace()?.totals().calls > 0);
     let report = tracer.ask("detach")?;
     ensure!(
@@ -259,7 +261,7 @@ fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
     target.still_running()
 }
 
-/// The target loads a library, and calls it 50 times once the tracer has switched it on.
+/// Lets the target load a library, and call it 50 times once the tracer has switched it on.
 fn load_and_call(target: &mut Target, tracer: &mut Tracer) -> Result<()> {
     target.ask("load 0 plugin_a.so", "loaded")?;
     wait_until(DEADLINE, "the library is switched on", || {
@@ -270,8 +272,8 @@ fn load_and_call(target: &mut Target, tracer: &mut Tracer) -> Result<()> {
     Ok(())
 }
 
-/// Whatever a target does to the memory that is shared with it, the tracer lives, needs little memory, and gets an honest
-/// target's calls right.
+/// A target may do anything to the memory that it shares with the tracer. The tracer lives, needs
+/// little memory, and gets an honest target's calls right.
 #[test]
 fn no_harm_to_the_rings_harms_the_tracer_or_another_session() -> Result<()> {
     for harm in ["garbage", "claims", "punch", "truncate", "move", "unmap"] {
@@ -281,7 +283,8 @@ fn no_harm_to_the_rings_harms_the_tracer_or_another_session() -> Result<()> {
 }
 
 fn survives(harm: &str) -> Result<()> {
-    /// What the tracer retains for a session in this test, and what it may need at most.
+    /// The memory that the tracer retains for a session in this test, and the most that it may
+    /// need.
     const RETAINED: u64 = 8 << 20;
     const MEMORY: u64 = 256 << 20;
     let mut target = Target::spawn(Fixture::Hostile, [""; 0])?;

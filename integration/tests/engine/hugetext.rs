@@ -1,4 +1,5 @@
-//! Programs whose text is not where their file is mapped: copied, to have it on huge pages.
+//! Programs whose text is not at the mapping of their file, because they have copied it to huge
+//! pages.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch, tally};
 
-/// How much of the text is in memory without a file, in bytes.
+/// The bytes of text in memory without a file.
 fn without_file(target: &Target) -> Result<u64> {
     let maps = Process::new(target.pid())?.maps()?;
     let copied = maps.iter().filter(|map| {
@@ -18,7 +19,8 @@ fn without_file(target: &Target) -> Result<u64> {
     Ok(copied.map(|map| map.address.1 - map.address.0).sum())
 }
 
-/// Whether the text is on huge pages of its file. The kernel says EINVAL where it was built without them, or the file system has none.
+/// True if the text is on huge pages of its file. EINVAL means that the kernel was built without
+/// them, or that the file system has none.
 fn collapses(target: &mut Target) -> Result<bool> {
     let answer = target.ask("again", "")?;
     if answer == "not copied: EINVAL" {
@@ -30,7 +32,8 @@ fn collapses(target: &mut Target) -> Result<bool> {
     Ok(true)
 }
 
-/// The text is found where it is, switched there, also when it moves meanwhile, and nothing is copied that was private before (P36).
+/// The tracer finds the text at its place and switches it there, even if it moves meanwhile. No
+/// page is copied that was private before (P36).
 #[test]
 fn text_without_a_file_is_traced() -> Result<()> {
     for (how, pages) in [("part", 2), ("all", 0), ("collapse", 3)] {
@@ -52,7 +55,7 @@ fn text_without_a_file_is_traced() -> Result<()> {
         ensure!(report.sleds == 6, "{how}: {report:?}");
         ensure!(report.copied_bytes == pages * 4096, "{how}: {report:?}");
         ensure!(target.ask("go", "done")? == "done 5", "{how}");
-        // What is on moves with the text.
+        // Sleds that are on move with the text.
         target.ask("again", "copied")?;
         ensure!(target.ask("go", "done")? == "done 5", "{how}");
         switch(&session, Switch::Off)?;

@@ -1,7 +1,8 @@
 //! A tracer that is killed while it holds a thread of the target (P15).
 //!
-//! `strace` kills it at its first, second, third … system call of a kind, so that every moment between two steps of an
-//! attach has its turn: before and after each call that changes the borrowed thread.
+//! `strace` kills the tracer at its first, second, third … system call of a kind. So every moment
+//! between two steps of an attach has its turn: before and after each call that changes the
+//! borrowed thread.
 
 use std::process::Command;
 
@@ -15,12 +16,14 @@ use crate::{
     tracer::Tracer,
 };
 
-/// What the tracer is made to die at. `ptrace` changes the thread, `wait4` waits for it, `pwrite64` writes to its memory.
+/// The calls at which the tracer dies. `ptrace` changes the thread, `wait4` waits for it,
+/// `pwrite64` writes to its memory.
 const CALLS: [&str; 3] = ["ptrace", "wait4", "pwrite64"];
-/// More than an attach makes of any of them.
+/// More calls of one kind than an attach makes.
 const MOST: usize = 200;
 
-/// Lets a tracer attach to `pid` that is killed at its `nth` system call of this kind. True if it came to that.
+/// Lets a tracer attach to `pid` and kills it at its `nth` system call of this kind. Returns true
+/// if it was killed.
 fn kill_at(call: &str, nth: usize, pid: i32) -> Result<bool> {
     let mut strace = Command::new(Tool::Strace.path()?);
     strace
@@ -32,8 +35,8 @@ fn kill_at(call: &str, nth: usize, pid: i32) -> Result<bool> {
     Tracer::spawn_under(strace)?.attach_or_die(pid)
 }
 
-/// Kills tracers of `pid` at every `step`th call of this kind until one lives to attach; `healthy` looks at the target after
-/// each.
+/// Kills tracers of `pid` at every `step`th call of this kind, until one lives to attach. `healthy`
+/// checks the target after each kill.
 fn kill_everywhere(
     call: &str,
     step: usize,
@@ -59,7 +62,7 @@ fn a_thread_at_work_goes_on() -> Result<()> {
         let pid = target.pid();
         let mut asked = 0;
         kill_everywhere(call, soak(4, 1), pid, || {
-            // It is at work on the last ones while the next tracer comes.
+            // The thread works on the last requests while the next tracer comes.
             for _ in 0..3 {
                 target.send("check")?;
             }
@@ -84,7 +87,7 @@ fn sleeping_in(name: &str) -> Result<Target> {
     Ok(target)
 }
 
-/// None of its threads came back from its call.
+/// Checks that none of the threads came back from its call.
 fn sleeps_on(target: &mut Target) -> Result<()> {
     let answer = target.ask("check", "checked")?;
     ensure!(answer == "checked 39 0", "{answer}");
@@ -97,7 +100,7 @@ fn wake(mut target: Target) -> Result<()> {
     Ok(())
 }
 
-/// The borrowed thread sleeps in a call that the kernel begins anew.
+/// The borrowed thread sleeps in a call that the kernel restarts.
 #[test]
 fn a_thread_asleep_goes_on_sleeping() -> Result<()> {
     for (name, call) in [("futex", "ptrace"), ("read-pipe", "wait4")] {
@@ -110,7 +113,8 @@ fn a_thread_asleep_goes_on_sleeping() -> Result<()> {
     Ok(())
 }
 
-/// The same in a call that the kernel would go on with (`restart_syscall`). That works once for each such call.
+/// The same in a call that the kernel resumes with `restart_syscall`. Each such call can be tested
+/// once.
 #[test]
 fn a_thread_asleep_until_a_time_goes_on_sleeping() -> Result<()> {
     for nth in (1..MOST).step_by(soak(5, 1)) {
@@ -125,7 +129,7 @@ fn a_thread_asleep_until_a_time_goes_on_sleeping() -> Result<()> {
     Ok(())
 }
 
-/// What a killed tracer left does not keep the next one from attaching.
+/// The leftovers of a killed tracer do not prevent the next one from attaching.
 #[test]
 fn the_next_tracer_attaches() -> Result<()> {
     for call in CALLS {

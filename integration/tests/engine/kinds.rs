@@ -1,4 +1,4 @@
-//! Programs of every C library, linked and started in every way, and under sanitizers.
+//! Programs with every C library, with every kind of linking and start, and under sanitizers.
 
 use std::process::Command;
 
@@ -8,11 +8,11 @@ use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch, tally};
 
-/// What `kinds.c` does in one go: threads, calls of `outer` in each, and what it answers.
+/// The work of `kinds.c` in one go: threads, calls of `outer` in each, and its answer.
 const CALLS: u64 = 4 * 1000;
 const ANSWER: &str = "done 4004000";
 
-/// Traces two goes of a program that is running, with one between them while everything is off.
+/// Traces two goes of a running program. Between them is one with all functions off.
 fn is_traced(mut target: Target) -> Result<()> {
     ensure!(target.ask("go", "done")? == ANSWER);
     let registry = registry();
@@ -44,20 +44,20 @@ fn a_program_at_fixed_addresses_is_traced() -> Result<()> {
     fixture_is_traced(Fixture::KindFixed)
 }
 
-/// It has no dynamic loader, and yet its addresses are not its file's.
+/// The program has no dynamic loader, and still its addresses differ from its file's.
 #[test]
 fn a_static_program_at_any_address_is_traced() -> Result<()> {
     fixture_is_traced(Fixture::KindStaticPie)
 }
 
-/// Its thread library keeps the thread's id elsewhere.
+/// musl keeps the thread's id at another place.
 #[test]
 fn programs_with_musl_are_traced() -> Result<()> {
     fixture_is_traced(Fixture::KindMusl)?;
     fixture_is_traced(Fixture::KindMuslStatic)
 }
 
-/// Their runtimes map terabytes around the program.
+/// The runtimes of sanitizers map terabytes around the program.
 #[test]
 fn programs_under_sanitizers_are_traced() -> Result<()> {
     fixture_is_traced(Fixture::KindAsan)?;

@@ -1,4 +1,4 @@
-//! Programs that are started by us: nothing of `main` is missed.
+//! Programs that the tracer starts: no event of `main` is missed.
 
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Write as _};
 use std::process::{Command, Stdio};
@@ -101,7 +101,8 @@ fn a_launched_static_program_is_recorded() -> Result<()> {
     Ok(())
 }
 
-/// The first event of a Rust program is its `main`, or what the standard library has instrumented before it.
+/// The first event of a Rust program is its `main`, or an instrumented function of the standard
+/// library before it.
 #[test]
 fn the_first_event_of_a_launched_program_is_its_main() -> Result<()> {
     let registry = registry();
@@ -149,7 +150,8 @@ fn the_exit_status_of_a_launched_program_is_told() -> Result<()> {
     Ok(())
 }
 
-/// The program becomes another one, which is not traced: its end is told all the same, while the session is still there.
+/// The program becomes another one, which is not traced. Its exit status is reported all the same,
+/// while the session still exists.
 #[test]
 fn the_exit_status_is_told_of_a_program_that_became_another() -> Result<()> {
     let registry = registry();
@@ -168,7 +170,7 @@ fn the_exit_status_is_told_of_a_program_that_became_another() -> Result<()> {
     Ok(())
 }
 
-/// Who looks at the tracer's threads sees which of them has which program.
+/// The names of the tracer's threads show the program of each.
 #[test]
 fn the_control_thread_bears_the_programs_id() -> Result<()> {
     let registry = registry();

@@ -1,4 +1,4 @@
-//! Libraries that come and go while their process is traced.
+//! Libraries that are loaded and unloaded while their process is traced.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn modules(session: &Session, file: &str) -> Vec<ModuleStatus> {
     modules.filter(named).collect()
 }
 
-/// Waits until so many functions of `file`, which is loaded once, are on.
+/// Waits until this many functions of `file`, which is loaded once, are on.
 fn armed(session: &Session, file: &str, functions: u32) -> Result<ModuleStatus> {
     wait_until(DEADLINE, "the library is armed", || {
         let on = |module: &ModuleStatus| module.armed.is_some() && module.functions_on == functions;
@@ -49,7 +49,7 @@ fn unloaded(session: &Session, file: &str) -> Result<()> {
     })
 }
 
-/// A selection is a rule, not a list (P63).
+/// A selection is a rule, not a list of functions (P63).
 #[test]
 fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -67,7 +67,7 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     );
     ensure!(module.copied_bytes == 4096, "{module:?}");
     ensure!(module.armed.is_some(), "{module:?}");
-    // What would be private besides is the host's.
+    // The pages that would become private, too, are the host's.
     let dry = session.toggle(&everything(), Switch::On, Run::Dry)?;
     let [(path, bytes)] = dry.copied_by_module.as_slice() else {
         anyhow::bail!("{dry:?}");
@@ -77,7 +77,7 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
         "{dry:?}"
     );
     ensure!(target.ask("call 0 50", "done")? == "done 50");
-    // What was loaded is listed, and can be switched like everything else.
+    // The loaded functions are listed, and can be switched like all others.
     let report = session.toggle(&glob("plugin_a_noise"), Switch::On, Run::Real)?;
     ensure!((report.matched, report.changed) == (1, 1), "{report:?}");
     ensure!(target.ask("call 0 5", "done")? == "done 5");
@@ -87,7 +87,7 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
         Ok(listed.iter().all(|row| row.calls > 0).then_some(()))
     })?;
 
-    // Without any rule that names it, it is found and stays off.
+    // Without a rule that matches it, the library is found and stays off.
     session.toggle(&everything(), Switch::Off, Run::Real)?;
     target.ask("load 1 plugin_b.so", "loaded")?;
     ensure!(session.functions(Some(&glob("plugin_b*")))?.len() == 3);
@@ -106,13 +106,15 @@ fn a_rule_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     Ok(())
 }
 
-/// A library that was unloaded and is back when a rule is made is meant by it: it has its old ids, and nobody had looked yet (P63).
+/// A rule holds for a library that was unloaded and is back when the rule is set. The library has
+/// its old ids, and the tracer has not looked since (P63).
 #[test]
 fn a_rule_holds_for_a_library_that_has_just_come_back() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
-    // Each time it may be found by chance before the rule is made: without a rule it is looked for once a second.
+    // The tracer may find the library by chance before the rule is set. Without a rule it looks
+    // once a second.
     for round in 0..10 {
         target.ask("load 0 plugin_a.so", "loaded")?;
         session.functions(None)?;
@@ -132,10 +134,12 @@ fn a_rule_holds_for_a_library_that_has_just_come_back() -> Result<()> {
     target.still_running()
 }
 
-/// By the kernel's word where it gives it, else by looking at the maps; either way it is said which, and how soon (P63).
+/// The kernel's events report a library if they are available, else a look at the maps finds it.
+/// The status has the method and the delay (P63).
 #[test]
 fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
-    // Where the host maps faster than a starved control thread reads, the kernel's records get lost, and a library is found by a look.
+    // If the host maps faster than a starved control thread reads, the kernel's records get lost,
+    // and a look finds the library.
     let by_word = (0..20).find_map(|_| {
         let armed = Tracer::spawn().and_then(|tracer| armed_by(tracer, "Perf"));
         let by_word = |armed: &Vec<String>| armed.iter().all(|armed| armed.starts_with("Mapping "));
@@ -162,8 +166,8 @@ fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
     Ok(())
 }
 
-/// What is said of two libraries that come, one in a thread that was there when it began, and one in another. `None` if libraries
-/// are not noticed in this way.
+/// The reports on two new libraries: one comes in a thread that existed when watching began, and
+/// one in another thread. `None` if this method is not in use.
 fn armed_by(mut tracer: Tracer, noticing: &str) -> Result<Option<Vec<String>>> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     tracer.ask(&format!("attach {}", target.pid()))?;
@@ -196,7 +200,8 @@ fn armed_by(mut tracer: Tracer, noticing: &str) -> Result<Option<Vec<String>>> {
     Ok(Some(all))
 }
 
-/// A program without a sled, whose libraries are awaited; also again, with what an earlier attach left.
+/// A program without a sled, whose libraries are awaited. The second attach finds the memory of the
+/// first.
 #[test]
 fn a_program_without_sleds_is_attached_to_for_its_libraries() -> Result<()> {
     let host = build(Fixture::Plugins)?.with_file_name("bare_host");
@@ -226,7 +231,8 @@ fn a_program_without_sleds_is_attached_to_for_its_libraries() -> Result<()> {
     Ok(())
 }
 
-/// Two libraries of one shape in turn at the same place, while others are switched: what was recorded of each keeps its names (P63).
+/// Two libraries of the same layout alternate at one address while others are switched. The events
+/// of each keep its names (P63).
 #[test]
 fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Result<()> {
     const CALLS: u64 = 20;
@@ -272,7 +278,7 @@ fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Resul
     })?;
     ensure!(places.len() == 1, "no place was used again: {places:?}");
     session.toggle(&glob("plugin_*_noise"), Switch::Off, Run::Real)?;
-    // That the last one has gone is noticed by this, or within a second.
+    // This request, or a look within a second, finds that the last library has gone.
     session.functions(None)?;
     let report = detach(&registry, &target)?;
     ensure!(report.lost == 0, "{report:?}");
@@ -288,10 +294,12 @@ fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Resul
     ];
     let expected = names.map(|name| (name.to_owned(), [calls, calls, 0]));
     ensure!(counts == BTreeMap::from(expected), "{counts:?}");
-    // The same build at the same place has the same ids each time; nothing else ever has them.
+    // The same build at the same address has the same ids each time. No other library ever has
+    // them.
     let files: Vec<_> = trace.modules().iter().map(|module| &module.path).collect();
     ensure!(files.len() == 3, "{files:?}");
-    // When it was there: each time that it was called, and never the other one with it.
+    // The lifetimes: each time that a library was called, and never both libraries at the same
+    // time.
     let lifetimes = trace.lifetimes();
     let [one, other] = [1, 2].map(|id| {
         let of_it = lifetimes.iter().filter(|life| life.module.0 == id);
@@ -316,7 +324,8 @@ fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Resul
     Ok(())
 }
 
-/// Threads run in a library while it is switched, and others come and go: each event has the name of the library that its thread was in.
+/// Threads run in a library while it is switched, and others come and go. Each event has the name
+/// of the library that its thread was in.
 #[test]
 fn libraries_may_come_and_go_under_load() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -335,7 +344,8 @@ fn libraries_may_come_and_go_under_load() -> Result<()> {
             }
             Ok(())
         });
-        // A library is there for a few milliseconds: on a machine under load it may be gone each time before it is on.
+        // A library is loaded for a few milliseconds. On a busy machine it may be gone each time
+        // before it is on.
         let both_were_on = || -> Result<bool> {
             let counts = tally(&retained(&session)?)?;
             let mut names = ["plugin_a_call", "plugin_b_call"].iter();
@@ -395,7 +405,8 @@ fn each_event_is_of_the_library_in_use(trace: &Trace) -> Result<()> {
     Ok(())
 }
 
-/// One file loaded twice, a file replaced while it is loaded, and one without build id.
+/// One file loaded twice, a file that is replaced while it is loaded, and a file without a build
+/// id.
 #[test]
 fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -436,7 +447,7 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     let expected = [("plugin_a_call", [7, 7, 0]), ("plugin_c_call", [5, 5, 0])];
     let expected = expected.map(|(name, counts)| (name.to_owned(), counts));
     ensure!(counts == BTreeMap::from(expected), "{counts:?}");
-    // By module: two of the same path and build, one of the same path and another build.
+    // By module: two of the same path and build, and one of the same path and another build.
     let mut calls: Vec<u64> = session
         .tables()
         .modules()
@@ -460,7 +471,7 @@ fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
     Ok(())
 }
 
-/// The same of a library that is there when the process is attached to.
+/// The same for a library that is loaded before the attach.
 #[test]
 fn a_library_without_room_near_it_is_left_out_at_attach() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -477,7 +488,7 @@ fn a_library_without_room_near_it_is_left_out_at_attach() -> Result<()> {
         path.ends_with("large_a.so") && refusal.reason == Reason::NoMemory,
         "{path}: {refusal:?}"
     );
-    // What is elsewhere is traced.
+    // The other modules are traced.
     ensure!(switch(&attached.session, Switch::On)?.sleds > 0);
     ensure!(
         modules(&attached.session, "large_a.so")[0]
@@ -489,10 +500,12 @@ fn a_library_without_room_near_it_is_left_out_at_attach() -> Result<()> {
     Ok(())
 }
 
-/// Trampolines come to where a library is loaded; where there is no room for them, that library alone is left out, and it is told why (P35).
+/// Trampolines are placed near a library. If there is no room near it, only that library is left
+/// out, and the report has the reason (P35).
 #[test]
 fn a_library_far_away_gets_trampolines_of_its_own_or_a_refusal() -> Result<()> {
-    // The room is taken after the library was loaded, and libraries are looked for once a second whatever the rules are.
+    // The test takes the room after the library was loaded. The tracer looks for libraries once a
+    // second, whatever the rules are.
     for _ in 0..20 {
         if refused_for_room()? {
             return Ok(());
@@ -501,7 +514,7 @@ fn a_library_far_away_gets_trampolines_of_its_own_or_a_refusal() -> Result<()> {
     anyhow::bail!("the library was found each time before the room near it was taken")
 }
 
-/// False if the library was found before there was no room left.
+/// Returns false if the library was found before the room was taken.
 fn refused_for_room() -> Result<bool> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     let registry = registry();

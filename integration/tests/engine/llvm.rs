@@ -1,4 +1,4 @@
-//! The same program through LLVM's own runtime, and our trace through LLVM's own tools.
+//! The same program under LLVM's own runtime, and our trace through LLVM's own tools.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use xrayd::types::Switch;
 
 use crate::support::{attach, detach, registry, retained, switch};
 
-/// What `llvm-xray convert` says each thread did.
+/// The events of each thread in the output of `llvm-xray convert`.
 type Threads = BTreeMap<i32, (Vec<u64>, SequenceHash)>;
 
 fn convert(log: &Path, program: &Path, truth: &GroundTruth) -> Result<Threads> {
@@ -55,7 +55,7 @@ fn convert(log: &Path, program: &Path, truth: &GroundTruth) -> Result<Threads> {
     Ok(threads)
 }
 
-/// Calls by function over all threads, as `llvm-xray account` counts them.
+/// Calls by function in all threads, as `llvm-xray account` counts them.
 fn account_calls(log: &Path, program: &Path, truth: &GroundTruth) -> Result<Vec<u64>> {
     let text = Tool::LlvmXray19.run([
         "account".as_ref(),
@@ -143,7 +143,8 @@ fn llvm_reads_our_log_and_agrees_with_our_table() -> Result<()> {
             let (calls, hash) = &seen[&thread.tid];
             ensure!(*calls == thread.calls && hash.value() == thread.hash);
         }
-        // `llvm-xray account` wants one order of time over all threads, which a log of blocks has not.
+        // `llvm-xray account` needs one order of time over all threads. A log of blocks does not
+        // have it.
         if threads == "1" {
             ensure!(account_calls(&log, &program, &truth)? == truth.calls());
         }

@@ -1,4 +1,5 @@
-//! Functions that are on for a while: afterwards everything is as others have it, in libraries and processes that came meanwhile too.
+//! Functions that are on for the time of a lease. Afterwards everything is as other clients have
+//! set it, even in libraries and processes that came meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ fn loan(number: u64) -> Result<LeaseId> {
     Ok(LeaseId(number.try_into()?))
 }
 
-/// What is on, and with how many arguments.
+/// The functions that are on, and the number of their recorded arguments.
 fn on(session: &Session) -> Result<BTreeMap<String, u8>> {
     let rows = session.functions(None)?.into_iter();
     let on = rows.filter(|row| row.enabled);
@@ -55,7 +56,7 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
             let expected = if name.ends_with("call") { 2 } else { 0 };
             ensure!(arguments == Some(&expected), "{name}: {lent_now:?}");
         }
-        // Somebody has a say in what is lent.
+        // Another client enables a function of the lease.
         session.toggle(&glob("plugin_a_inner"), Switch::On, Run::Real)?;
         session.take_back(loan(1)?)?;
         ensure!(on(&session)? == lent_now);
@@ -65,7 +66,7 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
         expected.insert("plugin_b_call".to_owned(), 2);
         expected.insert("plugin_a_inner".to_owned(), 0);
         ensure!(on(&session)? == expected, "{:?}", on(&session)?);
-        // The rules are what they were.
+        // The rules are the same as before.
         target.ask("unload 1", "unloaded")?;
         target.ask("load 1 plugin_b.so", "loaded")?;
         ensure!(on(&session)? == expected, "{:?}", on(&session)?);
@@ -75,7 +76,7 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
     Ok(())
 }
 
-/// Who comes from a process that has a loan by itself has it as well, until that is over.
+/// A child of a process with a lease of its own has the lease as well, until the lease ends.
 #[test]
 fn a_loan_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;
@@ -103,7 +104,7 @@ fn a_loan_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
     Ok(())
 }
 
-/// Each process has its own to come back to, and a child what its parent has.
+/// Each process returns to its own state, and a child to its parent's.
 #[test]
 fn a_loan_leaves_every_process_of_a_family_as_it_was() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;

@@ -1,8 +1,8 @@
-//! The engine against real programs: what it records, what it leaves behind, what it refuses.
+//! The engine against real programs: its records, its leftovers, its refusals.
 //!
-//! Each test starts programs of its own and drives `xrayd`'s library in this process, or in a copy of it where the
-//! tracer has to die or to be another user. Numbers like (P22) name the pitfall that a test answers. `XRAYD_SOAK=1`
-//! runs the long ones at full length.
+//! Each test starts programs of its own and drives `xrayd`'s library in this process. If the tracer
+//! has to die or to be another user, the library runs in a copy of this process. Numbers like (P22)
+//! name the pitfall that a test answers. `XRAYD_SOAK=1` runs the long tests at full length.
 
 mod adoption;
 mod arguments;

@@ -1,4 +1,4 @@
-//! What tracing costs a process in memory, and processes that have none to spare.
+//! The memory that tracing takes from a process, and processes with little memory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ use crate::support::{attach, attach_with, detach, everything, pid_of, registry, 
 
 const NOBODY: &str = "65534";
 
-/// A control group with a limit on memory; removed in the end.
+/// A control group with a limit on memory. It is removed in the end.
 pub(crate) struct Group {
     path: PathBuf,
     limit: &'static str,
@@ -30,7 +30,7 @@ pub(crate) struct Group {
 // === impl Group ===
 
 impl Group {
-    /// `None` if none can be made here, which is told.
+    /// `None` if no group can be made here, which is reported.
     pub(crate) fn new(name: &str) -> Result<Option<Group>> {
         let name = format!("xrayd-test-{name}-{}", std::process::id());
         let groups = fs::read_to_string("/proc/self/cgroup")?;
@@ -48,7 +48,7 @@ impl Group {
         let first = first.map(|own| ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"));
         let second = second.map(|own| ("/sys/fs/cgroup", own, "memory.max"));
         for (root, own, limit) in [first, second].into_iter().flatten() {
-            // Of the second version, only groups without processes have groups with limits.
+            // In the second version, only groups without processes have groups with limits.
             for parent in [Path::new(root).join(&own), PathBuf::from(root)] {
                 let path = parent.join(&name);
                 if fs::create_dir(&path).is_err() {
@@ -72,7 +72,7 @@ impl Group {
         fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// Bytes that its processes take.
+    /// The bytes that its processes take.
     pub(crate) fn usage(&self) -> Result<u64> {
         let name = match self.limit {
             "memory.max" => "memory.current",
@@ -99,7 +99,8 @@ impl Drop for Group {
     }
 }
 
-/// Pages that are written are charged to the process: where there is no room for them, nothing is switched (P36).
+/// The kernel charges written pages to the process. Without room for them, nothing is switched
+/// (P36).
 #[test]
 fn a_process_at_its_limit_is_not_given_to_the_oom_killer() -> Result<()> {
     let Some(group) = Group::new("limit")? else {
@@ -127,10 +128,10 @@ fn a_process_at_its_limit_is_not_given_to_the_oom_killer() -> Result<()> {
     Ok(())
 }
 
-/// What the kernel says of the rings' mapping in a target.
+/// The kernel's information on the mapping of the rings in a target.
 #[derive(Debug)]
 pub(crate) struct RingsMapping {
-    /// Bytes of pages that are there.
+    /// Bytes of resident pages.
     pub(crate) resident: u64,
     locked: u64,
     flags: Vec<String>,
@@ -176,7 +177,7 @@ fn status_kib(target: &Target, name: &str) -> Result<u64> {
     Ok(value.trim_matches([':', '\t', ' ', 'k', 'B']).parse()?)
 }
 
-/// Rings are mostly memory that was never written: a core dump does not fill it.
+/// Most memory of the rings is never written. A core dump does not contain it.
 #[test]
 fn rings_are_in_no_core_dump() -> Result<()> {
     let target = Target::spawn(Fixture::ManyThreads, ["--threads", "2"])?;
@@ -189,7 +190,7 @@ fn rings_are_in_no_core_dump() -> Result<()> {
     Ok(())
 }
 
-/// A program that locks its memory is not made to fill the rings, and runs on as it was.
+/// A program that locks its memory does not fill the rings, and runs on as before.
 #[test]
 fn rings_of_a_program_that_locks_its_memory_are_not_filled() -> Result<()> {
     let mut target = Target::spawn(Fixture::ManyThreads, ["--threads", "2", "--lock", "all"])?;
@@ -212,8 +213,8 @@ fn rings_of_a_program_that_locks_its_memory_are_not_filled() -> Result<()> {
     Ok(())
 }
 
-/// The kernel lets it lock no more than its limit, for a moment either: that is said, and nothing
-/// is changed.
+/// The kernel lets a process lock no more than its limit, even for a moment. The refusal has the
+/// limit, and nothing is changed.
 #[test]
 fn a_program_that_may_not_lock_as_much_is_refused_with_the_limit() -> Result<()> {
     if !is_root_for("a_program_that_may_not_lock_as_much_is_refused_with_the_limit")? {
@@ -242,8 +243,8 @@ fn a_program_that_may_not_lock_as_much_is_refused_with_the_limit() -> Result<()>
     Ok(())
 }
 
-/// Rings are charged to the process as its threads write them: they are as small as its control
-/// group demands, and the memory is the group's again after a detach.
+/// The kernel charges rings to the process as its threads write them. Rings are as small as its
+/// control group demands, and the group has the memory back after a detach.
 #[test]
 fn rings_leave_room_in_the_control_group() -> Result<()> {
     const THREADS: u64 = 24;
@@ -268,13 +269,13 @@ fn rings_leave_room_in_the_control_group() -> Result<()> {
     let session = attached.session;
     switch(&session, Switch::On)?;
     target.send("go")?;
-    // Each of the threads has written more than fits its ring.
+    // Each thread has written more than fits its ring.
     wait_until(DEADLINE, "the rings are full", || {
         let rings = RingsMapping::of(&target)?.resident;
         Ok((rings > THREADS * (64 << 10)).then_some(()))
     })?;
 
-    // What the first one may still take is not left for others.
+    // The memory that the first process may still take is not left for others.
     let refused = registry.attach(pid_of(&second)?, options);
     let whole = match refused {
         Ok(attached) => attached.report.notes.join("; "),
@@ -287,7 +288,7 @@ fn rings_leave_room_in_the_control_group() -> Result<()> {
 
     let rings = RingsMapping::of(&target)?.resident;
     ensure!(rings < LIMIT / 2, "{rings}");
-    // Else the threads take all processors from the tracer.
+    // Otherwise the threads take all processors from the tracer.
     kill(Pid::from_raw(target.pid()), Signal::SIGSTOP)?;
     let while_attached = group.usage()?;
     ensure!(while_attached < LIMIT, "{while_attached}");

@@ -1,4 +1,4 @@
-//! Programs of other compilers, with libraries, without symbols, and whose files are no longer there.
+//! Programs of other compilers, with libraries, without symbols, and without their files.
 
 use std::path::Path;
 use std::process::Command;
@@ -77,7 +77,8 @@ fn a_library_is_traced_with_its_program() -> Result<()> {
     Ok(())
 }
 
-/// Only `map_files` leads to the library's file: without it the library is told as what cannot be read, and left alone.
+/// Only `map_files` leads to the library's file. Without it, the report has the library as
+/// unreadable, and the library is left alone.
 fn calls_of_the_program_alone(target: &mut Target, library: &Path) -> Result<()> {
     let registry = registry();
     let attached = attach(&registry, target)?;
@@ -103,7 +104,7 @@ fn calls_of_the_program_alone(target: &mut Target, library: &Path) -> Result<()>
     Ok(())
 }
 
-/// The files are gone, or others have taken their place (P27, P65).
+/// The files are deleted, or others have taken their place (P27, P65).
 #[test]
 fn deleted_and_replaced_files_are_those_that_run() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -123,7 +124,7 @@ fn deleted_and_replaced_files_are_those_that_run() -> Result<()> {
     }
     record(&mut target)?;
     text_is_as_compiled(&target, &program, &kept)?;
-    // Other programs by the same names: their sleds lie elsewhere.
+    // Other programs with the same names, whose sleds lie elsewhere.
     for file in [&program, &library] {
         std::fs::copy(build(Fixture::Siglots)?, file)?;
     }
@@ -132,7 +133,7 @@ fn deleted_and_replaced_files_are_those_that_run() -> Result<()> {
     text_is_as_compiled(&target, &library, &kept.with_file_name("libtraced.so"))
 }
 
-/// Without symbols there are addresses; the counts are the same.
+/// Without symbols, functions have addresses as names. The counts are the same.
 #[test]
 fn a_stripped_program_is_traced() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -150,7 +151,8 @@ fn a_stripped_program_is_traced() -> Result<()> {
     Ok(())
 }
 
-/// Without section headers nothing says where the sleds are: refused, and left alone (P55).
+/// Without section headers the place of the sleds is not known. The program is refused and left
+/// alone (P55).
 #[test]
 fn a_program_without_sections_is_refused_or_traced_but_never_spoiled() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -172,7 +174,7 @@ fn a_program_without_sections_is_refused_or_traced_but_never_spoiled() -> Result
     target.still_running()
 }
 
-/// Twenty thousand functions, each called once a line.
+/// Twenty thousand functions, each called once for each line of input.
 #[test]
 fn twenty_thousand_functions_are_traced() -> Result<()> {
     let mut target = Target::spawn(Fixture::Many20k, [""; 0])?;

@@ -1,4 +1,4 @@
-//! Threads that get the numbers of threads that have just ended.
+//! Threads that reuse the ids of threads that have just ended.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, Target, build, is_root_for, not_run};
@@ -11,13 +11,13 @@ use crate::{
     support::{pid, registry, retained, switch},
 };
 
-/// Many threads end at once, again and again, and others have their numbers within a few
+/// Many threads end at once, again and again. Other threads have their ids within a few
 /// milliseconds: about the time in which that many rings are taken back.
 const ARGUMENTS: [&str; 6] = ["--numbers", "64", "--births", "150", "--calls", "20"];
 const THREADS: u64 = 64 * 150;
 
-/// Every event of a program's threads is recorded or counted as lost, and there are no more threads
-/// in the trace than there were. `traced` is the process's id here.
+/// Checks that every event of a program's threads is recorded or counted as lost, and that the
+/// trace has no more threads than there were. `traced` is the process's id in this namespace.
 fn nothing_vanishes(
     test: &str,
     target: &mut Target,
@@ -56,7 +56,7 @@ fn nothing_vanishes(
     target.send("quit")
 }
 
-/// Few slots, so that ended threads are looked for all the time.
+/// Few slots, so that the tracer looks for ended threads all the time.
 fn few_slots() -> AttachOptions {
     AttachOptions {
         max_threads: 64,
@@ -83,7 +83,7 @@ fn events_of_threads_with_used_numbers_do_not_vanish_in_another_pid_namespace() 
     nothing_vanishes(TEST, &mut target, inside, few_slots())
 }
 
-/// Slots are opened and closed all the time, since there is not memory for as many as are asked for.
+/// Slots are opened and closed all the time, because there is less memory than requested.
 #[test]
 fn events_of_threads_with_used_numbers_do_not_vanish_in_a_limited_group() -> Result<()> {
     const TEST: &str = "events_of_threads_with_used_numbers_do_not_vanish_in_a_limited_group";

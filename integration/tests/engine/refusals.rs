@@ -1,4 +1,4 @@
-//! What is not traced, why, and that it is left as it was.
+//! Processes that are not traced, the reasons, and their unchanged state.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -29,7 +29,7 @@ fn refusal_of(raw: i32, options: AttachOptions) -> Result<Refusal> {
     refused.err().context("it was attached to")
 }
 
-/// Attach is refused for `reason`, and nothing of the process is other than before.
+/// Checks that an attach is refused for `reason`, and that the process is unchanged.
 fn check(target: &Target, options: AttachOptions, reason: Reason) -> Result<()> {
     let before = ProcessState::of(target.pid())?;
     let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid()))?;
@@ -113,7 +113,7 @@ fn a_program_that_somebody_else_traces() -> Result<()> {
     strace.wait()?;
     refused?;
     untouched?;
-    // Its seat is free again.
+    // The process has no tracer any more.
     wait_until(DEADLINE, "strace is gone", || {
         let state = ProcessState::of(leader)?;
         Ok((state.threads[&leader].tracer == 0).then_some(()))
@@ -143,7 +143,7 @@ fn a_program_that_its_own_runtime_has_patched() -> Result<()> {
 
 #[test]
 fn a_kernel_thread() -> Result<()> {
-    // In a container's pid namespace there is none to be seen.
+    // A container's pid namespace shows no kernel thread.
     let Some(raw) = (2..100).find(|raw| {
         procfs::process::Process::new(*raw)
             .and_then(|process| process.stat())
@@ -224,8 +224,8 @@ fn rings_of_impossible_sizes() -> Result<()> {
     Ok(())
 }
 
-/// The engine asks by itself whether its caller may trace the process, when the process can no
-/// longer become another user's unseen (P17).
+/// The engine itself checks whether its caller may trace the process. It checks at a time from
+/// which the process cannot become another user's unseen (P17).
 #[test]
 fn a_program_that_the_caller_may_not_trace() -> Result<()> {
     let target = Target::spawn(Fixture::Counted, [""; 0])?;
@@ -240,7 +240,7 @@ fn a_program_that_the_caller_may_not_trace() -> Result<()> {
     Ok(())
 }
 
-/// Root's program, and a program of one's own that hides itself (P17).
+/// Root's program, and a user's own program that hides its memory (P17).
 #[test]
 fn a_program_that_the_user_may_not_trace() -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -271,7 +271,8 @@ fn a_program_that_the_user_may_not_trace() -> Result<()> {
     untouched(&hidden)
 }
 
-/// What is refused can be asked for again; what is attached is found; what is detached is not attached.
+/// A refused attach can be tried again. An attached process is found. A detached process is not
+/// attached.
 #[test]
 fn sessions_are_found_and_ended_once() -> Result<()> {
     let target = Target::spawn(Fixture::Arg1, [""; 0])?;
@@ -288,7 +289,8 @@ fn sessions_are_found_and_ended_once() -> Result<()> {
     Ok(())
 }
 
-/// Of processes that have ended the latest are kept, without a thread; they are found, told so, and detached from once.
+/// The newest ended processes are kept, without a thread. They are found, a request reports their
+/// end, and a detach works once.
 #[test]
 fn what_is_kept_of_processes_that_have_ended_is_bounded() -> Result<()> {
     let registry = Registry::new(RegistryConfig {
@@ -335,8 +337,8 @@ fn what_is_kept_of_processes_that_have_ended_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// It is killed at every moment of an attach, and refused for that and nothing else, whatever the
-/// attach was about to do (P61).
+/// The program is killed at every moment of an attach. The attach is refused for that reason and no
+/// other, in each of its steps (P61).
 #[test]
 fn a_program_that_ends_while_it_is_attached_to() -> Result<()> {
     let rounds: u32 = soak(60, 2000);
@@ -356,7 +358,7 @@ fn a_program_that_ends_while_it_is_attached_to() -> Result<()> {
         })?;
         if let Err(refusal) = attached {
             refused += 1;
-            // Before anything was tried, it is none that could be attached to.
+            // Before the first step, the process is no candidate any more.
             let ended = [Reason::TargetExited, Reason::NoSuchProcess, Reason::Zombie];
             ensure!(
                 ended.contains(&refusal.reason),

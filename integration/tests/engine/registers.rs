@@ -37,7 +37,7 @@ fn every_register_survives_every_kind_of_sled() -> Result<()> {
     Ok(())
 }
 
-/// The same while sleds are switched under the program's feet (P22, P23).
+/// The same while sleds are switched during the calls (P22, P23).
 #[test]
 fn every_register_survives_while_sleds_are_switched() -> Result<()> {
     let mut target = Target::spawn(Fixture::Torture, [""; 0])?;

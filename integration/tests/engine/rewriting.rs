@@ -1,5 +1,5 @@
-//! A target that rewrites the instructions which a borrowed thread executes, and one that does not
-//! come to execute them.
+//! A target that rewrites the instructions of a borrowed thread, and a target whose thread never
+//! executes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use xrayd::{
 
 use crate::support::{detach, pid, registry, tid};
 
-/// The program rewrites its text as soon as it is traced. It may be too late for once.
+/// The program rewrites its text as soon as it is traced. It may be too late in one try.
 const TRIES: usize = 20;
 
 /// Borrows the main thread. The answer comes in bounded time, or the program is killed.
@@ -43,7 +43,7 @@ fn attach_to_main(target: &Target) -> Result<(Registry, Result<(), Refusal>)> {
     })
 }
 
-/// The tries are over when one was refused: then the rewritten instruction was executed.
+/// Tries until an attach is refused: then the rewritten instruction was executed.
 fn is_rewritten_in_vain(how: &str, wanted: Reason) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("file");
@@ -54,7 +54,7 @@ fn is_rewritten_in_vain(how: &str, wanted: Reason) -> Result<()> {
     for _ in 0..TRIES {
         let arguments = [how.as_ref(), file.as_os_str(), other.as_os_str()];
         let mut target = Target::spawn(Fixture::Rewriter, arguments)?;
-        // Then all of its threads have begun.
+        // The answer shows that all threads have begun.
         ensure!(target.ask("call", "called")? == "called");
         let before = ProcessState::of(target.pid())?;
         let (registry, attached) = attach_to_main(&target)?;
@@ -82,13 +82,13 @@ fn is_rewritten_in_vain(how: &str, wanted: Reason) -> Result<()> {
     not_run("rewritten instructions", "this machine attaches too fast")
 }
 
-/// The thread spins where it was to make a call.
+/// The thread spins instead of making its call.
 #[test]
 fn a_thread_that_never_comes_to_its_call_is_given_back() -> Result<()> {
     is_rewritten_in_vain("spin", Reason::StopTimeout)
 }
 
-/// The fault is not the program's.
+/// The fault is not the program's own.
 #[test]
 fn a_thread_that_faults_instead_of_making_its_call_is_given_back() -> Result<()> {
     is_rewritten_in_vain("fault", Reason::Io)
@@ -99,13 +99,14 @@ fn no_forbidden_call_is_made_by_a_borrowed_thread() -> Result<()> {
     is_rewritten_in_vain("call", Reason::Io)
 }
 
-/// The same number is another call there.
+/// The same number means another call in the 32-bit table.
 #[test]
 fn no_call_of_32_bits_is_made_by_a_borrowed_thread() -> Result<()> {
     is_rewritten_in_vain("wide", Reason::Io)
 }
 
-/// A control group of the second version that can be frozen, for one process; removed in the end.
+/// A control group of the second version that can be frozen, for one process. It is removed in the
+/// end.
 struct Freezer {
     path: PathBuf,
 }
@@ -113,7 +114,7 @@ struct Freezer {
 // === impl Freezer ===
 
 impl Freezer {
-    /// `None` if none can be made here, which is told.
+    /// `None` if no group can be made here, which is reported.
     fn of(target: &Target) -> Result<Option<Freezer>> {
         let name = format!("xrayd-test-freezer-{}", target.pid());
         for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
@@ -153,7 +154,7 @@ impl Drop for Freezer {
     }
 }
 
-/// It stops, and then makes no call before it is thawed (P6).
+/// The borrowed thread stops, and then makes no call before it is thawed (P6).
 #[test]
 fn a_frozen_process_is_given_back() -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "100"])?;

@@ -1,4 +1,5 @@
-//! Restartable sequences of the target are restarted when they must be, whoever is borrowed.
+//! Restartable sequences of the target are restarted when they must be, whichever thread is
+//! borrowed.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, ProcessState, Target};
@@ -32,7 +33,7 @@ fn whole_session(registry: &Registry, target: &Target, session: &Session) -> Res
     Ok(())
 }
 
-/// A worker is borrowed; the main thread sleeps and would be asked first.
+/// Borrows a worker. By default, the sleeping main thread would come first.
 fn borrowing_a_worker(target: &Target) -> Result<AttachOptions> {
     let state = ProcessState::of(target.pid())?;
     let worker = state.threads.keys().find(|&&thread| thread != target.pid());
@@ -42,14 +43,14 @@ fn borrowing_a_worker(target: &Target) -> Result<AttachOptions> {
     })
 }
 
-/// It has left the address of its last sequence behind, which says nothing.
+/// The thread has left the address of its last sequence behind, which means nothing.
 #[test]
 fn a_thread_between_restartable_sequences_is_borrowed() -> Result<()> {
     for _ in 0..soak(10, 500) {
         let mut target = Target::spawn(Fixture::Rseq, ["--threads", "4", "--apart", "500"])?;
         let registry = registry();
         let options = borrowing_a_worker(&target)?;
-        // It may be in one by chance.
+        // The thread may be in a sequence by chance.
         let first = (0..5).find_map(|_| registry.attach(pid_of(&target).ok()?, options).ok());
         let attached = first.context("it was never between two of them")?;
         whole_session(&registry, &target, &attached.session)?;
@@ -62,7 +63,7 @@ fn a_thread_between_restartable_sequences_is_borrowed() -> Result<()> {
     Ok(())
 }
 
-/// A thread that is in the middle of one whenever it is stopped is left alone, or caught between two of them.
+/// A thread that is in a sequence at each stop is left alone, or borrowed between two sequences.
 #[test]
 fn a_thread_in_a_restartable_sequence_is_left_alone() -> Result<()> {
     for _ in 0..soak(5, 200) {
@@ -72,7 +73,7 @@ fn a_thread_in_a_restartable_sequence_is_left_alone() -> Result<()> {
             Ok(attached) => whole_session(&registry, &target, &attached.session)?,
             Err(refusal) => ensure!(refusal.reason == Reason::StopTimeout, "{refusal}"),
         }
-        // There is one that sleeps.
+        // Another thread sleeps, and can be borrowed.
         let session = attach(&registry, &target)?.session;
         whole_session(&registry, &target, &session)?;
         sums_are_right(&mut target)?;

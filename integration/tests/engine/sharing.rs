@@ -1,4 +1,4 @@
-//! Programs that give a tracer another file than the one that it made, or take its memory away
+//! Programs that exchange a tracer's file for another one, or take its memory away
 //! (threat-model.md, 3).
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::{
 
 const CONTENT: &[u8] = b"a file that nobody traces\n";
 
-/// A file of root's, and its path as an argument.
+/// A file of root's. Returns its path as an argument.
 fn precious(dir: &Path) -> Result<String> {
     let path = dir.join("precious");
     fs::write(&path, CONTENT)?;
@@ -38,7 +38,7 @@ fn rings_of(target: &Target) -> Result<MemoryMap> {
         .context("no rings")
 }
 
-/// The address of the table, as the handshake says it.
+/// The address of the table in the handshake.
 fn table_of(target: &Target) -> Result<u64> {
     let memory = memory(target)?;
     for map in Process::new(target.pid())?.maps()? {
@@ -54,8 +54,8 @@ fn table_of(target: &Target) -> Result<u64> {
     anyhow::bail!("no handshake")
 }
 
-/// A descriptor of another file stands where the borrowed thread made its own, and the main thread
-/// has ended (P3).
+/// The program puts a descriptor of another file in place of the borrowed thread's own, and the
+/// main thread has ended (P3).
 #[test]
 fn no_file_outside_is_changed_while_descriptors_are_swapped() -> Result<()> {
     if !is_root_for("no_file_outside_is_changed_while_descriptors_are_swapped")? {
@@ -66,7 +66,7 @@ fn no_file_outside_is_changed_while_descriptors_are_swapped() -> Result<()> {
     for _ in 0..10 {
         let mut target = Target::spawn(Fixture::Descriptors, ["swap", &path])?;
         let registry = registry();
-        // It may be refused, since no descriptor of ours stays ours.
+        // The attach may be refused, because no descriptor of ours stays ours.
         match registry.attach(pid_of(&target)?, AttachOptions::default()) {
             Ok(_) => {
                 detach(&registry, &target)?;
@@ -85,8 +85,8 @@ fn no_file_outside_is_changed_while_descriptors_are_swapped() -> Result<()> {
     Ok(())
 }
 
-/// A thread with a table of descriptors of its own is borrowed: its numbers mean something else in
-/// the main thread.
+/// The borrowed thread has a table of descriptors of its own. Its numbers mean other files in the
+/// main thread.
 #[test]
 fn a_thread_with_descriptors_of_its_own_is_borrowed() -> Result<()> {
     if !is_root_for("a_thread_with_descriptors_of_its_own_is_borrowed")? {
@@ -123,7 +123,8 @@ fn a_thread_with_descriptors_of_its_own_is_borrowed() -> Result<()> {
     Ok(())
 }
 
-/// What lies where rings lay is exchanged all the time, and its file is cut once it was taken over.
+/// The program exchanges the mapping at the place of the rings all the time, and cuts its file
+/// after a takeover.
 #[test]
 fn memory_that_can_shrink_is_not_taken_over() -> Result<()> {
     if !opens_map_files()? {
@@ -138,7 +139,7 @@ fn memory_that_can_shrink_is_not_taken_over() -> Result<()> {
         target.send("flip")?;
         let attached = tracer.ask(&attach).is_ok();
         target.ask("cut", "done")?;
-        // Its rings are looked at now; whatever is there, the tracer lives.
+        // Now the tracer reads its rings. The tracer lives, whatever they contain.
         if attached {
             tracer.ask("on")?;
             tracer.ask("events")?;
@@ -149,7 +150,7 @@ fn memory_that_can_shrink_is_not_taken_over() -> Result<()> {
     Ok(())
 }
 
-/// Rings that shrink in spite of everything end their session, and nothing else.
+/// Rings that shrink in spite of all seals end their session, and nothing else.
 #[test]
 fn rings_that_shrink_fail_their_session_and_no_other() -> Result<()> {
     if !opens_map_files()? {
@@ -198,7 +199,7 @@ fn a_table_that_names_another_users_process_is_not_believed() -> Result<()> {
     let program = integration::copy_into(Fixture::Descriptors, dir.path())?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
     let start = |uid: u32| {
-        // At the same addresses.
+        // Both programs run at the same addresses.
         let mut command = Command::new("setarch");
         command.args(["-R", "--"]).arg(&program);
         command.uid(uid).gid(uid).current_dir("/");

@@ -1,4 +1,5 @@
-//! Each signal of the target reaches it once, in order and by its own way; its handlers and masks stay what they were.
+//! Each signal reaches the target once, in order and in its own way. The target's handlers and
+//! masks stay the same.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,19 +17,22 @@ const SIGALRM: u32 = 14;
 const SIGTERM: u32 = 15;
 const SIGTRAP: u32 = 5;
 const SIGCHLD: u32 = 17;
-/// The C library's own, which programs cannot hold back: it does so itself, for moments, when it forks.
+/// The C library's own signal. Programs cannot block it. The C library blocks it for a moment when
+/// it forks.
 const SIGCANCEL: u32 = 32;
-/// SIGRTMIN+3, as the C library counts: the first of those that `signals` waits for, each by its own way.
+/// SIGRTMIN+3 by the C library's count: the first of the signals that `signals` waits for, each in
+/// its own way.
 const QUEUED: u32 = 37;
 const WAYS: u32 = 7;
-/// What a signalfd gives is held back for good.
+/// The signal of the signalfd, which is blocked for good.
 const SIGNALFD: u32 = QUEUED + 3;
 
 const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
 
-/// The signals that exactly one thread does not hold back while nothing happens: it waits for this one.
+/// The signals that exactly one thread does not block while the program is idle. That thread waits
+/// for the signal.
 fn awaited() -> impl Iterator<Item = u32> {
     (QUEUED..QUEUED + WAYS)
         .filter(|&signal| signal != SIGNALFD)
@@ -44,7 +48,7 @@ fn thread_for(state: &ProcessState, signal: u32) -> Option<i32> {
     found.next().is_none().then_some(tid)
 }
 
-/// A picture of the process in a moment in which none of its threads is in a handler, or in the middle of a fork.
+/// The state of the process at a moment in which none of its threads is in a handler or in a fork.
 fn idle(target: &Target, trap: &str) -> Result<ProcessState> {
     let threads = if trap == "handle" { 11 } else { 10 };
     wait_until(DEADLINE, "no thread is in a handler", || {
@@ -65,7 +69,7 @@ fn idle(target: &Target, trap: &str) -> Result<ProcessState> {
     })
 }
 
-/// What the program counts.
+/// The counts of the program.
 #[derive(Debug)]
 struct Counts {
     wrong: u64,
@@ -104,10 +108,11 @@ fn counts(target: &mut Target) -> Result<Counts> {
     })
 }
 
-/// SIGSTOP and SIGCONT end sigwaitinfo and epoll_pwait once, see signal(7), in three threads at most; nothing ends another one.
+/// A SIGSTOP with its SIGCONT ends sigwaitinfo and epoll_pwait once, see signal(7), in three
+/// threads at most. Nothing ends another call.
 const CUT_BY_A_STOP: u64 = 3;
 
-/// Everything that goes on by signals still does, and nothing was wrong.
+/// Checks that everything that depends on signals still goes on, and that nothing was wrong.
 fn goes_on(target: &mut Target, trap: &str, cut: u64) -> Result<()> {
     let before = counts(target)?;
     let after = wait_until(DEADLINE, "children, timers, sums and traps go on", || {
@@ -119,7 +124,7 @@ fn goes_on(target: &mut Target, trap: &str, cut: u64) -> Result<()> {
         Ok((on || now.wrong > 0).then_some(now))
     })?;
     ensure!(after.wrong == 0 && after.cut <= cut, "{after:?}");
-    // One may have been raised and not yet handled.
+    // One signal may have been raised and not yet handled.
     ensure!(
         after.traps == after.raised || after.traps + 1 == after.raised,
         "{after:?}"
@@ -127,7 +132,7 @@ fn goes_on(target: &mut Target, trap: &str, cut: u64) -> Result<()> {
     Ok(())
 }
 
-/// No SIGTRAP waits for the process or one of its threads.
+/// Checks that no SIGTRAP is pending for the process or one of its threads.
 fn no_trap_pends(pid: i32) -> Result<()> {
     for task in procfs::process::Process::new(pid)?.tasks()? {
         let status = task?.status()?;
@@ -153,7 +158,7 @@ fn whole_session(target: &Target, options: AttachOptions) -> Result<()> {
     Ok(())
 }
 
-/// The thread that takes this signal is the one to be borrowed.
+/// Borrows the thread that takes this signal.
 fn borrowing(state: &ProcessState, signal: u32) -> Result<AttachOptions> {
     let thread = thread_for(state, signal).context("no such thread")?;
     Ok(AttachOptions {
@@ -162,7 +167,7 @@ fn borrowing(state: &ProcessState, signal: u32) -> Result<AttachOptions> {
     })
 }
 
-/// A program that handles, ignores or holds back SIGTRAP, or would end by it (P14).
+/// A program that handles, ignores or blocks SIGTRAP, or would end by it (P14).
 fn check_trap(trap: &str) -> Result<()> {
     for signal in awaited() {
         let mut target = Target::spawn(Fixture::Signals, ["--trap", trap])?;
@@ -203,8 +208,8 @@ fn no_trap_ends_a_program_that_expects_none() -> Result<()> {
     check_trap("default")
 }
 
-/// Queued signals from another process, all the time: each arrives once, in order, with its number; so do SIGTERM,
-/// SIGALRM and SIGCHLD. Every thread is the borrowed one once (P7, P14).
+/// Another process queues signals all the time. Each arrives once, in order, with its number. So do
+/// SIGTERM, SIGALRM and SIGCHLD. Every thread is the borrowed one once (P7, P14).
 #[test]
 fn queued_signals_arrive_once_and_in_order() -> Result<()> {
     for signal in awaited() {
@@ -255,9 +260,9 @@ fn queued_signals_arrive_once_and_in_order() -> Result<()> {
     Ok(())
 }
 
-/// Signals come while the process stands still for a moment, again and again: a library that can be
-/// unloaded is switched. Each is received by its own way, and ends its call once, with EINTR where
-/// the call has that (P8).
+/// Signals arrive while the process stands still for a moment, again and again, because functions
+/// of a library that can be unloaded are switched. Each signal is received in its own way, and ends
+/// its call once, with EINTR if the call has that (P8).
 #[test]
 fn signals_end_their_calls_once_while_the_process_stands_still() -> Result<()> {
     let plugin = build(Fixture::Plugins)?.with_file_name("plugin_a.so");
@@ -300,12 +305,12 @@ fn traced_by_nobody(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Waits a little more in each round, so that a signal comes at every moment of an attach.
+/// Waits a little longer in each round, so that a signal arrives at every moment of an attach.
 fn after(round: u32, rounds: u32) -> Duration {
     Duration::from_millis(6) * round / rounds
 }
 
-/// What its parent hears of it.
+/// The next state change that the parent gets.
 fn next_change(target: &Target) -> Result<WaitStatus> {
     wait_until(DEADLINE, "its parent is told", || {
         let flags = WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED | WaitPidFlag::WNOHANG;
@@ -314,7 +319,8 @@ fn next_change(target: &Target) -> Result<WaitStatus> {
     })
 }
 
-/// SIGSTOP comes while somebody attaches: then the program stops, and goes on at SIGCONT and not before (P5).
+/// SIGSTOP arrives during an attach. The program stops then, and goes on at SIGCONT and not before
+/// (P5).
 #[test]
 fn a_stop_while_attaching_is_a_stop() -> Result<()> {
     let rounds = soak(24, 1000);
@@ -354,7 +360,7 @@ fn a_stop_while_attaching_is_a_stop() -> Result<()> {
     Ok(())
 }
 
-/// SIGCONT comes while somebody attaches to a stopped program: then it goes on.
+/// SIGCONT arrives while a stopped program is being attached. The program goes on then.
 #[test]
 fn going_on_while_attaching_is_going_on() -> Result<()> {
     let rounds = soak(24, 1000);

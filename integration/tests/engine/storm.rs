@@ -16,12 +16,13 @@ use crate::{
     support::{attach, detach, soak, switch, text_is_as_compiled},
 };
 
-/// A million sleds switched while workers run in them and instrumented handlers interrupt them on small stacks
-/// (P21, P22, P38).
+/// Switches a million sleds while workers run in them, and instrumented handlers interrupt the
+/// workers on small stacks (P21, P22, P38).
 #[test]
 fn a_million_toggles_under_load_and_signals_do_no_harm() -> Result<()> {
     let program = build(Fixture::Siglots)?;
-    // Its workers take every processor; at a low priority they do not keep the tracer from its turn.
+    // The workers take every processor. At a low priority, they do not keep the tracer from its
+    // turn.
     let mut command = Command::new("nice");
     command
         .args(["-n", "19"])
@@ -69,7 +70,7 @@ fn a_million_toggles_under_load_and_signals_do_no_harm() -> Result<()> {
     Ok(())
 }
 
-/// Detach and attach under full load: threads stand in trampolines each time (P30).
+/// Detaches and attaches under full load. Threads stand in trampolines each time (P30).
 #[test]
 fn detaching_under_load_does_no_harm() -> Result<()> {
     let mut target = Target::spawn(Fixture::Siglots, ["--threads", "4", "--hz", "2000"])?;

@@ -1,4 +1,5 @@
-//! What the tests share: attaching, switching, reading a trace, and comparing it with what a program says of itself.
+//! Shared by the tests: attaching, switching, reading a trace, and comparing it with a program's
+//! own counts.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -17,7 +18,7 @@ use xrayd::{
     types::{DetachReport, Run, Switch, ToggleReport},
 };
 
-/// `short` as a rule, `long` with `XRAYD_SOAK=1`.
+/// `short` by default, `long` with `XRAYD_SOAK=1`.
 pub(crate) fn soak<T>(short: T, long: T) -> T {
     if std::env::var_os("XRAYD_SOAK").is_some_and(|value| value == "1") {
         long
@@ -49,7 +50,7 @@ pub(crate) fn everything() -> Selection {
     }
 }
 
-/// Every thread of the process is stopped by a signal.
+/// True if a signal has stopped every thread of the process.
 pub(crate) fn all_stopped(pid: i32) -> Result<bool> {
     for task in procfs::process::Process::new(pid)?.tasks()? {
         if task?.stat()?.state != 'T' {
@@ -74,7 +75,7 @@ pub(crate) fn attach_with(
         .with_context(|| format!("cannot attach to {}", target.program().display()))
 }
 
-/// Switches everything; no sled may be left out.
+/// Switches all functions. No sled may be left out.
 pub(crate) fn switch(session: &Session, to: Switch) -> Result<ToggleReport> {
     let report = session
         .toggle(&everything(), to, Run::Real)
@@ -83,7 +84,7 @@ pub(crate) fn switch(session: &Session, to: Switch) -> Result<ToggleReport> {
     Ok(report)
 }
 
-/// Detaches, and believes the report only if it proves something.
+/// Detaches, and accepts the report only if it has a proof.
 pub(crate) fn detach(registry: &Registry, target: &Target) -> Result<DetachReport> {
     let report = registry.detach(pid_of(target)?).context("cannot detach")?;
     ensure!(
@@ -111,8 +112,8 @@ pub(crate) fn memory(target: &Target) -> Result<File> {
     Ok(OpenOptions::new().read(true).write(true).open(path)?)
 }
 
-/// Every byte of `file` that a thread of the target can execute is as in the file: what differs lies in sleds, behind the
-/// instruction that leaves or passes over them.
+/// Checks that every byte of `file` that a thread of the target can execute is as in the file.
+/// Differences lie only in sleds, behind the instruction that leaves or skips them.
 pub(crate) fn text_is_as_compiled(target: &Target, mapped_as: &Path, file: &Path) -> Result<()> {
     let sleds = sleds_of(file)?;
     for difference in text_differences(target.pid(), mapped_as, file)? {
@@ -128,7 +129,7 @@ pub(crate) fn text_is_as_compiled(target: &Target, mapped_as: &Path, file: &Path
     Ok(())
 }
 
-/// How often each function was entered, left, and left by a tail call, by the start of its name.
+/// The numbers of entries, exits and tail exits of each function, by its name without parameters.
 pub(crate) fn tally(trace: &Trace) -> Result<BTreeMap<String, [u64; 3]>> {
     let mut counts = BTreeMap::<String, [u64; 3]>::new();
     for block in trace.blocks() {
@@ -147,7 +148,7 @@ pub(crate) fn tally(trace: &Trace) -> Result<BTreeMap<String, [u64; 3]>> {
     Ok(counts)
 }
 
-/// What a trace says of one thread id.
+/// The events of one thread id in a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) calls: Vec<u64>,
@@ -157,7 +158,7 @@ pub(crate) struct Seen {
     pub(crate) lost: u64,
 }
 
-/// Everything in the trace, by thread id, in the terms of the program `counted`.
+/// All events of the trace, by thread id, with the function indexes of the program `counted`.
 pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, Seen>> {
     let mut indexes = BTreeMap::<FunctionId, usize>::new();
     for function in trace.functions() {
@@ -190,7 +191,7 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
                         seen.all.push(event);
                     }
                     EventBody::Lost { events } => seen.lost += events,
-                    // The end of a snapshot: calls are open.
+                    // The end of a snapshot, with open calls.
                     EventBody::Unwound { calls: 0 } => {}
                     other @ (EventBody::Data { .. }
                     | EventBody::Cpu { .. }
@@ -205,7 +206,8 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
     Ok(threads)
 }
 
-/// The trace holds exactly what the program says it did: every call of every thread, in order, properly nested.
+/// Checks that the trace has exactly the calls that the program counted: every call of every
+/// thread, in order, properly nested.
 pub(crate) fn assert_exact(trace: &Trace, truth: &GroundTruth) -> Result<()> {
     let seen = seen(trace, truth)?;
     ensure!(
@@ -223,7 +225,7 @@ pub(crate) fn assert_exact(trace: &Trace, truth: &GroundTruth) -> Result<()> {
     for thread in &truth.threads {
         let twins = truth.threads.iter().filter(|other| other.tid == thread.tid);
         if twins.count() > 1 || thread.events == 0 {
-            // The kernel used the id again; the sum above is right.
+            // The kernel reused the id. The sum above is right.
             continue;
         }
         let seen = seen
@@ -254,7 +256,7 @@ pub(crate) fn assert_exact(trace: &Trace, truth: &GroundTruth) -> Result<()> {
     Ok(())
 }
 
-/// What does not nest.
+/// Counts of the calls that do not nest.
 pub(crate) fn notes(trace: &Trace) -> Notes {
     let mut notes = Notes::default();
     for mut steps in Steps::of_threads(trace) {

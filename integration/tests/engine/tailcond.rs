@@ -6,7 +6,7 @@ use xrayd::types::Switch;
 
 use crate::support::{attach, detach, notes, registry, retained, switch, tally};
 
-/// Results are right, and an exit is recorded for each call: a tail exit if and only if the jump was taken.
+/// Results are right, and each call has an exit: a tail exit if and only if the jump was taken.
 #[test]
 fn a_tail_exit_is_recorded_if_and_only_if_the_jump_is_taken() -> Result<()> {
     let mut target = Target::spawn(Fixture::TailCond, [""; 0])?;

@@ -1,4 +1,4 @@
-//! Processes with no main thread, with very many threads, and with threads that come and go.
+//! Processes without a main thread, with very many threads, and with threads that come and go.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn a_process_without_its_main_thread_is_traced() -> Result<()> {
     Ok(())
 }
 
-/// One of a thousand threads is stopped (P19).
+/// Only one of a thousand threads is stopped (P19).
 #[test]
 fn a_process_with_a_thousand_threads_is_traced() -> Result<()> {
     let mut target = Target::spawn(Fixture::ManyThreads, ["--threads", "1000"])?;
@@ -54,11 +54,11 @@ fn a_process_with_a_thousand_threads_is_traced() -> Result<()> {
     Ok(())
 }
 
-/// Threads begin and end while we attach (P1, P2).
+/// Threads begin and end during an attach (P1, P2).
 #[test]
 fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
-    // Endless: a slow machine is never too late for the last of them. Few slots: it takes long to take back thousands
-    // there, next to a program that wants all of its time.
+    // Endless, so that a slow machine is never too late for the last threads. Few slots, because it
+    // takes long to take back thousands of them beside a program that wants all processor time.
     const ARGUMENTS: &str = "--threads 8 --churn 1 --endless 1 --calls 5 --first 0";
     for _ in 0..soak(4, 200) {
         let mut target = Target::spawn(Fixture::Counted, ARGUMENTS.split(' '))?;
@@ -79,7 +79,8 @@ fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
     Ok(())
 }
 
-/// More threads than there is room for: those without a ring lose everything, and every loss is counted for the thread whose it is.
+/// More threads than slots. A thread without a ring loses all its events, and every loss is counted
+/// for its thread.
 #[test]
 fn losses_of_threads_without_a_ring_are_told_apart() -> Result<()> {
     // The smallest table has 64 slots, and as many buckets.
@@ -114,7 +115,7 @@ fn losses_of_threads_without_a_ring_are_told_apart() -> Result<()> {
         );
     }
     ensure!(told.is_empty(), "no such threads: {told:?}");
-    // Each is described once, also one that got a ring later.
+    // Each thread is described once, even one that got a ring later.
     let mut tids: Vec<u32> = trace.threads().iter().map(|thread| thread.tid).collect();
     let threads = tids.len();
     tids.sort_unstable();
@@ -129,7 +130,7 @@ fn losses_of_threads_without_a_ring_are_told_apart() -> Result<()> {
     Ok(())
 }
 
-/// So many that their losses cannot all be told apart: they are counted all the same.
+/// So many threads that their losses cannot all be told apart. They are counted all the same.
 #[test]
 fn threads_without_a_ring_are_counted() -> Result<()> {
     let mut target = Target::spawn(
@@ -155,7 +156,7 @@ fn threads_without_a_ring_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// They also count when it happened while nobody drained: the next tracer tells them.
+/// Threads are counted even without a drain thread. The next tracer reports them.
 #[test]
 fn threads_without_a_ring_are_counted_between_two_tracers() -> Result<()> {
     let mut target = Target::spawn(
@@ -189,12 +190,13 @@ fn threads_without_a_ring_are_counted_between_two_tracers() -> Result<()> {
             truth.events()
         );
     } else {
-        // They lie in rings that nobody can open any more: all that can be told is that there was somebody.
+        // The losses lie in rings that cannot be opened any more. The report only notes that
+        // another tracer was there.
         let notes = &attached.report.notes;
         ensure!(notes.iter().any(|note| note.contains("left on")));
         ensure!((report.events, report.lost) == (0, 0), "{report:?}");
     }
-    // Nothing is told twice.
+    // Nothing is reported twice.
     attach(&registry, &target)?;
     let report = detach(&registry, &target)?;
     ensure!((report.events, report.lost) == (0, 0), "{report:?}");

@@ -1,5 +1,5 @@
-//! A tracer in a process of its own, so that it can be killed, stopped, or be another user: this test program once
-//! more, told by lines on standard input.
+//! A tracer in a process of its own, so that it can be killed, stopped, or be another user. It is a
+//! second copy of this test program, and takes commands as lines on standard input.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::support::{everything, pid, registry};
 
 /// Set for the copy that is the tracer.
 const ROLE: &str = "XRAYD_ENGINE_TEST_ROLE";
-/// A message of the library's log that makes the thread panic which logs it: a bug, as far as the library can tell.
+/// A message of the library's log. The thread that logs it panics, like a bug of the library.
 const PANIC_AT: &str = "XRAYD_ENGINE_TEST_PANIC_AT";
 
 /// The other process.
@@ -38,14 +38,14 @@ impl Tracer {
         Tracer::start(Command::new(std::env::current_exe()?))
     }
 
-    /// One that has a bug: it panics where this message is logged.
+    /// Starts a tracer with a bug: it panics when this message is logged.
     pub(crate) fn spawn_panicking_at(message: &str) -> Result<Tracer> {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(PANIC_AT, message);
         Tracer::start(command)
     }
 
-    /// As another user, who must be able to read `dir`.
+    /// Starts a tracer as another user, who must be able to read `dir`.
     pub(crate) fn spawn_as(uid: u32, dir: &Path) -> Result<Tracer> {
         let program = dir.join("tracer");
         if !program.exists() {
@@ -56,7 +56,7 @@ impl Tracer {
         Tracer::start(command)
     }
 
-    /// Under a program that executes the rest of its command line.
+    /// Starts a tracer under a program that executes the rest of its command line.
     pub(crate) fn spawn_under(mut command: Command) -> Result<Tracer> {
         command.arg(std::env::current_exe()?);
         Tracer::start(command)
@@ -75,7 +75,7 @@ impl Tracer {
         self.0.pid()
     }
 
-    /// Sends a command and waits for "ok …"; what follows is the answer.
+    /// Sends a command, and waits for "ok …". Returns the rest of the answer.
     pub(crate) fn ask(&mut self, command: &str) -> Result<String> {
         match self.0.ask(command, "answer ")?.as_str() {
             answer if answer.starts_with("answer ok") => {
@@ -85,7 +85,7 @@ impl Tracer {
         }
     }
 
-    /// Attaches and is ended, or dies of it: true if it died.
+    /// Attaches and ends, or dies on the way. Returns true if it died.
     pub(crate) fn attach_or_die(mut self, pid: i32) -> Result<bool> {
         self.0.send(&format!("attach {pid}"))?;
         match self.0.line_with("answer ", DEADLINE) {
@@ -102,7 +102,7 @@ impl Tracer {
         }
     }
 
-    /// Sends a command that must be refused, and gives the id of the reason.
+    /// Sends a command that must be refused. Returns the id of the reason.
     pub(crate) fn refused(&mut self, command: &str) -> Result<String> {
         let answer = self.0.ask(command, "answer ")?;
         let reason = answer
@@ -111,13 +111,13 @@ impl Tracer {
         Ok(reason.split(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// How many events it has recorded.
+    /// The number of recorded events.
     pub(crate) fn events(&mut self) -> Result<u64> {
         let answer = self.ask("events")?;
         Ok(answer.split(' ').next().unwrap_or_default().parse()?)
     }
 
-    /// What the tracer retains.
+    /// The events that the tracer retains.
     pub(crate) fn trace(&mut self) -> Result<Trace> {
         let dir = std::env::temp_dir().join(format!("xrayd-engine-{}", self.pid()));
         let path = format!("{}.xtrace", dir.display());
@@ -127,13 +127,13 @@ impl Tracer {
         trace.context("cannot read the trace")
     }
 
-    /// As `kill -9`.
+    /// Kills the tracer, as `kill -9` does.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.0.kill()
     }
 }
 
-/// Not a test by itself: the body of the other process.
+/// No test of its own: the body of the other process.
 #[test]
 fn serves_when_asked() -> Result<()> {
     if std::env::var_os(ROLE) != Some(OsString::from("tracer")) {
@@ -159,7 +159,7 @@ fn serves_when_asked() -> Result<()> {
     Ok(())
 }
 
-/// The test runner has written half a line already.
+/// Prints a line. The test runner has written half a line already.
 fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "\n{line}\n")?;
@@ -191,7 +191,7 @@ impl Server {
                 self.session = Some(attached.session);
                 Ok(format!("adopted={}", attached.report.adopted))
             }
-            // First of all, as what was attached before is let go.
+            // The first command, because it releases all attached processes.
             "retain" => {
                 self.registry = Registry::new(RegistryConfig {
                     retain_bytes: argument.parse()?,
@@ -216,7 +216,8 @@ impl Server {
             "on" => self.switch(Switch::On),
             "off" => self.switch(Switch::Off),
             "noticing" => Ok(format!("{:?}", self.session()?.status().noticing)),
-            // Of the module at the end of this path: how soon it was armed, counted from when; nothing if it is not yet.
+            // The delay and its origin for the module at the end of this path; empty if the module
+            // is not armed yet.
             "armed" => {
                 let modules = self.session()?.status().modules;
                 let module = modules
@@ -255,7 +256,7 @@ impl Server {
     }
 }
 
-/// A log that makes the thread panic which logs a certain message.
+/// A log that makes a thread panic when it logs a certain message.
 struct PanicAt(String);
 
 impl Subscriber for PanicAt {

@@ -1,4 +1,4 @@
-//! Two tracers of one process that do not share a mount of procfs, as a daemon on the host and a
+//! Two tracers of one process that do not share a mount of procfs, like a daemon on the host and a
 //! recorder in a container.
 
 use std::path::PathBuf;
@@ -20,14 +20,14 @@ use crate::{
     tracer::Tracer,
 };
 
-/// A program in namespaces of its own, and a tracer that is in them as well.
+/// A program in namespaces of its own, a tracer inside them, and a tracer outside.
 struct Scene {
-    /// First, so that it ends first.
+    /// The first field, so that it ends first.
     inner: Tracer,
-    /// The tracer's process; `inner` knows the program that started it.
+    /// The tracer's process. `inner` has the pid of the program that started it.
     inner_process: Pid,
     outer: Registry,
-    /// The program's id here. It is 1 inside.
+    /// The program's id in this namespace. Its id is 1 inside.
     inside: i32,
     target: Target,
 }
@@ -65,7 +65,7 @@ impl Scene {
     }
 }
 
-/// The second one is told of the first, and gets the process when that one is dead.
+/// The second tracer is refused because of the first, and gets the process when the first is dead.
 #[test]
 fn a_tracer_in_another_namespace_is_left_its_process_until_it_is_dead() -> Result<()> {
     if !is_root_for("a_tracer_in_another_namespace_is_left_its_process_until_it_is_dead")? {
@@ -94,7 +94,8 @@ fn a_tracer_in_another_namespace_is_left_its_process_until_it_is_dead() -> Resul
     scene.target.still_running()
 }
 
-/// One that comes back and finds its process taken says so, and leaves it alone.
+/// A tracer that goes on and finds its process taken over reports that, and leaves the process
+/// alone.
 #[test]
 fn a_tracer_that_was_taken_over_says_so_and_switches_nothing() -> Result<()> {
     if !is_root_for("a_tracer_that_was_taken_over_says_so_and_switches_nothing")? {

@@ -1,4 +1,4 @@
-//! The trace of a program that counts its own calls holds exactly those.
+//! The trace of a program that counts its own calls has exactly these calls.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     tracer::Tracer,
 };
 
-/// Long enough for a thread that is paused by others on a busy machine.
+/// Long enough for a thread that other programs delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Attaches before the work, traces all of it, and compares.
@@ -39,7 +39,7 @@ fn check(arguments: &[&str], options: AttachOptions) -> Result<GroundTruth> {
     Ok(truth)
 }
 
-/// Rings that hold all that a thread does: then nothing can be lost, however slow the drain is.
+/// Rings that hold all events of a thread, so that a slow drain thread loses nothing.
 fn roomy(ring_bytes: u64) -> AttachOptions {
     AttachOptions {
         ring_bytes,
@@ -87,10 +87,11 @@ fn sixty_four_threads_are_recorded_exactly() -> Result<()> {
     Ok(())
 }
 
-/// Rings change hands all the time (P62).
+/// Rings change their owners all the time (P62).
 #[test]
 fn threads_that_are_born_and_die_are_recorded_exactly() -> Result<()> {
-    // Fewer threads than slots: those that ended get theirs back in time only as far as the drain has its turn.
+    // More slots than threads at a time. Slots of ended threads come back only as fast as the drain
+    // thread gets its turn.
     let churn = soak("150", "900");
     let options = AttachOptions {
         max_threads: 4096,
@@ -113,7 +114,7 @@ fn threads_that_are_born_and_die_are_recorded_exactly() -> Result<()> {
     Ok(())
 }
 
-/// Small rings under many threads: whatever is lost is counted, in the thread that lost it (P68).
+/// Small rings under many threads: every lost event is counted, in the thread that lost it (P68).
 #[test]
 fn losses_are_counted_exactly_while_the_rings_are_drained() -> Result<()> {
     let calls = soak("40000", "1000000");
@@ -147,7 +148,8 @@ fn losses_are_counted_exactly_while_the_rings_are_drained() -> Result<()> {
     Ok(())
 }
 
-/// Nobody drains while the program runs: the ring keeps the beginning and counts the rest.
+/// No drain thread runs while the program does. The ring keeps the first events and counts the
+/// rest.
 #[test]
 fn a_ring_that_nobody_drains_keeps_the_beginning_and_counts_the_rest() -> Result<()> {
     let mut target = Target::spawn(
@@ -168,13 +170,13 @@ fn a_ring_that_nobody_drains_keeps_the_beginning_and_counts_the_rest() -> Result
     let seen = &seen(&trace, &truth)?[&truth.threads[0].tid];
     let thread = &truth.threads[0];
     ensure!(seen.lost > 0 && seen.events + seen.lost == thread.events);
-    // 8192 words, of which each of the 16 chunks has some for the slow path alone.
+    // 8192 words. Each of the 16 chunks has some for the slow path only.
     ensure!((7000..8192).contains(&seen.events), "{}", seen.events);
     ensure!(seen.all.iter().eq(thread.first.iter().take(seen.all.len())));
     Ok(())
 }
 
-/// What a thread loses last, no event of it follows: it is told all the same, as soon as the thread is quiet.
+/// The last losses of a thread, without a later event, are reported as soon as the thread is quiet.
 #[test]
 fn losses_that_no_event_follows_are_told() -> Result<()> {
     let arguments = ["--threads", "2", "--calls", "0"];

@@ -1,4 +1,4 @@
-//! Names of types of typed events, as the program registers them, whenever it does.
+//! Names of types of typed events, registered by the program at any time.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::{attach, detach, registry, retained, switch};
 
 const BOTH: [Fixture; 2] = [Fixture::Types, Fixture::TypesLlvm];
 
-/// How many events there are of each type, and what it is called.
+/// The number of events of each type, and the type's name.
 fn types(trace: &Trace) -> Result<BTreeMap<u16, (u64, Option<String>)>> {
     let mut types = BTreeMap::<u16, (u64, Option<String>)>::new();
     for block in trace.blocks() {
@@ -31,13 +31,14 @@ fn types(trace: &Trace) -> Result<BTreeMap<u16, (u64, Option<String>)>> {
     Ok(types)
 }
 
-/// So many types with their names, each with so many events, and one type that nobody has registered.
+/// This many types with names, each with this many events, and one type without a name.
 fn expected(named: u16, events: u64) -> BTreeMap<u16, (u64, Option<String>)> {
     let named = (0..named).map(|number| (number, (events, Some(format!("type {number}")))));
     named.chain([(60_000, (1, None))]).collect()
 }
 
-/// Three before the attach; then fifty, which are more than the buckets of LLVM's table have room for.
+/// Three types before the attach, then fifty, which are more than the buckets of LLVM's table have
+/// room for.
 #[test]
 fn types_have_the_names_that_they_were_registered_under() -> Result<()> {
     for fixture in BOTH {
@@ -62,7 +63,7 @@ fn types_have_the_names_that_they_were_registered_under() -> Result<()> {
     Ok(())
 }
 
-/// A second session begins with what is registered already.
+/// A second session starts with the types that are registered already.
 #[test]
 fn names_are_there_before_the_first_event() -> Result<()> {
     for fixture in BOTH {
@@ -104,7 +105,7 @@ fn a_stripped_program_has_the_names_of_its_section() -> Result<()> {
     Ok(())
 }
 
-/// Whatever stands where names should be, no name comes out of it, and no event is the worse for it.
+/// Garbage in place of the names gives no name, and damages no event.
 #[test]
 fn a_table_of_garbage_has_no_names() -> Result<()> {
     for fixture in BOTH {

@@ -25,7 +25,7 @@ fn spawn_as_nobody(program: &Path, arguments: &[&str]) -> Result<Target> {
     Target::spawn_command(command)
 }
 
-/// The rings lie in a memfd then, of which no descriptor stays (P43).
+/// The rings lie in a memfd, and no descriptor of it stays (P43).
 #[test]
 fn the_owner_needs_no_capability() -> Result<()> {
     if !integration::is_root_for("the_owner_needs_no_capability")? {
@@ -37,7 +37,7 @@ fn the_owner_needs_no_capability() -> Result<()> {
     let mut target = spawn_as_nobody(&program, &["--threads", "4", "--calls", "1000"])?;
     let before = ProcessState::of(target.pid())?;
 
-    // Twice: the second one cannot open the rings of the first one, and puts its own in their place.
+    // Twice: the second tracer cannot open the rings of the first, and puts its own in their place.
     for round in 0..2 {
         let mut tracer = Tracer::spawn_as(NOBODY, dir.path())?;
         let answer = tracer.ask(&format!("attach {}", target.pid()))?;
@@ -55,7 +55,7 @@ fn the_owner_needs_no_capability() -> Result<()> {
     text_is_as_compiled(&target, &program, &program)
 }
 
-/// Rings that nobody can open any more are replaced while threads write to them (P64).
+/// Rings that cannot be opened any more are replaced while threads write to them (P64).
 #[test]
 fn the_owner_succeeds_a_killed_tracer() -> Result<()> {
     if !integration::is_root_for("the_owner_succeeds_a_killed_tracer")? {

@@ -1,5 +1,5 @@
-//! P31: calls that end without an exit. Whatever leaves them, each later call is shown within the one that made it; the program says
-//! which that was.
+//! P31: calls that end without an exit. However they end, each later call is shown within its true
+//! caller. The program reports the callers.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use xrayd::{
 
 use crate::support::{attach_with, detach, notes, registry, retained, switch};
 
-/// Caller, callee, and how often; "-" calls what nobody calls.
+/// Caller, callee, and the number of calls. "-" is the caller of outermost calls.
 type Edges = BTreeMap<(String, String), u64>;
 
-/// What the program says: "done CALLER>CALLEE=COUNT …".
+/// The edges that the program reports: "done CALLER>CALLEE=COUNT …".
 fn said(line: &str) -> Result<Edges> {
     let edges = line.strip_prefix("done ").context("no answer")?.split(' ');
     edges
@@ -29,7 +29,7 @@ fn said(line: &str) -> Result<Edges> {
         .collect()
 }
 
-/// What the trace says.
+/// The edges of the trace.
 fn traced(trace: &Trace) -> Edges {
     let mut edges = Edges::new();
     for steps in Steps::of_threads(trace) {
@@ -46,11 +46,11 @@ fn traced(trace: &Trace) -> Edges {
     edges
 }
 
-/// Runs a scenario: what the program says, and the trace.
+/// Runs a scenario. Returns the program's edges, and the trace.
 fn record(scenario: &str) -> Result<(Edges, Trace)> {
     let mut target = Target::spawn(Fixture::Unwinding, [""; 0])?;
     let registry = registry();
-    // Room for all, however slow the drain is.
+    // Room for all events, so that a slow drain thread loses nothing.
     let options = AttachOptions {
         ring_bytes: 8 << 20,
         ..AttachOptions::default()
@@ -69,14 +69,14 @@ fn record(scenario: &str) -> Result<(Edges, Trace)> {
     Ok((said, retained(&session)?))
 }
 
-/// Every call within its caller, and so many calls left without an exit.
+/// Checks that every call is within its caller, and that this many calls ended without an exit.
 fn check(scenario: &str, unwound: u64) -> Result<Notes> {
     let notes = check_edges(scenario)?;
     ensure!(notes.unwound == unwound, "{scenario}: {notes:?}");
     Ok(notes)
 }
 
-/// Every call within its caller.
+/// Checks that every call is within its caller.
 fn check_edges(scenario: &str) -> Result<Notes> {
     let (said, trace) = record(scenario)?;
     ensure!(trace.totals().lost == 0, "{} lost", trace.totals().lost);
@@ -96,10 +96,11 @@ fn calls_after_an_exception_through_a_hundred_frames_are_within_their_callers() 
     Ok(())
 }
 
-/// The same function all the way: names alone would end the wrong calls.
+/// One function recurses all the way. Its name alone would end the wrong calls.
 #[test]
 fn a_recursion_that_catches_and_throws_on_ends_the_right_calls() -> Result<()> {
-    // Of 40 levels, those that catch and throw on: three at the bottom, and level 5, 13, 21, 29, 37 with the next one.
+    // Of 40 levels, these catch and rethrow: three at the bottom, and the levels 5, 13, 21, 29, 37,
+    // each with the next one.
     check("again", 3 + 5 * 2)?;
     Ok(())
 }
@@ -114,8 +115,8 @@ fn calls_after_a_longjmp_are_within_their_callers() -> Result<()> {
 fn destructors_of_a_thread_that_is_cancelled_are_within_their_functions() -> Result<()> {
     for scenario in ["cancel", "pthread_exit"] {
         let notes = check_edges(scenario)?;
-        // The thread's first call was left by its end, or is open, if that end was not seen before
-        // the detach.
+        // The end of the thread ended its first call, or the call is open if that end was not seen
+        // before the detach.
         let ended = (notes.unwound, notes.closed_at_end);
         ensure!([(1, 1), (2, 0)].contains(&ended), "{notes:?}");
     }
@@ -131,11 +132,12 @@ fn what_runs_at_the_programs_end_is_within_who_ends_it() -> Result<()> {
     Ok(())
 }
 
-/// Whom a handler interrupts the program does not know; all else it does.
+/// The program cannot report the calls that a handler interrupts. It reports all others.
 #[test]
 fn handlers_on_any_stack_disturb_nobody() -> Result<()> {
     for scenario in ["handlers here", "handlers below", "handlers above"] {
-        // A handler that interrupts a slow path is counted as lost, and what was open is not known any more: then once more.
+        // If a handler interrupts a slow path, its events are counted as lost, and the open calls
+        // are not known any more. Then the test tries again.
         let recorded = (0..20).find_map(|_| match record(scenario) {
             Ok((_, trace)) if trace.totals().lost > 0 => None,
             recorded => Some(recorded),
@@ -156,8 +158,8 @@ fn handlers_on_any_stack_disturb_nobody() -> Result<()> {
     Ok(())
 }
 
-/// A stack that the thread comes back to goes on within the calls that are open then. What runs on the thread's own stack is exact, and no
-/// exit on a fiber ends a call elsewhere.
+/// When a thread comes back to a stack, its calls are within the calls that are open then. Calls on
+/// the thread's own stack are exact, and no exit on a fiber ends a call elsewhere.
 #[test]
 fn fibers_do_not_end_each_others_calls() -> Result<()> {
     let (said, trace) = record("fibers")?;
@@ -173,10 +175,10 @@ fn fibers_do_not_end_each_others_calls() -> Result<()> {
         let (program, trace) = (of(&said, &anybody, callee), of(&traced, &anybody, callee));
         ensure!(program == trace, "{callee}: {trace} instead of {program}");
     }
-    // `busy` calls two of `work`, wherever it runs.
+    // `busy` makes two calls of `work` on every stack.
     let by_busy = |caller: &str| caller == "busy";
     ensure!(of(&traced, &by_busy, "work") == of(&said, &by_busy, "work"));
-    // The loop's own, and at least those.
+    // The calls of the loop, and perhaps more.
     let by_loop = |caller: &str| caller == "loop";
     for callee in ["work", "busy"] {
         let (program, trace) = (of(&said, &by_loop, callee), of(&traced, &by_loop, callee));
@@ -187,7 +189,7 @@ fn fibers_do_not_end_each_others_calls() -> Result<()> {
         notes.closed_by_outer_exit == 0 && notes.closed_at_end == 0,
         "{notes:?}"
     );
-    // `one` was left and came back; its exit is nobody's.
+    // `one` was left and came back, so its exit has no entry.
     ensure!(notes.exits_without_entry >= 1, "{notes:?}");
     Ok(())
 }

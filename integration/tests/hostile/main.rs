@@ -1,11 +1,11 @@
-//! Programs that attack their tracer while it looks at them.
+//! Programs that attack their tracer during an attach or a trace.
 //!
 //! Each test starts a daemon as root and one program of another user that makes one attack
-//! (`fixtures/attacker.c`, `fixtures/rewriter.c`). That user runs every command on the program, over
-//! and over. A command may be refused. After each attack the same holds: no file outside is changed,
-//! no call was made that a filter forbids, and the daemon lives and has its sessions, threads,
-//! descriptors and memory back. A second user traces another program all the time, and is answered
-//! while the attack goes on.
+//! (`fixtures/attacker.c`, `fixtures/rewriter.c`). That user runs every command on the program,
+//! over and over. A command may be refused. After each attack the same holds: no file outside is
+//! changed, no call was made that a filter forbids, and the daemon lives and has its sessions,
+//! threads, descriptors and memory back. A second user traces another program all the time, and
+//! gets answers while the attack goes on.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
@@ -21,30 +21,30 @@ use integration::scene::{Cli, Daemon, NOBODY, Scene, rows};
 use integration::{DEADLINE, Fixture, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
 
-/// The second user, who owns nothing of the first one's.
+/// The second user, who owns nothing of the first user's.
 const SECOND: u32 = NOBODY - 1;
-/// Rounds of all commands against one attack, and how often the second user is served meanwhile, at
-/// least.
+/// Rounds of all commands against one attack, and the least number of turns of the second user in
+/// that time.
 const ROUNDS: usize = 2;
-/// The second user's commands are done before the first user's were, so often. Each of a round's 13
-/// commands starts a client and waits for an answer, as the second user's 5 do. So whatever the load
-/// is, 130 commands take longer than 5, unless these wait for the others.
+/// The second user's commands end within this many of the first user's rounds. Each of a round's 13
+/// commands starts a client and waits for an answer, as the second user's 5 commands do. So under
+/// any load 130 commands take longer than 5, unless the 5 wait for the others.
 const ROUNDS_WHILE_SERVED: usize = 10;
-/// Waits of a command for another one that takes long are no matter of rounds. Without them, the
-/// fastest of the second user's turns takes about as long as the slowest one before the attack: 1.0
-/// to 1.3 times on two processors, which the attack, its commands and the second user share. One
-/// command in five that waits two seconds for a lock makes it ten times as long.
+/// The count of rounds does not find a wait for another command that takes long. Without such
+/// waits, the fastest of the second user's turns takes about as long as the slowest one before the
+/// attack: 1.0 to 1.3 times on two processors, which the attack, its commands and the second user
+/// share. If one command in five waits two seconds for a lock, a turn takes ten times as long.
 const SLOWER: u32 = 5;
-/// What both users may take, each half of it. The memory that the daemon needs beyond what it needs for an
-/// honest program is no more.
+/// The quotas of both users together. Each may take half of them. The daemon needs no more memory
+/// than this beyond its memory for an honest program.
 const QUOTAS: [(&str, u64); 3] = [
     ("mapped", 32 << 20),
     ("retained", 16 << 20),
     ("patterns", 4 << 20),
 ];
-/// Rings of both users, which fit the quota.
+/// The options for the rings of both users, which fit the quota.
 const RINGS: [&str; 4] = ["--ring-size", "64KiB", "--max-threads", "64"];
-/// Exit codes of commands that were done, found nothing, or were refused.
+/// Exit codes of commands that succeeded, found nothing, or were refused.
 const ANSWERED: [i32; 4] = [0, 1, 3, 4];
 const CONTENT: &[u8] = b"a file of root's\n";
 
@@ -57,16 +57,16 @@ struct Attack {
     honest: Target,
     /// A file that only root may write.
     outside: PathBuf,
-    /// Nothing is made here but by a call that the attacker's filter forbids.
+    /// Only a call that the attacker's filter forbids makes a file here.
     forbidden: PathBuf,
 }
 
-/// What the daemon has.
+/// Resources of the daemon.
 #[derive(Debug)]
 struct Held {
     threads: u64,
     descriptors: usize,
-    /// The most that it had so far, in bytes.
+    /// Its peak memory so far, in bytes.
     memory: u64,
 }
 
@@ -124,7 +124,7 @@ impl Attack {
         })
     }
 
-    /// Every command, by the attacker's user.
+    /// Runs every command as the attacker's user.
     fn commands(&self, cli: &Cli) -> Result<()> {
         let pid = self.attacker.pid().to_string();
         let snapshot = [
@@ -149,7 +149,7 @@ impl Attack {
             &["enable", "--pid", &pid, "--all"],
             &["status", "--modules"],
             &["detach", &pid],
-            // Takes over what the first attach has left.
+            // Takes over the memory of the first attach.
             &[&attach[..], &["--mode", "stream"]].concat(),
             &["enable", "--pid", &pid, "--all"],
             &["detach", &pid],
@@ -164,7 +164,7 @@ impl Attack {
         Ok(())
     }
 
-    /// A turn of the second user, who is never refused: how long it takes.
+    /// A turn of the second user, who is never refused. Returns its duration.
     fn serve(&self, cli: &Cli) -> Result<Duration> {
         let begun = Instant::now();
         let pid = self.honest.pid().to_string();
@@ -176,7 +176,7 @@ impl Attack {
         Ok(begun.elapsed())
     }
 
-    /// Both users at the same time: how long the second user's turns take.
+    /// Runs both users at the same time. Returns the durations of the second user's turns.
     fn fight(&self, first: &Cli, second: &Cli) -> Result<Vec<Duration>> {
         let (rounds, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -233,7 +233,7 @@ impl Held {
     }
 }
 
-/// A folder of this user's own.
+/// A folder that this user owns.
 fn folder_of(scene: &Scene, name: &str, user: u32) -> Result<PathBuf> {
     let folder = scene.path(name);
     fs::create_dir(&folder)?;
@@ -246,7 +246,7 @@ fn spawn(mut command: Command, user: u32) -> Result<Target> {
     Target::spawn_command(command)
 }
 
-/// Threads of sessions, by their names.
+/// The names of the daemon's threads for sessions.
 fn session_threads(daemon: &Daemon) -> Result<Vec<String>> {
     let tasks = Path::new("/proc")
         .join(daemon.pid().to_string())
@@ -287,7 +287,7 @@ fn survives(mode: &str) -> Result<()> {
     wait_until(DEADLINE, "no session has a thread", || {
         Ok(session_threads(daemon)?.is_empty().then_some(()))
     })?;
-    // Threads for requests end when they have had nothing to do for a second.
+    // Threads for requests end when they have had no request for a second.
     wait_until(DEADLINE, "threads and descriptors are given back", || {
         let after = Held::by(daemon)?;
         let is_back = after.threads <= before.threads && after.descriptors <= before.descriptors;

@@ -1,4 +1,4 @@
-//! Chromium without a screen, driven through WebDriver: keys and a pointer as a person's.
+//! Chromium without a screen, driven through WebDriver, with keys and a pointer like a user's.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,10 +15,11 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long one thing may take that the browser is asked for; most take milliseconds.
+/// The longest time of one request to the browser. Most take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Wants nothing from anybody, and shows pages alike on every machine.
+/// With these arguments, the browser makes no requests of its own, and shows pages alike on every
+/// machine.
 const ARGUMENTS: [&str; 14] = [
     "--headless=new",
     "--no-sandbox",
@@ -36,17 +37,17 @@ const ARGUMENTS: [&str; 14] = [
     "--window-size=1400,1000",
 ];
 
-/// A browser; it ends with the guard.
+/// A browser. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Browser {
     driver: Child,
     port: u16,
     session: String,
-    /// The profile, and what the driver says.
+    /// The profile, and the log of the driver.
     _dir: TempDir,
 }
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -58,7 +59,7 @@ pub(crate) struct Answer {
 
 impl Browser {
     pub(crate) fn start() -> Result<Self> {
-        // The driver would only say that something is missing.
+        // The driver's error would not name what is missing.
         let chromium = Tool::Chromium.path()?;
         let dir = tempfile::tempdir()?;
         let log = dir.path().join("driver.log");
@@ -111,7 +112,7 @@ impl Browser {
         self.ask("POST", &format!("{}{path}", self.session), Some(what))
     }
 
-    /// Opens a report, and waits until it stands there.
+    /// Opens a report, and waits until it is shown.
     pub(crate) fn open(&self, url: &str) -> Result<()> {
         self.tell("/url", &json!({ "url": url }))?;
         wait_until(PATIENCE, "the report is there", || {
@@ -126,12 +127,12 @@ impl Browser {
         self.open(&format!("file://{}", path.display()))
     }
 
-    /// Runs a script in the page; gives what it returns.
+    /// Runs a script in the page. Returns its result.
     pub(crate) fn run(&self, script: &str) -> Result<Value> {
         self.tell("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// What an expression comes to.
+    /// The value of an expression.
     pub(crate) fn value(&self, expression: &str) -> Result<Value> {
         self.run(&format!("return {expression}"))
     }
@@ -169,7 +170,7 @@ impl Browser {
         self.act(&json!({ "type": "key", "id": "keys", "actions": strokes }))
     }
 
-    /// Moves the pointer to a place of an element, from its upper left corner.
+    /// Moves the pointer to a place in an element. The origin is its upper left corner.
     pub(crate) fn point(&self, element: &str, x: f64, y: f64) -> Result<()> {
         let to = self.place(element, x, y)?;
         self.pointer(&[to])
@@ -181,7 +182,7 @@ impl Browser {
         self.pointer(&[to, down, json!({ "type": "pointerUp", "button": 0 })])
     }
 
-    /// Presses the button at one place and lets it go at another.
+    /// Presses the button at one place and releases it at another.
     pub(crate) fn drag(&self, element: &str, from: (f64, f64), to: (f64, f64)) -> Result<()> {
         let (from, to) = (
             self.place(element, from.0, from.1)?,
@@ -191,7 +192,7 @@ impl Browser {
         self.pointer(&[from, down, to, json!({ "type": "pointerUp", "button": 0 })])
     }
 
-    /// Turns the wheel: away from the person if it is less than nothing.
+    /// Turns the wheel: away from the user for a negative number.
     pub(crate) fn wheel(&self, element: &str, x: f64, y: f64, by: i32) -> Result<()> {
         let place = self.place(element, x, y)?;
         let turn = json!({ "type": "scroll", "x": place["x"], "y": place["y"], "deltaX": 0, "deltaY": by });
@@ -224,11 +225,12 @@ impl Browser {
         Ok(json!({ "type": "pointerMove", "duration": 0, "x": at(0, x), "y": at(1, y) }))
     }
 
-    /// The page has complained of nothing, and asked nobody for anything but what begins with one of `known`.
+    /// Checks that the page has logged no complaint, and made no request except to addresses that
+    /// begin with one of `known`.
     pub(crate) fn ensure_quiet(&self, known: &[&str]) -> Result<()> {
         let said = self.tell("/se/log", &json!({ "type": "browser" }))?;
         let said = said.as_array().context("no list")?;
-        // That we look at pixels is our own affair.
+        // The test itself reads pixels.
         let ours = |line: &&Value| {
             line["message"]
                 .as_str()
@@ -246,7 +248,7 @@ impl Browser {
         Ok(())
     }
 
-    /// How many different colours a canvas shows.
+    /// The number of different colours in a canvas.
     pub(crate) fn colours(&self, canvas: &str) -> Result<f64> {
         self.run(&format!(
             "const canvas = document.getElementById('{canvas}');
@@ -262,7 +264,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its processes are those of the driver's group, if it does not end them itself.
+        // The processes that the driver does not end itself are in the driver's group.
         let _ = self.ask("DELETE", &self.session, None);
         let group = Pid::from_raw(self.driver.id().cast_signed());
         let _ = killpg(group, Signal::SIGKILL);
@@ -270,7 +272,7 @@ impl Drop for Browser {
     }
 }
 
-/// Asks a server on this machine.
+/// Makes a request to a server on this machine.
 pub(crate) fn http(port: u16, method: &str, path: &str, host: &str, body: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! `xrayctl attach`: what it says, and what is left of it after Ctrl-C.
+//! `xrayctl attach`: its output, and its leftovers after Ctrl-C.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
@@ -8,7 +8,7 @@ use crate::scene::{Cli, Daemon, Running, Scene, ensure_as_compiled, row_of, rows
 
 const INTERRUPT: u64 = 1 << (Signal::SIGINT as u64 - 1);
 
-/// An `attach` to a daemon that answers nothing, ended by one signal.
+/// One signal ends an `attach` to a daemon that does not answer.
 fn ended_by(signal: Signal, daemon: &Daemon, cli: &Cli, pid: &str) -> Result<()> {
     daemon.stand_still()?;
     let mut running = Running::start(cli.command(["attach", pid]))?;

@@ -1,4 +1,5 @@
-//! What tracing may cost, by the command line: budgets and duty cycles, shown and in traces.
+//! Limits on what tracing costs, on the command line: budgets and duty cycles, their status and
+//! their traces.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use crate::scene::{Cli, Scene, ensure_as_compiled, rows};
 
-/// What `xrayctl budget` shows of the only process.
+/// The status of the only process in `xrayctl budget`.
 fn shown(cli: &Cli) -> Result<Value> {
     let shown = cli.json(["budget"])?;
     let [row] = &rows(&shown, "processes")?[..] else {
@@ -25,7 +26,7 @@ fn tiny_rests(status: &Value) -> Result<bool> {
     }))
 }
 
-/// What `info` says of calls that are measured for a moment.
+/// The output of `info` for a short profile.
 fn measured(scene: &Scene, cli: &Cli, pid: &str) -> Result<String> {
     let file = scene.path("sums.xtrace");
     let path = file.to_str().context("a path")?;
@@ -33,7 +34,7 @@ fn measured(scene: &Scene, cli: &Cli, pid: &str) -> Result<String> {
     cli.ok(["info", path])
 }
 
-/// A budget is set, kept to, shown, in a snapshot and its reports, and taken away.
+/// A budget is set, kept, shown, noted in a snapshot and its reports, and removed.
 #[test]
 fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
     let scene = Scene::new()?;
@@ -95,7 +96,7 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
     target.still_running()
 }
 
-/// A recording without a daemon, whose reader leaves before the process ends.
+/// A recording without a daemon and one through a daemon, both with an end before the process ends.
 #[test]
 fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
     let scene = Scene::new()?;
@@ -131,7 +132,8 @@ fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
         );
         ensure_as_compiled(&target)?;
     }
-    // Of a process that stays attached, the reader leaves the stream; what is told about once a second is in the file.
+    // If the process stays attached, the reader leaves the stream. The file has the report that
+    // comes about once a second.
     let cli = scene.with(&daemon)?;
     cli.ok(["attach", &pid, "--max-overhead", "2%"])?;
     cli.ok(["enable", "--pid", &pid, "--all"])?;

@@ -1,4 +1,4 @@
-//! How often functions are called.
+//! `xrayctl count`.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, GroundTruth, ProcessState, Target};
@@ -28,7 +28,7 @@ fn ensure_exact(table: &Value, truth: &GroundTruth) -> Result<()> {
     Ok(())
 }
 
-/// With and without a daemon, until Ctrl-C: all calls, and the process is as it was.
+/// With and without a daemon, until Ctrl-C: all calls are counted, and the process is as it was.
 #[test]
 fn calls_are_counted_until_somebody_stops_it() -> Result<()> {
     let scene = Scene::new()?;
@@ -55,7 +55,7 @@ fn calls_are_counted_until_somebody_stops_it() -> Result<()> {
     Ok(())
 }
 
-/// It ends with the process, whose calls are all there.
+/// The count ends with the process and has all of its calls.
 #[test]
 fn a_count_ends_with_its_process() -> Result<()> {
     let scene = Scene::new()?;
@@ -74,7 +74,8 @@ fn a_count_ends_with_its_process() -> Result<()> {
     Ok(())
 }
 
-/// A process that is attached is counted in its own mode, and others see what they asked for again afterwards.
+/// `count` refuses an attached process in another mode. In mode `count` its calls are counted, and
+/// the mode can be changed back.
 #[test]
 fn the_mode_changes_while_the_process_runs() -> Result<()> {
     let scene = Scene::new()?;
@@ -90,7 +91,7 @@ fn the_mode_changes_while_the_process_runs() -> Result<()> {
     cli.ok(["mode", "count", "--pid", &pid])?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     ensure_exact(&cli.json(["count", &pid, "--kept"])?, &truth)?;
-    // What was counted was not recorded.
+    // Counted calls were not recorded.
     cli.ok(["mode", "stream", "--pid", &pid])?;
     cli.ok(["snapshot", "--pid", &pid, "-o", "s.xtrace"])?;
     let info = cli.json(["info", "s.xtrace"])?;

@@ -1,4 +1,5 @@
-//! Every command line that the documents show is one that `xrayctl` understands, and the files and tests that they name exist.
+//! `xrayctl` accepts every command line in the documents, and the files and tests that they name
+//! exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::scene::Scene;
 
-/// The documents that show command lines.
+/// The documents with command lines.
 fn documents() -> Result<Vec<PathBuf>> {
     let root = integration::workspace_dir();
     let mut files = vec![root.join("README.md"), root.join("CHANGELOG.md")];
@@ -23,7 +24,7 @@ fn documents() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Lines of fenced blocks, and spans in the text, that are command lines of `xrayctl`.
+/// Command lines of `xrayctl` in fenced blocks and in spans of code.
 fn command_lines(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -38,7 +39,7 @@ fn command_lines(text: &str) -> Vec<String> {
                 None => found.push(line),
             }
         } else {
-            // Every other piece between backticks is code; a pipe in a table's cell is escaped.
+            // Every other piece between backticks is code. A pipe in a table's cell is escaped.
             found.extend(
                 line.split('`')
                     .skip(1)
@@ -50,7 +51,7 @@ fn command_lines(text: &str) -> Vec<String> {
     found.iter().filter_map(|line| command_line(line)).collect()
 }
 
-/// What begins at "xrayctl" up to where the shell goes on with something else.
+/// The part behind "xrayctl" up to the end of the command in the shell.
 fn command_line(line: &str) -> Option<String> {
     let line = line.trim_start_matches("$ ").trim_start_matches("# ");
     let line = line.strip_prefix("sudo ").unwrap_or(line);
@@ -61,7 +62,7 @@ fn command_line(line: &str) -> Option<String> {
     Some(kept[..end.unwrap_or(kept.len())].trim().to_owned())
 }
 
-/// The same line with what stands between quotes, which is the command's own, blotted out.
+/// The line with quoted parts blotted out, because they belong to the command.
 fn without_quoted(line: &str) -> String {
     let mut quote = None;
     let blotted = line.chars().map(|c| {
@@ -71,13 +72,13 @@ fn without_quoted(line: &str) -> String {
             (None, _) => return c.to_string(),
             (Some(_), _) => {}
         }
-        // As many bytes.
+        // The number of bytes stays the same.
         "_".repeat(c.len_utf8())
     });
     blotted.collect()
 }
 
-/// The words as a shell makes them of what documents use: quotes, but no expansions.
+/// The words that a shell makes of the line, with quotes but without expansions.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let mut quote = None;
@@ -94,14 +95,14 @@ fn words(line: &str) -> Vec<String> {
     words.iter().map(|word| filled(word)).collect()
 }
 
-/// What stands for a number in the documents.
+/// A value in place of a placeholder of the documents.
 fn filled(word: &str) -> String {
     match word {
         "PID" | "<pid>" | "$PID" | "\"$PID\"" | "N" | "P" | "TID" => "12".to_owned(),
         "COMMAND" => "record".to_owned(),
         "TIME" => "5s".to_owned(),
         "SIZE" => "1MiB".to_owned(),
-        // Any of the alternatives will do.
+        // Any of the alternatives is right.
         other => other.split('|').next().unwrap_or_default().to_owned(),
     }
 }
@@ -115,7 +116,8 @@ fn the_documents_show_what_is_understood() -> Result<()> {
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         for line in command_lines(&text) {
             let mut args = words(&line);
-            // `--help` in front of the program's own arguments: everything before it is parsed, and nothing is done.
+            // `--help` goes before the program's own arguments. All options before it are parsed,
+            // and nothing is done.
             let at = args
                 .iter()
                 .position(|word| word == "--")
@@ -137,7 +139,7 @@ fn the_documents_show_what_is_understood() -> Result<()> {
     Ok(())
 }
 
-/// Every file of Rust below a folder, with its path from there.
+/// Every Rust file below a folder, with its path in the folder.
 fn sources(root: &Path) -> Result<Vec<(String, String)>> {
     let (mut found, mut folders) = (Vec::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -156,7 +158,7 @@ fn sources(root: &Path) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// In the last column of the pitfalls stand tests, by their names or by their files, or as `module::*`.
+/// The last column of the pitfalls has tests by their names, by their files, or as `module::*`.
 #[test]
 fn the_files_and_tests_that_documents_name_exist() -> Result<()> {
     let sources = sources(&integration::workspace_dir())?;

@@ -1,4 +1,5 @@
-//! Custom and typed events of a live process, as a user meets them: recorded, shown, and in every format that holds them.
+//! Custom and typed events of a live process for a user: recorded, shown, and in every format that
+//! holds them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +11,14 @@ use serde_json::Value;
 
 use crate::scene::{Cli, Scene, all_on, ensure_as_compiled, rows};
 
-/// What two threads say in two rounds of twelve sizes, in two ways each; and the five leaves.
+/// Events of two threads in two rounds of twelve sizes, in two ways each, and of the five leaf
+/// functions.
 const CUSTOM: u64 = 2 * 2 * 12 * 2 + 4;
 const TYPED: u64 = 2 * 2 * 12 * 2 + 1;
-/// Those that say nothing: some formats have no room for that.
+/// Events without data. Some formats cannot hold them.
 const EMPTY: u64 = 2 * 2 * 2;
 
-/// Records what the program says into `e.xtrace`.
+/// Records the program's events into `e.xtrace`.
 fn record(cli: &Cli) -> Result<Target> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "2", "--rounds", "2"])?;
     let pid = target.pid().to_string();
@@ -41,7 +43,8 @@ fn what_a_program_says_is_recorded_and_shown_with_and_without_a_daemon() -> Resu
             info["events"]["custom_events"] == CUSTOM && info["events"]["typed_events"] == TYPED,
             "{info}"
         );
-        // In the call of the function that says it, with its name, whole or with the size that it had.
+        // Each event is in the call of its function, with the function's name. Its data is whole,
+        // or has its original size beside it.
         let report = cli.json(["tree", "e.xtrace", "--limit", "0"])?;
         let lines = rows(&report, "lines").or_else(|_| rows(&report["tree"], "lines"))?;
         let said: Vec<&Value> = lines
@@ -55,7 +58,7 @@ fn what_a_program_says_is_recorded_and_shown_with_and_without_a_daemon() -> Resu
             ensure!(line["depth"] == depth, "{line}");
         }
         let cut = said.iter().filter(|line| line["size"].is_u64());
-        // 4097 and 9744 bytes.
+        // The events of 4097 and of 9744 bytes.
         ensure!(cut.count() == 2 * 2 * 2 * 4);
         let text = cli.run(["tree", "e.xtrace", "--limit", "0"])?.out;
         ensure!(text.contains("(4096 of 9744 bytes)"), "{text}");
@@ -107,7 +110,7 @@ fn every_format_that_has_events_has_those_of_a_live_process() -> Result<()> {
         ensure!(scene.path(file).exists(), "{file}");
     }
 
-    // What LLVM's own tool reads: it knows typed events, and empty ones are none to it.
+    // LLVM's own tool reads typed events, but drops empty ones.
     convert("e.fdr")?;
     let log = scene.path("e.fdr").to_string_lossy().into_owned();
     let dump = Tool::LlvmXray19.run(["fdr-dump", &log])?;
@@ -117,14 +120,15 @@ fn every_format_that_has_events_has_those_of_a_live_process() -> Result<()> {
         custom + typed == CUSTOM + TYPED - 2 * EMPTY,
         "{custom} and {typed}"
     );
-    // Without names: it cannot read the program's map, which has typed sleds.
+    // Without names: the tool cannot read the program's map, which has typed sleds.
     let yaml = Tool::LlvmXray19.run(["convert", "-f", "yaml", &log])?;
     let records = |word: &str| yaml.matches(word).count() as u64;
     ensure!(records("kind: custom-event") == custom && records("kind: typed-event") == typed);
     Ok(())
 }
 
-/// The names reach whoever records, from both kinds of programs, also of types that are registered while it does.
+/// A recording has the names of both kinds of programs, and of types that are registered during the
+/// recording.
 #[test]
 fn types_are_shown_by_their_names() -> Result<()> {
     let scene = Scene::new()?;

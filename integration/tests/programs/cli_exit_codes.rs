@@ -1,4 +1,4 @@
-//! Each documented exit code, produced by what it stands for.
+//! Each documented exit code, produced by its cause.
 
 use anyhow::{Result, ensure};
 use integration::{Fixture, GroundTruth, ProcessState, Target};
@@ -59,7 +59,7 @@ fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
     Ok(())
 }
 
-/// What there is to select can be seen before anything is attached.
+/// Functions can be listed before anything is attached.
 #[test]
 fn functions_of_a_process_are_listed_without_a_daemon() -> Result<()> {
     let scene = Scene::new()?;
@@ -79,7 +79,8 @@ fn functions_of_a_process_are_listed_without_a_daemon() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// The engine stands still while the program fills its rings: what does not fit is counted, to the event.
+/// The engine stands still while the program fills its rings. Events without room are counted
+/// exactly.
 #[test]
 fn losses_are_an_error_under_strict_only() -> Result<()> {
     let scene = Scene::new()?;

@@ -1,4 +1,4 @@
-//! `--follow`: processes that come from one that is traced, through the command line and a daemon.
+//! `--follow`: processes that come from a traced process, through the command line and a daemon.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,14 +17,15 @@ fn child_of(target: &mut Target) -> Result<u32> {
     Ok(line.trim_start_matches("child ").parse()?)
 }
 
-/// A thousand calls more of a child.
+/// Lets a child make a thousand calls more.
 fn work(target: &mut Target, child: u32) -> Result<()> {
     send(child, Signal::SIGUSR1)?;
     target.line_with(&format!("tally {child} "), DEADLINE)?;
     Ok(())
 }
 
-/// Its sleds are on; those of a fork are from its beginning, and its events are nobody's until it is found.
+/// Waits until a child is traced. The sleds of a forked child are on from its begin, but its events
+/// are recorded only once it is found.
 fn is_traced(cli: &Cli, child: u32) -> Result<()> {
     wait_until(DEADLINE, "it is traced", || {
         let status = cli.json(["status"])?;
@@ -56,7 +57,7 @@ fn works(file: &Path) -> Result<BTreeMap<u32, u64>> {
     Ok(works)
 }
 
-/// Ctrl-C ends the recording of all, and all run on.
+/// Ctrl-C ends the recording of all processes, and all run on.
 #[test]
 fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
     let scene = Scene::new()?;
@@ -102,7 +103,7 @@ fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
     ensure_as_compiled(&target)?;
     work(&mut target, children[0])?;
 
-    // One row a function, whoever called it; one a process, if that is asked for.
+    // One row for each function in all processes, or one for each process.
     let by = |subject| cli.ok(["account", "f", "--by", subject, "-f", "csv"]);
     ensure!(by("function")?.lines().count() == 3);
     ensure!(by("process")?.lines().count() == 4);
@@ -123,7 +124,7 @@ fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
     Ok(())
 }
 
-/// A root that is attached to stands for all; each of the others for itself.
+/// The root stands for all processes of its group. Each of the others stands for itself.
 #[test]
 fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     let scene = Scene::new()?;
@@ -147,7 +148,7 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
         both[1]["kinship"]["parent"] == target.pid() && both[1]["kinship"]["by_exec"] == false,
         "{status}"
     );
-    // What is followed is said of the root.
+    // `--follow` can be changed only for the root.
     let follow = |pid: &str, what| cli.run(["attach", pid, "--follow", what]);
     let one = child.to_string();
     ensure!(follow(&one, "fork")?.code == Some(0));

@@ -1,4 +1,4 @@
-//! Files that are no traces, or not any more: one line that says so, never a panic.
+//! Files that are no traces, or damaged ones: one line of error, never a panic.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::scene::{Cli, NOBODY, Ran, Scene, all_on};
 
-/// Neither a crash nor a word too many: 0, or 1 and one line.
+/// Checks that the command neither crashes nor prints too much: exit code 0, or 1 with one line.
 fn ensure_calm(ran: &Ran, what: &str) -> Result<()> {
     match ran.code {
         Some(0) => Ok(()),
@@ -24,7 +24,7 @@ fn both(cli: &Cli, file: &str) -> Result<[Ran; 2]> {
     Ok([report, convert])
 }
 
-/// Bytes of no meaning, the same each time.
+/// Random bytes, the same each time.
 fn noise(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed;
     std::iter::repeat_with(move || {
@@ -42,7 +42,7 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A real trace, small.
+/// A small real trace.
 fn recorded(scene: &Scene) -> Result<Vec<u8>> {
     let cli = scene.alone()?;
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "20"])?;
@@ -54,7 +54,7 @@ fn recorded(scene: &Scene) -> Result<Vec<u8>> {
     Ok(fs::read(scene.path("good"))?)
 }
 
-/// CRC-32 as zip has it, bit by bit.
+/// CRC-32 as in zip, bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -133,7 +133,7 @@ fn a_file_that_may_not_be_read() -> Result<()> {
     let file = scene.path("secret");
     fs::write(&file, "")?;
     fs::set_permissions(&file, Permissions::from_mode(0o600))?;
-    // What is written is tried first, and would be refused as well.
+    // The output is tried first, and would be refused as well.
     fs::set_permissions(scene.path("."), Permissions::from_mode(0o777))?;
     let nobody = scene.alone()?.as_user(NOBODY);
     for ran in both(&nobody, "secret")? {
@@ -148,7 +148,7 @@ fn a_trace_that_was_cut_or_damaged_gives_what_is_whole() -> Result<()> {
     let cli = scene.alone()?;
     let good = recorded(&scene)?;
     let end = good.len() as u64;
-    // Where a header ends, and where sections do, is tried as well as anywhere.
+    // The cuts include the ends of the header and of sections.
     let mut cuts: Vec<u64> = noise(2).take(25).map(|value| value % end).collect();
     cuts.extend([16, 17, 20, 24, end - 1, end - 2]);
     let mut before = 0;
@@ -166,7 +166,7 @@ fn a_trace_that_was_cut_or_damaged_gives_what_is_whole() -> Result<()> {
             report["trace"]["completeness"] != "complete",
             "cut at {cut}: {report}"
         );
-        // A longer file has no fewer events.
+        // A longer file has at least as many events.
         let events = report["trace"]["events"].as_u64().unwrap_or_default();
         ensure!(events >= before, "cut at {cut}: {events} after {before}");
         before = events;
@@ -189,7 +189,7 @@ fn a_trace_that_was_cut_or_damaged_gives_what_is_whole() -> Result<()> {
     Ok(())
 }
 
-/// Sums are right and claims are huge: neither memory nor time follows them.
+/// Checksums are right and claims are huge. Neither memory nor time grows with the claims.
 #[test]
 fn huge_claims_cost_nothing() -> Result<()> {
     let scene = Scene::new()?;
@@ -200,7 +200,7 @@ fn huge_claims_cost_nothing() -> Result<()> {
     let most32 = [0xff, 0xff, 0xff, 0xff, 0x0f];
     let numbers = |count: usize| most.repeat(count);
     let files: &[(&str, Vec<u8>)] = &[
-        // A section that goes on far beyond the end.
+        // A section that ends far beyond the file.
         (
             "length",
             [&b"BLCK"[..], &u32::MAX.to_le_bytes(), &[0; 64]].concat(),
@@ -244,7 +244,8 @@ fn huge_claims_cost_nothing() -> Result<()> {
     for (name, content) in files {
         fs::write(scene.path(name), [header, content].concat())?;
         let limited = |args: &[&str]| -> Result<Ran> {
-            // 1 GiB of address space, which is little for a runtime with many threads and much for these files.
+            // 1 GiB of address space: little for a runtime with many threads, and much for these
+            // files.
             let mut words = vec!["-c", "ulimit -v 1048576; exec \"$0\" \"$@\""];
             let program = integration::xrayctl()?;
             words.push(program.to_str().unwrap_or_default());

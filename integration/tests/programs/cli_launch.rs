@@ -1,4 +1,4 @@
-//! `xrayctl record -- CMD`: programs that are recorded from their beginning.
+//! `xrayctl record -- CMD`: programs that are recorded from their begin.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ use xray_trace::model::{CallKind, EventBody};
 use crate::scene::{Scene, rows, send, sleds_on_in};
 use crate::trace::{ensure_counted, ensure_exact, ensure_reported, read};
 
-/// Starts `xrayctl record … -- PROGRAM …`; the program's standard input and output are those of the guard.
+/// Starts `xrayctl record … -- PROGRAM …`. The guard has the program's standard input and output.
 fn launch(scene: &Scene, options: &[&str], program: &OsStr, args: &[&str]) -> Result<Target> {
     let words = ["record", "--json", "-o", "f.xtrace"];
     let words = words.iter().chain(options).chain(&["--"]).map(OsStr::new);
@@ -22,7 +22,7 @@ fn launch(scene: &Scene, options: &[&str], program: &OsStr, args: &[&str]) -> Re
     Target::spawn_unready(scene.alone()?.command(words))
 }
 
-/// The summary, which comes when all is over.
+/// The summary, which is printed in the end.
 fn summary(recorder: &mut Target) -> Result<Value> {
     let mut text = recorder.line_with("{", DEADLINE)?;
     while let Ok(line) = recorder.line(DEADLINE) {
@@ -50,11 +50,11 @@ fn a_program_is_recorded_from_its_beginning_to_its_end() -> Result<()> {
     ensure_reported(&scene.alone()?, &file, &truth)
 }
 
-/// A library that a program will load is named, and recorded once it is there.
+/// A selector names a library that a program will load. The library is recorded once it is loaded.
 #[test]
 fn a_library_that_is_still_to_be_loaded_is_recorded() -> Result<()> {
     let host = build(Fixture::Plugins)?;
-    // Also into a program that has no sleds of its own.
+    // Also in a program without sleds of its own.
     for host in [host.clone(), host.with_file_name("bare_host")] {
         let scene = Scene::new()?;
         let of_it = ["--module", "plugin_a.so"];
@@ -121,7 +121,8 @@ fn a_static_program_is_recorded() -> Result<()> {
     recorder.ask("go", "done ")?;
     recorder.close_stdin();
     let recorded = summary(&mut recorder)?;
-    // The loop's ten, five odd ones, and one through the tail call; that one; `plain`.
+    // Ten calls of the loop, five odd ones, and one through the tail call; the tail call itself;
+    // `plain`.
     ensure!(recorded["calls"] == 16 + 1 + 1, "{recorded}");
     let report = scene.alone()?.json(["report", "f.xtrace", "--table"])?;
     let calls = rows(&report["table"], "rows")?;
@@ -134,7 +135,7 @@ fn a_static_program_is_recorded() -> Result<()> {
 fn the_end_of_the_program_is_told() -> Result<()> {
     let scene = Scene::new()?;
     let program = build(Fixture::Counted)?;
-    // Too many threads: it says so and ends with 2.
+    // Too many threads: the program reports that and ends with 2.
     let mut recorder = launch(&scene, &[], program.as_os_str(), &["--threads", "9999"])?;
     let recorded = summary(&mut recorder)?;
     ensure!(
@@ -144,7 +145,7 @@ fn the_end_of_the_program_is_told() -> Result<()> {
     Ok(())
 }
 
-/// When the recording ends first, the program goes on without it.
+/// If the recording ends first, the program goes on without it.
 #[test]
 fn a_program_outlives_its_recording() -> Result<()> {
     let scene = Scene::new()?;
@@ -157,7 +158,7 @@ fn a_program_outlives_its_recording() -> Result<()> {
     )?;
     let text = recorder.line_with("{", DEADLINE)?;
     let mut text = text;
-    // The program's lines may stand between.
+    // The program's lines may be in between.
     while serde_json::from_str::<Value>(&text).is_err() {
         let line = recorder.line(DEADLINE)?;
         if !line.starts_with("beat ") {
@@ -202,13 +203,13 @@ fn what_cannot_be_started_or_traced_is_refused_and_leaves_nothing() -> Result<()
         ran.refused(reason)
             .with_context(|| format!("{command:?}"))?;
         ensure!(!scene.path("f").exists(), "{command:?}: a file was left");
-        // What cannot be recorded does not run.
+        // A program that cannot be recorded does not run.
         ensure!(!marker.exists(), "{command:?} ran");
     }
     Ok(())
 }
 
-/// What comes from it may have sleds, so it runs; if nothing has, that is told.
+/// The program runs, because its children may have sleds. If none has, that is reported.
 #[test]
 fn a_program_of_which_nothing_has_sleds_leaves_an_empty_trace() -> Result<()> {
     let scene = Scene::new()?;
@@ -222,7 +223,8 @@ fn a_program_of_which_nothing_has_sleds_leaves_an_empty_trace() -> Result<()> {
     Ok(())
 }
 
-/// A shell has no sleds, and what it starts has: each of them is in the trace, with all that it did after it was found.
+/// A shell has no sleds, and the programs that it starts have some. The trace has each of them with
+/// all calls after it was found.
 #[test]
 fn everything_that_a_shell_starts_is_recorded() -> Result<()> {
     let scene = Scene::new()?;
@@ -239,7 +241,7 @@ fn everything_that_a_shell_starts_is_recorded() -> Result<()> {
         let line = recorder.line_with("pid ", DEADLINE)?;
         let pid: i32 = line.trim_start_matches("pid ").parse()?;
         wait_until(DEADLINE, "it is traced", || {
-            // It may be the shell still.
+            // It may still be the shell.
             let on = sleds_on_in(pid, Path::new(program)).unwrap_or(0);
             Ok((on == sleds).then_some(()))
         })?;

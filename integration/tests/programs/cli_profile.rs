@@ -1,4 +1,4 @@
-//! Where the time goes, by stack.
+//! `xrayctl profile`: time by stack.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, wait_until};
@@ -28,7 +28,7 @@ fn ensure_exact(table: &Value, truth: &GroundTruth) -> Result<()> {
     Ok(())
 }
 
-/// With and without a daemon, until Ctrl-C: all calls, and the process is as it was.
+/// With and without a daemon, until Ctrl-C: all calls are added up, and the process is as it was.
 #[test]
 fn calls_are_added_up_until_somebody_stops_it() -> Result<()> {
     let scene = Scene::new()?;
@@ -57,7 +57,7 @@ fn calls_are_added_up_until_somebody_stops_it() -> Result<()> {
     Ok(())
 }
 
-/// It ends with the process, whose calls are all there.
+/// The profile ends with the process and has all of its calls.
 #[test]
 fn a_profile_ends_with_its_process() -> Result<()> {
     let scene = Scene::new()?;
@@ -73,7 +73,8 @@ fn a_profile_ends_with_its_process() -> Result<()> {
     ensure_exact(&serde_json::from_str(&ran.out)?, &truth)
 }
 
-/// What was attached stays so, in the mode in which it was, and nothing is left of who was interrupted, or killed.
+/// An attached process stays attached, in its mode. An interrupted or killed profile leaves nothing
+/// on.
 #[test]
 fn a_profile_leaves_an_attached_process_as_it_was() -> Result<()> {
     let scene = Scene::new()?;
@@ -112,7 +113,7 @@ fn a_profile_leaves_an_attached_process_as_it_was() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// What is kept in the mode, by whoever asks, and how two of them differ.
+/// The sums that the mode keeps are shown, to any client, and two of them are compared.
 #[test]
 fn what_is_kept_is_shown_and_compared() -> Result<()> {
     let scene = Scene::new()?;

@@ -1,4 +1,4 @@
-//! `xrayctl record PID`: by itself and through a daemon, and every way in which a recording ends.
+//! `xrayctl record PID`: by itself and through a daemon, with every end of a recording.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::trace::{ensure_counted, ensure_exact, ensure_reported, read, seen};
 
 const COUNTED: [&str; 4] = ["--threads", "3", "--calls", "300"];
 
-/// Records everything; comes back when everything is on.
+/// Records everything. Returns when all functions are on.
 fn record(cli: &Cli, target: &Target, more: &[&str]) -> Result<Running> {
     let pid = target.pid().to_string();
     let mut running = cli.start([&["record", &pid, "-o", "f.xtrace"], more].concat())?;
@@ -26,7 +26,8 @@ fn record(cli: &Cli, target: &Target, more: &[&str]) -> Result<Running> {
     Ok(running)
 }
 
-/// Ctrl-C in the middle: the file is complete, the summary says what is in it, the process is as it was.
+/// Ctrl-C in the middle: the file is complete, the summary agrees with it, and the process is as it
+/// was.
 fn interrupted(scene: &Scene, cli: &Cli) -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
     let before = ProcessState::of(target.pid())?;
@@ -90,7 +91,7 @@ fn a_recording_ends_when_its_time_is_up() -> Result<()> {
     Ok(())
 }
 
-/// Only what was selected is recorded, and into a file with a name of its own if none is given.
+/// Only the selection is recorded, into the default file if no file is given.
 #[test]
 fn a_selection_is_recorded_into_the_default_file() -> Result<()> {
     let scene = Scene::new()?;
@@ -115,7 +116,7 @@ fn a_selection_is_recorded_into_the_default_file() -> Result<()> {
         "{recorded}"
     );
     cli.ok(["report", &format!("xray-counted-{pid}.xtrace")])?;
-    // Once more: what is there already stays.
+    // Again: an existing file stays.
     let name = scene.path(&format!("xray-counted-{pid}.xtrace"));
     let bytes = fs::read(&name)?;
     let ran = cli.run(["record", &pid, "--duration", "10ms"])?;
@@ -148,8 +149,8 @@ fn what_matches_nothing_leaves_no_file() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// How many functions are on in a library that a process has loaded by now. `None` until they are:
-/// `functions_on` alone counts those that are still being switched on.
+/// The number of functions that are on in a library that a process has loaded by now. `None` until
+/// it is armed: `functions_on` alone also counts functions that are still being switched on.
 fn on_in(cli: &Cli, file: &str) -> Result<Option<u64>> {
     let status = cli.json(["status"])?;
     let modules = status["processes"].as_array().into_iter().flatten();
@@ -163,7 +164,8 @@ fn on_in(cli: &Cli, file: &str) -> Result<Option<u64>> {
     Ok(armed.and_then(|module| module["functions_on"].as_u64()))
 }
 
-/// A library that is loaded later is recorded, by a selector that could be a typing error only where that is asked for.
+/// A library that is loaded later is recorded. A selector that could be a typing error needs
+/// `--pending` for that.
 #[test]
 fn what_names_nothing_yet_waits_for_libraries() -> Result<()> {
     let scene = Scene::new()?;
@@ -214,7 +216,7 @@ fn what_names_nothing_yet_waits_for_libraries() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// What was attached stays attached, and what others have switched on stays on.
+/// An attached process stays attached, and functions that other clients have enabled stay on.
 #[test]
 fn a_process_that_was_attached_stays_so() -> Result<()> {
     let scene = Scene::new()?;
@@ -239,8 +241,8 @@ fn a_process_that_was_attached_stays_so() -> Result<()> {
 }
 
 /// A thread may lose its processor in a trampoline while a recording ends. The recording waits for
-/// the thread's event: the events of all files and those that they exclude are all that the daemon
-/// counted.
+/// the thread's event: the events of all files, and those that the files exclude, are together all
+/// that the daemon counted.
 #[test]
 fn recordings_on_a_busy_machine_have_their_last_events() -> Result<()> {
     const RECORDINGS: usize = 20;
@@ -292,7 +294,7 @@ fn recordings_on_a_busy_machine_have_their_last_events() -> Result<()> {
     Ok(())
 }
 
-/// In flight, a recording has what happens while it runs and nothing from before.
+/// In flight mode, a recording has the events while it runs, and none from before.
 #[test]
 fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
     let scene = Scene::new()?;
@@ -319,7 +321,7 @@ fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
         ensure!(row["mode"] == "flight", "{row}");
         Ok((row["retained_events"] == 0).then_some(()))
     })?;
-    // What it was given since is nothing.
+    // The rings have received no event since.
     let taken = cli.json(["snapshot", "--last", "10ms", "-o", "s.xtrace"])?;
     ensure!(taken["files"][0]["events"] == 0, "{taken}");
     cli.run(["mode", "flight", "--pid", "1"])?
@@ -327,7 +329,8 @@ fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
     Ok(())
 }
 
-/// Who is killed cannot undo anything: the daemon does. What was attached stays so, with what others have switched on.
+/// A killed recording cannot clean up, so the daemon does it. An attached process stays attached,
+/// with the functions that other clients have enabled.
 #[test]
 fn a_killed_recording_leaves_a_process_as_it_was() -> Result<()> {
     let scene = Scene::new()?;
@@ -368,7 +371,7 @@ fn a_killed_recording_leaves_a_process_as_it_was() -> Result<()> {
     Ok(())
 }
 
-/// A recording ends, and what others have named is switched on in libraries as before.
+/// After a recording, the rules of other clients still hold for libraries.
 #[test]
 fn a_recording_leaves_the_rules_of_others() -> Result<()> {
     let scene = Scene::new()?;
@@ -395,7 +398,7 @@ fn a_recording_leaves_the_rules_of_others() -> Result<()> {
     Ok(())
 }
 
-/// Everything that was in the rings when the process was killed is in the file.
+/// The file has all events that were in the rings when the process was killed.
 #[test]
 fn a_killed_process_leaves_all_that_it_did() -> Result<()> {
     let scene = Scene::new()?;
@@ -419,7 +422,7 @@ fn a_killed_process_leaves_all_that_it_did() -> Result<()> {
     Ok(())
 }
 
-/// Killed in the middle of its work: the file has a beginning of what the same program does when nobody kills it.
+/// Killed at work: the file has the begin of the events of the same program without a kill.
 #[test]
 fn a_process_killed_at_work_leaves_a_true_beginning() -> Result<()> {
     let scene = Scene::new()?;
@@ -469,7 +472,7 @@ fn a_process_killed_at_work_leaves_a_true_beginning() -> Result<()> {
     let seen = seen(&file, &truth)?;
     ensure!(seen.threads.len() == 2, "{} threads", seen.threads.len());
     for (tid, events) in &seen.threads {
-        // As far as both go.
+        // Up to the end of the shorter list.
         let same = truth.threads.iter().any(|thread| {
             let common = thread.first.len().min(events.len());
             common > 1000 && thread.first[..common] == events[..common]
@@ -483,7 +486,7 @@ fn a_process_killed_at_work_leaves_a_true_beginning() -> Result<()> {
     Ok(())
 }
 
-/// The recorder itself is killed: the process goes on, and can be recorded again.
+/// The recorder itself is killed. The process goes on, and can be recorded again.
 #[test]
 fn a_killed_recorder_leaves_a_readable_file_and_a_process_that_goes_on() -> Result<()> {
     let scene = Scene::new()?;
@@ -494,7 +497,7 @@ fn a_killed_recorder_leaves_a_readable_file_and_a_process_that_goes_on() -> Resu
     ensure!(running.wait()?.code.is_none());
     let report = cli.json(["report", "f.xtrace"])?;
     ensure!(report["trace"]["completeness"] != "complete", "{report}");
-    // Everything is on still; what shows that it is recorded is a file that has begun.
+    // All functions are still on. A file with content shows that the recording has begun.
     let second = scene.path("second.xtrace");
     let mut running = cli.start(["record", &target.pid().to_string(), "-o", "second.xtrace"])?;
     running.until("the recording has begun", || {

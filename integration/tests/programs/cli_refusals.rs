@@ -1,4 +1,4 @@
-//! What is refused is refused with its reason, by every command, and is left as it was.
+//! Every command that refuses reports the reason, and leaves the process as it was.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,12 +11,12 @@ use integration::{
 
 use crate::scene::{Cli, Scene, all_on, row_of};
 
-/// A tracer of somebody else's; it is told to go when the guard is dropped.
+/// A foreign tracer. It detaches when this is dropped.
 struct Tracer(Child);
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // A debugger leaves when its standard input ends; whoever does not is made to.
+        // A debugger detaches when its standard input ends. The signal ends other tracers.
         if let Some(mut stdin) = self.0.stdin.take() {
             let _ = stdin.write_all(b"detach\nquit\n");
         }
@@ -28,7 +28,7 @@ impl Drop for Tracer {
     }
 }
 
-/// `attach` through the daemon and `record` without one; neither leaves anything behind.
+/// Checks `attach` through the daemon and `record` without one. Neither leaves anything behind.
 fn refused(scene: &Scene, attached: &Cli, pid: i32, reason: &str) -> Result<()> {
     let pid = pid.to_string();
     attached.run(["attach", &pid])?.refused(reason)?;
@@ -39,7 +39,7 @@ fn refused(scene: &Scene, attached: &Cli, pid: i32, reason: &str) -> Result<()> 
     doctor.refused(reason)
 }
 
-/// As [`refused`], of a process that goes on.
+/// The same as [`refused`], for a process that goes on.
 fn left_alone(scene: &Scene, cli: &Cli, target: &Target, reason: &str) -> Result<()> {
     let maps = format!("/proc/{}/maps", target.pid());
     let picture = || anyhow::Ok((ProcessState::of(target.pid())?, fs::read_to_string(&maps)?));
@@ -140,10 +140,10 @@ fn processes_that_are_none() -> Result<()> {
     gone.wait()?;
     zombie?;
     refused(&scene, &cli, pid, "no-such-process")?;
-    // The largest that clap lets through.
+    // The largest number that clap accepts.
     cli.run(["attach", &u32::MAX.to_string()])?.failed(4, &[])?;
 
-    // In a container's pid namespace there is no kernel thread to be seen.
+    // A container's pid namespace shows no kernel thread.
     let kernel = fs::read("/proc/2/cmdline").is_ok_and(|line| line.is_empty())
         && fs::read_link("/proc/2/exe").is_err()
         && fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
@@ -159,7 +159,7 @@ fn procfs_state(pid: i32) -> Result<char> {
     rest.chars().next().context("no state")
 }
 
-/// Somebody else comes while the daemon has the process.
+/// A second engine tries to attach while the daemon has the process attached.
 #[test]
 fn two_engines_do_not_share_a_process() -> Result<()> {
     let scene = Scene::new()?;
@@ -184,7 +184,7 @@ fn two_engines_do_not_share_a_process() -> Result<()> {
         detached["processes"][0]["text_bytes_different"] == 0,
         "{detached}"
     );
-    // Its seat is free at once.
+    // The process can be attached by another engine at once.
     scene
         .alone()?
         .ok(["record", &pid, "-o", "f", "--duration", "10ms"])?;

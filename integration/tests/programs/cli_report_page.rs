@@ -1,4 +1,4 @@
-//! The report as a page, looked at in a browser.
+//! The report as a page, in a browser.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::browser::Browser;
 use crate::runs::{self, HOSTILE, NAMES, ROUNDS};
 use crate::scene::{Cli, Scene, rows, sleds_on};
 
-/// The largest page there may be.
+/// The limit on the bytes of the page.
 const MOST: u64 = 20_000_000;
 
 /// The page of a small trace, in a browser.
@@ -25,14 +25,14 @@ fn shown(scene: &Scene) -> Result<(Cli, Browser)> {
     Ok((cli, browser))
 }
 
-/// What `account` says of a trace.
+/// The rows of `account` for a trace.
 fn account(cli: &Cli, file: &str) -> Result<Vec<Value>> {
     let table = cli.ok(["account", file, "--format", "json"])?;
     let table: Value = serde_json::from_str(&table)?;
     Ok(rows(&table, "rows")?.clone())
 }
 
-/// Every number of the table is that of `account`.
+/// Checks that every number of the table is the same as in `account`.
 fn ensure_same_numbers(browser: &Browser, account: &[Value]) -> Result<()> {
     let columns = [
         "id",
@@ -71,7 +71,7 @@ fn ensure_same_numbers(browser: &Browser, account: &[Value]) -> Result<()> {
                 "calls" | "unfinished" => (*column).to_owned(),
                 column => format!("{column}_ns"),
             };
-            // NaN comes as null.
+            // NaN is null in JSON.
             let same = its[at + 1].as_f64() == row[&key].as_f64();
             ensure!(same, "{column}: {its} is not {row}");
         }
@@ -92,7 +92,7 @@ fn the_page_draws_itself_and_has_the_numbers_of_account() -> Result<()> {
     browser.press("2")?;
     browser.until("xrayReport.timeline.surface.width > 0")?;
     ensure!(browser.colours("timeline")? > 4.0, "the timeline is blank");
-    // The table as it stands there, by the greatest time of its own.
+    // The table in its default order: greatest self time first.
     browser.press("3")?;
     browser.until("document.querySelectorAll('#table .row').length === 4")?;
     let first =
@@ -125,7 +125,7 @@ fn keys_wheel_and_clicks_zoom() -> Result<()> {
         );
         browser.press("s")?;
         ensure!((length(view)? - whole).abs() < whole * 0.01, "{view}");
-        // What is under the pointer stays there.
+        // The place under the pointer stays there.
         let canvas = format!("#{view}");
         let under = format!(
             "xrayReport.{view}.view.from + (xrayReport.{view}.view.to - xrayReport.{view}.view.from) * 0.75"
@@ -153,7 +153,7 @@ fn keys_wheel_and_clicks_zoom() -> Result<()> {
         browser.press("\u{e00c}")?;
         ensure!(length(view)? == whole, "{view}: Escape does not lead back");
     }
-    // A click on a frame shows it alone.
+    // A click on a frame zooms to it.
     browser.press("1")?;
     browser.until("xrayReport.flame.surface.width > 0")?;
     browser.run("window.frame = xrayReport.flame.name.indexOf('app::store()')")?;
@@ -200,7 +200,7 @@ fn a_search_marks_what_it_finds_and_says_how_much_time_that_is() -> Result<()> {
         browser.until("document.activeElement.id === 'query'")?;
         found()
     };
-    // What is open in the end was open for no time that is known.
+    // A call that is open in the end has no known duration.
     let rounds = 2.0 * 40.0;
     let all = rounds * 100_000.0 + 1_000.0;
     ensure!(ROUNDS == 40);
@@ -227,7 +227,7 @@ fn a_search_marks_what_it_finds_and_says_how_much_time_that_is() -> Result<()> {
         found()?
     );
     ensure!(search("/(/")? == "not a regular expression");
-    // The table has what is found alone.
+    // The table shows only the matches.
     search("parse")?;
     browser.press("\u{e007}3")?;
     browser.until("document.querySelectorAll('#table .row').length === 1")?;
@@ -243,7 +243,7 @@ fn light_and_dark_differ_in_page_and_drawing() -> Result<()> {
     let (_, browser) = shown(&scene)?;
     let paper = || -> Result<(String, Value)> {
         let page = browser.text("getComputedStyle(document.body).backgroundColor")?;
-        // Above the few frames there are there is nothing.
+        // Above the few frames, the drawing is empty.
         let drawing = browser.run("return [...document.getElementById('flame').getContext('2d').getImageData(5, 5, 1, 1).data]")?;
         Ok((page, drawing))
     };
@@ -275,7 +275,7 @@ fn light_and_dark_differ_in_page_and_drawing() -> Result<()> {
 fn losses_and_names_are_shown_as_they_are() -> Result<()> {
     let scene = Scene::new()?;
     let (_, browser) = shown(&scene)?;
-    // Markup in a name is a text.
+    // Markup in a name is plain text.
     let title = browser.text("document.title")?;
     ensure!(title == "run.xtrace – xrayctl", "{title}");
     ensure!(browser.number("document.images.length")? == 0.0);
@@ -286,7 +286,7 @@ fn losses_and_names_are_shown_as_they_are() -> Result<()> {
     expected.sort();
     ensure!(names == serde_json::json!(expected), "{names}");
     ensure!(names[0] == HOSTILE);
-    // The loss is a gap where it was, and a note.
+    // The loss is a gap at its place, and a note.
     browser.press("2")?;
     browser.until("xrayReport.timeline.surface.width > 0")?;
     browser.run("const { timeline } = xrayReport; const [gap] = timeline.lines.threads[1].gaps; window.gap = { x: timeline.x((gap.start + gap.end) / 2), y: 28 + timeline.rows()[1].top + 8 - timeline.scroll }")?;
@@ -332,7 +332,7 @@ fn a_part_has_a_page_too() -> Result<()> {
     ensure!(
         browser.value("xrayReport.table.name")? == serde_json::json!(["app::parse(char const*)"])
     );
-    // Rounds begin every 150 µs, and `parse` 5 µs after them.
+    // Rounds begin every 150 µs, and `parse` begins 5 µs after them.
     ensure!(browser.number("xrayReport.table.calls[0]")? == 7.0);
     let bounds = browser.value("xrayReport.timeline.bounds")?;
     ensure!(
@@ -340,10 +340,10 @@ fn a_part_has_a_page_too() -> Result<()> {
         "{bounds}"
     );
     browser.ensure_quiet(&[])?;
-    // To standard output, the same bytes.
+    // Standard output gets the same bytes.
     let printed = cli.ok(["report", "run.xtrace", "--html", "-o", "-"])?;
     ensure!(printed == fs::read_to_string(scene.path("run.html"))?);
-    // What cannot be leaves nothing behind.
+    // A report that cannot be made leaves nothing behind.
     let refused = cli.run(["report", "run.xtrace", "--html", "-o", "run.xtrace"])?;
     refused.failed(2, &["run.xtrace is the input itself"])?;
     let refused = cli.run(["report", "run.html", "--html", "-o", "no.html"])?;
@@ -352,7 +352,7 @@ fn a_part_has_a_page_too() -> Result<()> {
     Ok(())
 }
 
-/// A profile has stacks and a table, and says why it has no more.
+/// A profile has stacks and a table, and explains why there is no timeline.
 #[test]
 fn a_profile_has_a_page_without_a_timeline() -> Result<()> {
     let scene = Scene::new()?;
@@ -376,21 +376,21 @@ fn a_profile_has_a_page_without_a_timeline() -> Result<()> {
         "{facts}"
     );
     ensure!(browser.colours("flame")? > 4.0, "the flame graph is blank");
-    // Every view can be gone to and every key be pressed.
+    // Every view can be shown and every key can be pressed.
     browser.press("2wasd0fnp1wasd0fnp34")?;
     browser.press("2")?;
     ensure!(browser.value("document.getElementById('timeline-none').checkVisibility()")? == true);
     browser.ensure_quiet(&[])
 }
 
-/// Ten million events: the page is small enough, opens, and follows keys.
+/// Ten million events: the page is small enough, opens, and reacts to keys.
 #[test]
 fn ten_million_events_fit_a_page() -> Result<()> {
     const EVENTS: u64 = 10_000_000;
     let scene = Scene::new()?;
     let cli = scene.alone()?;
     runs::large(&scene.path("large.xtrace"), EVENTS)?;
-    // However long it takes on a busy machine.
+    // The time of this on a busy machine does not matter.
     let made = cli
         .command(["report", "large.xtrace", "--html", "-o", "large.html"])
         .output()?;
@@ -405,7 +405,7 @@ fn ten_million_events_fit_a_page() -> Result<()> {
     browser.press("2")?;
     browser.until("xrayReport.timeline.surface.width > 0")?;
     ensure!(browser.colours("timeline")? > 20.0);
-    // Calls one by one, and those summed up, are all there are.
+    // Single calls and summed calls are together all calls.
     let calls = browser.run(
         "const { timeline } = xrayReport;
          let calls = 0;
@@ -424,7 +424,7 @@ fn ten_million_events_fit_a_page() -> Result<()> {
         says.contains("xrayctl report FILE --html --since "),
         "{says}"
     );
-    // For whoever measures.
+    // For measurements.
     eprintln!(
         "{bytes} bytes, drawn in {} ms",
         browser.number("xrayReport.timeline.surface.took")?

@@ -1,4 +1,4 @@
-//! Every way to say which functions are meant, against a real program.
+//! Every kind of selector, on a real program.
 
 use std::collections::BTreeSet;
 
@@ -159,7 +159,7 @@ fn modules_are_told_apart_and_no_pid_means_every_process() -> Result<()> {
     ensure!(enabled(&cli, &first)? == BTreeSet::from(["program_call".to_owned()]));
     ensure!(enabled(&cli, &second)?.is_empty());
 
-    // Each gets a file of its own.
+    // Each process gets a file of its own.
     let fetched = cli.json(["snapshot", "-o", "t.xtrace"])?;
     ensure!(rows(&fetched, "files")?.len() == 2, "{fetched}");
     for pid in [&first, &second] {

@@ -1,4 +1,5 @@
-//! `xrayctl` on a real terminal: progress, colours, the width of tables, and Ctrl-C as it is typed.
+//! `xrayctl` on a real terminal: progress, colours, the width of tables, and Ctrl-C from the
+//! keyboard.
 
 use std::fs;
 
@@ -12,7 +13,8 @@ use crate::trace::ensure_exact;
 
 const COUNTED: [&str; 4] = ["--threads", "3", "--calls", "300"];
 
-/// Progress while patching and while recording; Ctrl-C ends it, and the file is whole.
+/// Progress while patching and while recording. Ctrl-C ends the recording, and the file is
+/// complete.
 #[test]
 fn a_recording_shows_its_progress_and_ends_on_ctrl_c() -> Result<()> {
     let scene = Scene::new()?;
@@ -47,12 +49,12 @@ fn a_recording_shows_its_progress_and_ends_on_ctrl_c() -> Result<()> {
     ensure_as_compiled(&target)?;
     target.still_running()?;
 
-    // The same into files: nothing but the summary.
+    // With files as outputs, only the summary is printed.
     let ran = cli.run(["record", &pid, "--duration", "200ms", "-o", "g.xtrace"])?;
     ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
     ensure!(!ran.out.contains(['\r', '\u{1b}']), "{ran:?}");
 
-    // A table for a narrow terminal, with colours and without.
+    // A table for a narrow terminal, with and without colours.
     for (no_color, coloured) in [(None, true), (Some("1"), false)] {
         let mut command = cli.command(["report", "f.xtrace", "--table"]);
         if let Some(value) = no_color {
@@ -74,7 +76,7 @@ fn a_recording_shows_its_progress_and_ends_on_ctrl_c() -> Result<()> {
     Ok(())
 }
 
-/// Typed again while the process is being let go: only a word about it.
+/// A second Ctrl-C while the process is being detached only prints a note.
 #[test]
 fn a_second_ctrl_c_does_not_leave_a_process_half_detached() -> Result<()> {
     let scene = Scene::new()?;
@@ -86,7 +88,7 @@ fn a_second_ctrl_c_does_not_leave_a_process_half_detached() -> Result<()> {
     terminal.until("everything is on", |_| Ok(all_on(&target)?.is_some()))?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     daemon.stand_still()?;
-    // The first is heard when the recorder asks the daemon, which does not answer.
+    // The first Ctrl-C makes the recorder call the daemon, which does not answer.
     terminal.interrupt_until("the second is answered", |seen| {
         seen.contains("xrayctl: detaching is under way")
     })?;
@@ -98,7 +100,7 @@ fn a_second_ctrl_c_does_not_leave_a_process_half_detached() -> Result<()> {
     target.still_running()
 }
 
-/// In the middle of a long output: it ends as any program does that is interrupted, without a word.
+/// In the middle of a long output, Ctrl-C ends the program like any other, without a message.
 #[test]
 fn ctrl_c_ends_a_long_report() -> Result<()> {
     let scene = Scene::new()?;
@@ -129,7 +131,7 @@ fn ctrl_c_ends_a_long_report() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the file is said in one line, before anything is done to the process, or after it was let go.
+/// An error of the file is one line, before the process is changed, or after it was detached.
 #[test]
 fn a_file_that_cannot_be_written_leaves_the_process_as_it_was() -> Result<()> {
     let scene = Scene::new()?;
@@ -176,7 +178,7 @@ fn a_file_that_cannot_be_written_leaves_the_process_as_it_was() -> Result<()> {
     Ok(())
 }
 
-/// A disk of four pages; unmounted when the guard is dropped.
+/// A disk of four pages. Dropping this unmounts it.
 struct SmallDisk(std::path::PathBuf);
 
 // === impl SmallDisk ===
@@ -192,7 +194,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A disk that stays goes with the machine's next start.
+        // A disk that stays disappears with the next start of the machine.
         let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
     }
 }

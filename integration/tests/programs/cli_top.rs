@@ -1,4 +1,4 @@
-//! What a process does, on the whole screen.
+//! `xrayctl top`.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, GroundTruth, ProcessState, Target};
@@ -9,7 +9,7 @@ use crate::terminal::Terminal;
 
 const COUNTED: [&str; 4] = ["--threads", "2", "--calls", "300"];
 
-/// One interval, for scripts: all calls that ended in it.
+/// One interval for scripts, with all calls that ended in it.
 #[test]
 fn one_interval_is_printed() -> Result<()> {
     let scene = Scene::new()?;
@@ -49,7 +49,8 @@ fn one_interval_is_printed() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// On a terminal of 80 columns: functions appear, keys do what they say, and whatever ends it leaves the process as it was.
+/// On a terminal of 80 columns: functions appear, keys work, and every kind of end leaves the
+/// process as it was.
 #[test]
 fn the_screen_is_alive_and_leaves_nothing_behind() -> Result<()> {
     let scene = Scene::new()?;
@@ -76,7 +77,7 @@ fn the_screen_is_alive_and_leaves_nothing_behind() -> Result<()> {
         }
         let ended = terminal.wait()?;
         ensure!(ended.code == Some(0), "{ended:?}");
-        // The screen that was there before is back, and the cursor.
+        // The earlier screen and the cursor are back.
         ensure!(ended.seen.contains("\u{1b}[?1049l") && ended.seen.contains("\u{1b}[?25h"));
         ensure_as_compiled(&target)?;
         ensure_nothing_left(&before, target.pid())?;

@@ -1,4 +1,4 @@
-//! Waiting for something to happen, and what is done then.
+//! `xrayctl trigger`: conditions and actions.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ struct Stage {
     pid: String,
 }
 
-/// What a trigger has told, as JSON.
+/// The reports of a trigger, in JSON.
 #[derive(Debug)]
 struct Told(Vec<Value>);
 
@@ -63,7 +63,7 @@ impl Stage {
         Ok(running)
     }
 
-    /// How many triggers are armed in the process.
+    /// The number of triggers that are armed in the process.
     fn armed(&self) -> Result<u64> {
         let status = self.cli.json(["status"])?;
         let row = row_of(&status, self.target.pid())?.context("no row")?;
@@ -74,7 +74,8 @@ impl Stage {
         self.scene.path(name)
     }
 
-    /// Nothing of a trigger is left: no function is on that was not, and rings keep the newest by themselves.
+    /// Checks that nothing is left of a trigger: no function is on because of it, and the rings
+    /// keep the newest events by themselves.
     fn ensure_nothing_left(&self) -> Result<()> {
         wait_until(DEADLINE, "the trigger has let go", || {
             let status = self.cli.json(["status"])?;
@@ -98,7 +99,7 @@ impl Told {
         Ok((ran.code, Self(told.with_context(|| format!("{ran:?}"))?)))
     }
 
-    /// It has succeeded.
+    /// Checks that the trigger succeeded.
     fn ok(running: Running) -> Result<Self> {
         let (code, told) = Self::of(running)?;
         ensure!(code == Some(0), "{code:?}: {told:?}");
@@ -112,7 +113,7 @@ impl Told {
             .collect()
     }
 
-    /// The only one of this kind.
+    /// The only report of this kind.
     fn one(&self, event: &str) -> Result<&Value> {
         match &self.all(event)[..] {
             [one] => Ok(one),
@@ -120,7 +121,7 @@ impl Told {
         }
     }
 
-    /// Why it was over.
+    /// The report of the end, which must have this reason.
     fn over(&self, why: &str) -> Result<&Value> {
         let over = self.one("over")?;
         ensure!(over["why"] == why, "{self:?}");
@@ -128,7 +129,7 @@ impl Told {
     }
 }
 
-/// All calls of a function, by its bare name.
+/// All calls of a function, by its name without parameters.
 fn calls_of(trace: &Trace, name: &str) -> Result<Vec<Call>> {
     let of = |id: FunctionId| trace.function_name(id) == name;
     let mut calls = Vec::new();
@@ -163,7 +164,7 @@ fn calls_of(trace: &Trace, name: &str) -> Result<Vec<Call>> {
     Ok(calls)
 }
 
-/// When the first and the last event of each process is, by its pid.
+/// The times of the first and of the last event of each process, by its pid.
 fn spans(path: &Path) -> Result<Vec<(u32, u64, u64)>> {
     let trace = read(path)?;
     let mut spans = Vec::new();
@@ -191,7 +192,7 @@ fn spans(path: &Path) -> Result<Vec<(u32, u64, u64)>> {
     Ok(spans)
 }
 
-/// The times that the program told of a call.
+/// The times of a call that the program printed.
 fn times(line: &str) -> Result<(u64, u64)> {
     let mut numbers = line.split(' ').skip(1).map(str::parse);
     let mut next = || {
@@ -203,14 +204,15 @@ fn times(line: &str) -> Result<(u64, u64)> {
     Ok((next()?, next()?))
 }
 
-/// Once, with the call whole, and what other threads did before, at the same time, and a little later.
+/// The trigger fires once. The snapshot has the whole call, and the calls of other threads before
+/// it, at the same time, and a little later.
 #[test]
 fn a_slow_call_is_whole_in_the_snapshot() -> Result<()> {
     let mut stage = Stage::new("2")?;
     stage.cli.ok(["enable", "--function", "tick"])?;
     let when = "duration(slow) > 20ms";
     let running = stage.trigger(&["--when", when, "--before", "300ms", "-o", "slow.xtrace"])?;
-    // Too short; then long enough.
+    // Too short at first, then long enough.
     stage.target.ask("slow 1", "slow ")?;
     let (begin, end) = times(&stage.target.ask("slow 120", "slow ")?)?;
     // Beyond the limit.
@@ -230,7 +232,8 @@ fn a_slow_call_is_whole_in_the_snapshot() -> Result<()> {
         number.with_context(|| format!("no {key}: {fired}"))
     };
     let (at, duration) = (number("monotonic_ns")?, number("duration_ns")?);
-    // The clock of a trace is right within microseconds; the program's own times are just outside of the call.
+    // The clock of a trace is right within microseconds. The program takes its own times just
+    // outside of the call.
     const RIGHT: u64 = 100_000;
     ensure!(duration >= 120_000_000 - RIGHT && duration <= end - begin + RIGHT);
     ensure!((begin..=end + RIGHT).contains(&at), "{begin} {at} {end}");
@@ -264,14 +267,14 @@ fn a_slow_call_is_whole_in_the_snapshot() -> Result<()> {
             "later than asked for"
         );
     }
-    // What was on before stays on, and the rest is off.
+    // Functions that were on before stay on, and the others are off.
     stage.cli.ok(["disable", "--function", "tick"])?;
     stage.ensure_nothing_left()?;
     stage.cli.ok(["detach", &stage.pid])?;
     ensure_as_compiled(&stage.target)
 }
 
-/// What was recorded in flight before the trigger was armed is in its snapshot, and does not fire it.
+/// Events of a flight from before the trigger was armed are in its snapshot, and do not fire it.
 #[test]
 fn what_happened_before_counts_for_nothing_and_is_shown() -> Result<()> {
     let mut stage = Stage::new("0")?;
@@ -289,7 +292,7 @@ fn what_happened_before_counts_for_nothing_and_is_shown() -> Result<()> {
     Ok(())
 }
 
-/// Each condition fires for what it says, and for nothing else.
+/// Each condition fires for its own event, and for no other one.
 #[test]
 fn each_condition_fires_for_what_it_says() -> Result<()> {
     let mut stage = Stage::new("1")?;
@@ -340,7 +343,7 @@ fn each_condition_fires_for_what_it_says() -> Result<()> {
             fired["condition"] == condition && fired["function"] == function,
             "{fired}"
         );
-        // Not for what came before.
+        // Not for an earlier event.
         ensure!(
             fired["monotonic_ns"].as_u64() >= Some(before - 1_000_000),
             "{before}: {fired}"
@@ -356,7 +359,7 @@ fn now_monotonic() -> Result<u64> {
     Ok(u64::try_from(now.tv_sec())? * 1_000_000_000 + u64::try_from(now.tv_nsec())?)
 }
 
-/// It fires when the rate is reached, not while it stays, and again after it was less.
+/// The trigger fires when the rate is reached, not while it stays, and again after it was lower.
 #[test]
 fn a_rate_fires_when_it_is_reached() -> Result<()> {
     let mut stage = Stage::new("0")?;
@@ -372,7 +375,7 @@ fn a_rate_fires_when_it_is_reached() -> Result<()> {
         })?;
     }
     stage.target.ask("quick 100", "quick")?;
-    // As many again.
+    // The same number again.
     stage.target.ask("quick 100", "quick")?;
     kill(Pid::from_raw(stage.target.pid()), Signal::SIGKILL)?;
     let told = Told::ok(running)?;
@@ -384,7 +387,8 @@ fn a_rate_fires_when_it_is_reached() -> Result<()> {
     Ok(())
 }
 
-/// A limit for a time lets it fire again later, and what is beyond is counted; each snapshot has a file of its own.
+/// With a limit per time, the trigger can fire again later. Further matches are counted. Each
+/// snapshot has a file of its own.
 #[test]
 fn a_limit_holds_and_what_is_beyond_is_counted() -> Result<()> {
     let mut stage = Stage::new("0")?;
@@ -407,7 +411,7 @@ fn a_limit_holds_and_what_is_beyond_is_counted() -> Result<()> {
     kill(Pid::from_raw(stage.target.pid()), Signal::SIGKILL)?;
     let told = Told::ok(running)?;
     ensure!(told.all("fired").len() == 3, "{told:?}");
-    // Those beyond the limit are told with the next firing, or in the end.
+    // The next firing or the end reports the matches beyond the limit.
     let skipped: u64 = told
         .0
         .iter()
@@ -430,7 +434,7 @@ fn a_limit_holds_and_what_is_beyond_is_counted() -> Result<()> {
     Ok(())
 }
 
-/// With its limit reached for some time, it fires again when that is over.
+/// After the time of its limit is over, the trigger fires again.
 #[test]
 fn a_limit_for_a_time_is_over_after_it() -> Result<()> {
     let mut stage = Stage::new("0")?;
@@ -459,13 +463,14 @@ fn a_limit_for_a_time_is_over_after_it() -> Result<()> {
     let times: Vec<u64> = times.collect();
     ensure!(times.len() >= 2 && calls > times.len(), "{calls}: {told:?}");
     for pair in times.windows(2) {
-        // It is counted from when it was noticed, which takes a moment.
+        // The time counts from the moment at which the match was noticed, which takes a moment.
         ensure!(pair[1] - pair[0] >= 150_000_000, "{times:?}");
     }
     Ok(())
 }
 
-/// A trigger whose time is up says so, has an exit code for that, and leaves no empty file and no directory.
+/// A trigger whose time is up reports that, has an exit code for that, and leaves no empty file and
+/// no directory.
 #[test]
 fn a_trigger_expires() -> Result<()> {
     let stage = Stage::new("0")?;
@@ -482,7 +487,7 @@ fn a_trigger_expires() -> Result<()> {
     Ok(())
 }
 
-/// Whether it is asked to end or killed.
+/// For a request to end and for a kill.
 #[test]
 fn nothing_is_left_of_a_trigger_that_ends() -> Result<()> {
     let stage = Stage::new("1")?;
@@ -507,7 +512,7 @@ fn nothing_is_left_of_a_trigger_that_ends() -> Result<()> {
     ensure_as_compiled(&stage.target)
 }
 
-/// By a signal, and only then; the picture goes up to the last event.
+/// Only an end by a signal fires. The snapshot reaches up to the last event.
 #[test]
 fn a_death_fires_and_an_end_does_not() -> Result<()> {
     for (command, condition, signal) in [
@@ -548,7 +553,7 @@ fn a_death_fires_and_an_end_does_not() -> Result<()> {
         let trace = read(&stage.path("end.xtrace"))?;
         ensure!(calls_of(&trace, "quick")?.len() == 3, "{}", what());
         ensure!(!calls_of(&trace, "tick")?.is_empty(), "{}", what());
-        // What happened last is what happened before its end, however long ago that is.
+        // The last events are the ones before the end of the process, however long ago that was.
         let last = ["snapshot", "--pid", &stage.pid, "--last", "1us", "-o", "l"];
         let taken = stage.cli.json(last)?;
         let file = &rows(&taken, "files")?[0];
@@ -557,13 +562,13 @@ fn a_death_fires_and_an_end_does_not() -> Result<()> {
     Ok(())
 }
 
-/// Of two programs that know nothing of each other, up to the same moment.
+/// Two independent programs, up to the same moment.
 #[test]
 fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
     let mut stage = Stage::new("1")?;
     let other = Target::spawn(Fixture::Triggers, ["--threads", "1"])?;
     stage.cli.ok(["attach", &other.pid().to_string()])?;
-    // In both of them, neither of which is read along at first.
+    // The functions are on in both programs. At first, neither program's rings are read.
     stage.cli.ok(["enable", "--function", "tick"])?;
     let both = [stage.target.pid(), other.pid()].map(i64::from);
     let ensure_both = |path: &Path, moment: Option<u64>| -> Result<()> {
@@ -580,7 +585,7 @@ fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
             begin < other_end && other_begin < end,
             "they overlap: {spans:?}"
         );
-        // Both are busy all the time, on a machine that others use, too.
+        // Both are busy all the time. Other programs use the machine, too.
         ensure!(
             end.abs_diff(other_end) < 100_000_000,
             "they end together: {spans:?}"
@@ -607,7 +612,7 @@ fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
     ])?;
     ensure!(said.contains("of 2 processes, copied within "), "{said}");
     for (_, begin, end) in spans(&stage.path("last.xtrace"))? {
-        // What nobody reads along is cut where it begins, too.
+        // A snapshot of rings that are not read also begins at its time.
         ensure!(end - begin <= 21_000_000, "{begin} {end}");
     }
 
@@ -633,7 +638,8 @@ fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
     Ok(())
 }
 
-/// Functions are switched by the daemon, for good, and commands run here, when the snapshot is whole.
+/// The daemon enables and disables functions for good. Commands run on the client's side, when the
+/// snapshot is complete.
 #[test]
 fn actions_are_done_in_their_order() -> Result<()> {
     let mut stage = Stage::new("1")?;
@@ -686,7 +692,7 @@ fn actions_are_done_in_their_order() -> Result<()> {
     );
     let expected = format!("1 call(quick) {} quick shot.xtrace\n", stage.pid);
     ensure!(fs::read_to_string(stage.path("told"))? == expected);
-    // It was on when the picture ended.
+    // The function was on when the snapshot ended.
     ensure!(!calls_of(&read(&stage.path("shot.xtrace"))?, "tick")?.is_empty());
     let functions = stage.cli.json(["functions", "--pid", &stage.pid])?;
     for row in rows(&functions, "functions")? {
@@ -695,7 +701,7 @@ fn actions_are_done_in_their_order() -> Result<()> {
     Ok(())
 }
 
-/// By a signal to the command; processes in flight stay so for that.
+/// A signal to the command fires it. Processes in flight mode stay in that mode.
 #[test]
 fn it_fires_on_demand() -> Result<()> {
     let mut stage = Stage::new("1")?;
@@ -713,7 +719,7 @@ fn it_fires_on_demand() -> Result<()> {
     Ok(())
 }
 
-/// A process that is followed is watched as soon as it is found.
+/// A followed process is watched as soon as it is found.
 #[test]
 fn who_comes_later_is_watched_too() -> Result<()> {
     let scene = Scene::new()?;
@@ -745,7 +751,7 @@ fn who_comes_later_is_watched_too() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong is found before anything is waited for.
+/// Errors are found before the wait begins.
 #[test]
 fn what_makes_no_sense_is_said_at_once() -> Result<()> {
     let stage = Stage::new("0")?;
@@ -793,7 +799,8 @@ fn what_makes_no_sense_is_said_at_once() -> Result<()> {
     ran.failed(3, &["no process is attached"])
 }
 
-/// Who stands still is waited for by nobody: the process goes on, and what it does is counted.
+/// The daemon does not wait for a client that stands still. The process goes on, and its calls are
+/// counted.
 #[test]
 fn a_client_that_does_not_read_holds_nothing_up() -> Result<()> {
     let mut stage = Stage::new("1")?;
@@ -820,7 +827,7 @@ fn a_client_that_does_not_read_holds_nothing_up() -> Result<()> {
     stage.target.still_running()
 }
 
-/// Functions of a library that is still to be loaded count, as soon as it is.
+/// Functions of a library count as soon as it is loaded.
 #[test]
 fn libraries_that_come_later_count() -> Result<()> {
     let scene = Scene::new()?;
@@ -855,7 +862,7 @@ fn libraries_that_come_later_count() -> Result<()> {
     Ok(())
 }
 
-/// A process that is let go while a trigger is armed in it is as compiled, and the trigger is over.
+/// A process that is detached while a trigger is armed in it is as compiled, and the trigger ends.
 #[test]
 fn a_detach_ends_it() -> Result<()> {
     let stage = Stage::new("1")?;
@@ -868,7 +875,7 @@ fn a_detach_ends_it() -> Result<()> {
     ensure_as_compiled(&stage.target)
 }
 
-/// Other users' processes are nobody's business, neither what they do nor that they are there.
+/// A user gets no events of other users' processes, and does not learn that they exist.
 #[test]
 fn a_user_waits_for_what_is_the_users_own() -> Result<()> {
     let scene = Scene::public()?;
@@ -890,7 +897,8 @@ fn a_user_waits_for_what_is_the_users_own() -> Result<()> {
     Ok(())
 }
 
-/// Reading along loses nothing that is not counted, and what went before the picture is not missing in it.
+/// All losses are counted while the rings are read. Events from before a snapshot are no losses in
+/// it.
 #[test]
 fn what_is_lost_is_counted_and_what_is_over_is_not_lost() -> Result<()> {
     let scene = Scene::new()?;
@@ -929,7 +937,7 @@ fn what_is_lost_is_counted_and_what_is_over_is_not_lost() -> Result<()> {
     wait_until(DEADLINE, "what was read has gone", || {
         Ok((row()?["retained_events"] == 0).then_some(()))
     })?;
-    // All of it has gone, and was before.
+    // All events were dropped, and were before the snapshot's time.
     let taken = |last: &[&str], file: &str| -> Result<Value> {
         let arguments = [&["snapshot", "-o", file], last].concat();
         let taken = cli.json(arguments)?;
@@ -945,7 +953,7 @@ fn what_is_lost_is_counted_and_what_is_over_is_not_lost() -> Result<()> {
     Ok(())
 }
 
-/// A child is watched as its parent is, from its beginning.
+/// A child is watched like its parent, from its begin.
 #[test]
 fn children_are_watched_too() -> Result<()> {
     let scene = Scene::new()?;
@@ -973,7 +981,7 @@ fn children_are_watched_too() -> Result<()> {
     let fired = told.all("fired");
     ensure!(fired.len() == 2, "{told:?}");
     ensure!(fired.iter().all(|fired| fired["pid"] == child), "{told:?}");
-    // Both have ended: the first one was killed, and its children end with it.
+    // Both have ended: the first was killed, and its children end with it.
     ensure!(told.all("ended").len() == 2, "{told:?}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What users are told is so: calls that hang are in every snapshot, recordings have what they
-//! asked for, and counts are of events.
+//! True reports: calls that hang are in every snapshot, recordings have exactly the requested
+//! events, and counts are of events.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use xray_trace::model::{EventBody, RecordingWindow, Ticks, Trace};
 use crate::scene::{Cli, Scene, rows};
 use crate::trace;
 
-/// The window of the snapshots, and how long the call has been open at least when they are taken.
+/// The window of the snapshots, and the least time for which the call is open when they are taken.
 const WINDOW: &str = "50ms";
 const OPEN_NS: u64 = 300_000_000;
 
-/// Takes snapshots of the last moments until the call of `slow` has been open for long; the file,
-/// and the thread's stack in it.
+/// Takes snapshots of the last moments until the call of `slow` has been open for `OPEN_NS`.
+/// Returns the file, and the thread's stack in it.
 fn hung(scene: &Scene, cli: &Cli, target: &Target) -> Result<(String, Value)> {
     let path = scene.path("hang.xtrace").display().to_string();
     let pid = target.pid().to_string();
@@ -37,8 +37,8 @@ fn hung(scene: &Scene, cli: &Cli, target: &Target) -> Result<(String, Value)> {
     })
 }
 
-/// In flight and in a stream whose oldest events, the entry of the call among them, were
-/// overwritten long ago.
+/// In flight mode, and in stream mode after the oldest events were overwritten, with the entry of
+/// the call among them.
 #[test]
 fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
     for mode in ["flight", "stream"] {
@@ -75,7 +75,7 @@ fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
             tree.contains("slow(); // no exit seen, open for ") && !tree.contains("tick"),
             "{mode}: {tree}"
         );
-        // The others' events are those of the window alone, and the time is the window's.
+        // Other threads have only the events of the window, and the duration is that of the window.
         let info = cli.json(["info", &path])?;
         ensure!(
             info["trace"]["duration_ns"].as_u64() < Some(OPEN_NS),
@@ -87,8 +87,8 @@ fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
     Ok(())
 }
 
-/// Another client has everything on. A recording has its own functions, from its begin to its end,
-/// and does not wait for the others'.
+/// Another client has all functions on. A recording has only its own functions, from its begin to
+/// its end, and does not wait for events of the others.
 #[test]
 fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
     for mode in ["flight", "stream"] {
@@ -99,7 +99,7 @@ fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
         let pid = target.pid().to_string();
         cli.ok(["attach", &pid, "--mode", mode])?;
         cli.ok(["enable", "--pid", &pid, "--all"])?;
-        // A call every 10 ms, for longer than it takes.
+        // A call every 10 ms, for longer than the recording takes.
         target.send("rate 6000 60000")?;
         let path = scene.path("quick.xtrace").display().to_string();
         cli.ok([
@@ -117,7 +117,7 @@ fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
         let table = rows(&report["table"], "rows")?;
         let names: Vec<&Value> = table.iter().map(|row| &row["function"]).collect();
         ensure!(names == ["quick"], "{mode}: {names:?}");
-        // What others have on goes on.
+        // The functions of other clients stay on.
         let status = cli.json(["status"])?;
         let on = rows(&status, "processes")?
             .first()
@@ -128,7 +128,7 @@ fn a_recording_of_what_others_have_on_has_its_selection_alone() -> Result<()> {
     Ok(())
 }
 
-/// Keeps all processors busy for as long as it is there.
+/// Keeps all processors busy until it is dropped.
 struct Load(Arc<AtomicBool>);
 
 impl Load {
@@ -152,7 +152,7 @@ impl Drop for Load {
     }
 }
 
-/// The moments of a trace's entries and exits.
+/// The times of a trace's entries and exits.
 fn moments(trace: &Trace) -> Result<Vec<Ticks>> {
     let mut moments = Vec::new();
     for block in trace.blocks() {
@@ -166,7 +166,7 @@ fn moments(trace: &Trace) -> Result<Vec<Ticks>> {
     Ok(moments)
 }
 
-/// The time of a recording of one process. Everything in it is of that time.
+/// The time of a recording of one process. Checks that every event of the recording is in it.
 fn window(path: &Path) -> Result<(Trace, RecordingWindow, (Ticks, Ticks))> {
     let trace = trace::read(path)?;
     let &[window] = trace.recordings() else {
@@ -184,8 +184,9 @@ fn window(path: &Path) -> Result<(Trace, RecordingWindow, (Ticks, Ticks))> {
     Ok((trace, window, time))
 }
 
-/// Others have the same functions on, and the processors are busy, so that what ends a recording
-/// comes late. By the stamps of its events, it has the time that was asked for, or until Ctrl-C.
+/// Another client has the same functions on, and the processors are busy, so that the end of a
+/// recording is handled late. By the timestamps of its events, the recording has exactly the
+/// requested time, or the time until Ctrl-C.
 #[test]
 fn a_recording_has_exactly_its_time_whatever_the_machine_does() -> Result<()> {
     const ASKED_NS: u64 = 500_000_000;
@@ -210,7 +211,7 @@ fn a_recording_has_exactly_its_time_whatever_the_machine_does() -> Result<()> {
             "{mode}: {lasted} ns"
         );
         if mode == "stream" {
-            // The daemon has retained what happened meanwhile, and before and after.
+            // The daemon has retained the events of that time, and those before and after it.
             let all = scene.path("all.xtrace");
             cli.ok(["snapshot", "--pid", &pid, "-o", &all.display().to_string()])?;
             let all = moments(&trace::read(&all)?)?;
@@ -240,7 +241,8 @@ fn a_recording_has_exactly_its_time_whatever_the_machine_does() -> Result<()> {
     Ok(())
 }
 
-/// In flight the drain does not read the rings. Values of registers in them are no events.
+/// In flight mode, the drain thread does not read the rings. Values of registers in them are no
+/// events.
 #[test]
 fn values_do_not_count_as_events_in_flight() -> Result<()> {
     const CALLS: u64 = 20_000;

@@ -1,4 +1,5 @@
-//! Arguments and results of a live process, as a user meets them: asked for, listed, recorded, shown, and in the formats that hold them.
+//! Arguments and results of a live process for a user: requested, listed, recorded, shown, and in
+//! the formats that hold them.
 
 use std::fs;
 
@@ -9,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::scene::{Cli, Scene, ensure_as_compiled, rows, sleds_on};
 
-/// What the calls of the program `values` return whose first argument is 0.
+/// The result of calls of the program `values` with the first argument 0.
 const RESULT: u64 = 0x8000_0000_dead_beef;
-/// Calls of `two` in a round: by `main`, and by those that have it do their sums.
+/// Calls of `two` in a round: by `main`, and by the functions that use it for their sums.
 const TWOS: usize = 7;
 
 /// Records two rounds of `two` and `tail` into `v.xtrace`.
@@ -64,7 +65,7 @@ fn what_is_asked_for_is_recorded_and_shown_with_and_without_a_daemon() -> Result
         let call = "two(0x0, 0x14057b7ef767814f) = 0x80000000deadbeef;";
         ensure!(text.contains(call), "{text}");
 
-        // Without being asked for, nothing is recorded.
+        // Without a request, no value is recorded.
         record(&cli, &[])?;
         let info = cli.json(["info", "v.xtrace"])?;
         ensure!(
@@ -112,7 +113,7 @@ fn what_a_function_records_is_told_and_can_be_changed() -> Result<()> {
     let text = cli.ok(["status"])?;
     ensure!(text.contains("values of 1 function recorded"), "{text}");
 
-    // Other sleds are called then, for which the process stands still.
+    // The functions call other trampolines then. The process stands still for the change.
     let planned = enable(&["--args", "1", "--retval", "--dry-run"])?;
     let row = &planned["processes"][0];
     ensure!(row["changed"] == 1 && row["restaged"] == 1, "{planned}");
@@ -124,7 +125,7 @@ fn what_a_function_records_is_told_and_can_be_changed() -> Result<()> {
     );
     ensure!(recorded()? == json!({"arguments": 1, "result": true}));
 
-    // A recording that asks for nothing leaves it as it is; who switches on anew does not.
+    // A recording without a request for values changes nothing. Enabling the function anew does.
     let mut running = cli.start(["record", &pid, "--function", "two", "-o", "r.xtrace"])?;
     running.until("the file is there", || {
         Ok(scene.path("r.xtrace").exists().then_some(()))
@@ -188,7 +189,7 @@ fn every_format_that_has_room_has_the_values_of_a_live_process() -> Result<()> {
         let done = convert(file)?;
         ensure!(!done.to_string().contains("arguments"), "{done}");
     }
-    // LLVM's formats have room for the first argument, and sums for none.
+    // LLVM's formats hold the first argument. Sums hold none.
     let left = entries + exits;
     for (file, what, count) in [
         (

@@ -1,4 +1,4 @@
-//! The report on a server, which has the whole trace.
+//! The report on a server, with the whole trace behind it.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -12,12 +12,12 @@ use crate::browser::{Answer, Browser, http};
 use crate::runs;
 use crate::scene::{NOBODY, Running, Scene};
 
-/// A server that has said where it is.
+/// A server that has printed its address.
 struct Served {
     running: Running,
     url: String,
     port: u16,
-    /// With a slash at both ends.
+    /// The path of the report, with a slash at both ends.
     path: String,
 }
 
@@ -55,7 +55,7 @@ impl Served {
         )
     }
 
-    /// Ctrl-C is how it ends.
+    /// Ends the server by Ctrl-C.
     fn end(self) -> Result<()> {
         self.running.signal(Signal::SIGINT)?;
         let ran = self.running.wait()?;
@@ -77,7 +77,7 @@ fn strangers_get_nothing() -> Result<()> {
     for (status, method, path, host) in [
         (200, "GET", own.as_str(), "127.0.0.1"),
         (200, "GET", own.as_str(), "localhost"),
-        // Whoever comes under another name was led here.
+        // A request with another host name was led here.
         (421, "GET", own.as_str(), "rebound.example"),
         (421, "GET", own.as_str(), "127.0.0.1.example"),
         (404, "GET", "/", "127.0.0.1"),
@@ -126,7 +126,7 @@ fn strangers_get_nothing() -> Result<()> {
             page.head
         );
     }
-    // Nobody from outside this machine gets a connection.
+    // Other machines get no connection.
     let listening = fs::read_to_string("/proc/net/tcp")?;
     let here = format!("0100007F:{:04X}", served.port);
     ensure!(
@@ -135,7 +135,7 @@ fn strangers_get_nothing() -> Result<()> {
     served.end()
 }
 
-/// What is no request, or far too long, ends its connection and nothing else.
+/// A request that is nonsense or far too long ends its connection and nothing else.
 #[test]
 fn nonsense_is_refused_and_costs_nothing() -> Result<()> {
     let scene = Scene::new()?;
@@ -149,7 +149,7 @@ fn nonsense_is_refused_and_costs_nothing() -> Result<()> {
         long.into_bytes(),
     ] {
         let mut stream = TcpStream::connect(("127.0.0.1", served.port))?;
-        // It may be cut off before all of it is sent.
+        // The connection may be cut before all bytes are sent.
         let _ = stream.write_all(&nonsense);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -160,7 +160,8 @@ fn nonsense_is_refused_and_costs_nothing() -> Result<()> {
             String::from_utf8_lossy(&answer)
         );
     }
-    // Connections that say nothing take no room from others for long, and fewer than there are at most take none at all.
+    // Silent connections take room from others only for a short time. Fewer of them than the limit
+    // take none at all.
     let silent: Vec<_> = (0..20)
         .map(|_| TcpStream::connect(("127.0.0.1", served.port)))
         .collect();
@@ -180,12 +181,12 @@ fn zooming_in_shows_every_call() -> Result<()> {
     browser.until("xrayReport.timeline.surface.width > 0")?;
     let summed = "xrayReport.timeline.shown.summed(xrayReport.timeline.view.from, xrayReport.timeline.view.to).calls";
     ensure!(browser.number(summed)? > 0.0);
-    // Keys, until a thousandth is in view.
+    // Presses keys until a thousandth of the time is in view.
     for _ in 0..17 {
         browser.press("w")?;
     }
     browser.until(&format!("xrayReport.timeline.detail && {summed} === 0"))?;
-    // Every call that is in view is there, as the trace has it.
+    // Every call in view is drawn, as in the trace.
     let view = browser.value("xrayReport.timeline.view")?;
     let [from, to] = ["from", "to"].map(|end| view[end].as_f64().unwrap_or_default());
     let drawn = browser.run(
@@ -216,7 +217,8 @@ fn zooming_in_shows_every_call() -> Result<()> {
     served.end()
 }
 
-/// The trace goes to Perfetto's page when somebody asks for that, as `convert` writes it, and only after that page has answered.
+/// The trace goes to Perfetto's page when the user asks for that, in the form of `convert`, and
+/// only after that page has answered.
 #[test]
 fn perfetto_is_handed_the_trace() -> Result<()> {
     let scene = Scene::new()?;
@@ -234,7 +236,7 @@ fn perfetto_is_handed_the_trace() -> Result<()> {
     );
     let browser = Browser::start()?;
     browser.open(&served.url)?;
-    // A window that answers as Perfetto's does; there is no network here.
+    // A window that answers like Perfetto's page. The test has no network.
     browser.run(
         "window.heard = [];
          window.open = (url) => { heard.push(['open', url]); return window; };
@@ -264,7 +266,7 @@ fn perfetto_is_handed_the_trace() -> Result<()> {
     served.end()
 }
 
-/// The browser is not told the address by what others can see.
+/// The address does not reach the browser in a way that other users can see.
 #[test]
 fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
     let scene = Scene::public()?;
@@ -276,7 +278,7 @@ fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
     fs::set_permissions(&opened, Permissions::from_mode(0o777))?;
     let script = folder.join("xdg-open");
     let [told, copied] = ["told", "copied"].map(|name| opened.join(name));
-    // The copy has its name when all of it is there.
+    // The copy gets its name when it is complete.
     fs::write(
         &script,
         format!(
@@ -302,7 +304,7 @@ fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
     ensure!(fs::metadata(&file)?.permissions().mode() & 0o077 == 0);
     served.end()?;
     ensure!(!fs::exists(&file)?, "{file} is left");
-    // Root has no browser, and without a screen nobody has.
+    // Root gets no browser, nor does any user without a screen.
     for (name, value, uid) in [("DISPLAY", ":7", 0), ("DISPLAY", "", NOBODY)] {
         fs::remove_file(&copied).or_else(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! Calls as they happen.
+//! `xrayctl watch`.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
@@ -16,7 +16,8 @@ fn watching(running: &mut Running, target: &Target) -> Result<()> {
     })
 }
 
-/// With and without a daemon: so many lines as were asked for, of what was asked for, and the process is as it was.
+/// With and without a daemon: the wanted number of lines of the wanted functions, and the process
+/// is as it was.
 #[test]
 fn calls_are_shown_as_they_end() -> Result<()> {
     let scene = Scene::new()?;
@@ -56,7 +57,8 @@ fn calls_are_shown_as_they_end() -> Result<()> {
     Ok(())
 }
 
-/// What was attached stays so, in the mode in which it was, and nothing is left of who was interrupted, or killed.
+/// An attached process stays attached, in its mode. An interrupted or killed `watch` leaves nothing
+/// on.
 #[test]
 fn a_watch_leaves_an_attached_process_as_it_was() -> Result<()> {
     let scene = Scene::new()?;

@@ -1,6 +1,6 @@
-//! The daemon against the kernel: each pair of a caller and a target is asked of both. What the
-//! kernel refuses the caller, the daemon refuses; where only the daemon refuses, a row of
-//! [`CAUTIOUS`] says why.
+//! The daemon against the kernel: the test asks both about each pair of a caller and a target. The
+//! daemon refuses every caller that the kernel refuses. If only the daemon refuses, a row of
+//! [`CAUTIOUS`] has the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,13 +15,14 @@ use serde_json::Value;
 
 use crate::scene::{Cli, NOBODY, Ran, Running, Scene, rows};
 
-/// A second user. Most rows are about 65534, the number that stands for users without one.
+/// A second user. Most rows are about 65534, which is also the number of users without one in a
+/// namespace.
 const OTHER: u32 = 1;
-/// Exit code of `credentials.c` where the kernel lacks what a step needs.
+/// Exit code of `credentials.c` if the kernel lacks a feature for a step.
 const LACKING: i32 = 3;
 
-/// Steps of `credentials.c` that make a caller; then it executes `xrayctl`. `@` is the fixture, `_`
-/// a blank within a word.
+/// Steps of `credentials.c` that make a caller. The caller then executes `xrayctl`. `@` is the
+/// fixture, `_` a blank within a word.
 const CALLERS: &[(&str, &str)] = &[
     ("root", ""),
     ("root without CAP_SYS_PTRACE", "bound 80000"),
@@ -84,8 +85,8 @@ const CALLERS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Steps that make a target. `@secret` cannot be read by other users than root, `@of-user` and
-/// `@of-other` are set-user-id programs.
+/// Steps that make a target. Only root can read `@secret`. `@of-user` and `@of-other` are
+/// set-user-id programs.
 const TARGETS: &[(&str, &str)] = &[
     ("root's", ""),
     ("root's without capabilities", "bound ffffffffffffffff -- @"),
@@ -174,7 +175,7 @@ const TARGETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Where the kernel allows and the daemon does not: the caller, the target or `*` for all, and why.
+/// Pairs that only the daemon refuses: the caller, the target or `*` for all, and the reason.
 const CAUTIOUS: &[(&str, &str, &str)] = &[
     (
         "root without CAP_SYS_PTRACE",
@@ -228,15 +229,15 @@ const CAUTIOUS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The fixture and copies of it, where every user may execute them.
+/// The fixture and copies of it, in a place where every user may execute them.
 struct Programs {
     dir: PathBuf,
 }
 
-/// Who may trace whom, by name.
+/// The comparison of the daemon's answers with the kernel's.
 #[derive(Default)]
 struct Answers {
-    /// Rows of [`CAUTIOUS`] that were met.
+    /// Rows of [`CAUTIOUS`] that were needed.
     met: BTreeSet<usize>,
     wrong: Vec<String>,
 }
@@ -284,8 +285,8 @@ impl Programs {
         Target::spawn_command(self.command(steps)).with_context(|| steps.to_owned())
     }
 
-    /// Which of these the kernel lets such a caller trace; `None` if there can be no such caller
-    /// here.
+    /// For each of these processes, whether the kernel lets such a caller trace it. `None` if no
+    /// such caller can exist here.
     fn ask_kernel(&self, steps: &str, pids: &[i32]) -> Result<Option<BTreeMap<i32, bool>>> {
         let mut command = self.command(&format!("{steps} -- @ seize"));
         command.args(pids.iter().map(ToString::to_string));
@@ -306,7 +307,7 @@ impl Programs {
         answers.map(Some).with_context(|| format!("{ran:?}"))
     }
 
-    /// `xrayctl` by such a caller.
+    /// `xrayctl` as run by such a caller.
     fn caller(&self, cli: &Cli, steps: &str) -> Cli {
         cli.through(self.words(&format!("{steps} --")))
     }
@@ -335,7 +336,7 @@ impl Answers {
     }
 }
 
-/// The processes that a list shows; none for a caller to whom the daemon shows nothing at all.
+/// The processes in a list; empty for a caller to whom the daemon shows no process.
 fn shown(cli: &Cli, list: &str) -> Result<BTreeSet<i32>> {
     let ran = cli.run([list, "--json"])?;
     if ran.code != Some(0) {
@@ -406,7 +407,7 @@ fn what_the_kernel_refuses_a_caller_the_daemon_refuses() -> Result<()> {
             user.ok(["detach", &pid.to_string()])?;
         }
     }
-    // Sessions that root made, as every caller is shown them.
+    // Sessions of root's, as each caller sees them.
     for pid in &pids {
         root.ok(["attach", &pid.to_string()])?;
     }
@@ -420,7 +421,7 @@ fn what_the_kernel_refuses_a_caller_the_daemon_refuses() -> Result<()> {
         if !listed.is_empty() {
             continue;
         }
-        // One to whom nothing is shown detaches from nothing either.
+        // A caller that sees no process detaches from none.
         let ran = caller.run(["detach", "--all"])?;
         ensure!(
             ran.code == Some(0) || is_allowed(&ran).is_ok(),
@@ -450,8 +451,8 @@ fn what_the_kernel_refuses_a_caller_the_daemon_refuses() -> Result<()> {
     Ok(())
 }
 
-/// A daemon in a user namespace has one number for all users that have none there, which is also
-/// that of a user who may be there.
+/// A daemon in a user namespace sees one number for all users without a number there. A user with
+/// that number may exist, too.
 #[test]
 fn a_user_without_a_number_is_not_taken_for_the_one_that_has_it() -> Result<()> {
     const NAME: &str = "a_user_without_a_number_is_not_taken_for_the_one_that_has_it";
@@ -462,14 +463,14 @@ fn a_user_without_a_number_is_not_taken_for_the_one_that_has_it() -> Result<()> 
     let programs = Programs::new(&scene)?;
     let xrayd = scene.path("xrayd");
     fs::copy(integration::xrayd()?, &xrayd)?;
-    // Where root of the namespace may make the socket.
+    // A place where root of the namespace may make the socket.
     chown(scene.path("."), Some(100_000), None)?;
     let mut command = programs.command("user-namespace 0_100000_65536 gid 0 0 0 uid 0 0 0 --");
     command.arg(&xrayd);
     let daemon = scene.daemon_by(command)?;
     let root = scene.with(&daemon)?;
     let inside = format!("join {}", daemon.pid());
-    // Number 65534 there, 165534 outside.
+    // Number 65534 inside, 165534 outside.
     let nobody = programs.target(&format!(
         "{inside} gid 65534 65534 65534 uid 65534 65534 65534 -- @"
     ))?;
@@ -477,17 +478,17 @@ fn a_user_without_a_number_is_not_taken_for_the_one_that_has_it() -> Result<()> 
     for (steps, kernel, daemon) in [
         // Root of the namespace.
         (format!("{inside} gid 0 0 0 uid 0 0 0"), true, true),
-        // Root of the machine, which has no number there and no capability.
+        // Root of the machine, which has no number inside and no capability.
         (format!("{inside} caps 0"), false, false),
-        // The same with all capabilities in it: the daemon sees a user without a number.
+        // The same with all capabilities inside. The daemon sees a user without a number.
         (inside.clone(), false, false),
-        // The user itself, which cannot be told from one without a number.
+        // The user itself, which looks the same as a user without a number.
         (
             format!("{inside} gid 65534 65534 65534 uid 65534 65534 65534"),
             true,
             false,
         ),
-        // Outside.
+        // Callers outside the namespace.
         (String::new(), true, false),
         (
             "gid 165534 165534 165534 uid 165534 165534 165534".to_owned(),

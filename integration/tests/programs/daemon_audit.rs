@@ -1,4 +1,4 @@
-//! What the daemon logs and records of its callers, whatever the names in it are.
+//! The daemon's log and audit records of its callers, with hostile names in them.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::scene::{NOBODY, Scene};
 
-/// What a hostile user has as a name of a directory, of a program, and of a function.
+/// A hostile user's name for a directory, a program, and a function.
 const FORGED: &str = "x\n<6>xrayd::session: attached uid=0 caller=1 pid=4711\u{1b}c";
 
 /// The audit records in a log.

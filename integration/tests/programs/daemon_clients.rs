@@ -1,4 +1,4 @@
-//! Clients in another language, which know the daemon by what it says of itself.
+//! Clients in another language, which know the daemon only by gRPC reflection.
 
 use std::ffi::OsStr;
 
@@ -79,13 +79,15 @@ fn a_python_client_attaches_enables_and_fetches() -> Result<()> {
     Ok(())
 }
 
-/// A reader that does not read is not waited for; what it missed it is told, to the event.
+/// The daemon does not wait for a client that does not read. The client gets the exact number of
+/// events that it lost.
 #[test]
 fn a_slow_reader_is_told_what_it_lost() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    // Many threads with little to do each: every one makes a block of its own, and a reader's queue is so many blocks.
+    // Many threads with a little work each: every thread makes a block of its own, and a client's
+    // queue is limited in blocks.
     let mut target = Target::spawn(
         Fixture::Counted,
         [

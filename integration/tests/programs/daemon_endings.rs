@@ -1,4 +1,4 @@
-//! The end of a daemon, asked for or not, while it traces.
+//! The end of a daemon while it traces, orderly or by a kill.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, sleds_of, wait_until};
@@ -9,7 +9,7 @@ use crate::trace::{ensure_exact, ensure_reported};
 
 const COUNTED: [&str; 4] = ["--threads", "3", "--calls", "300"];
 
-/// The program goes on; the next daemon takes over what the killed one has left.
+/// The program goes on. The next daemon takes over the memory of the killed one.
 #[test]
 fn a_killed_daemon_is_followed_by_another() -> Result<()> {
     let scene = Scene::new()?;
@@ -23,7 +23,7 @@ fn a_killed_daemon_is_followed_by_another() -> Result<()> {
     }
     cli.ok(["enable", "--all"])?;
     daemon.kill()?;
-    // On, and nobody drains: the programs do not care.
+    // All functions are on without a drain thread. The programs run on.
     all_on(&target)?.context("not everything is on")?;
     busy.skip_lines();
     busy.line_with("beat ", DEADLINE)?;
@@ -90,7 +90,8 @@ fn a_daemon_that_is_told_to_stop_lets_everything_go() -> Result<()> {
     Ok(())
 }
 
-/// Rings keep the newest events by themselves: what a program did while there was no daemon at all is seen by the next one.
+/// Rings keep the newest events by themselves. The next daemon has the events from the time without
+/// a daemon.
 #[test]
 fn a_flight_survives_its_daemon() -> Result<()> {
     let scene = Scene::new()?;
@@ -116,7 +117,7 @@ fn a_flight_survives_its_daemon() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// Whoever records hears of it, and keeps what came.
+/// A recording reports the end of the daemon, and keeps the received events.
 #[test]
 fn a_recording_survives_its_daemon() -> Result<()> {
     for (signal, code, message) in [

@@ -1,4 +1,4 @@
-//! What the daemon tells of itself and its sessions over HTTP.
+//! The daemon's metrics of itself and its sessions over HTTP.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -19,12 +19,12 @@ const COUNTED: [&str; 4] = ["--threads", "3", "--calls", "400"];
 const DURATION: &str = "xrayd_function_duration_seconds";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0";
 
-/// What the labels of a session are.
+/// The labels of a session.
 fn labels(target: &Target) -> String {
     format!("pid=\"{}\",process=\"counted\"", target.pid())
 }
 
-/// By function, without its parameters: the values of samples of that name.
+/// Values of the samples with this name, by function without its parameters.
 fn by_function(samples: &Samples, name: &str, target: &Target) -> Result<BTreeMap<String, f64>> {
     let start = format!("{name}{{{},", labels(target));
     let rows = samples.of(&start).map(|(sample, value)| {
@@ -35,7 +35,7 @@ fn by_function(samples: &Samples, name: &str, target: &Target) -> Result<BTreeMa
     rows.collect()
 }
 
-/// Waits until every call of the program is in a histogram.
+/// Waits until a histogram has every call of the program.
 fn until_all_are_there(
     address: SocketAddr,
     target: &Target,
@@ -57,7 +57,7 @@ fn until_all_are_there(
     })
 }
 
-/// Buckets hold as many calls as were counted, in order.
+/// Checks that the buckets are in order, and have as many calls as the count.
 fn ensure_histograms(samples: &Samples, target: &Target) -> Result<()> {
     let start = format!("{DURATION}_count{{{},", labels(target));
     for (sample, count) in samples.of(&start) {
@@ -76,7 +76,7 @@ fn ensure_histograms(samples: &Samples, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Sums are those of the events themselves.
+/// Checks that the sums agree with the events themselves.
 fn ensure_sums(cli: &Cli, samples: &Samples, target: &Target) -> Result<()> {
     cli.ok([
         "snapshot",
@@ -104,7 +104,7 @@ fn ensure_sums(cli: &Cli, samples: &Samples, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// In each mode; of two processes of the same program.
+/// In each mode, for two processes of the same program.
 #[test]
 fn every_call_of_a_chosen_function_is_in_its_histogram() -> Result<()> {
     let scene = Scene::new()?;
@@ -156,7 +156,8 @@ fn every_call_of_a_chosen_function_is_in_its_histogram() -> Result<()> {
     Ok(())
 }
 
-/// What is over is told for a while, whatever it was that ended it, and counts on in what is told of all.
+/// An ended session keeps its metrics for some time, whatever its end was. The totals keep its
+/// numbers for good.
 #[test]
 fn what_has_ended_keeps_its_last_numbers() -> Result<()> {
     let scene = Scene::new()?;
@@ -190,7 +191,8 @@ fn what_has_ended_keeps_its_last_numbers() -> Result<()> {
     samples(address)?.says("xrayd_events_total", events)
 }
 
-/// The first to be called have the places, and no more are told than was said.
+/// The functions that are called first get the histograms, and there are no more histograms than
+/// the limit.
 #[test]
 fn there_are_no_more_histograms_than_was_said() -> Result<()> {
     let scene = Scene::new()?;
@@ -224,7 +226,7 @@ fn there_are_no_more_histograms_than_was_said() -> Result<()> {
     Ok(())
 }
 
-/// Both formats, by a reader that is not ours; with a name that wants to be more than a name.
+/// An independent parser reads both formats, with a name that tries to be more than a name.
 #[test]
 fn a_reader_of_others_reads_both_formats() -> Result<()> {
     const READ: &str = r#"
@@ -305,7 +307,7 @@ fn nothing_listens_unless_it_is_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// How many TCP sockets a process has.
+/// The number of TCP sockets of a process.
 fn listening(pid: u32) -> Result<usize> {
     let mut inodes = HashSet::new();
     for table in ["tcp", "tcp6"] {
@@ -332,20 +334,20 @@ fn an_address_that_cannot_be_had_is_told_at_the_start() -> Result<()> {
     let taken = taken.local_addr()?.to_string();
     for (address, part) in [
         (taken.as_str(), "Address already in use"),
-        // Of a net for documentation.
+        // An address of a network for documentation.
         ("192.0.2.1:9464", "Cannot assign requested address"),
     ] {
         let error = scene.daemon_with(&["--metrics", address]).err();
         let error = error.context("it has started")?.to_string();
         let whole = format!("cannot serve metrics at {address}: {part}");
-        // With a number and a line's end.
+        // The error number and a newline follow the message.
         ensure!(
             error.contains(&whole) && error.contains("exit status: 1"),
             "{error}"
         );
         ensure!(!scene.path("xrayd.sock").exists(), "{error}");
     }
-    // Started twice, it is the daemon that is there, and not its port.
+    // A second start fails because of the daemon, not because of its port.
     let first = scene.daemon_with(&["--metrics", "0"])?;
     let address = metrics_of(&first)?.to_string();
     let mut second = Command::new(integration::xrayd()?);
@@ -402,7 +404,8 @@ fn there_is_one_page_and_it_is_for_reading_only() -> Result<()> {
         let answer = send(address, request).with_context(|| shown.to_owned())?;
         ensure!(answer.status == status, "{shown}: {answer:?}");
     }
-    // What is too long is not read to its end, so the answer may be lost with the connection.
+    // A request that is too long is not read to its end, so the answer may be lost with the
+    // connection.
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000));
     let status = send(address, &long).map(|answer| answer.status);
     ensure!(
@@ -413,7 +416,7 @@ fn there_is_one_page_and_it_is_for_reading_only() -> Result<()> {
     Ok(())
 }
 
-/// Only the daemon's user and group can ask at a unix socket; it goes with the daemon.
+/// Only the daemon's user and group can connect to a unix socket. It is removed with the daemon.
 #[test]
 fn a_unix_socket_serves_metrics_too() -> Result<()> {
     let scene = Scene::new()?;
@@ -421,7 +424,7 @@ fn a_unix_socket_serves_metrics_too() -> Result<()> {
     let mut daemon = scene.daemon_with(&["--metrics", &format!("unix:{}", path.display())])?;
     let mut asking = UnixStream::connect(&path)?;
     asking.set_read_timeout(Some(DEADLINE))?;
-    // No browser gets here, so that any name will do.
+    // No browser can connect here, so every host name is accepted.
     asking.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let mut answer = String::new();
     asking.read_to_string(&mut answer)?;
@@ -435,7 +438,8 @@ fn a_unix_socket_serves_metrics_too() -> Result<()> {
     Ok(())
 }
 
-/// Who connects and says nothing, or does not finish, keeps nobody from an answer, and does not keep the daemon from its end.
+/// A client that sends nothing or half a request delays no answer, and does not delay the daemon's
+/// end.
 #[test]
 fn slow_clients_are_in_nobodys_way() -> Result<()> {
     const CLIENTS: usize = 200;
@@ -450,7 +454,7 @@ fn slow_clients_are_in_nobodys_way() -> Result<()> {
             "GET /met",
             "GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
         ][at % 3];
-        // The daemon may have cut it off for another one.
+        // The daemon may have closed it in favour of another one.
         let _ = client.write_all(said.as_bytes());
         clients.push(client);
     }
@@ -467,7 +471,7 @@ fn slow_clients_are_in_nobodys_way() -> Result<()> {
         }
         Ok::<_, anyhow::Error>(open)
     };
-    // The answer did not wait for them to go by themselves.
+    // The answer did not wait for these clients to leave.
     let were = open()?;
     ensure!(were > 30, "{were} of {CLIENTS} were open");
     wait_until(DEADLINE, "no more are open than there may be", || {
@@ -479,7 +483,7 @@ fn slow_clients_are_in_nobodys_way() -> Result<()> {
     Ok(())
 }
 
-/// Who asks for metrics asks nothing of the program: nothing is on, and no more is read than without.
+/// Metrics of functions enable no function, and no more events are read than without them.
 #[test]
 fn choosing_functions_switches_nothing_on() -> Result<()> {
     let scene = Scene::new()?;

@@ -1,4 +1,4 @@
-//! What one user can take of the daemon, and what others notice of that.
+//! The limits on a user's share of the daemon, and their effect on others.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -10,13 +10,13 @@ use integration::{DEADLINE, Fixture, Target, copy_into, wait_until};
 
 use crate::scene::{Cli, NOBODY, Scene, ensure_as_compiled, rows};
 
-/// Rings of 4 TiB, the most that an attach can ask for.
+/// Rings of 4 TiB, the most that an attach can request.
 const LARGEST: [&str; 4] = ["--ring-size", "1GiB", "--max-threads", "2048"];
 
-/// A program of a user's own.
+/// A program that a user owns.
 fn program_of(scene: &Scene, uid: u32, fixture: Fixture, args: &[&str]) -> Result<Target> {
     static PROGRAMS: AtomicU32 = AtomicU32::new(0);
-    // A program that runs cannot be written to.
+    // A running program's file cannot be written.
     let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
     let dir = scene.path(&format!("program-{number}"));
     fs::create_dir(&dir)?;
@@ -25,7 +25,8 @@ fn program_of(scene: &Scene, uid: u32, fixture: Fixture, args: &[&str]) -> Resul
     Target::spawn_command(command)
 }
 
-/// The daemon's address space is not one user's: the quota is refused by name, and root is served.
+/// One user cannot take the daemon's whole address space: the refusal names the quota, and root is
+/// served.
 #[test]
 fn a_user_does_not_fill_the_daemons_address_space() -> Result<()> {
     if !integration::is_root_for("a_user_does_not_fill_the_daemons_address_space")? {
@@ -53,11 +54,11 @@ fn a_user_does_not_fill_the_daemons_address_space() -> Result<()> {
     })?;
     refused.refused("quota")?;
     ensure!(refused.err.contains("--quota mapped="), "{refused:?}");
-    // Nothing was changed in the process, and nothing of it is left in the daemon.
+    // The process was not changed, and the daemon keeps nothing of it.
     ensure!(rows(&nobody.json(["status"])?, "processes")?.len() == 1);
     ensure_as_compiled(&targets[1])?;
 
-    // Root is not refused, be it for a process of the same user.
+    // Root is not refused, even for a process of the same user.
     let roots = Target::spawn(Fixture::Counted, [""; 0])?;
     for target in [&roots, &targets[1]] {
         let ran = attach(&root, target)?;
@@ -70,7 +71,7 @@ fn a_user_does_not_fill_the_daemons_address_space() -> Result<()> {
     Ok(())
 }
 
-/// Followed processes are sessions as well, and each of them is paid for.
+/// Followed processes are sessions as well, and each of them counts for the quota.
 #[test]
 fn followed_processes_count_too() -> Result<()> {
     if !integration::is_root_for("followed_processes_count_too")? {
@@ -97,7 +98,7 @@ fn followed_processes_count_too() -> Result<()> {
         Ok(shown.contains("--quota sessions=2/4").then_some(shown))
     })?;
     ensure!(told.contains("user 65534 has 2 sessions"), "{told}");
-    // Undo is never refused.
+    // An undo is never refused.
     nobody.ok(["disable", "--pid", &pid, "--all"])?;
     nobody.ok(["detach", &pid])?;
     ensure_as_compiled(&target)

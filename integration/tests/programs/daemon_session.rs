@@ -1,4 +1,4 @@
-//! One process through a whole life with the daemon, as the manual tells it.
+//! One process through its whole life with the daemon, as in the manual.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
@@ -21,7 +21,7 @@ fn has_type(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Each field that docs/xrayctl.md promises for a function.
+/// Each field of a function in docs/xrayctl.md.
 const FUNCTION_FIELDS: &[(&str, &str)] = &[
     ("pid", "number"),
     ("id", "number"),
@@ -116,7 +116,7 @@ fn from_ps_to_detach() -> Result<()> {
     wait_until(DEADLINE, "all events are counted", || {
         let status = cli.json(["status", "--pid", &pid])?;
         let row = &status["processes"][0];
-        // What is counted already may not be retained yet.
+        // A counted event may not be retained yet.
         let done = [&row["events"], &row["retained_events"]].map(|count| *count == truth.events());
         Ok((done == [true; 2]).then_some(()))
     })?;
@@ -188,7 +188,7 @@ fn from_ps_to_detach() -> Result<()> {
     target.still_running()
 }
 
-/// What was fetched can be looked at and taken elsewhere.
+/// A snapshot can be shown, and converted for other tools.
 #[test]
 fn a_fetched_trace_is_shown_and_converted() -> Result<()> {
     let scene = Scene::new()?;
@@ -199,7 +199,7 @@ fn a_fetched_trace_is_shown_and_converted() -> Result<()> {
     cli.ok(["attach", &pid])?;
     cli.ok(["enable", "--all"])?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
-    // Everything is in what is retained when all is off.
+    // When all functions are off, the retained events are complete.
     cli.ok(["disable", "--all"])?;
     wait_until(DEADLINE, "all events are counted", || {
         let status = cli.json(["status"])?;

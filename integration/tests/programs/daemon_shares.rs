@@ -1,5 +1,5 @@
-//! Several users at the same time: each has a share of the daemon, and one that uses its share up
-//! is refused alone.
+//! Several users at the same time. Each has a share of the daemon, and only a user whose share is
+//! used up is refused.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,32 +12,32 @@ use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for
 
 use crate::scene::{Cli, Daemon, NOBODY, Running, Scene, rows};
 
-/// Calls that a user may have under way (`xrayd/src/rpc/service.rs`).
+/// Calls that a user may have in progress (`xrayd/src/rpc/service.rs`).
 const CALLS: usize = 16;
-/// Users who make calls that never end.
+/// The number of users with calls that never end.
 const GREEDY: u32 = 4;
 
-/// A program of a user's own.
+/// A program that a user owns.
 fn program_of(scene: &Scene, name: &str, uid: u32, fixture: Fixture) -> Result<Target> {
     let dir = scene.path(&format!("{name}-{uid}"));
     fs::create_dir(&dir)?;
     let mut command = Command::new(copy_into(fixture, &dir)?);
     if fixture == Fixture::Counted {
-        // Until it is told to stop.
+        // Works until it gets the line to stop.
         command.args(["--threads", "1", "--calls", "0"]);
     }
     command.uid(uid).gid(uid).current_dir("/");
     Target::spawn_command(command)
 }
 
-/// Threads of the daemon for requests.
+/// The number of the daemon's threads for requests.
 fn request_threads(daemon: &Daemon) -> Result<usize> {
     let names = fs::read_dir(format!("/proc/{}/task", daemon.pid()))?
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     Ok(names.filter(|name| name == "xrayd-rpc\n").count())
 }
 
-/// What a user does who wants little.
+/// The commands of a user with small needs.
 fn is_served(cli: &Cli, target: &Target) -> Result<()> {
     let pid = target.pid().to_string();
     cli.ok([
@@ -54,7 +54,7 @@ fn is_served(cli: &Cli, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Four users' calls wait for ever. A fifth user and root find threads, and the four can undo.
+/// Four users' calls wait for ever. A fifth user and root still get threads, and the four can undo.
 #[test]
 fn users_whose_calls_hang_leave_threads_to_others() -> Result<()> {
     const NAME: &str = "users_whose_calls_hang_leave_threads_to_others";
@@ -86,8 +86,8 @@ fn users_whose_calls_hang_leave_threads_to_others() -> Result<()> {
             waiting.push(user.start(["doctor", &hung.pid().to_string()])?);
         }
     }
-    // 64 threads are for calls. A user gets another one as long as more are free than it has: the
-    // four get 56 of them at least.
+    // 64 threads are for calls. A user gets another thread as long as more threads are free than
+    // the user has. So the four get 56 of them at least.
     wait_until(DEADLINE, "calls take their threads", || {
         let taken = request_threads(&daemon)? >= before + 40;
         let refused = greedy.iter().map(|(user, ..)| user.run(["status"]));
@@ -121,7 +121,8 @@ fn users_whose_calls_hang_leave_threads_to_others() -> Result<()> {
     Ok(())
 }
 
-/// Attaches, or switches, until that is refused: what the refusal says.
+/// Attaches, or enables functions, until a command is refused. Returns its number, and the text of
+/// the refusal.
 fn until_refused<S: AsRef<OsStr>>(
     cli: &Cli,
     commands: impl IntoIterator<Item = Vec<S>>,
@@ -136,8 +137,8 @@ fn until_refused<S: AsRef<OsStr>>(
     bail!("nothing was refused")
 }
 
-/// Two users at the same time use up what each may have of everything. The refusals name the quota,
-/// its value and the option; root and a third user are served all the while.
+/// Two users at the same time use up their share of everything. The refusals name the quota, its
+/// value and the option. Root and a third user are served all the time.
 #[test]
 fn two_users_use_their_quotas_up_and_others_are_served() -> Result<()> {
     const SESSIONS: usize = 2;
@@ -189,7 +190,7 @@ fn two_users_use_their_quotas_up_and_others_are_served() -> Result<()> {
         let (attached, told) = until_refused(&user, all)?;
         ensure!(attached == SESSIONS, "{attached}: {told}");
         names(&told, ["2 sessions of at most 2", "--quota sessions=2/6"])?;
-        // Patterns that every rule keeps for libraries that come.
+        // Patterns that every rule keeps for later libraries.
         let patterns = (0..100).map(|number| {
             let regexes = (0..10).flat_map(|at| {
                 let pattern = format!("a{number}_{at}\\w{{4}}");
@@ -200,7 +201,7 @@ fn two_users_use_their_quotas_up_and_others_are_served() -> Result<()> {
         });
         let (_, told) = until_refused(&user, patterns)?;
         names(&told, ["of at most 1MiB", "--quota patterns=1MiB/64MiB"])?;
-        // Undoing takes no quota.
+        // An undo needs no quota.
         user.ok(["disable", "--pid", &pids[0], "--all"])?;
         Ok(())
     };
@@ -220,11 +221,11 @@ fn two_users_use_their_quotas_up_and_others_are_served() -> Result<()> {
     })?;
     is_served(&root.as_user(NOBODY), &modest)?;
     is_served(&root, &roots)?;
-    // Root pays for nothing, be it for a user's process.
+    // Root has no quota, even for a user's process.
     let (_, targets) = &programs[0];
     is_served(&root, &targets[2])?;
 
-    // What a user's sessions retain is bounded together, and no reason to refuse anything.
+    // The events that a user's sessions retain have a common limit. Reaching it refuses nothing.
     let user = root.as_user(programs[0].0);
     for target in programs[0].1.iter_mut().take(SESSIONS) {
         user.ok(["enable", "--pid", &target.pid().to_string(), "--all"])?;

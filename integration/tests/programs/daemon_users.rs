@@ -1,4 +1,4 @@
-//! Who may trace what: root's daemon and other users, and users on their own.
+//! Permissions: root's daemon and other users, and users on their own.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::scene::{NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows};
 use crate::trace::ensure_exact;
 
-/// A program of the user's own.
+/// A program that the user owns.
 fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
     let dir = scene.path("programs");
     std::fs::create_dir(&dir)?;
@@ -63,7 +63,7 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
     };
     refused(&roots_pid)?;
     ensure!(ProcessState::of(roots.pid())? == before);
-    // Nor once root has attached to it.
+    // Nor after root has attached it.
     root.ok(["attach", &roots_pid])?;
     root.ok(["enable", "--all"])?;
     refused(&roots_pid)?;
@@ -88,7 +88,7 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
     })?;
     let status = nobody.json(["status"])?;
     ensure!(rows(&status, "processes")?.len() == 1, "{status}");
-    // Root sees both.
+    // Root sees both processes.
     ensure!(rows(&root.json(["status"])?, "processes")?.len() == 2);
     root.ok(["snapshot", "--pid", &own_pid, "-o", "f"])?;
     ensure_exact(&scene.path("f"), &truth)?;
@@ -102,7 +102,7 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
     all_on(&roots)?.context("root's functions are off")
 }
 
-/// Each process of the caller's own, whatever became of it; nobody else's.
+/// Each process of the caller's own, in any state, and no other user's.
 #[test]
 fn detach_all_means_all_that_the_caller_may_trace() -> Result<()> {
     if !integration::is_root_for("detach_all_means_all_that_the_caller_may_trace")? {

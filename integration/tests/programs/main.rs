@@ -1,4 +1,5 @@
-//! The programs themselves, as a user has them: `xrayctl` on its own, `xrayd` as a process, and both together.
+//! The programs themselves, as a user runs them: `xrayctl` alone, `xrayd` as a process, and both
+//! together.
 //!
 //! Each test has a directory, a daemon and target programs of its own.
 

@@ -1,4 +1,4 @@
-//! Traces of which a test knows every call.
+//! Traces with calls that the test knows exactly.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -12,10 +12,10 @@ use xray_trace::model::{
     ThreadId, Ticks, Values,
 };
 
-/// A name that is markup, to whoever takes it for that.
+/// A name that is markup, for code that does not escape it.
 pub(crate) const HOSTILE: &str = "</script><img src=x onerror=document.title=1>";
 
-/// Functions of a [`small`] trace: the first is called by nobody.
+/// Functions of a [`small`] trace. The first makes the outermost calls.
 pub(crate) const NAMES: [&str; 4] = [
     "app::serve(int)",
     "app::parse(char const*)",
@@ -113,8 +113,9 @@ fn anchor(ns: u64) -> ClockAnchor {
     }
 }
 
-/// Two threads. `serve` takes 100 µs, 25 of them in `parse`, 50 in `store`, of which 10 are in the one with the hostile name. In the second
-/// thread events are lost after the last round, which leaves a call of `parse` without its exit.
+/// Two threads. `serve` takes 100 µs, 25 of them in `parse` and 50 in `store`, of which 10 are in
+/// the function with the hostile name. The second thread loses events after the last round, which
+/// leaves a call of `parse` without its exit.
 pub(crate) fn small(path: &Path) -> Result<()> {
     use CallKind::{Enter, Exit};
     const ROUND: u64 = 150_000;
@@ -144,7 +145,8 @@ pub(crate) fn small(path: &Path) -> Result<()> {
     run.finish(end + 400_000)
 }
 
-/// Four threads with as many events each; calls of a few nanoseconds to a few milliseconds, up to 12 deep, of 300 functions.
+/// Four threads with the same number of events. The calls of 300 functions take a few nanoseconds
+/// to a few milliseconds, and are up to 12 deep.
 pub(crate) fn large(path: &Path, events: u64) -> Result<()> {
     const FUNCTIONS: u32 = 300;
     const THREADS: u32 = 4;
@@ -164,7 +166,7 @@ pub(crate) fn large(path: &Path, events: u64) -> Result<()> {
             let longest = 1 << random(9);
             now += 5 + random(longest);
             let depth = open.len() as u64;
-            // All that is open is closed in the end.
+            // All open calls are closed in the end.
             if depth < left && depth < 12 && (depth == 0 || random(12 + depth) > 5 + depth / 2) {
                 let function = u32::try_from(random(20) + 20 * depth)? % FUNCTIONS;
                 run.call(thread, now, function, CallKind::Enter)?;

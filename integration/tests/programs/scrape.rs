@@ -1,4 +1,4 @@
-//! Asking a daemon for its metrics, with nothing but a socket, and what the answer says.
+//! Requests a daemon's metrics with only a socket, and parses the answer.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -13,16 +13,16 @@ use crate::scene::Daemon;
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Names in small letters.
+    /// Names are in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
 
-/// The samples of a page in the text format: by all that stands before the value.
+/// The samples of a page in the text format, by the text before the value.
 #[derive(Debug)]
 pub(crate) struct Samples(BTreeMap<String, f64>);
 
-/// Where a daemon serves metrics, by its log.
+/// The address of a daemon's metrics in its log.
 pub(crate) fn metrics_of(daemon: &Daemon) -> Result<SocketAddr> {
     let log = wait_until(DEADLINE, "the log tells where metrics are", || {
         let log = daemon.log();
@@ -33,7 +33,7 @@ pub(crate) fn metrics_of(daemon: &Daemon) -> Result<SocketAddr> {
     address.parse().with_context(|| address.to_owned())
 }
 
-/// Sends a request as it is, and reads until the end.
+/// Sends a request as it is, and reads the answer to its end.
 pub(crate) fn send(address: SocketAddr, request: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(DEADLINE))?;
@@ -53,7 +53,7 @@ pub(crate) fn send(address: SocketAddr, request: &str) -> Result<Answer> {
     })
 }
 
-/// A page; `accept` says in which format.
+/// A page in the format that `accept` selects.
 pub(crate) fn page(address: SocketAddr, accept: &str) -> Result<Answer> {
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n");
     let answer = send(address, &request)?;
@@ -63,7 +63,7 @@ pub(crate) fn page(address: SocketAddr, accept: &str) -> Result<Answer> {
     Ok(answer)
 }
 
-/// The samples now.
+/// The current samples.
 pub(crate) fn samples(address: SocketAddr) -> Result<Samples> {
     let body = page(address, "*/*")?.body;
     let lines = body.lines().filter(|line| !line.starts_with('#'));
@@ -81,7 +81,7 @@ impl Samples {
         self.0.get(sample).copied()
     }
 
-    /// It says exactly that.
+    /// Checks that a sample has exactly this value.
     pub(crate) fn says(&self, sample: &str, expected: u64) -> Result<()> {
         let found = self.get(sample);
         #[expect(clippy::cast_precision_loss, reason = "tests do not count that far")]
@@ -90,7 +90,7 @@ impl Samples {
         Ok(())
     }
 
-    /// Those that begin so, and their values.
+    /// The samples that begin with this text, and their values.
     pub(crate) fn of<'a>(&'a self, start: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
         let all = self
             .0

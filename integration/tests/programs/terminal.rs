@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a program on it, as a user has it: what is typed goes through the line discipline.
+//! A pseudo-terminal with a program on it. Input goes through the line discipline, as for a user.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -14,11 +14,12 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// What Ctrl-C types.
+/// The bytes of Ctrl-C.
 const INTERRUPT: &[u8] = &[3];
 
-/// A program whose controlling terminal is ours to read and to type on. It is killed when the guard is dropped. Nothing
-/// is read but while a test waits, so a program that writes a lot stands still meanwhile.
+/// A program on a controlling terminal that the test reads and types on. Dropping this kills the
+/// program. The terminal is read only while a test waits, so a program that writes a lot stands
+/// still meanwhile.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     master: File,
@@ -26,12 +27,12 @@ pub(crate) struct Terminal {
     seen: Vec<u8>,
 }
 
-/// How it ended.
+/// The end of the program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
-    /// Everything that was on the terminal.
+    /// All output on the terminal.
     pub(crate) seen: String,
 }
 
@@ -47,8 +48,9 @@ impl Terminal {
             ws_ypixel: 0,
         };
         let pty = openpty(&size, None).context("no pseudo-terminal")?;
-        // In place: the program has this child's pid. It is interrupted by signals as a user's is, also where these tests were begun in
-        // the background, with some of them ignored.
+        // `env` executes the program in place, so that the program has this child's pid. Signals
+        // interrupt it as a user's program, even if these tests run in the background with some
+        // signals ignored.
         let mut started = Command::new("env");
         started.args(["--default-signal", "setsid", "--ctty"]);
         started.arg(command.get_program());
@@ -100,7 +102,8 @@ impl Terminal {
         waited.with_context(|| self.text())
     }
 
-    /// Types Ctrl-C until a condition on everything seen so far holds: of two that come at once, a program hears one.
+    /// Types Ctrl-C until a condition on everything seen so far holds. Of two that come at once, a
+    /// program gets only one.
     pub(crate) fn interrupt_until(
         &mut self,
         what: &str,
@@ -114,13 +117,13 @@ impl Terminal {
         waited.with_context(|| self.text())
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the program.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         Ok(kill(pid, signal)?)
     }
 
-    /// Reads until it has ended.
+    /// Reads until the program has ended.
     pub(crate) fn wait(mut self) -> Result<Ended> {
         let status = wait_until(DEADLINE, "the program on the terminal ends", || {
             self.read()?;
@@ -135,7 +138,7 @@ impl Terminal {
         })
     }
 
-    /// Takes one piece of what there is to read.
+    /// Takes one piece of the available output.
     fn read(&mut self) -> Result<()> {
         let mut fds = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
         if poll(&mut fds, PollTimeout::ZERO)? == 0 {
@@ -144,7 +147,7 @@ impl Terminal {
         let mut buffer = [0; 1 << 16];
         match self.master.read(&mut buffer) {
             Ok(length) => self.seen.extend_from_slice(&buffer[..length]),
-            // Nobody has the other side open any more.
+            // No process has the other side open any more.
             Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error).context("cannot read the terminal"),

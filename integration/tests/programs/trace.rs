@@ -1,4 +1,4 @@
-//! What a trace file says, compared with what the program `counted` says of itself.
+//! Compares a trace file with the counts of the program `counted`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -63,7 +63,7 @@ pub(crate) fn seen(path: &Path, truth: &GroundTruth) -> Result<Seen> {
     Ok(seen)
 }
 
-/// The file holds every event of every thread, in order, and nothing else.
+/// Checks that the file has every event of every thread, in order, and nothing else.
 pub(crate) fn ensure_exact(path: &Path, truth: &GroundTruth) -> Result<()> {
     let seen = seen(path, truth)?;
     ensure!(seen.lost == 0, "{} lost", seen.lost);
@@ -91,7 +91,7 @@ pub(crate) fn ensure_exact(path: &Path, truth: &GroundTruth) -> Result<()> {
     Ok(())
 }
 
-/// The table of `xrayctl report` has the program's own counts.
+/// Checks that the table of `xrayctl report` has the program's own counts.
 pub(crate) fn ensure_reported(cli: &Cli, path: &Path, truth: &GroundTruth) -> Result<()> {
     let report = cli.json([
         "report".as_ref(),
@@ -111,7 +111,7 @@ pub(crate) fn ensure_reported(cli: &Cli, path: &Path, truth: &GroundTruth) -> Re
     Ok(())
 }
 
-/// The same of what `record`, `fetch` or `status` say.
+/// Checks the counts of `record`, `snapshot` or `status`.
 pub(crate) fn ensure_counted(row: &Value, truth: &GroundTruth) -> Result<()> {
     ensure!(row["events"] == truth.events() && row["lost"] == 0, "{row}");
     Ok(())

@@ -1,4 +1,4 @@
-//! `xrayctl account`: how often, how long, by function, thread, process or module.
+//! `xrayctl account`: number and duration of calls, by function, thread, process or module.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     format: Format,
-    /// Which columns text and csv have; without this, those of llvm-xray, or all unless it is --by function and of a trace
+    /// Which columns text and csv have; without this, those of llvm-xray, or all unless it is --by
+    /// function and of a trace
     #[arg(long, value_enum)]
     columns: Option<Columns>,
     /// What to sort by

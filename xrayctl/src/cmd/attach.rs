@@ -1,4 +1,4 @@
-//! `xrayctl attach`: puts trampolines and rings into a process. Switches nothing on.
+//! `xrayctl attach`: puts trampolines and rings into a process. Enables no function.
 
 use anyhow::{Context as _, bail};
 use xrayd::{
@@ -35,13 +35,14 @@ pub(crate) struct Args {
     pid: u32,
     #[command(flatten)]
     memory: Memory,
-    /// How events are kept: flight, the newest in rings until a snapshot is wanted, or stream, all read by the daemon; see `xrayctl mode --help`
+    /// How events are kept: flight, the newest in rings until a snapshot is wanted, or stream, all
+    /// read by the daemon; see `xrayctl mode --help`
     #[arg(long, value_name = "MODE", default_value = "flight", value_parser = parse::mode)]
     mode: Mode,
     #[command(flatten)]
     limits: Limits,
-    /// Trace what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all),
-    /// or nothing (none), as without this
+    /// Trace what comes from it as well: the processes that it forks (fork), the program that it
+    /// becomes (exec), everything (all), or nothing (none), as without this
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
     follow: Follow,
     /// Attach also if nothing that is loaded has sleds: libraries that are loaded later may
@@ -96,7 +97,7 @@ impl Memory {
         }
     }
 
-    /// The same for the engine in this process.
+    /// The same options for the engine in this process.
     pub(crate) fn options(self, follow: Follow, sleds: Sleds) -> AttachOptions {
         let Self {
             ring_size,
@@ -112,7 +113,7 @@ impl Memory {
     }
 }
 
-/// Whether something must have sleds, of who waits for libraries.
+/// The requirement for sleds. `waits` is true if libraries may bring them later.
 pub(crate) fn sleds(waits: bool) -> Sleds {
     if waits { Sleds::Awaited } else { Sleds::Needed }
 }

@@ -1,4 +1,4 @@
-//! `xrayctl budget`: what tracing may cost attached processes, and what came of that.
+//! `xrayctl budget`: the limit on what tracing costs in attached processes, and its effect.
 
 use anyhow::Context as _;
 use xrayd_proto::v1::{SetEconomyRequest, StatusRequest};

@@ -1,4 +1,4 @@
-//! `xrayctl completions`: what a shell needs to complete our command line.
+//! `xrayctl completions`: the script with which a shell completes our command line.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
@@ -20,7 +20,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    // The generator panics if it cannot write, and a reader may well go away: write to memory first.
+    // The generator panics if it cannot write, and a reader may go away. So the script goes to
+    // memory first.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "xrayctl", &mut script);
     console.show(|out, _| out.write_all(&script))

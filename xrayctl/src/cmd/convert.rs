@@ -1,4 +1,5 @@
-//! `xrayctl convert`: a trace as a file of another tool. Says what that cannot hold.
+//! `xrayctl convert`: a trace as a file of another tool. Reports the data that the file cannot
+//! hold.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -35,7 +36,8 @@ pub(crate) struct Args {
     /// The file to write; for some formats, the directory; -: standard output
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
-    /// The format; without this, the extension of OUT says it, and for standard output it is raw, as llvm-xray has it
+    /// The format; without this, the extension of OUT says it, and for standard output it is raw,
+    /// as llvm-xray has it
     #[arg(short = 'f', long, visible_alias = "output-format", value_name = "FORMAT",
           value_parser = clap::builder::PossibleValuesParser::new(FORMATS.iter().map(described)))]
     to: Option<String>,
@@ -48,7 +50,8 @@ pub(crate) struct Args {
     /// Write functions' symbols as the linker knows them, instead of their names for people
     #[arg(long, overrides_with = "demangle")]
     no_demangle: bool,
-    /// Put the records of all threads in one order of time, where the format has one; with false, one thread after the other
+    /// Put the records of all threads in one order of time, where the format has one; with false,
+    /// one thread after the other
     #[arg(short, long, value_name = "BOOL", default_value = "true", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = ArgAction::Set,
           value_parser = BoolishValueParser::new())]
@@ -62,7 +65,7 @@ pub(crate) struct Args {
     logs: Logs,
 }
 
-/// What was written.
+/// The result of a conversion.
 #[derive(Debug, Serialize)]
 struct Converted {
     file: String,
@@ -72,14 +75,14 @@ struct Converted {
     left_out: Vec<LeftOut>,
 }
 
-/// Something that the format cannot hold, or not as it was.
+/// Data that the format cannot hold, or holds in another form.
 #[derive(Debug, Serialize)]
 struct LeftOut {
     what: String,
     count: u64,
 }
 
-/// What is to be written as one file, in a format that has a place for it.
+/// The contents of one file, in a format that has a place for them.
 #[derive(Debug)]
 enum Job<'a> {
     Events(&'a Trace, &'a dyn Sink),
@@ -97,7 +100,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     } else {
         Overwrite::No
     };
-    // The place is tried before the input is read, so that a typo is found at once.
+    // The destination is opened before the input is read, so that a typo is found at once.
     let (mut report, bytes, unrecorded) = match format {
         TraceFormat::File(sink) => {
             let output = WholeFile::open(&args.output, overwrite)?;
@@ -148,7 +151,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     })
 }
 
-/// What was not recorded on purpose; only our own format can say so.
+/// Data that was left unrecorded on purpose, if the format cannot note it. Only our own format can.
 fn unrecorded(format: TraceFormat, trace: &Trace) -> Vec<(String, u64)> {
     let unrecorded = match format.name() {
         "xtrace" => None,
@@ -161,12 +164,12 @@ fn not_as_it_was(what: &str, count: u64) -> String {
     format!("not as it was: {what} ({})", units::count(count))
 }
 
-/// A format as the help shows it.
+/// A format in the help.
 fn described(format: &TraceFormat) -> PossibleValue {
     let ends = format.extensions().iter().map(|end| format!(".{end}"));
     let ends = ends.collect::<Vec<_>>().join(", ");
     let value = PossibleValue::new(format.name());
-    // As `llvm-xray` spells them.
+    // The names of `llvm-xray`.
     let value = match format.name() {
         "chrome" => value.alias("trace_event"),
         "basic" => value.alias("raw"),
@@ -178,7 +181,7 @@ fn described(format: &TraceFormat) -> PossibleValue {
 // === impl Job ===
 
 impl<'a> Job<'a> {
-    /// `None` if the format has no place for it.
+    /// `None` for a profile in a format of events.
     fn new(log: &'a Log, sink: &'a dyn Sink) -> Option<Self> {
         Some(match log {
             Log::Trace(opened) => Self::Events(&opened.trace, sink),
@@ -197,7 +200,7 @@ impl<'a> Job<'a> {
 // === impl Args ===
 
 impl Args {
-    /// Writes to standard output, and what that cannot hold to standard error.
+    /// Writes the trace to standard output, and notes the data that the format cannot hold.
     fn print(&self, format: TraceFormat, console: &mut Console) -> anyhow::Result<()> {
         let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
         let TraceFormat::File(sink) = format else {
@@ -235,7 +238,7 @@ impl Args {
         })
     }
 
-    /// The input is a profile, and the format is one of events.
+    /// The error for a profile in a format of events.
     fn no_events(&self, format: TraceFormat) -> Failure {
         let formats = FORMATS
             .iter()

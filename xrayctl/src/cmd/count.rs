@@ -1,4 +1,4 @@
-//! `xrayctl count`: how often functions are called, by function or by thread, and nothing else.
+//! `xrayctl count`: the number of calls by function or by thread, and nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     Ok(())
 }
 
-/// What is counted from now on.
+/// Counts from now on.
 async fn made(args: &Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<Counted> {
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
@@ -96,7 +96,7 @@ async fn made(args: &Args, daemon: &Daemon, console: &mut Console) -> anyhow::Re
     let request = args
         .memory
         .request(args.pid, Follow::None, sleds, Mode::Count);
-    // Left last: else the daemon would undo at the same time what is undone here.
+    // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
     let counted = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
         count(rpc, args, undo, &mut stream, &mut signals, console).await
@@ -112,7 +112,7 @@ async fn count(
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<(Ended, Counted)> {
-    // Of a process in another mode this fails, before anything is switched.
+    // This fails for a process in another mode, before any function is enabled.
     let before = fetch(rpc, args.pid).await?;
     let switching = Switching {
         pid: args.pid,
@@ -122,7 +122,8 @@ async fn count(
     };
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
-    // It brings no events, but undoes what is done here if this is killed, and ends with the process.
+    // The stream brings no events. It makes the daemon undo the changes if this process is killed,
+    // and it ends with the traced process.
     let request = StreamEventsRequest {
         pid: args.pid,
         selection: None,

@@ -1,4 +1,4 @@
-//! `xrayctl detach`: lets processes go, and shows the proof that they are as they were.
+//! `xrayctl detach`: detaches processes, and shows the proof that they are as they were.
 
 use anyhow::Context as _;
 use xrayd_proto::v1::{DetachRequest, DetachResponse};

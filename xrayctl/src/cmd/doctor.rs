@@ -1,4 +1,5 @@
-//! `xrayctl doctor`: whether a process can be traced, and what mends it if not. Changes nothing.
+//! `xrayctl doctor`: checks whether a process can be traced, and shows the remedy if not. Changes
+//! nothing.
 
 use anyhow::Context as _;
 use xrayd_proto::v1::PreflightRequest;

@@ -1,4 +1,4 @@
-//! `xrayctl explain`: what a reason id means and what can be done.
+//! `xrayctl explain`: the meaning of a reason id, and the remedy.
 
 use serde::Serialize;
 use xrayd::Reason;
@@ -13,7 +13,7 @@ Without an id, all of them are listed.
 Examples:
   xrayctl explain foreign-tracer";
 
-/// Lines of prose are no longer than this, however wide the terminal.
+/// The longest line of prose in characters, even on a wider terminal.
 const PROSE_WIDTH: usize = 100;
 
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,5 @@
-//! `xrayctl extract`: the instrumentation map of a file, or of everything that a process has mapped, as `llvm-xray extract`
-//! prints it, or as JSON.
+//! `xrayctl extract`: the instrumentation map of a file, or of all files that a process has mapped,
+//! in the YAML of `llvm-xray extract` or in JSON.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write};
@@ -32,8 +32,8 @@ Prints for a sled:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A program, a library, a file still to be linked, for any processor that LLVM makes sleds for; or a map in YAML; -: standard
-    /// input
+    /// A program, a library, a file still to be linked, for any processor that LLVM makes sleds
+    /// for; or a map in YAML; -: standard input
     #[arg(required_unless_present = "pid")]
     file: Option<PathBuf>,
     /// Everything that this process has mapped, program and libraries, also if their files are gone
@@ -58,17 +58,17 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// What is printed.
+/// The output.
 enum Extracted {
     Yaml(InstrMap),
-    /// In JSON: a file by its name, and a process by its number.
+    /// JSON, of a file by its name or of a process by its pid.
     File(String, InstrMap),
     Process(u32, Vec<Module>),
 }
 
 /// A module of a process that has a map.
 struct Module {
-    /// Its number: 0 is the main program's, whether it has sleds or not.
+    /// Its number. 0 is the main program, with or without sleds.
     object: u32,
     file: String,
     build_id: Option<BuildId>,
@@ -106,11 +106,12 @@ fn map_of(file: &Path) -> anyhow::Result<InstrMap> {
     InstrMap::read(&bytes).with_context(cannot)
 }
 
-/// What of a process has a map. What cannot be read is told of, and does not keep the rest from being printed.
+/// The modules of a process that have a map. A file that cannot be read is noted, and the others
+/// are printed.
 fn modules_of(pid: u32, console: &Console) -> anyhow::Result<Vec<Module>> {
     let files = mapped_files(Pid::try_from(pid)?).map_err(failure::from_refusal)?;
     let mut modules = Vec::new();
-    // The main program keeps its number also where it has no sleds.
+    // The main program keeps its number even without sleds.
     let mut libraries = 1;
     for file in files {
         let object = match file.open().and_then(parse_mapped) {
@@ -150,7 +151,8 @@ fn modules_of(pid: u32, console: &Console) -> anyhow::Result<Vec<Module>> {
     Ok(modules)
 }
 
-/// Data may be mapped executable too, and be long: it is not read to its end.
+/// Parses a mapped file. Programs also map data files executable, which may be long, so only ELF
+/// files are read to their end.
 fn parse_mapped(mut file: File) -> io::Result<Result<Object, ObjectError>> {
     let mut magic = [0; 4];
     if !file.metadata()?.is_file() || file.read_exact(&mut magic).is_err() || magic != *b"\x7fELF" {
@@ -160,7 +162,7 @@ fn parse_mapped(mut file: File) -> io::Result<Result<Object, ObjectError>> {
     Ok(Object::parse_any(&read(&mut file)?))
 }
 
-/// The maps of a process as one, and which ids are whose.
+/// The maps of a process as one map. Notes which ids belong to which module.
 fn one_of(modules: Vec<Module>, console: &Console) -> InstrMap {
     for module in &modules {
         tell_oddities(&module.file, &module.map, console);
@@ -187,14 +189,14 @@ fn one_of(modules: Vec<Module>, console: &Console) -> InstrMap {
     all
 }
 
-/// In JSON they stand with the map.
+/// Notes the warnings of a map. In JSON they are beside the map.
 fn tell_oddities(file: &str, map: &InstrMap, console: &Console) {
     for warning in map.warnings() {
         console.note(&format!("{}: {warning}", text::printable(file)));
     }
 }
 
-/// All of a file. What is no file has no end that could be relied on.
+/// All bytes of a file. Only a regular file has a reliable end.
 fn read(file: &mut File) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));

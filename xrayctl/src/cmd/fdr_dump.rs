@@ -1,4 +1,5 @@
-//! `xrayctl fdr-dump`: the records of an FDR log as they stand in it, as `llvm-xray fdr-dump` prints them.
+//! `xrayctl fdr-dump`: the records of an FDR log in their order, as `llvm-xray fdr-dump` prints
+//! them.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     salvage: bool,
 }
 
-/// What is done with the records.
+/// The treatment of the records.
 enum Dump {
     Plain,
     Verified(Box<(Verifier, BlockPrinter)>),
@@ -96,13 +97,13 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
 // === impl Dump ===
 
 impl Dump {
-    /// Checks that the next record may stand there.
+    /// Checks that the next record may follow.
     fn check(&mut self, item: &Item<'_>) -> Result<(), Error> {
         let Self::Verified(parts) = self else {
             return Ok(());
         };
         let (kind, offset) = (item.record.kind(), item.offset);
-        // Without extents in front, a buffer begins with NewBuffer.
+        // A buffer without extents begins with NewBuffer.
         let begins = match kind {
             Kind::BufferExtents => true,
             Kind::NewBuffer => parts.0.state() != State::After(Kind::BufferExtents),

@@ -1,4 +1,4 @@
-//! `xrayctl filter`: what is recorded of attached processes, and what is kept of that.
+//! `xrayctl filter`: the calls that attached processes record, and the events that are kept.
 
 use std::time::Duration;
 
@@ -47,10 +47,12 @@ pub(crate) struct Args {
     /// Record only what happens inside calls of this function or glob; can be given several times
     #[arg(long, value_name = "NAME")]
     inside: Vec<String>,
-    /// Record only threads with this id, or with a name that matches this glob; can be given several times
+    /// Record only threads with this id, or with a name that matches this glob; can be given
+    /// several times
     #[arg(long, value_name = "THREAD")]
     thread: Vec<String>,
-    /// Keep only events of this module: file name, that without version or ending, or glob; can be given several times
+    /// Keep only events of this module: file name, that without version or ending, or glob; can be
+    /// given several times
     #[arg(long, value_name = "MODULE")]
     module: Vec<String>,
     /// Keep only calls that begin after so long from now
@@ -96,7 +98,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
 }
 
-/// What is to be set; `None` to ask what is.
+/// The filter to set; `None` to show the current one.
 fn wanted(args: &Args) -> Option<Filter> {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, ns);
@@ -111,7 +113,7 @@ fn wanted(args: &Args) -> Option<Filter> {
         from_wall_ns: from_now(args.from),
         until_wall_ns: from_now(args.until),
     };
-    // One tree in one is all of them.
+    // `--one-in 1` keeps all trees, as the default filter does.
     let is_set = args.clear || args.one_in.is_some() || filter != Filter::default();
     is_set.then_some(filter)
 }

@@ -1,4 +1,4 @@
-//! `xrayctl flame`: an interactive flame graph of a trace, or of how two traces differ.
+//! `xrayctl flame`: an interactive flame graph of a trace, or of the difference of two traces.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     logs: Logs,
 }
 
-/// Keeps the error of the output, of which the one who draws only tells in words of its own.
+/// Keeps the error of the output, because the drawing library returns only a text of its own.
 struct Remembering<'a> {
     out: &'a mut dyn Write,
     failed: Option<io::Error>,

@@ -1,4 +1,4 @@
-//! `xrayctl functions`: what can be switched, and what is.
+//! `xrayctl functions`: the functions that can be enabled, and their state.
 
 use anyhow::Context as _;
 use xrayd_proto::v1::{FunctionBatch, FunctionInfo, ListFunctionsRequest, Selection};
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .transpose()?;
     let selection = selection.map(selectors::wire);
     let mut rpc = match args.pid {
-        // A process is read without touching it, which takes no daemon.
+        // Reading a process does not change it, so no daemon is needed.
         Some(_) => daemon.connect_or_embed().await?,
         None => daemon.connect().await?,
     };

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     })
 }
 
-/// Tells of calls whose edge is missing.
+/// Notes calls whose edge is missing.
 pub(crate) fn note(graph: &Graph, console: &Console) {
     if graph.beyond > 0 {
         let calls = units::counted(graph.beyond, "call");

@@ -1,4 +1,5 @@
-//! `xrayctl graph-diff`: how the call graphs of two traces differ, by the names of functions.
+//! `xrayctl graph-diff`: the difference of the call graphs of two traces, by the names of
+//! functions.
 
 use std::path::PathBuf;
 
@@ -59,7 +60,8 @@ pub(crate) struct Args {
 /// What llvm-xray can be told for both logs, or for one.
 #[derive(Debug, clap::Args)]
 struct UnpairedEach {
-    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted. They never stop the work
+    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted.
+    /// They never stop the work
     #[arg(short, long)]
     keep_going: bool,
     /// The same, for the trace before
@@ -68,8 +70,8 @@ struct UnpairedEach {
     /// The same, for the trace after
     #[arg(long = "keep-going-2", visible_alias = "k2")]
     keep_going_after: bool,
-    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call, but for those that the trace
-    /// says were left
+    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call,
+    /// but for those that the trace says were left
     #[arg(short, long)]
     deduce_sibling_calls: bool,
     /// The same, for the trace before

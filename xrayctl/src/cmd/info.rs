@@ -1,4 +1,4 @@
-//! `xrayctl info`: what is in a trace.
+//! `xrayctl info`: the contents of a trace.
 
 use std::path::PathBuf;
 

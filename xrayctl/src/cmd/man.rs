@@ -1,4 +1,4 @@
-//! `xrayctl man`: the manual pages, made from the same declarations as the help.
+//! `xrayctl man`: the manual pages, generated from the same declarations as the help.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let cannot = || format!("cannot write manual pages to {}", args.dir.display());
     std::fs::create_dir_all(&args.dir).with_context(cannot)?;
-    // `help` repeats what every page says; it gets no page of its own.
+    // `help` repeats the other pages, so it gets no page.
     let command = Cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
     console.line(&format!("wrote the manual pages to {}", args.dir.display()))

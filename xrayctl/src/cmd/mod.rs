@@ -1,4 +1,4 @@
-//! One file per subcommand: its arguments, and what it does with them.
+//! One file per subcommand: its arguments and its action.
 
 pub(crate) mod account;
 pub(crate) mod attach;

@@ -1,4 +1,4 @@
-//! `xrayctl mode`: how the events of attached processes are kept.
+//! `xrayctl mode`: the mode of attached processes.
 
 use anyhow::Context as _;
 use xrayd::types::Mode;
@@ -71,7 +71,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
 }
 
-/// As the contract says it.
+/// The mode in the gRPC contract.
 pub(crate) fn wire(mode: Mode) -> xrayd_proto::v1::Mode {
     match mode {
         Mode::Flight => xrayd_proto::v1::Mode::Flight,

@@ -1,4 +1,5 @@
-//! `xrayctl profile`: which functions the time goes to, by stack, without keeping events. And how two profiles differ.
+//! `xrayctl profile`: the time of functions by stack, without keeping events, and the difference of
+//! two profiles.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -100,7 +101,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     match (&args.diff, args.pid) {
         (Some(files), _) => diff(&args, files, console),
         (None, Some(pid)) => profile(&args, pid, daemon, console).await,
-        // clap wants one of the two.
+        // clap requires one of the two.
         (None, None) => Ok(()),
     }
 }
@@ -132,7 +133,7 @@ async fn profile(
     show(args, &bytes, console)
 }
 
-/// What has been added up so far.
+/// The sums so far.
 async fn kept(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Vec<u8>> {
     let request = FetchProfileRequest {
         pid,
@@ -144,7 +145,7 @@ async fn kept(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Vec<u8>> {
     read(chunks, Vec::new()).await
 }
 
-/// What is added up from now on.
+/// The sums from now on.
 async fn made(
     args: &Args,
     pid: u32,
@@ -210,7 +211,7 @@ pub(crate) async fn fetch(
     request: FetchProfileRequest,
 ) -> anyhow::Result<(mpsc::Sender<FetchProfileRequest>, Streaming<TraceChunk>)> {
     let (requests, sent) = mpsc::channel(1);
-    // There is room for one.
+    // The channel has room for one request.
     requests.try_send(request).context("no request was sent")?;
     let response = rpc.fetch_profile(ReceiverStream::new(sent)).await;
     let response = response.map_err(|status| failure::from_status(&status));
@@ -218,7 +219,7 @@ pub(crate) async fn fetch(
     Ok((requests, chunks.into_inner()))
 }
 
-/// All chunks behind those that are there.
+/// Adds all further chunks to `bytes`.
 pub(crate) async fn read(
     mut chunks: Streaming<TraceChunk>,
     mut bytes: Vec<u8>,
@@ -257,7 +258,7 @@ fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What the engine has sent.
+/// Parses the bytes that the engine has sent.
 pub(crate) fn parse_profile(bytes: &[u8]) -> anyhow::Result<Profile> {
     let opened = in_file(bytes)
         .map_err(Into::into)

@@ -1,12 +1,13 @@
-//! `xrayctl record`: attach, switch on, stream into a file, switch off, detach, and say what was recorded.
+//! `xrayctl record`: attach, enable, stream into a file, disable, detach, and print a summary.
 //!
 //! ```text
-//!  open the file ─► attach ─► stream ─► switch on ─► (program: let it run) ─► wait ─► detach ─► read back ─► summary
-//!                      │                                                       │
-//!                      └── from here on, whatever fails, the process is let go ┘
+//! open file ─► attach ─► stream ─► enable ─► (run program) ─► wait ─► detach ─► read back ─► print
+//!                 │                                              │
+//!                 └── from here on, a failure leads to a detach ─┘
 //! ```
 //!
-//! A process that was attached before stays so: only what was switched on here is switched off again.
+//! A process that was attached before stays attached. Only the functions that the recording enabled
+//! are disabled again.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ Examples:
   xrayctl record -- make test
   xrayctl record 1234 --function read_block --args 3 --retval";
 
-/// How often progress is shown.
+/// The pause between two updates of the progress.
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -93,8 +94,9 @@ pub(crate) struct Args {
     /// Replace the file if it is there already
     #[arg(long)]
     force: bool,
-    /// Record what comes from it as well: the processes that it forks (fork), the program that it becomes (exec), everything (all),
-    /// or nothing (none); without this, everything that comes from CMD, and nothing that comes from PID
+    /// Record what comes from it as well: the processes that it forks (fork), the program that it
+    /// becomes (exec), everything (all), or nothing (none); without this, everything that comes
+    /// from CMD, and nothing that comes from PID
     #[arg(long, value_name = "WHAT", value_parser = parse::follow)]
     follow: Option<Follow>,
     #[command(flatten)]
@@ -108,12 +110,12 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// Why we stopped waiting.
+/// The reason for the end of the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The time is up, or a signal came.
+    /// The time is up, or a signal arrived.
     Asked,
-    /// No more bytes come.
+    /// No more bytes arrive.
     StreamEnded,
 }
 
@@ -178,7 +180,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         }
     };
     let stays = undo != Undo::Detach && cause == Cause::Asked;
-    // A process that could not be let go of sends on; nothing is to be waited for then.
+    // A process that could not be detached goes on sending, so there is no end to wait for.
     let leaves = stays || released.is_err();
     let finished = if leaves {
         let rest = match &released {
@@ -227,7 +229,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
 }
 
-/// Gets everything under way, in the order in which nothing is missed. If it fails, the process is as it was.
+/// Starts all parts, in an order in which no event is missed. If it fails, the process is as it
+/// was.
 async fn begin(
     rpc: &mut Rpc,
     target: &Target,
@@ -246,15 +249,16 @@ async fn begin(
             };
             tenure::attach(rpc, request, console).await?
         }
-        // The engine attached as it started the program.
+        // The engine attached when it started the program.
         Target::Launched(_) => Undo::Detach,
     };
     match stream(rpc, target, args, (selection, undo), file, console).await {
         Ok(recording) => Ok((recording, undo)),
         Err(error) => {
-            // Before it is let go, so that it does not run unrecorded for even a moment.
+            // The program ends before it is detached, so that it does not run unrecorded for even a
+            // moment.
             target.abandon();
-            // What went wrong first is what counts.
+            // The first error is the one to return.
             if let Err(second) = tenure::release(rpc, pid, undo).await {
                 console.note(&format!("{second:#}"));
             }
@@ -263,7 +267,7 @@ async fn begin(
     }
 }
 
-/// Begins to stream, then switches on, or lets run, so that nothing is missed.
+/// Begins to stream, then enables functions, or lets the program run, so that no event is missed.
 async fn stream(
     rpc: &mut Rpc,
     target: &Target,
@@ -279,10 +283,11 @@ async fn stream(
         wanted: Wanted::On(args.values.capture()),
         loan: undo.loan(),
     };
-    // What matches nothing is found before the file is touched. In a program that was started, everything that matches
-    // is on already.
+    // A selection that matches nothing is found before the file is changed. In a started program,
+    // all functions that match are on already.
     let planned = toggle::dry_run(rpc, &switching).await?;
-    // A program without sleds is not asked: what comes from it may have what is named.
+    // A started program without sleds is not checked: the processes that come from it may have the
+    // functions.
     if !target.has_no_sleds() && planned.iter().all(|report| report.matched == 0) {
         if !args.selectors.may_wait(args.pending) {
             return Err(toggle::nothing_matched());
@@ -334,7 +339,8 @@ async fn wait(
     }
 }
 
-/// Reads a long trace, which takes a while: says so, also to who presses Ctrl-C.
+/// Reads the trace back. A long trace takes some time, so the progress is shown, and a signal gets
+/// a note.
 async fn read_back(
     mut file: OutputFile,
     unfinished: Unfinished,
@@ -354,15 +360,15 @@ async fn read_back(
     }
 }
 
-/// What is known of the processes that were followed, if any were to be.
+/// The state of the followed processes, if any were to be followed.
 async fn family(rpc: &mut Rpc, pid: u32) -> Option<FamilyStatus> {
     let response = rpc.get_status(StatusRequest { pid }).await.ok()?;
     let rows = response.into_inner().processes.into_iter();
     rows.filter_map(|row| row.family).next()
 }
 
-/// Why the recording ended, from all that is known. What went wrong while letting the process go is an error only if
-/// the process was still there to be let go.
+/// The reason for the end of the recording. An error of the detach counts only if the process was
+/// still there.
 fn outcome(
     cause: Cause,
     stream_end: StreamEnd,
@@ -402,7 +408,8 @@ fn outcome(
                     ));
                 }
             }
-            // Of a family of which nobody was traced, the stream tells.
+            // Without a traced process in the group, the end of the stream shows the end of the
+            // processes.
             let ended = reports.iter().all(|report| report.exited);
             Ok(
                 if ended && (cause == Cause::StreamEnded || !reports.is_empty()) {
@@ -414,7 +421,7 @@ fn outcome(
         }
         (Cause::Asked, _, Ok(Undone::TakenBack(_))) if stays => Ok(Outcome::StillAttached),
         (_, _, Ok(Undone::TakenBack(_))) => Ok(Outcome::ProcessEnded),
-        // The trace has its end mark: the daemon let the process go before it went away itself.
+        // The trace has its end mark: the daemon detached the process before it ended.
         (Cause::StreamEnded, StreamEnd::Finished, Err(error))
             if matches!(error.downcast_ref(), Some(Failure::Unreachable(_))) =>
         {

@@ -1,5 +1,5 @@
-//! `xrayctl report`: the call tree and the table of functions of a trace, or all of it as a page for a browser. Needs neither daemon nor
-//! binary.
+//! `xrayctl report`: the call tree and the table of functions of a trace, or the whole trace as a
+//! page for a browser. Needs neither a daemon nor a binary.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `xrayctl snapshot`: what rings hold and the daemon retains at one moment, as a trace file.
+//! `xrayctl snapshot`: the events in the rings and in the daemon at one moment, as a trace file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ Examples:
   xrayctl snapshot --all-processes --last 1s -o now.xtrace
   xrayctl snapshot --pid 1234 --last 100ms -o now.xtrace --force";
 
-/// What stands for every attached process.
+/// The pid that stands for every attached process.
 const EVERYBODY: u32 = 0;
 
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ struct Snapshots {
 /// A snapshot in its file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Snapshot {
-    /// 0: every attached process.
+    /// 0 for every attached process.
     pid: u32,
     file: String,
     events: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Snapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     overwritten: Option<OverwrittenEvents>,
     bytes: u64,
-    /// How long it took until everything was copied of all processes.
+    /// The time until the events of all processes were copied.
     copied_within_ns: u64,
 }
 
@@ -126,10 +126,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     })
 }
 
-/// Process ids of every attached process, but for those that are followed from others.
+/// Process ids of all attached processes, except for processes that are followed from others.
 ///
 /// # Errors
-/// None is attached.
+/// No process is attached.
 pub(crate) async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     let response = rpc.get_status(StatusRequest { pid: 0 }).await;
     let response = response.map_err(|status| failure::from_status(&status))?;
@@ -149,7 +149,7 @@ pub(crate) async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     Ok(pids.into_iter().collect())
 }
 
-/// Also says how long copying took, in nanoseconds.
+/// Writes a snapshot. Returns the time that copying took, in nanoseconds.
 async fn take(
     rpc: &mut Rpc,
     pid: u32,

@@ -1,4 +1,5 @@
-//! `xrayctl stack`: the stacks of calls that took longest or came most often, of one trace or several, or how two differ.
+//! `xrayctl stack`: the stacks with the longest or the most calls, of one trace or several, or the
+//! difference of two.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `xrayctl top`: what a process does, as it does it.
+//! `xrayctl top`: the activity of a process, live.
 //!
 //! ```text
 //!  begin ─► wait ─► begin the next profile ─► end this one ─► draw ─┐
@@ -6,7 +6,8 @@
 //!            └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Profiles overlap for a moment, so that a call which lasts longer than an interval is one call, in the interval in which it ends.
+//! Profiles overlap for a moment, so that a call which lasts longer than an interval is one call,
+//! in the interval in which it ends.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,7 @@ Examples:
   xrayctl top 1234 --glob 'ns::*' --interval 5s
   xrayctl top 1234 --once --json | jq '.rows[0]'";
 
-/// How long it takes at most until it is known that a process has ended.
+/// The longest wait for the report that a process has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
@@ -97,7 +98,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let request = args
         .memory
         .request(args.pid, Follow::None, sleds, Mode::Profile);
-    // Left last: else the daemon would undo at the same time what is undone here.
+    // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut latest = None;
     let watched = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
         let ended = watch(rpc, &args, undo, &mut latest, &mut signals, console).await?;
@@ -109,21 +110,21 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     Ok(())
 }
 
-/// An interval that goes on. The profile ends with `_requests`.
+/// An interval in progress. Dropping `_requests` ends its profile.
 struct UnderWay {
     _requests: mpsc::Sender<FetchProfileRequest>,
     chunks: Streaming<TraceChunk>,
     since: Instant,
 }
 
-/// What the screen waits for.
+/// An event that the screen waits for.
 enum Happened {
     /// The interval is over.
     Time,
     Key(KeyEvent),
-    /// The terminal's size is another one.
+    /// The size of the terminal has changed.
     Resized,
-    /// Somebody wants us to end.
+    /// A signal asks for the end.
     Signal,
     /// The profile has ended by itself.
     Over,
@@ -184,7 +185,7 @@ async fn end(rpc: &mut Rpc, pid: u32, under_way: UnderWay) -> anyhow::Result<Int
     Ok(Interval::new(header(rpc, pid).await, &profile, length))
 }
 
-/// What is known of the process; of one that is gone, nothing.
+/// The state of the process; empty for a process that is gone.
 async fn header(rpc: &mut Rpc, pid: u32) -> Header {
     let status = rpc.get_status(StatusRequest { pid }).await;
     let processes = status.map(|status| status.into_inner().processes);
@@ -242,7 +243,7 @@ async fn show(
 ) -> anyhow::Result<Ended> {
     let mut events = events();
     let mut state = State::default();
-    // Until the first interval is over.
+    // Shown until the first interval is over.
     state.take(Interval::of(header(rpc, args.pid).await));
     let mut ticks =
         tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
@@ -285,7 +286,8 @@ async fn show(
     }
 }
 
-/// No profile can be begun, as of a process that has ended: then the one under way says so.
+/// Handles a profile that cannot begin. If the process has ended, the profile in progress ends as
+/// well.
 async fn over(under_way: &mut UnderWay, error: anyhow::Error) -> anyhow::Result<Ended> {
     match tokio::time::timeout(PATIENCE, under_way.chunks.message()).await {
         Ok(_) => Ok(Ended::Process),
@@ -293,7 +295,7 @@ async fn over(under_way: &mut UnderWay, error: anyhow::Error) -> anyhow::Result<
     }
 }
 
-/// What is typed, read by a thread that ends with this program.
+/// Input of the terminal. The thread that reads it ends with this program.
 fn events() -> mpsc::Receiver<Event> {
     let (sender, events) = mpsc::channel(16);
     std::thread::spawn(move || {

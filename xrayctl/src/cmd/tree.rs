@@ -1,4 +1,4 @@
-//! `xrayctl tree`: who called whom, call by call, or how two traces differ.
+//! `xrayctl tree`: the call tree of a trace, call by call, or the difference of two.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,8 @@ Example:
 pub(crate) struct Args {
     /// The trace; -: standard input
     file: PathBuf,
-    /// Compare with this trace: the calls of both as one tree, by the names of functions, with their times before and after
+    /// Compare with this trace: the calls of both as one tree, by the names of functions, with
+    /// their times before and after
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
     /// Only calls that took so long, or longer
@@ -67,7 +68,7 @@ struct Report<'a> {
     tree: CallTree<'a, Tree<'a>>,
 }
 
-/// How two trees differ, in JSON.
+/// The difference of two trees, in JSON.
 #[derive(Debug, Serialize)]
 struct DiffReport<'a> {
     before: TraceSummary,
@@ -130,7 +131,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     console.show(|out, look| call_tree::render(lines, &trace, limit, out, look))
 }
 
-/// What is met in the threads that are wanted.
+/// The notes on the wanted threads.
 fn notes(trace: &xray_trace::model::Trace, filter: &Filter) -> xray_trace::analysis::Notes {
     let mut notes = xray_trace::analysis::Notes::default();
     for mut steps in Steps::of_wanted(trace, filter) {

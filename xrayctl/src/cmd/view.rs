@@ -1,4 +1,5 @@
-//! `xrayctl view`: a report in a browser, with the whole trace behind it. Needs neither daemon nor binary.
+//! `xrayctl view`: a report in a browser, with the whole trace behind it. Needs neither a daemon
+//! nor a binary.
 
 use std::path::PathBuf;
 use std::thread;
@@ -40,12 +41,12 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()> {
     let mut signals = Signals::hold()?;
-    // A port that is taken is found before the trace is read.
+    // A port that is in use is found before the trace is read.
     let cannot = || format!("cannot listen on port {}", args.port);
     let server = Server::bind(args.port).await.with_context(cannot)?;
     let log = args.logs.open_any(&args.file, console)?;
     let filter = args.selection.filter_of(&log)?;
-    // On a thread that is left behind if it is not wanted any more.
+    // The thread is left behind if the page is not wanted any more.
     let (sender, made) = oneshot::channel();
     let file = args.file.clone();
     thread::spawn(move || {
@@ -63,7 +64,7 @@ pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()>
     let url = server.url();
     console.line(&url)?;
     let opened = (!args.no_browser && Browser::is_wanted()).then(|| Browser::open(&url));
-    // The file that leads there stays for as long as the page.
+    // The file that leads to the page exists as long as the page.
     let _leading = match opened {
         Some(Err(error)) => {
             console.note(&format!("no browser was opened: xdg-open: {error}"));

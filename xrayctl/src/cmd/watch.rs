@@ -1,6 +1,7 @@
 //! `xrayctl watch`: calls as they happen.
 //!
-//! A process that is not attached is attached to for that, and functions of one that is are on loan, as for a recording.
+//! A process that is not attached is attached for this. In a process that is, the functions are on
+//! a lease, as for a recording.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -76,7 +77,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let request = args
         .memory
         .request(args.pid, Follow::None, sleds, Mode::Stream);
-    // Left last: else the daemon would undo at the same time what is undone here.
+    // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
     let watched = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
         let ended = watch(rpc, &args, undo, &mut stream, &mut signals, console).await?;

@@ -1,4 +1,4 @@
-//! The table of calls, as llvm-xray prints it, or with everything that is known.
+//! The table of calls, in llvm-xray's columns or with all values.
 
 use std::io;
 
@@ -37,12 +37,12 @@ pub(crate) enum Columns {
 #[derive(Debug, Serialize)]
 pub(crate) struct Table {
     trace: TraceSummary,
-    /// Rows there are in all.
+    /// All rows, before the limit.
     subjects: usize,
     #[serde(skip)]
     finished: usize,
     rows: Vec<Row>,
-    /// What is not counted in the rows.
+    /// Calls that the rows do not count.
     #[serde(skip)]
     unrecorded: Option<Unrecorded>,
     #[serde(skip)]
@@ -51,18 +51,18 @@ pub(crate) struct Table {
     scale: Scale,
 }
 
-/// One row. Times are in nanoseconds, of calls whose exit was seen; absent where there was none.
+/// One row. Times are in nanoseconds and of calls with an exit; absent without such a call.
 #[derive(Debug, Serialize)]
 struct Row {
     id: u64,
     name: String,
     module: Option<String>,
     source: Option<String>,
-    /// It is a function that an instrumentation map describes.
+    /// True for a function that an instrumentation map describes.
     #[serde(skip)]
     described: bool,
     calls: u64,
-    /// Those that are missing because it rested, about.
+    /// Estimated calls that are missing because the function was suppressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded_calls_estimate: Option<u64>,
     unfinished: u64,
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    /// Writes it.
+    /// Writes the table.
     pub(crate) fn write(
         &self,
         format: Format,
@@ -140,12 +140,12 @@ impl Table {
         }
     }
 
-    /// What was met that is not an ordinary call, in words.
+    /// The notes on everything that is not an ordinary call.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.trace.notes()
     }
 
-    /// Those that have times; llvm-xray knows no others.
+    /// The rows that have times. llvm-xray has no others.
     fn finished(&self) -> impl Iterator<Item = (&Row, [u64; 6])> {
         self.rows.iter().filter_map(|row| {
             let times = [
@@ -179,7 +179,7 @@ impl Table {
         Ok(())
     }
 
-    /// The calls that `count` lacks: those without an exit, whose durations are not known.
+    /// The calls that `count` lacks: they have no exit, so their durations are not known.
     fn unfinished_text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut table = List::new([
             Column::right("UNFINISHED"),
@@ -263,7 +263,7 @@ impl Table {
         ]);
         for row in &self.rows {
             let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
-            // Of a profile, single calls are not known.
+            // A profile has no single calls.
             let sum = |ns| time((row.calls > row.unfinished).then_some(ns));
             let [min, mean, median, p90, p99, p999, max] = row.durations().map(time);
             table.push([
@@ -345,8 +345,8 @@ impl Row {
         ]
     }
 
-    /// The file and the line, as llvm-xray gives them: without directories, and with a column, which is not known here. Its
-    /// words also tell a function that no map describes from one whose line is not known.
+    /// The file and the line as llvm-xray prints them: without directories, and with a column,
+    /// which is 0 here. Its words distinguish a function without a map from one without a line.
     fn place(&self) -> String {
         match &self.source {
             Some(source) => {
@@ -359,7 +359,7 @@ impl Row {
     }
 }
 
-/// As CSV has it: in quotes, with those within it doubled.
+/// The text in CSV: in quotes, with inner quotes doubled.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }

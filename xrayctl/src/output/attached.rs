@@ -7,7 +7,7 @@ use xrayd_proto::v1::{AttachReport, AttachResponse, ProcessStatus, RefusedModule
 
 use super::{Look, Tone, text, units};
 
-/// What attaching did.
+/// The result of an attach.
 #[derive(Debug, Serialize)]
 pub(crate) struct Attached {
     status: ProcessStatus,

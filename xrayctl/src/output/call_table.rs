@@ -1,4 +1,4 @@
-//! The table of functions of a trace: how often, how long.
+//! The table of functions of a trace: number and duration of their calls.
 
 use std::io;
 
@@ -12,22 +12,23 @@ use super::{Cell, Column, Look, Table, Tone, units};
 /// The table of functions.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallTable {
-    /// Functions that were called, in all.
+    /// All functions that were called.
     functions: usize,
     rows: Vec<CallRow>,
-    /// What is not counted in the rows.
+    /// Calls that the rows do not count.
     #[serde(skip)]
     unrecorded: Option<Unrecorded>,
 }
 
-/// One function's calls. Times are in nanoseconds, of calls whose exit was seen; absent where there was none.
+/// One function's calls. Times are in nanoseconds and of calls with an exit; absent without such a
+/// call.
 #[derive(Debug, Serialize)]
 struct CallRow {
     id: u32,
     function: String,
     module: String,
     calls: u64,
-    /// Those that are missing because it rested, about.
+    /// Estimated calls that are missing because the function was suppressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded_calls_estimate: Option<u64>,
     unfinished: u64,
@@ -61,7 +62,7 @@ impl CallTable {
         }
     }
 
-    /// The table; its last column names the module where there are several.
+    /// Writes the table. Its last column is the module if there are several.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut modules = self.rows.iter().map(|row| &row.module);
         let first = modules.next();
@@ -132,7 +133,7 @@ impl CallTable {
 // === impl CallRow ===
 
 impl CallRow {
-    /// `None` for a row that is not about a function.
+    /// `None` for a row of another subject than a function.
     fn new(row: &AccountRow, missing: Option<u64>, trace: &Trace) -> Option<Self> {
         let AccountRow {
             subject,
@@ -179,7 +180,7 @@ impl CallRow {
     }
 
     fn cells(&self) -> [Cell; 9] {
-        // A function that was never seen to return has no times, which is not the same as short ones.
+        // A function that never returned has no times. Times of zero would be wrong.
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
         let sum = |ns: u64| time(self.min_ns.map(|_| ns));
         [

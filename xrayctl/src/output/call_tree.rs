@@ -1,4 +1,4 @@
-//! The call tree of a trace: who called whom, when, for how long.
+//! The call tree of a trace: callers and callees, with start and duration.
 //!
 //! ```text
 //!   DURATION     TID  FUNCTION
@@ -17,43 +17,44 @@ use xray_trace::model::{DataKind, ThreadId, Trace};
 
 use super::{Look, Tone, text, units};
 
-/// Calls nested deeper than this are not indented further, so that a runaway recursion stays readable.
+/// Calls nested deeper than this are not indented further, so that a runaway recursion stays
+/// readable.
 const DEEPEST: usize = 60;
 const DURATION_WIDTH: usize = 10;
 const TID_WIDTH: usize = 7;
-/// Indentation leaves so many characters for the name where the terminal has them.
+/// Indentation leaves this many characters for the name if the terminal has them.
 const NARROWEST: usize = 16;
 
-/// A line of the tree, with everything it takes to show it.
+/// One line of the tree, with all its values.
 #[derive(Debug, Serialize)]
 pub(crate) struct TreeRow {
     kind: Kind,
     tid: u32,
     depth: usize,
-    /// Since the trace began; absent for a loss.
+    /// Time since the begin of the trace; absent for a loss.
     start_ns: Option<u64>,
-    /// Present where the call's end is known.
+    /// Present if the call's end is known.
     duration_ns: Option<u64>,
-    /// Of a call without an exit: for how long it is known to have been open.
+    /// For a call without an exit: the time for which it is known to have been open.
     #[serde(skip_serializing_if = "Option::is_none")]
     open_ns: Option<u64>,
     function: Option<String>,
-    /// The first ones, as far as they were recorded.
+    /// The first arguments that were recorded.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     arguments: Vec<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<u64>,
     lost: Option<u64>,
-    /// Of a typed event.
+    /// The type of a typed event.
     #[serde(skip_serializing_if = "Option::is_none")]
     event_type: Option<u16>,
-    /// The name of that type, where the program registered one.
+    /// The name of that type, if the program registered one.
     #[serde(skip_serializing_if = "Option::is_none")]
     event_type_name: Option<String>,
-    /// What the program said, with what is not UTF-8 escaped.
+    /// The data of a user event. Bytes that are not UTF-8 are escaped.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
-    /// How many bytes that was before a limit cut it; absent where nothing was cut.
+    /// The bytes of the data before a limit cut it; absent if nothing was cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     /// Bytes of `data` before anything was escaped.
@@ -61,15 +62,15 @@ pub(crate) struct TreeRow {
     kept: usize,
 }
 
-/// The tree as far as it is shown. Each line is made when it is written and forgotten then, however many there are;
-/// so the tree is gone once it was serialised.
+/// The tree up to the limit. Each line is made when it is written, and forgotten then, so any
+/// number of lines fits. Serialising the tree consumes it.
 #[derive(Debug)]
 pub(crate) struct CallTree<'a, L> {
     lines: RefCell<L>,
     trace: &'a Trace,
-    /// The trace's first moment.
+    /// The begin of the trace.
     origin_ns: u64,
-    /// Lines that are shown.
+    /// The number of lines to show.
     limit: usize,
 }
 
@@ -87,11 +88,11 @@ enum Kind {
     End,
     /// A call whose exit was not seen, and that called nothing.
     LeafUnfinished,
-    /// The last that is known of a call whose exit was not seen.
+    /// The last line of a call whose exit was not seen.
     EndUnfinished,
-    /// The program said something.
+    /// A custom event of the program.
     CustomEvent,
-    /// The same, with the number of its type.
+    /// A typed event of the program, with the number of its type.
     TypedEvent,
     /// Events are missing here.
     Lost,
@@ -118,7 +119,7 @@ impl<L: Iterator<Item = TreeLine>> Serialize for CallTree<'_, L> {
         let rows = shown.map(|line| TreeRow::new(&line, self.trace, self.origin_ns));
         let mut tree = serializer.serialize_struct("CallTree", 2)?;
         tree.serialize_field("lines", &Rows(RefCell::new(rows)))?;
-        // To count them would take as long as to show them.
+        // Counting them would take as long as showing them.
         tree.serialize_field("more", &lines.next().is_some())?;
         tree.end()
     }
@@ -132,7 +133,7 @@ impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
     }
 }
 
-/// Writes the first `limit` lines as they come, however many that are.
+/// Writes the first `limit` lines as they come. The number of lines is not limited by memory.
 pub(crate) fn render(
     mut lines: impl Iterator<Item = TreeLine>,
     trace: &Trace,
@@ -148,7 +149,7 @@ pub(crate) fn render(
     for line in lines.by_ref().take(limit) {
         TreeRow::new(&line, trace, 0).render(out, look)?;
     }
-    // To count what is left out would take as long as to show it.
+    // Counting the other lines would take as long as showing them.
     if lines.next().is_some() {
         let line = "… more lines; --limit 0 shows everything";
         writeln!(out, "{}", look.paint(Tone::Dim, line))?;
@@ -216,7 +217,7 @@ impl TreeRow {
         };
         Self {
             start_ns: Some(said.ns.saturating_sub(origin_ns)),
-            // Where the recorder knows it; foreign logs do not say.
+            // Our own traces have the function. Foreign logs do not.
             function: said
                 .data
                 .function()
@@ -257,7 +258,7 @@ impl TreeRow {
         let room = look.width.map_or(usize::MAX, |width| {
             width.saturating_sub(DURATION_WIDTH + 2 + TID_WIDTH + 2)
         });
-        // Something of the name is always seen, also of deep calls on a narrow terminal.
+        // Even a deep call on a narrow terminal shows a part of its name.
         let deepest = room.saturating_sub(NARROWEST).max(room / 2);
         let indent = (2 * self.depth.min(DEEPEST)).min(deepest);
         let (body, tone) = self.body();
@@ -315,7 +316,7 @@ impl TreeRow {
     }
 }
 
-/// A name as it is called. A demangled name brings its parameters along; a plain one gets brackets.
+/// The name of a call. A demangled name has its parameters already; a plain name gets brackets.
 pub(super) fn called(name: &str, arguments: &[u64]) -> String {
     match arguments {
         [] if name.ends_with(')') || name.ends_with(") const") => name.to_owned(),

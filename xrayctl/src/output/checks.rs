@@ -7,7 +7,7 @@ use xrayd_proto::v1::{Check, CheckResult, PreflightResponse};
 
 use super::{Look, Tone, text};
 
-/// Whether a process can be traced, row by row.
+/// The checks of whether a process can be traced, row by row.
 #[derive(Debug, Serialize)]
 pub(crate) struct Checks {
     pid: u32,

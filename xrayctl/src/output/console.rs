@@ -1,4 +1,4 @@
-//! Standard output: whether it is a terminal, how wide, and whether it may be coloured.
+//! Standard output: its width, its colours, and whether it is a terminal.
 
 use std::env;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -20,35 +20,35 @@ pub(crate) enum ColourChoice {
     Never,
 }
 
-/// What a text means; decides its colour.
+/// The meaning of a text, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// Nothing special.
     Plain,
     /// The head of a column.
     Heading,
-    /// All is well, or switched on.
+    /// Success, or a function that is on.
     Good,
-    /// Less than one would like.
+    /// Less than wanted.
     Warning,
     /// Refused, lost, broken.
     Bad,
-    /// Of less interest.
+    /// Less important.
     Dim,
     /// The name of a function.
     Name,
 }
 
-/// What rendering may make use of.
+/// The abilities of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Colours are wanted.
+    /// True if colours are wanted.
     pub(crate) colour: bool,
-    /// Lines are cut at this many characters; `None`: nothing is cut.
+    /// The number of characters at which lines are cut; `None` for no cut.
     pub(crate) width: Option<usize>,
 }
 
-/// Standard output, and what is known of it.
+/// Standard output and its properties.
 pub(crate) struct Console {
     out: BufWriter<Standard>,
     look: Look,
@@ -56,8 +56,8 @@ pub(crate) struct Console {
     progress: bool,
 }
 
-/// Standard output; a reader that has gone away is told apart from any other broken pipe, and other errors say what cannot be
-/// written.
+/// Standard output. It tells a reader that has gone away from other errors, and the other errors
+/// name standard output.
 struct Standard(io::Stdout);
 
 // === impl Tone ===
@@ -79,7 +79,7 @@ impl Tone {
 // === impl Look ===
 
 impl Look {
-    /// As for a file or a pipe: no colours, nothing cut.
+    /// The look of a file or a pipe: without colours and cuts.
     pub(crate) const PLAIN: Self = Self {
         colour: false,
         width: None,
@@ -120,17 +120,17 @@ impl Console {
         }
     }
 
-    /// Standard output is a terminal.
+    /// True if standard output is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Standard error is a terminal, so that progress can be shown.
+    /// True if standard error is a terminal, so that progress can be shown.
     pub(crate) fn shows_progress(&self) -> bool {
         self.progress
     }
 
-    /// Writes what a function renders.
+    /// Writes the text that a function renders.
     pub(crate) fn show(
         &mut self,
         render: impl FnOnce(&mut dyn Write, Look) -> io::Result<()>,
@@ -144,7 +144,8 @@ impl Console {
         self.show(|out, _| writeln!(out, "{line}"))
     }
 
-    /// Writes a value as JSON, indented, with a newline at the end. It is written as it is made.
+    /// Writes a value as indented JSON with a newline at the end. The text is written as it is
+    /// made.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         self.show(|out, _| {
             serde_json::to_writer_pretty(&mut *out, value)?;
@@ -152,9 +153,9 @@ impl Console {
         })
     }
 
-    /// Writes a line for people on standard error, where it does not disturb what is written for programs.
+    /// Writes a line for the user on standard error, apart from the output for programs.
     pub(crate) fn note(&self, line: &str) {
-        // If standard error is gone there is nobody left to tell.
+        // Without standard error, there is no place for an error.
         let _ = writeln!(io::stderr(), "xrayctl: {line}");
     }
 }

@@ -1,4 +1,4 @@
-//! How often functions were called.
+//! The number of calls of functions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,15 +9,15 @@ use xrayd_proto::v1::{CallCounts, FunctionCalls};
 
 use super::{Cell, Column, Look, Table, Tone, units};
 
-/// Counts as the engine tells them.
+/// Counts as the engine reports them.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     calls: BTreeMap<Key, Known>,
-    /// Of functions that could not be told apart.
+    /// Calls of functions that could not be told apart.
     unnamed: u64,
 }
 
-/// A function in a thread of a process. Thread 0 are those that have ended.
+/// A function in a thread of a process. Thread 0 stands for all threads that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     pid: u32,
@@ -33,26 +33,27 @@ struct Known {
     calls: u64,
 }
 
-/// Counts, and what they are to be shown with.
+/// Counts, and the time in which they were counted.
 #[derive(Debug)]
 pub(crate) struct Counted {
     counts: Counts,
-    /// How long was counted, if that is known.
+    /// The length of the time, if it is known.
     during: Option<Duration>,
 }
 
 /// The rows of a table.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rows {
-    /// All calls, also those that have no row.
+    /// All calls, with and without a row.
     calls: u64,
-    /// Of functions that could not be told apart: too many were called, or their library was gone.
+    /// Calls of functions that could not be told apart: too many were called, or their library was
+    /// gone.
     unnamed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
     /// Most calls first.
     rows: Vec<Row>,
-    /// Rows that are not shown.
+    /// The number of rows that are not shown.
     #[serde(skip)]
     more: usize,
 }
@@ -75,7 +76,7 @@ struct Row {
 // === impl Counts ===
 
 impl Counts {
-    /// A message more.
+    /// Adds a message.
     pub(crate) fn add(&mut self, message: CallCounts) {
         let CallCounts {
             pid,
@@ -115,7 +116,7 @@ impl Counted {
         Self { counts, during }
     }
 
-    /// Without what had been counted before.
+    /// Subtracts an earlier count.
     pub(crate) fn since(mut self, before: &Counts) -> Self {
         let Counts { calls, unnamed } = &mut self.counts;
         for (key, known) in calls {
@@ -126,7 +127,8 @@ impl Counted {
         self
     }
 
-    /// A row for each function, or for each function of each thread; those with most calls, at most so many.
+    /// A row for each function, or for each function of each thread: the `top` rows with the most
+    /// calls.
     pub(crate) fn rows(&self, by_thread: bool, top: usize) -> Rows {
         let seconds = self.during.map(|during| during.as_secs_f64());
         let mut rows = BTreeMap::<(Option<(u32, u32)>, &str, &str), Row>::new();
@@ -156,7 +158,7 @@ impl Counted {
             let calls = row.calls as f64;
             row.calls_per_second = seconds.map(|seconds| calls / seconds.max(f64::MIN_POSITIVE));
         }
-        // Those of the same number are in order of their names.
+        // The sort is stable: rows with the same number stay in order of their names.
         rows.sort_by_key(|row| std::cmp::Reverse(row.calls));
         let more = rows.len().saturating_sub(top);
         rows.truncate(top);
@@ -173,7 +175,7 @@ impl Counted {
 // === impl Rows ===
 
 impl Rows {
-    /// For people.
+    /// Writes the table as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         if self.rows.iter().any(|row| row.tid.is_some()) {
             return self.render_by_thread(out, look);
@@ -231,7 +233,7 @@ impl Rows {
         ]
     }
 
-    /// What is to be said beside the table.
+    /// The notes beside the table.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.calls == 0 {

@@ -7,7 +7,7 @@ use xrayd_proto::v1::{DetachReport, Refusal};
 
 use super::{Look, Tone, refused, units};
 
-/// What detaching found, process by process.
+/// The results of a detach, process by process.
 #[derive(Debug, Serialize)]
 pub(crate) struct Detached {
     processes: Vec<DetachReport>,
@@ -16,7 +16,7 @@ pub(crate) struct Detached {
 // === impl Detached ===
 
 impl Detached {
-    /// The first process that was not detached, and why.
+    /// The first process that was not detached, and the reason.
     pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
         self.processes
             .iter()

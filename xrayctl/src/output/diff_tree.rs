@@ -14,18 +14,18 @@ use xray_trace::analysis::{StackCounts, Stacks};
 
 use super::{Look, Tone, text, units};
 
-/// Which part of two traces' tree is shown.
+/// The part of the tree that is shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
-    /// How many levels.
+    /// The number of levels.
     pub(crate) levels: usize,
-    /// What calls take at least in one of the traces, with what they called.
+    /// The least time of a call, callees included, in one of the traces.
     pub(crate) min_ns: u64,
-    /// How many lines.
+    /// The number of lines.
     pub(crate) limit: usize,
 }
 
-/// The calls of two traces as a tree, those that took longest first.
+/// The calls of two traces as a tree, longest calls first.
 #[derive(Debug, Serialize)]
 pub(crate) struct DiffTree<'a> {
     lines: Vec<DiffLine<'a>>,
@@ -37,7 +37,7 @@ pub(crate) struct DiffTree<'a> {
 struct DiffLine<'a> {
     depth: usize,
     function: &'a str,
-    /// Absent where there was no such call.
+    /// Absent if there was no such call.
     before: Option<DiffCounts>,
     after: Option<DiffCounts>,
 }
@@ -94,7 +94,7 @@ impl<'a> DiffTree<'a> {
         tree
     }
 
-    /// For people.
+    /// Writes the tree as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let heading = format!(
             "{:>10}  {:>10}  {:>11}  {:>19}  FUNCTION",

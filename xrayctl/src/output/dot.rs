@@ -1,4 +1,4 @@
-//! Call graphs in DOT, as llvm-xray draws them, and what they are made of in JSON.
+//! Call graphs in DOT, as llvm-xray draws them, or in JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,10 +11,10 @@ use xray_trace::model::{Trace, XrayIds};
 use super::gradient;
 use super::numbers::{Scale, exponential};
 
-/// What is left when a name is cut.
+/// The length of a name that is cut.
 const NAME: usize = 40;
 
-/// A colour of what is in one graph only.
+/// The colours of functions and edges that are in one graph only.
 const ONLY_BEFORE: &str = "#FF0000";
 const ONLY_AFTER: &str = "#00FF00";
 
@@ -42,7 +42,7 @@ pub(crate) enum Statistic {
     Sum,
 }
 
-/// What edges and vertices are labelled with and coloured by.
+/// The values that label and colour edges and vertices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     pub(crate) edge_label: Statistic,
@@ -51,7 +51,7 @@ pub(crate) struct Style {
     pub(crate) vertex_colour: Statistic,
 }
 
-/// A graph, by names. Functions of the same name are told apart by a number.
+/// A graph by names. Functions of the same name have different numbers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Drawing {
     functions: Vec<Vertex>,
@@ -72,11 +72,11 @@ struct Vertex {
 
 #[derive(Debug, Clone, Serialize)]
 struct Edge {
-    /// 0 for calls that stand within no other.
+    /// 0 for outermost calls.
     caller_id: u64,
     #[serde(skip)]
     caller_node: String,
-    /// Absent for calls that stand within no other.
+    /// Absent for outermost calls.
     caller: Option<String>,
     callee_id: u64,
     #[serde(skip)]
@@ -86,7 +86,7 @@ struct Edge {
     calls: Calls,
 }
 
-/// Times are in nanoseconds; absent if no call finished.
+/// Sums over calls. Times are in nanoseconds; absent if no call finished.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Calls {
     calls: u64,
@@ -99,14 +99,14 @@ struct Calls {
     max_ns: Option<u64>,
 }
 
-/// What two graphs have, by name.
+/// The functions and edges of two graphs, by name.
 #[derive(Debug, Serialize)]
 pub(crate) struct Difference {
     functions: Vec<Changed>,
     edges: Vec<Changed>,
 }
 
-/// A function or an edge, before and after; absent where it is not in that graph.
+/// A function or an edge, before and after. A side is absent if its graph lacks it.
 #[derive(Debug, Serialize)]
 struct Changed {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,7 +140,7 @@ impl Drawing {
                 format!("{name} ({times})")
             };
             names.insert(id, name);
-            // A function has one id in all processes, and here a vertex for each.
+            // A function has one id in all processes, but a vertex for each process.
             let number = ids.shown(id);
             let times = numbered.entry(number).or_default();
             *times += 1;
@@ -186,7 +186,7 @@ impl Drawing {
         }
     }
 
-    /// Writes it in DOT.
+    /// Writes the graph in DOT.
     pub(crate) fn write(&self, style: Style, out: &mut dyn io::Write) -> io::Result<()> {
         let Style {
             edge_label,
@@ -215,7 +215,7 @@ impl Drawing {
             }
         };
         for edge in &self.edges {
-            // No call of it finished, so it has no times.
+            // No call of the edge finished, so it has no times.
             let open = if edge.calls.min_ns.is_none() {
                 " style=dashed"
             } else {
@@ -295,7 +295,7 @@ impl Calls {
 // === impl Difference ===
 
 impl Difference {
-    /// What the graphs of two traces have.
+    /// Compares the graphs of two traces.
     pub(crate) fn new(before: &Drawing, after: &Drawing) -> Self {
         let mut functions = BTreeMap::<&str, [Option<Calls>; 2]>::new();
         let mut edges = BTreeMap::<(Option<&str>, &str), [Option<Calls>; 2]>::new();
@@ -327,14 +327,14 @@ impl Difference {
         }
     }
 
-    /// Writes it in DOT; names of vertices are cut to `name` characters.
+    /// Writes the difference in DOT. Names of vertices are cut to `name` characters.
     pub(crate) fn write(
         &self,
         style: Style,
         name: usize,
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
-        // The first is for what nobody calls.
+        // The first vertex is the caller of outermost calls.
         let names: BTreeSet<_> = self
             .edges
             .iter()
@@ -389,7 +389,8 @@ impl Difference {
 // === impl Changed ===
 
 impl Changed {
-    /// How much it has grown, as a share of what it was before. `None` if it is not on both sides or was nothing before.
+    /// The growth as a share of the value before. `None` if a side is absent, or if the value
+    /// before is 0 and the value after is not.
     fn change(&self, by: Statistic) -> Option<f64> {
         let (before, after) = (self.before?.get(by)?, self.after?.get(by)?);
         match (before, after) {
@@ -414,7 +415,7 @@ impl Changed {
     }
 }
 
-/// The name, cut.
+/// The name, cut to `len` characters.
 fn cut(name: &str, len: usize) -> String {
     if name.chars().count() > len {
         format!("{}...", name.chars().take(len).collect::<String>())
@@ -423,14 +424,14 @@ fn cut(name: &str, len: usize) -> String {
     }
 }
 
-/// As XML has it, which DOT takes.
+/// The name as XML, which DOT accepts.
 fn xml(name: &str) -> String {
     name.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }
 
-/// As it must be within quotes; in a record, braces and bars have a meaning.
+/// The name within quotes. In a record, braces and bars are escaped, too.
 fn escaped(name: &str, record: bool) -> String {
     let mut out = String::with_capacity(name.len());
     for character in name.chars() {

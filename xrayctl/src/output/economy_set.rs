@@ -8,10 +8,10 @@ use xrayd_proto::v1::{Economy, EconomyReport, EconomyStatus, ProcessStatus, Refu
 use super::text::printable;
 use super::{Column, Look, Table, refused, units};
 
-/// What became of the processes whose economy was set, or what came of it.
+/// The results of setting or asking for the limit on what tracing costs.
 #[derive(Debug, Serialize)]
 pub(crate) struct EconomySet {
-    /// `None` if nothing was to be changed.
+    /// `None` if the limit was only asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     economy: Option<Economy>,
     processes: Vec<Row>,
@@ -20,10 +20,10 @@ pub(crate) struct EconomySet {
 #[derive(Debug, Serialize)]
 struct Row {
     pid: u32,
-    /// What it was before; `None` if it could not be changed.
+    /// The limit before; `None` if it could not be changed.
     before: Option<Economy>,
     refusal: Option<Refusal>,
-    /// If nothing was to be changed.
+    /// Present if the limit was only asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<EconomyStatus>,
 }
@@ -31,7 +31,7 @@ struct Row {
 // === impl EconomySet ===
 
 impl EconomySet {
-    /// `statuses`: of what is only asked for.
+    /// `statuses` are the states of the processes if the limit was only asked for.
     pub(crate) fn new(
         economy: Option<Economy>,
         reports: Vec<EconomyReport>,
@@ -44,7 +44,7 @@ impl EconomySet {
                 before,
                 refusal,
             } = report;
-            // What a process was before an exec has ended, and has the same pid.
+            // After an exec, the ended program has a status with the same pid.
             let of_it = statuses.iter_mut().filter(|status| status.pid == pid);
             let status = of_it.min_by_key(|status| status.state == "exited");
             Row {
@@ -112,7 +112,7 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
     table.render(out, look)
 }
 
-/// What tracing may cost, in words.
+/// The limit in words.
 pub(crate) fn describe(economy: &Economy) -> String {
     match (economy.max_overhead_ppm, &economy.duty) {
         (0, None) => "whatever it costs".to_owned(),
@@ -125,7 +125,7 @@ pub(crate) fn describe(economy: &Economy) -> String {
     }
 }
 
-/// What came of it, in lines; none if nothing is limited, nor was.
+/// The effect of a limit in lines; empty if there is no limit and was none.
 pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
     let EconomyStatus {
         economy,
@@ -160,7 +160,7 @@ pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
     lines
 }
 
-/// Of millionths.
+/// Millionths as a percentage.
 fn percent(ppm: u64) -> String {
     let hundredths = ppm.saturating_add(50) / 100;
     match (hundredths / 100, hundredths % 100) {
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A process that has become another program is there twice.
+    /// A process that called exec has two statuses.
     #[test]
     fn the_status_is_that_of_the_program_that_lives() {
         let status = |state: &str, windows| ProcessStatus {

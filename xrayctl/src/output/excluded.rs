@@ -1,37 +1,37 @@
-//! What a recording of a process that others record as well does not have.
+//! Events that are missing in a recording because other clients record the process as well.
 
 use serde::Serialize;
 use xray_trace::model::{RecordingWindow, Trace};
 
 use super::units;
 
-/// The time of a recording in a process, by `CLOCK_MONOTONIC`, and what it leaves out.
+/// The time of a recording in a process, by `CLOCK_MONOTONIC`, and the events that it leaves out.
 #[derive(Debug, Serialize)]
 pub(crate) struct RecordedTime {
     pid: Option<u32>,
-    /// Absent if the recording has the process from its beginning.
+    /// Absent if the recording has the process from its begin.
     since_ns: Option<u64>,
-    /// Absent if the process ended or was detached before.
+    /// Absent if the process ended or was detached before the recording ended.
     until_ns: Option<u64>,
     #[serde(flatten)]
     excluded: Excluded,
 }
 
-/// Events of a recording's functions that are not in it.
+/// Events of a recording's functions that are not in the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Excluded {
-    /// Exits of calls that began before it.
+    /// Exits of calls that began before the recording.
     pub(crate) earlier_exits: u64,
-    /// Entries and exits after its end, while its functions were switched back.
+    /// Entries and exits after the end of the recording, while its functions were being disabled.
     pub(crate) later_events: u64,
-    /// Losses after its end.
+    /// Losses after the end of the recording.
     pub(crate) later_lost: u64,
 }
 
 // === impl RecordedTime ===
 
 impl RecordedTime {
-    /// Of each process; nothing if the trace is no such recording.
+    /// The times of all processes; empty if the trace is no such recording.
     pub(crate) fn of(trace: &Trace) -> Vec<Self> {
         let windows = trace.recordings().iter().map(|window| {
             let ns = |ticks| trace.clock().monotonic_ns(ticks);
@@ -45,7 +45,7 @@ impl RecordedTime {
         windows.collect()
     }
 
-    /// What is left out of all of them together.
+    /// The events that all of them leave out, in sum.
     pub(crate) fn excluded(times: &[Self]) -> Excluded {
         times.iter().map(|time| time.excluded).fold(
             Excluded::default(),
@@ -66,7 +66,8 @@ impl RecordedTime {
 // === impl Excluded ===
 
 impl Excluded {
-    /// In words; nothing if there are none. What is after the end is of no interest to people.
+    /// The number in words; `None` without earlier exits. Events after the end do not matter to
+    /// users.
     pub(crate) fn words(self) -> Option<String> {
         let exits = units::counted(self.earlier_exits, "exit");
         (self.earlier_exits > 0)

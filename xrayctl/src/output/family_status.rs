@@ -1,11 +1,11 @@
-//! What is known of the processes that are followed from one.
+//! The state of the processes that are followed from one.
 
 use xrayd_proto::v1::FamilyStatus;
 
 use super::text::printable;
 use super::units;
 
-/// What is not in a trace of theirs, a line each; nothing if it has everything.
+/// The gaps in the group's trace, a line each; empty for a trace without gaps.
 pub(crate) fn not_whole(family: &FamilyStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if family.missed > 0 {
@@ -61,7 +61,7 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
     )
 }
 
-/// How it is noticed who comes, as long as anybody can.
+/// The way in which new processes are noticed, while there can be any.
 pub(crate) fn noticing(family: &FamilyStatus) -> Option<String> {
     match family.noticing.as_str() {
         _ if family.over => None,

@@ -7,10 +7,10 @@ use xrayd_proto::v1::{Filter, FilterReport, Refusal};
 
 use super::{Look, refused, units};
 
-/// What became of the processes whose filter was set, or what it is.
+/// The results of setting or asking for the filter.
 #[derive(Debug, Serialize)]
 pub(crate) struct FilterSet {
-    /// `None` if nothing was to be changed.
+    /// `None` if the filter was only asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<Filter>,
     processes: Vec<Row>,
@@ -19,7 +19,7 @@ pub(crate) struct FilterSet {
 #[derive(Debug, Serialize)]
 struct Row {
     pid: u32,
-    /// What it was before; `None` if it could not be changed.
+    /// The filter before; `None` if it could not be changed.
     before: Option<Filter>,
     refusal: Option<Refusal>,
 }
@@ -67,10 +67,10 @@ impl FilterSet {
     }
 }
 
-/// What is recorded without a filter, in words.
+/// The words for no filter.
 pub(crate) const ALL: &str = "everything";
 
-/// In words.
+/// The filter in words.
 pub(crate) fn describe(filter: &Filter) -> String {
     let Filter {
         min_duration_ns,

@@ -17,7 +17,7 @@ pub(crate) struct Functions {
 // === impl Functions ===
 
 impl Functions {
-    /// The listing; its first column names the process where there are several.
+    /// Writes the listing. Its first column is the process if there are several.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut processes = self.functions.iter().map(|row| row.pid);
         let first = processes.next();

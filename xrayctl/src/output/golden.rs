@@ -1,4 +1,5 @@
-//! Golden files of rendered output, in `tests/golden/`. `XRAYD_BLESS=1 cargo test -p xrayctl` writes them anew.
+//! Golden files of rendered output, in `tests/golden/`. `XRAYD_BLESS=1 cargo test -p xrayctl`
+//! writes them anew.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -7,7 +8,7 @@ use serde::Serialize;
 
 use super::Look;
 
-/// Compares what is rendered with the golden file.
+/// Compares the rendered text with the golden file.
 #[track_caller]
 pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) {
     let mut out = Vec::new();
@@ -29,7 +30,7 @@ pub(crate) fn check(name: &str, render: impl FnOnce(&mut dyn io::Write) -> io::R
     );
 }
 
-/// Compares what is rendered for terminals of 60 and of 40 columns; no line may be wider.
+/// Compares the text for terminals of 60 and of 40 columns. No line may be wider.
 #[track_caller]
 pub(crate) fn check_narrow(
     name: &str,

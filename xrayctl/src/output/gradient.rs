@@ -1,4 +1,4 @@
-//! Colours between others, as llvm-xray mixes them: along the hue.
+//! Gradients of colours, mixed along the hue as in llvm-xray.
 
 /// From pale to dark red: ColorBrewer's OrRd.
 const RISING: [[u8; 3]; 9] = [
@@ -28,17 +28,17 @@ const DIVERGING: [[u8; 3]; 11] = [
     [39, 100, 25],
 ];
 
-/// The colour of a share of the greatest, from 0 to 1.
+/// The colour of a share of the greatest value, from 0 to 1.
 pub(super) fn rising(share: f64) -> String {
     mix(&RISING, share)
 }
 
-/// The colour of a relative change, from -1 to 1; what is beyond counts as these.
+/// The colour of a relative change, from -1 to 1. Greater changes count as these.
 pub(super) fn diverging(change: f64) -> String {
     mix(&DIVERGING, (change + 1.0) / 2.0)
 }
 
-/// The colour at `at`, from 0 to 1, between colours that stand at even distances. Not a number counts as 0.
+/// The colour at `at`, from 0 to 1, between colours at equal distances. NaN counts as 0.
 fn mix(colours: &[[u8; 3]], at: f64) -> String {
     let at = if at.is_nan() { 0.0 } else { at.clamp(0.0, 1.0) };
     let last = colours.len() - 1;
@@ -75,7 +75,7 @@ fn hsv(colour: [u8; 3]) -> [f64; 3] {
     [sixths * 60.0, saturation, value]
 }
 
-/// The shorter way round.
+/// The hue between two hues, on the shorter way round.
 fn mix_hue(from: f64, to: f64, part: f64) -> f64 {
     let way = (to - from + 540.0).rem_euclid(360.0) - 180.0;
     (from + part * way).rem_euclid(360.0)
@@ -100,7 +100,7 @@ fn rgb([hue, saturation, value]: [f64; 3]) -> [u8; 3] {
 mod tests {
     use super::*;
 
-    /// What llvm-xray prints for these.
+    /// Output of llvm-xray for these values.
     #[test]
     fn colours_are_those_of_llvm_xray() {
         for (share, expected) in [

@@ -18,7 +18,7 @@ pub(crate) struct ProcessMaps<'a> {
     modules: Vec<ModuleMap<'a>>,
 }
 
-/// One of them.
+/// The map of one module.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModuleMap<'a> {
     pub(crate) object: u32,
@@ -29,7 +29,7 @@ pub(crate) struct ModuleMap<'a> {
     pub(crate) map: Contents<'a>,
 }
 
-/// What a map holds.
+/// The contents of a map.
 #[derive(Debug, Serialize)]
 pub(crate) struct Contents<'a> {
     machine: Option<String>,

@@ -1,6 +1,6 @@
-//! What is shown, and how. Nothing here fetches anything: rows go in, text or JSON comes out.
+//! The output of commands. Nothing here fetches anything: rows go in, text or JSON comes out.
 //!
-//! Each listing has one row type; it is rendered as a line of a table and, by its serialisation, as JSON
+//! Each listing has one row type. It is rendered as a line of a table and serialised as JSON
 //! (`docs/xrayctl.md`).
 
 pub(crate) mod account;

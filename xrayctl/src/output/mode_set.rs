@@ -8,7 +8,7 @@ use xrayd_proto::v1::{self, ModeReport, Refusal};
 
 use super::{Look, refused};
 
-/// What became of the processes whose mode was set.
+/// The results of setting the mode.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModeSet {
     mode: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct ModeSet {
 #[derive(Debug, Serialize)]
 struct Row {
     pid: u32,
-    /// What it was before; `None` if it stays as it was.
+    /// The mode before; `None` if it was not changed.
     before: Option<&'static str>,
     refusal: Option<Refusal>,
 }

@@ -1,4 +1,4 @@
-//! Moments as people and file names have them, in UTC.
+//! Points in time in UTC, for users and for file names.
 
 /// `2026-11-23 14:03:22.123`.
 pub(crate) fn shown(wall_ns: u64) -> String {
@@ -7,7 +7,7 @@ pub(crate) fn shown(wall_ns: u64) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millisecond:03}")
 }
 
-/// `20261123T140322.123Z`: in alphabetical order, and fit for any file system.
+/// `20261123T140322.123Z`: sorts by time, and fits any file system.
 pub(crate) fn in_file_name(wall_ns: u64) -> String {
     let (year, month, day) = date(wall_ns / NS_OF_DAY);
     let (hour, minute, second, millisecond) = time_of_day(wall_ns);
@@ -22,10 +22,10 @@ fn time_of_day(wall_ns: u64) -> (u64, u64, u64, u64) {
     (seconds / 3600, seconds / 60 % 60, seconds % 60, ms % 1000)
 }
 
-/// Year, month and day of a day after 1970-01-01: counted in years that begin in March, so that a leap day is the last
-/// of its year, and in eras of 400 of them, which have 146,097 days.
+/// Year, month and day of a day after 1970-01-01. Years begin in March here, so that a leap day is
+/// the last of its year. They are counted in eras of 400 years, which have 146,097 days.
 fn date(day: u64) -> (u64, u64, u64) {
-    // From 0000-03-01.
+    // Days since 0000-03-01.
     let day = day + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -2,14 +2,15 @@
 
 use xray_trace::model::{Calibration, Trace};
 
-/// Turns nanoseconds into what llvm-xray would print: seconds, or ticks where the rate of the counter is not known.
+/// Converts nanoseconds to llvm-xray's unit: seconds, or ticks if the rate of the counter is not
+/// known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale(f64);
 
 // === impl Scale ===
 
 impl Scale {
-    /// That of a trace.
+    /// The scale of a trace.
     pub(crate) fn of(trace: &Trace) -> Self {
         match trace.clock().calibration() {
             Calibration::Measured => Self(1e9),
@@ -22,7 +23,7 @@ impl Scale {
     }
 }
 
-/// As `%e` in C: `3.131839e-03`.
+/// The number as C's `%e` prints it: `3.131839e-03`.
 pub(crate) fn exponential(number: f64) -> String {
     let text = format!("{number:.6e}");
     match text.split_once('e') {

@@ -1,4 +1,4 @@
-//! The open calls of every thread, as a debugger shows the stacks of all threads.
+//! The open calls of every thread, in the form of a debugger's stacks of all threads.
 //!
 //! ```text
 //! worker-1 (4712): in svc::handle for 2.500 s
@@ -22,10 +22,9 @@ const TIME_WIDTH: usize = 9;
 #[derive(Debug, Serialize)]
 pub(crate) struct OpenCalls {
     threads: Vec<OpenStack>,
-    /// Threads that are in the trace and have no call that is known to be open.
+    /// Threads of the trace without a call that is known to be open.
     others: usize,
-    /// Of those and the others: in how many calls may be open that are not known, since the events
-    /// were overwritten.
+    /// All threads that may have unknown open calls, because their events were overwritten.
     overwritten: usize,
 }
 
@@ -34,12 +33,13 @@ struct OpenStack {
     pid: Option<u32>,
     tid: u32,
     name: String,
-    /// How long before the end the thread was last seen; 0 where its calls are open at the end.
+    /// The time between the last event of the thread and the end; 0 if its calls are open at the
+    /// end.
     unseen_ns: u64,
-    /// From which moment after the trace's first event on all of its events are there, if some were
-    /// overwritten: calls that began before may be missing.
+    /// The time after the trace's first event from which the thread's events are complete, if
+    /// earlier ones were overwritten. Calls that began before may be missing.
     known_since_ns: Option<u64>,
-    /// Innermost first.
+    /// The innermost call first.
     calls: Vec<OpenCall>,
 }
 
@@ -47,7 +47,7 @@ struct OpenStack {
 struct OpenCall {
     function: String,
     open_ns: u64,
-    /// After the trace's begin; absent where that is later.
+    /// Time after the begin of the trace; absent if the call began before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     start_ns: Option<u64>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -57,7 +57,7 @@ struct OpenCall {
 // === impl OpenCalls ===
 
 impl OpenCalls {
-    /// What [`xray_trace::analysis::open_calls`] found.
+    /// Converts the result of [`xray_trace::analysis::open_calls`].
     pub(crate) fn new(open: &[OpenThread], trace: &Trace, filter: &Filter) -> Self {
         let origin = trace
             .clock()
@@ -102,7 +102,7 @@ impl OpenCalls {
         }
     }
 
-    /// For people.
+    /// Writes the stacks as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         for (at, stack) in self.threads.iter().enumerate() {
             if at > 0 {

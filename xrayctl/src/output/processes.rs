@@ -26,7 +26,7 @@ pub(crate) struct ProcessRow {
     state: State,
     refusal: Option<Refusal>,
     start_time: u64,
-    /// The first process of its family, if it was followed; else 0.
+    /// The first process of its group, if it was followed; else 0.
     root: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How two profiles differ, function by function.
+//! The difference of two profiles, function by function.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,9 +14,9 @@ use super::{Cell, Column, Look, Table, Tone, units};
 pub(crate) struct ProfileDiff {
     before: String,
     after: String,
-    /// Functions there are in either.
+    /// The functions of both profiles together.
     functions: usize,
-    /// Those whose own time has changed most, first.
+    /// The greatest change of self time first.
     rows: Vec<Row>,
 }
 
@@ -25,16 +25,16 @@ pub(crate) struct ProfileDiff {
 struct Row {
     name: String,
     calls: [u64; 2],
-    /// In the function itself.
+    /// Time in the function itself.
     self_ns: [u64; 2],
-    /// For each call; `null` without calls.
+    /// Self time per call; `null` without calls.
     self_per_call_ns: [Option<u64>; 2],
 }
 
 // === impl ProfileDiff ===
 
 impl ProfileDiff {
-    /// The first `top` functions of the stacks of two files; all if it is 0.
+    /// The first `top` functions of the stacks of two files; 0 for all.
     pub(crate) fn new(files: &[PathBuf], stacks: &Stacks, top: usize) -> Self {
         let mut rows = BTreeMap::<&str, Row>::new();
         for node in stacks.nodes() {
@@ -55,7 +55,7 @@ impl ProfileDiff {
             })
             .collect();
         let functions = rows.len();
-        // Those of the same difference are in order of their names.
+        // The sort is stable: rows of the same difference stay in order of their names.
         rows.sort_by_key(|row| std::cmp::Reverse(row.self_ns[0].abs_diff(row.self_ns[1])));
         rows.truncate(if top == 0 { usize::MAX } else { top });
         let name = |at: usize| {
@@ -72,7 +72,7 @@ impl ProfileDiff {
         }
     }
 
-    /// For people.
+    /// Writes the table as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut table = Table::new([
             Column::right("CALLS").minor(4),
@@ -106,7 +106,7 @@ impl ProfileDiff {
     }
 }
 
-/// With its sign.
+/// The change with its sign.
 fn change(before: u64, after: u64) -> String {
     match after.checked_sub(before) {
         Some(more) => format!("+{}", units::time(more)),

@@ -1,4 +1,4 @@
-//! What is in a profile: whose, how many calls of how many stacks.
+//! The contents of a profile: its program, its stacks and the number of their calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,24 +12,25 @@ use xray_trace::source::OpenedProfile;
 use super::unrecorded::Unrecorded;
 use super::{Column, Look, Table, Tone, text, units};
 
-/// What is in a profile.
+/// The contents of a profile.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProfileInfo {
     file: String,
     format: &'static str,
     bytes: u64,
-    /// When it was written, in nanoseconds since the Unix epoch; absent if the file does not say.
+    /// Time of writing, in nanoseconds since the Unix epoch; absent if the file does not have it.
     written_wall_ns: Option<u64>,
     executable: Option<String>,
     functions: usize,
     stacks: usize,
     calls: u64,
-    /// Events that were lost; of a profile of LLVM's nobody knows.
+    /// Lost events; absent for a profile of LLVM's, which does not have their number.
     lost: Option<u64>,
-    /// One of the two: what is known of a profile of LLVM's, whose counter's rate is not, and of one of ours.
+    /// Only ticks are known of a profile of LLVM's, because the rate of its counter is not. Our
+    /// profiles have nanoseconds.
     self_ticks: Option<u64>,
     self_ns: Option<u64>,
-    /// What was not recorded on purpose.
+    /// Calls that were left unrecorded on purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded: Option<Unrecorded>,
     threads: Vec<ThreadInfo>,
@@ -37,7 +38,7 @@ pub(crate) struct ProfileInfo {
 
 #[derive(Debug, Default, Serialize)]
 struct ThreadInfo {
-    /// Absent if the file does not say.
+    /// Absent if the file does not have it.
     pid: Option<u32>,
     tid: u32,
     stacks: usize,
@@ -92,7 +93,7 @@ impl ProfileInfo {
         }
     }
 
-    /// For people.
+    /// Writes the information as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let program = self.executable.as_deref().unwrap_or("a program");
         let program = text::printable(program.rsplit('/').next().unwrap_or(program));

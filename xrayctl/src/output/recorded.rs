@@ -1,4 +1,4 @@
-//! `xrayctl record`: what was recorded, in one line, and how to open it.
+//! `xrayctl record`: the result in one line, and the way to open it.
 
 use std::io;
 use std::path::Path;
@@ -16,34 +16,34 @@ pub(crate) struct Recorded {
     pub(crate) file: String,
     pub(crate) pid: u32,
     pub(crate) outcome: Outcome,
-    /// How the program that was started for the recording ended; absent where none was.
+    /// The exit status of the program that was started for the recording; absent without one.
     pub(crate) program: Option<String>,
     pub(crate) events: u64,
     pub(crate) calls: u64,
     pub(crate) threads: u64,
     /// Processes in the file.
     pub(crate) processes: u64,
-    /// What was not recorded of the processes that came from the first one; absent where none were followed.
+    /// The gaps in the recording of the followed processes; absent if none were to be followed.
     pub(crate) family: Option<FamilyStatus>,
     pub(crate) duration_ns: u64,
     pub(crate) lost: u64,
-    /// What is not in it of a process that others record as well.
+    /// Events that are missing because other clients record the process as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) excluded: Option<Excluded>,
     pub(crate) bytes: u64,
 }
 
-/// Why a recording ended.
+/// The reason for the end of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// The time was up, or somebody asked for it; the process goes on.
+    /// The time was up, or the user asked for the end. The process runs on.
     Stopped,
-    /// As before, but the process stays attached, as it was attached before.
+    /// As [`Self::Stopped`], but the process stays attached, because it was attached before.
     StillAttached,
     /// The process ended.
     ProcessEnded,
-    /// Somebody else detached from the process.
+    /// Another client detached the process.
     DetachedElsewhere,
     /// The daemon went away.
     DaemonGone,
@@ -136,7 +136,7 @@ impl Recorded {
     }
 }
 
-/// A file name as a shell takes it.
+/// A file name for a shell.
 fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
     if !name.is_empty() && name.chars().all(plain) {

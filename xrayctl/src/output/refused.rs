@@ -1,4 +1,4 @@
-//! Why nothing was done to a process.
+//! The reason why nothing was done to a process.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use xrayd_proto::v1::Refusal;
 use super::{Look, Tone, text};
 use crate::failure::Failure;
 
-/// The line of a process that nothing was done to.
+/// Writes the line of such a process.
 pub(crate) fn render(
     refusal: &Refusal,
     pid: u32,
@@ -22,7 +22,7 @@ pub(crate) fn render(
     writeln!(out, "{pid}: {word}: {message} [{reason}]")
 }
 
-/// The same as a failure of the whole command.
+/// The refusal as a failure of the whole command.
 pub(crate) fn failure(refusal: &Refusal) -> Failure {
     Failure::Refused {
         reason: text::printable(&refusal.reason),

@@ -1,4 +1,4 @@
-//! Stacks of calls: the top ones call by call, or all of them folded.
+//! Stacks of calls: the top stacks call by call, or all stacks folded.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,26 +8,26 @@ use xray_trace::analysis::{StackCounts, Stacks};
 
 use super::{text, units};
 
-/// What folded stacks are measured by.
+/// The measure of folded stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Folded {
     SelfTime,
     Calls,
 }
 
-/// Which stacks [`human`] shows.
+/// The stacks that [`human`] shows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Top {
     pub(crate) limit: usize,
-    /// The outermost of each stack is its thread.
+    /// True if the outermost element of each stack is its thread.
     pub(crate) per_thread: bool,
-    /// There is something before and after.
+    /// True if there is a trace before and one after.
     pub(crate) diff: bool,
-    /// Times are nanoseconds, not ticks.
+    /// True if times are nanoseconds, not ticks.
     pub(crate) calibrated: bool,
 }
 
-/// That not all stacks were kept apart.
+/// The note that the stacks were too many to keep all apart.
 pub(crate) fn note(stacks: &Stacks) -> Option<String> {
     let beyond = stacks.beyond();
     let what = "too many distinct stacks; they stand for [more stacks]";
@@ -61,7 +61,8 @@ pub(crate) fn folded(stacks: &Stacks, by: Folded, diff: bool) -> Vec<String> {
     lines
 }
 
-/// The top stacks by time and by count in those of their calls that called nothing; with `diff`, those whose self time changed most.
+/// Writes the top stacks by the time and by the number of their leaf calls; with `diff`, the stacks
+/// whose self time changed most.
 pub(crate) fn human(stacks: &Stacks, top: Top, out: &mut dyn io::Write) -> io::Result<()> {
     let counts = |node: usize| stacks.nodes()[node].counts;
     let mut groups = BTreeMap::<usize, Vec<usize>>::new();
@@ -123,7 +124,7 @@ pub(crate) fn human(stacks: &Stacks, top: Top, out: &mut dyn io::Write) -> io::R
 // === impl Top ===
 
 impl Top {
-    /// Seconds, or ticks.
+    /// The time in seconds, or in ticks.
     fn time(self, ns: u64) -> String {
         if self.calibrated {
             format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
@@ -133,7 +134,7 @@ impl Top {
     }
 }
 
-/// The number that is said to be at the top: what was asked for, or all.
+/// The number in the heading: the limit, or the number of all stacks.
 fn shown(top: Top, found: &[usize]) -> usize {
     if top.limit == usize::MAX {
         found.len()
@@ -149,7 +150,7 @@ fn ranked(nodes: &[usize], limit: usize, by: impl Fn(&usize) -> u64) -> Vec<usiz
     found
 }
 
-/// A stack call by call, the outermost first.
+/// Writes a stack call by call, the outermost first.
 fn print(stacks: &Stacks, top: Top, node: usize, out: &mut dyn io::Write) -> io::Result<()> {
     let indexes = std::iter::successors(Some(node), |node| stacks.nodes()[*node].parent);
     let mut indexes: Vec<_> = indexes.collect();

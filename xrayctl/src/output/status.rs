@@ -13,17 +13,17 @@ use super::{Cell, Column, Look, Table, Tone, economy_set, family_status, filter_
 #[derive(Debug, Serialize)]
 pub(crate) struct Statuses {
     pub(crate) processes: Vec<ProcessStatus>,
-    /// What is shown besides the table of processes. JSON has everything.
+    /// The text shows this besides the table of processes. JSON has everything.
     #[serde(skip)]
     pub(crate) detail: Detail,
 }
 
-/// How much is shown.
+/// The detail of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// Processes.
+    /// Only processes.
     Processes,
-    /// Their modules, too.
+    /// Processes and their modules.
     Modules,
 }
 
@@ -105,7 +105,7 @@ impl Statuses {
         }
     }
 
-    /// Which threads lost events, where any did.
+    /// Writes the threads that lost events, if there are any.
     fn render_losses(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut table = Table::new([
             Column::right("PID"),
@@ -144,7 +144,7 @@ impl Statuses {
         Ok(())
     }
 
-    /// Who comes from whom, where anybody is followed.
+    /// Writes the origins of followed processes, if there are any.
     fn render_families(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut table = Table::new([
             Column::right("PID"),
@@ -252,7 +252,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
         Tone::Bad
     };
     let permille = row.ring_use_permille;
-    // Of what nobody has read it is not known better.
+    // The number of events that are still in the rings is an estimate.
     let about = if row.mode == "flight" { "~" } else { "" };
     let events = format!("{about}{}", units::count(row.events));
     [

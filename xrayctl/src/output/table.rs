@@ -5,20 +5,20 @@ use std::io;
 use super::console::{Look, Tone};
 use super::text;
 
-/// An elastic column is not narrowed below this many characters while another column can go.
+/// An elastic column keeps this many characters while another column can be left out.
 const READABLE: usize = 24;
-/// Nor below this many at all.
+/// An elastic column keeps this many characters in any case.
 const NARROWEST: usize = 12;
 
-/// A column. Where the terminal is narrow, elastic columns give way first, then minor columns are left out, then
-/// elastic ones give way again; what still does not fit is cut at the edge.
+/// A column. On a narrow terminal, elastic columns shrink first. Then minor columns are left out.
+/// Then elastic columns shrink again. The rest is cut at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
     title: &'static str,
-    /// Cells stand to the right, as numbers do.
+    /// True if cells are aligned to the right, as numbers are.
     right: bool,
     elastic: bool,
-    /// The greatest goes first; 0 never goes.
+    /// The order in which columns are left out: the greatest first, 0 never.
     minor: u8,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Table<const N: usize> {
 // === impl Column ===
 
 impl Column {
-    /// Cells stand to the left.
+    /// A column with cells aligned to the left.
     pub(crate) const fn left(title: &'static str) -> Self {
         Self {
             title,
@@ -49,7 +49,7 @@ impl Column {
         }
     }
 
-    /// Cells stand to the right: numbers.
+    /// A column with cells aligned to the right, for numbers.
     pub(crate) const fn right(title: &'static str) -> Self {
         Self {
             right: true,
@@ -57,7 +57,7 @@ impl Column {
         }
     }
 
-    /// Cells stand to the left, and can be cut.
+    /// A column with cells aligned to the left that can be cut.
     pub(crate) const fn elastic(title: &'static str) -> Self {
         Self {
             elastic: true,
@@ -65,7 +65,7 @@ impl Column {
         }
     }
 
-    /// The same column, which can be missed; those of the greatest rank go first.
+    /// The same column, but it can be left out. The greatest rank goes first.
     pub(crate) const fn minor(self, rank: u8) -> Self {
         Self {
             minor: rank,
@@ -77,7 +77,7 @@ impl Column {
 // === impl Cell ===
 
 impl Cell {
-    /// A cell in a tone. What could disturb a terminal is shown as escapes.
+    /// A cell in a tone. Characters that could disturb a terminal are escaped.
     pub(crate) fn toned(content: impl AsRef<str>, tone: Tone) -> Self {
         Self {
             text: text::printable(content.as_ref()),
@@ -114,7 +114,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(row);
     }
 
-    /// Writes the headings and the rows, and which columns were left out.
+    /// Writes the headings and the rows, and names the columns that were left out.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let widths = self.widths(look.width);
         let headings = self
@@ -156,7 +156,7 @@ impl<const N: usize> Table<N> {
             if column.right {
                 owed += padding;
             }
-            // Blanks are written only when something follows them, so that no line ends in blanks.
+            // Blanks are written only before a text, so that no line ends in blanks.
             if !shown.is_empty() {
                 let blanks = owed.min(room);
                 room -= blanks;
@@ -187,7 +187,7 @@ impl<const N: usize> Table<N> {
         let Some(terminal) = terminal else {
             return widths;
         };
-        // As narrow as elastic columns can be while they are still read with ease.
+        // The least width at which elastic columns are easy to read.
         let mut readable = widths;
         for (width, column) in readable.iter_mut().zip(&self.columns) {
             *width = width.map(|width| {
@@ -206,7 +206,7 @@ impl<const N: usize> Table<N> {
             };
             (readable[least], widths[least]) = (None, None);
         }
-        // What is still too much is taken from the widest elastic column, down to the next widest.
+        // The rest is taken from the widest elastic column, down to the next widest, and so on.
         for _ in 0..excess(&widths, terminal) {
             let elastic = widths.iter_mut().zip(&self.columns);
             let elastic = elastic.filter(|(_, column)| column.elastic);
@@ -219,7 +219,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// How many characters the columns have too much.
+/// The number of characters by which the columns are too wide.
 fn excess<const N: usize>(widths: &[Option<usize>; N], terminal: usize) -> usize {
     let columns = widths.iter().flatten().count();
     let wanted = widths.iter().flatten().sum::<usize>() + 2 * columns.saturating_sub(1);

@@ -1,11 +1,12 @@
-//! Text from elsewhere, made fit for a terminal.
+//! Text from other programs, made safe for a terminal.
 //!
-//! Names and command lines come from programs that may be hostile; an escape sequence in one must not reach the
-//! terminal.
+//! Names and command lines come from programs that may be hostile. An escape sequence in one must
+//! not reach the terminal.
 
 use std::fmt::Write as _;
 
-/// The text with control characters, and characters that turn the direction of writing, shown as escapes.
+/// The text with escapes in place of control characters and of characters that turn the direction
+/// of writing.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -33,7 +34,8 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// The text broken at blanks into lines of at most `width` characters (a longer word stands alone).
+/// The text broken at blanks into lines of at most `width` characters. A longer word is a line of
+/// its own.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.split('\n') {

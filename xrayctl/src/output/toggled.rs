@@ -8,26 +8,26 @@ use xrayd_proto::v1::{Refusal, ToggleReport};
 
 use super::{Look, Tone, refused, text, units};
 
-/// Which way functions are switched.
+/// The direction of a toggle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Switch {
-    /// On.
+    /// Functions are enabled.
     On,
-    /// Off.
+    /// Functions are disabled.
     Off,
 }
 
-/// Whether it was done or only looked at.
+/// Whether the toggle was done or only planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// It was done.
+    /// The toggle was done.
     Real,
-    /// It was not.
+    /// The toggle was only planned.
     Dry,
 }
 
-/// What was switched, process by process.
+/// The results of a toggle, process by process.
 #[derive(Debug, Serialize)]
 pub(crate) struct Toggled {
     switch: Switch,
@@ -60,7 +60,7 @@ impl Toggled {
         }
     }
 
-    /// The first process that nothing was done to, and why.
+    /// The first process in which nothing was done, and the reason.
     pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
         self.processes
             .iter()

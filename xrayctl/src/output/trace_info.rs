@@ -1,4 +1,4 @@
-//! What is in a trace: whose, when, how much, and what is missing.
+//! The contents of a trace: its processes, its time, its numbers, and its gaps.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,12 @@ use xray_trace::model::{CallKind, DataKind, EventBody, ProcessId, ThreadId, Tick
 use super::trace_summary::TraceSummary;
 use super::{Cell, Column, Look, Table, Tone, text, units};
 
-/// What is in a trace.
+/// The contents of a trace.
 #[derive(Debug, Serialize)]
 pub(crate) struct TraceInfo {
     trace: TraceSummary,
     format: &'static str,
-    /// Of our own format; those of logs are not kept.
+    /// The version of our own format; absent for logs, whose version is not kept.
     version: Option<u16>,
     bytes: u64,
     event_bytes: u64,
@@ -25,13 +25,13 @@ pub(crate) struct TraceInfo {
     events: EventCounts,
     clock: ClockInfo,
     event_types: Vec<EventTypeInfo>,
-    /// When the first event was, by `CLOCK_MONOTONIC`.
+    /// Time of the first event, by `CLOCK_MONOTONIC`.
     begin_ns: Option<u64>,
     modules: Vec<ModuleInfo>,
     threads: Vec<ThreadInfo>,
 }
 
-/// How many events of each kind there are.
+/// Numbers of events of each kind.
 #[derive(Debug, Default, Serialize)]
 struct EventCounts {
     entries: u64,
@@ -68,11 +68,11 @@ struct ModuleInfo {
     path: String,
     build_id: Option<String>,
     functions: u64,
-    /// If it was not there all the time.
+    /// The times in which the module was loaded; empty if it was there all the time.
     lifetimes: Vec<LifetimeInfo>,
 }
 
-/// By `CLOCK_MONOTONIC`.
+/// Times by `CLOCK_MONOTONIC`.
 #[derive(Debug, Serialize)]
 struct LifetimeInfo {
     loaded_ns: Option<u64>,
@@ -91,7 +91,7 @@ struct ThreadInfo {
 // === impl TraceInfo ===
 
 impl TraceInfo {
-    /// Looks at every event, one block at a time.
+    /// Reads every event, one block at a time.
     pub(crate) fn new(file: &str, bytes: u64, trace: &Trace, format: LogFormat) -> Self {
         let mut events = EventCounts::default();
         let mut notes = Notes::default();
@@ -195,7 +195,7 @@ impl TraceInfo {
         }
     }
 
-    /// For people.
+    /// Writes the information as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         self.trace.render_head(out, look)?;
         self.trace.render_notes(out, look)?;
@@ -299,7 +299,7 @@ impl TraceInfo {
         }
     }
 
-    /// The modules that were not there all the time; times count from the first event.
+    /// Writes the modules that were not there all the time. Times count from the first event.
     fn render_lifetimes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let passing = self
             .modules
@@ -355,7 +355,7 @@ impl EventCounts {
             },
             EventBody::Cpu { .. } => &mut self.cpu_changes,
             EventBody::Lost { .. } => &mut self.losses,
-            // Nothing but a time at which calls are known to be open.
+            // This event only marks a time at which calls are known to be open.
             EventBody::Unwound { calls: 0 } => return,
             EventBody::Unwound { .. } => &mut self.unwindings,
             EventBody::Astray => &mut self.astray_exits,

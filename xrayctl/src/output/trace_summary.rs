@@ -1,4 +1,4 @@
-//! What a trace is about, and what is missing from it.
+//! A summary of a trace, and of its gaps.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use super::excluded::RecordedTime;
 use super::unrecorded::Unrecorded;
 use super::{Look, Tone, text, units};
 
-/// Processes that the headline names; of more there is the number.
+/// Processes that the headline names. With more processes it shows their number.
 const MOST_NAMED: usize = 3;
 
-/// What a trace is about.
+/// A summary of a trace.
 #[derive(Debug, Serialize)]
 pub(crate) struct TraceSummary {
     file: String,
@@ -23,22 +23,22 @@ pub(crate) struct TraceSummary {
     threads: usize,
     events: u64,
     duration_ns: u64,
-    /// When the first event happened, in nanoseconds since the Unix epoch; absent without events.
+    /// Time of the first event, in nanoseconds since the Unix epoch; absent without events.
     started_wall_ns: Option<u64>,
     lost: u64,
-    /// What a snapshot does not reach back to, which is no loss.
+    /// Events before the time of a snapshot. They are no loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     overwritten: Option<OverwrittenEvents>,
-    /// From when to when a recording beside others has what happened, and what it leaves out.
+    /// The times of a recording beside others, and the events that it leaves out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     recordings: Vec<RecordedTime>,
     completeness: Ended,
-    /// False if the rate of the counter is not known, so that times are in ticks.
+    /// False if the rate of the counter is not known. Times are in ticks then.
     calibrated: bool,
-    /// When the counter did not keep time, by `CLOCK_MONOTONIC`.
+    /// Times at which the counter was wrong, by `CLOCK_MONOTONIC`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     clock_faults: Vec<FaultyTime>,
-    /// What was not recorded on purpose, of all of the trace.
+    /// Calls of the whole trace that were left unrecorded on purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded: Option<Unrecorded>,
     notes: NoteCounts,
@@ -57,7 +57,7 @@ struct TracedProcess {
     command: String,
     executable: String,
     host: Option<String>,
-    /// Of a process that was followed: how it came to be traced.
+    /// The origin of a followed process.
     origin: Option<ProcessOrigin>,
 }
 
@@ -65,7 +65,7 @@ struct TracedProcess {
 struct ProcessOrigin {
     parent: u32,
     by: &'static str,
-    /// How long it had run at most before its events were recorded.
+    /// The longest time that it can have run before its events were recorded.
     unrecorded_ns: u64,
 }
 
@@ -77,16 +77,16 @@ enum Ended {
     Cut,
 }
 
-/// Events that newer ones had taken the place of when a snapshot was taken.
+/// Events that newer ones had replaced when a snapshot was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct OverwrittenEvents {
-    /// Of so many threads.
+    /// The number of their threads.
     threads: u64,
-    /// About so many, in the time that it shows; absent if that is not known.
+    /// Their estimated number in the time of the snapshot; absent if it is not known.
     events: Option<u64>,
 }
 
-/// What was met that is not an ordinary call.
+/// Numbers of everything that is not an ordinary call.
 #[derive(Debug, Serialize)]
 struct NoteCounts {
     exits_without_entry: u64,
@@ -112,8 +112,8 @@ pub(crate) fn span(trace: &Trace) -> Option<(u64, u64)> {
     ))
 }
 
-/// What is wrong with durations, in words: of faults of the counter, and of times for which the
-/// machine was suspended, each with its begin on `CLOCK_MONOTONIC`.
+/// Lines on wrong durations: around faults of the counter, and around times in which the machine
+/// was suspended, each with its begin on `CLOCK_MONOTONIC`.
 pub(crate) fn clock_lines(faults: impl Iterator<Item = (u64, bool)>) -> Vec<String> {
     let (suspended, faults): (Vec<_>, Vec<_>) = faults.partition(|(_, suspended)| *suspended);
     let line = |times: &[(u64, bool)], what: &str, noun: &str| {
@@ -149,7 +149,7 @@ impl OverwrittenEvents {
         })
     }
 
-    /// In words.
+    /// The numbers in words.
     pub(crate) fn words(self) -> String {
         let threads = units::counted(self.threads, "thread");
         match self.events {
@@ -165,7 +165,7 @@ impl OverwrittenEvents {
 // === impl TraceSummary ===
 
 impl TraceSummary {
-    /// The summary of a trace from that file; `notes` are those of the threads that were looked at.
+    /// The summary of a trace in that file. `notes` are the notes on the threads that were read.
     pub(crate) fn new(file: &str, trace: &Trace, notes: Notes) -> Self {
         let Notes {
             exits_without_entry,
@@ -233,12 +233,12 @@ impl TraceSummary {
         }
     }
 
-    /// What was not recorded on purpose.
+    /// Calls that were left unrecorded on purpose.
     pub(crate) fn unrecorded(&self) -> Option<&Unrecorded> {
         self.unrecorded.as_ref()
     }
 
-    /// Which processes, a few of them by name.
+    /// The processes, up to three of them by name.
     pub(crate) fn programs(&self) -> String {
         let processes = self.processes.iter().map(|process| {
             let host = process.host.as_ref().map(|host| format!(" on {host}"));
@@ -262,7 +262,7 @@ impl TraceSummary {
         text::printable(&named.join(", "))
     }
 
-    /// The headline: which process, how much, how long.
+    /// Writes the headline: process, number of events, time.
     pub(crate) fn render_head(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         writeln!(
             out,
@@ -274,13 +274,13 @@ impl TraceSummary {
         )
     }
 
-    /// What is missing or odd, a line each, for commands whose output has no place for it.
+    /// The gaps and oddities, a line each, for commands whose output has no place for them.
     pub(crate) fn notes(&self) -> Vec<String> {
         let lines = self.lines().into_iter();
         lines.map(|(_, line)| line).collect()
     }
 
-    /// What is missing or odd, a line each; nothing for a trace that is whole.
+    /// Writes the gaps and oddities, a line each; nothing for a complete trace.
     pub(crate) fn render_notes(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let lines = self.lines();
         let mut lines = lines.iter();
@@ -292,7 +292,7 @@ impl TraceSummary {
         unrecorded.chain(self.toned_notes()).collect()
     }
 
-    /// What is missing or odd, a line each, and how bad that is; but for [`Self::unrecorded`].
+    /// The gaps and oddities except for [`Self::unrecorded`], a line each, with their severity.
     pub(crate) fn toned_notes(&self) -> Vec<(Tone, String)> {
         let mut lines = Vec::new();
         let NoteCounts {

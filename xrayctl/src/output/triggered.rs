@@ -1,4 +1,5 @@
-//! `xrayctl trigger`: what it is armed in, what it has fired for, and what came of it.
+//! `xrayctl trigger`: the processes in which it is armed, its firings, and the results of its
+//! actions.
 
 use std::io;
 
@@ -11,7 +12,7 @@ use xrayd_proto::v1::{
 
 use super::{Look, Tone, moment, text, units};
 
-/// One thing that is told: as JSON, an object a line.
+/// One report. In JSON, it is a line with an object.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum Told<'a> {
@@ -22,12 +23,12 @@ pub(crate) enum Told<'a> {
     Fired(Fired),
     Switched {
         number: u32,
-        /// What was asked for.
+        /// The action that was asked for.
         action: &'a str,
         pid: u32,
         matched: u32,
         changed: u32,
-        /// Why nothing was done.
+        /// The reason why nothing was done.
         refusal: Option<String>,
     },
     NoSnapshot {
@@ -37,7 +38,7 @@ pub(crate) enum Told<'a> {
     Command {
         number: u32,
         command: &'a str,
-        /// How it ended.
+        /// Its exit status.
         ended: String,
     },
     Ended {
@@ -56,7 +57,7 @@ pub(crate) enum Told<'a> {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fired {
     pub(crate) number: u32,
-    /// `None`: on demand.
+    /// `None` for a firing on demand.
     pub(crate) condition: Option<String>,
     pub(crate) pid: Option<u32>,
     pub(crate) tid: Option<u32>,
@@ -120,7 +121,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Writes a line for people.
+    /// Writes a line of text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         match self {
             Self::Armed {
@@ -201,7 +202,7 @@ impl<'a> Told<'a> {
 // === impl Fired ===
 
 impl Fired {
-    /// `conditions` are those that were asked for, in order.
+    /// `conditions` are the conditions of the request, in order.
     pub(crate) fn new(fired: TriggerFired, conditions: &[String]) -> Self {
         let TriggerFired {
             number,
@@ -240,7 +241,7 @@ impl Fired {
         }
     }
 
-    /// What was measured, as a number; empty where nothing was.
+    /// The measured value as a number; empty without one.
     pub(crate) fn value(&self) -> String {
         let value = self.duration_ns.or(self.calls);
         let value = value.or(self.event_type.map(u64::from));

@@ -1,12 +1,13 @@
-//! Numbers for people: times, bytes, counts.
+//! Numbers for users: times, bytes, counts.
 
 const NS_UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
 const BYTE_UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/// A length of time with a fitting unit and four significant digits: `7 ns`, `1.234 µs`, `56.78 ms`, `123.4 s`.
+/// A time in a fitting unit with four significant digits: `7 ns`, `1.234 µs`, `56.78 ms`, `123.4
+/// s`.
 pub(crate) fn time(ns: u64) -> String {
     let mut unit = 0;
-    // What one unit is worth, in nanoseconds.
+    // Nanoseconds of one unit.
     let mut worth = 1_u128;
     while unit + 1 < NS_UNITS.len() && rounded(ns, worth) >= worth * 1000 {
         worth *= 1000;
@@ -27,7 +28,7 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
-/// A number of bytes with a fitting unit: `999 B`, `1.00 MiB`, `12.34 GiB`, `150 GiB`.
+/// A number of bytes in a fitting unit: `999 B`, `1.00 MiB`, `12.34 GiB`, `150 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let mut unit = 0;
     let mut worth = 1_u128;
@@ -52,7 +53,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count with its thousands set apart: `1,234,567`.
+/// A count with its thousands separated: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -65,7 +66,7 @@ pub(crate) fn count(number: u64) -> String {
     out
 }
 
-/// The two digits of an estimate that mean something.
+/// An estimate rounded to its two significant digits.
 pub(crate) fn rough(number: u64) -> u64 {
     let digits = number.checked_ilog10().unwrap_or(0);
     let step = 10_u64.pow(digits.saturating_sub(1));
@@ -79,7 +80,7 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", count(number))
 }
 
-/// How many bytes one event takes: `2.31`.
+/// The bytes of one event: `2.31`.
 pub(crate) fn bytes_per_event(bytes: u64, events: u64) -> Option<String> {
     let hundredths = (u128::from(bytes) * 100).checked_div(u128::from(events))?;
     Some(format!("{}.{:02}", hundredths / 100, hundredths % 100))
@@ -92,7 +93,7 @@ fn rounded(ns: u64, worth: u128) -> u128 {
     (ns + step / 2) / step * step
 }
 
-/// Digits behind the point, so that four are shown in all.
+/// Digits behind the point, so that four digits are shown in all.
 fn places(ns: u128, worth: u128) -> u32 {
     match ns / worth {
         _ if worth == 1 => 0,

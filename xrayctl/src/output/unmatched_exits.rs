@@ -5,8 +5,8 @@ use xray_trace::model::{CallKind, Trace};
 
 use super::text;
 
-/// An exit without an entry in the words of `llvm-xray stack`. Behind them stand the calls that
-/// were open in its thread, innermost first.
+/// An exit without an entry in the words of `llvm-xray stack`, followed by the open calls of its
+/// thread, innermost first.
 pub(crate) fn line(exit: &UnmatchedExit, trace: &Trace) -> String {
     let UnmatchedExit {
         thread,

@@ -1,5 +1,6 @@
-//! What a trace lacks on purpose, in words: calls of functions that rested, the time outside a duty cycle, what a filter kept out.
-//! Numbers of such calls are estimates, and are called so wherever they are shown.
+//! Calls that a trace lacks on purpose, in words: calls of suppressed functions, calls outside of a
+//! duty cycle, calls that a filter left out. The numbers of such calls are estimates, and the
+//! output calls them so.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,14 +11,14 @@ use xray_trace::model::{FunctionId, Trace};
 
 use super::{Cell, Column, Look, Table, Tone, text, units};
 
-/// Functions that are told one by one.
+/// Functions that are listed one by one.
 const TOP: usize = 10;
-/// Functions that a sentence names.
+/// Functions in a sentence.
 const NAMED: usize = 3;
-/// Characters of a name within a sentence.
+/// Characters of a name in a sentence.
 const NAME_WIDTH: usize = 60;
 
-/// What a trace lacks on purpose.
+/// Everything that a trace lacks on purpose.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unrecorded {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,61 +27,61 @@ pub(crate) struct Unrecorded {
     duty: Option<Duty>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     filters: Vec<InForce>,
-    /// Calls that are missing, by function.
+    /// Missing calls, by function.
     #[serde(skip)]
     calls: BTreeMap<FunctionId, u64>,
-    /// What to say of those calls if only some threads are asked about.
+    /// Words behind the number of those calls if the filter selects only some threads; else empty.
     #[serde(skip)]
     whose: &'static str,
 }
 
-/// Functions that were off at times.
+/// Functions that were off for a time.
 #[derive(Debug, Serialize)]
 struct RestingFunctions {
     functions: usize,
     unrecorded_calls_estimate: u64,
-    /// Those that most calls are missing of.
+    /// The functions with the most missing calls.
     top: Vec<Off>,
 }
 
-/// A function that was off at times.
+/// A function that was off for a time.
 #[derive(Debug, Serialize)]
 struct Off {
     id: u32,
     function: String,
     off_ns: u64,
-    /// Absent if it is not known, of sums.
+    /// Absent in a profile if it is not known.
     off_share: Option<f64>,
     unrecorded_calls_estimate: u64,
     #[serde(skip)]
     thousandths: Option<u64>,
 }
 
-/// Times in which everything was recorded.
+/// The times in which all functions recorded.
 #[derive(Debug, Serialize)]
 struct Duty {
     windows: u64,
     recorded_ns: u64,
     stands_for_ns: u64,
-    /// How many times as much happened as was recorded, about; absent if nothing was.
+    /// The estimated ratio of all calls to the recorded ones; absent if none was recorded.
     weight: Option<f64>,
 }
 
-/// A filter, by `CLOCK_MONOTONIC`.
+/// A filter and its time, by `CLOCK_MONOTONIC`.
 #[derive(Debug, Serialize)]
 struct InForce {
     pid: Option<u32>,
     filter: String,
-    /// Absent: before the trace began.
+    /// Absent if the filter was set before the trace began.
     since_ns: Option<u64>,
-    /// Absent: after it ended.
+    /// Absent if the filter was in force at the end.
     until_ns: Option<u64>,
 }
 
 // === impl Unrecorded ===
 
 impl Unrecorded {
-    /// `None` for a trace that lacks nothing of what `filter` wants.
+    /// `None` for a trace that has everything that `filter` selects.
     pub(crate) fn new(trace: &Trace, filter: &Filter) -> Option<Self> {
         let economy = Economy::new(trace, filter);
         if economy.is_empty() {
@@ -114,7 +115,8 @@ impl Unrecorded {
         })
     }
 
-    /// About how many calls of a function are missing; `None` if it never rested, or only some threads are asked about.
+    /// The estimated number of a function's missing calls. `None` if it was never suppressed, or if
+    /// the filter selects only some threads.
     pub(crate) fn calls_of(&self, function: FunctionId) -> Option<u64> {
         match self.whose {
             "" => self.calls.get(&function).copied(),
@@ -127,7 +129,7 @@ impl Unrecorded {
         self.lines_with(RestingFunctions::line)
     }
 
-    /// The same, for where there is room for names of functions.
+    /// The same lines with names of functions, where there is room.
     pub(crate) fn lines_with_names(&self) -> Vec<(Tone, String)> {
         self.lines_with(RestingFunctions::line_with_names)
     }
@@ -137,7 +139,7 @@ impl Unrecorded {
         let resting = self.resting.as_ref();
         lines.extend(resting.map(|resting| (Tone::Warning, line(resting))));
         lines.extend(self.duty.as_ref().map(|duty| (Tone::Warning, duty.line())));
-        // The same one in several processes, or several times.
+        // One filter may be in several processes, or set several times.
         let mut filters = BTreeMap::<_, Vec<_>>::new();
         for filter in &self.filters {
             filters.entry(&filter.filter).or_default().push(filter);
@@ -155,7 +157,7 @@ impl Unrecorded {
         lines
     }
 
-    /// Below a table of functions: of which calls are missing, a line each.
+    /// Writes the functions with missing calls below a table of functions, a line each.
     pub(crate) fn render_resting(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let Some(resting) = &self.resting else {
             return Ok(());
@@ -176,7 +178,7 @@ impl Unrecorded {
         Ok(())
     }
 
-    /// What [`Self::lines`] does not say; times count from `begin_ns`.
+    /// Writes the facts that [`Self::lines`] leaves out. Times count from `begin_ns`.
     pub(crate) fn render_more(
         &self,
         begin_ns: Option<u64>,
@@ -233,7 +235,7 @@ impl Unrecorded {
         table.render(out, look)
     }
 
-    /// What a format has no words for, and how much it is.
+    /// The facts that a format cannot hold, and their numbers.
     pub(crate) fn left_out(&self) -> Vec<(String, u64)> {
         let resting = self.resting.as_ref().map(|resting| {
             let what = "functions were off at times, to keep to a budget; calls that are missing, an estimate";
@@ -361,7 +363,7 @@ fn about(number: u64, noun: &str) -> String {
     format!("about {}", units::counted(units::rough(number), noun))
 }
 
-/// So many thousandths in whole percent; neither none nor all if it is between.
+/// Thousandths in whole percent. A value between none and all stays between 1 and 99.
 fn percent(thousandths: u64) -> String {
     let percent = match thousandths {
         0 => 0,

@@ -9,31 +9,31 @@ use xrayd_proto::v1::{Event, EventBatch, EventKind};
 
 use super::{Look, Tone, text, units};
 
-/// Open calls of a thread that are remembered: beyond that, those further out are not shown.
+/// Open calls of a thread that are remembered. With more of them, the outer ones are not shown.
 const MOST_OPEN: usize = 4096;
-/// Threads of which anything is known.
+/// The most threads that are remembered.
 const MOST_THREADS: usize = 1 << 16;
 
-/// What is shown.
+/// The calls that are shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
-    /// Calls that took so long.
+    /// The least duration of a call.
     pub(crate) least: Duration,
-    /// So many of them.
+    /// The number of calls.
     pub(crate) most: u64,
-    /// A JSON object a line.
+    /// True for a line of JSON for each call.
     pub(crate) json: bool,
 }
 
-/// What is under way.
+/// The state of the output.
 #[derive(Debug)]
 pub(crate) struct Watched {
     shown: Shown,
     /// Calls that were shown.
     calls: u64,
-    /// When the first event was.
+    /// Time of the first event.
     begun: Option<u64>,
-    /// By process and id.
+    /// Names by process and function id.
     functions: HashMap<(u32, u32), String>,
     threads: HashMap<(u32, u32), Thread>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Watched {
 #[derive(Debug, Default)]
 struct Thread {
     name: String,
-    /// The innermost last.
+    /// The innermost call last.
     open: Vec<Open>,
 }
 
@@ -52,7 +52,7 @@ struct Open {
     arguments: Vec<u64>,
 }
 
-/// A call that has ended, as JSON.
+/// A call that has ended, in JSON.
 #[derive(Debug, Serialize)]
 struct Call<'a> {
     pid: u32,
@@ -67,7 +67,7 @@ struct Call<'a> {
     result: Option<u64>,
 }
 
-/// Events that are missing, as JSON.
+/// Missing events, in JSON.
 #[derive(Debug, Serialize)]
 struct Lost {
     lost: u64,
@@ -86,7 +86,7 @@ impl Watched {
         }
     }
 
-    /// As many calls as wanted were shown.
+    /// True if the wanted number of calls was shown.
     pub(crate) fn is_over(&self) -> bool {
         self.calls >= self.shown.most
     }
@@ -133,7 +133,7 @@ impl Watched {
         self.threads.entry((pid, tid)).or_default()
     }
 
-    /// Between events that are missing and those that follow nothing is open: what stands where a call stood may be another one.
+    /// Notes a loss and forgets all open calls, because other calls may be open after it.
     fn lose(&mut self, lost: u64, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         self.threads
             .values_mut()
@@ -171,7 +171,7 @@ impl Watched {
                 });
             }
             EventKind::Exit | EventKind::TailExit => {
-                // What is open further in was left without an exit.
+                // The inner calls were left without an exit.
                 let Some(at) = open.iter().rposition(|call| call.function == function) else {
                     return Ok(());
                 };
@@ -292,7 +292,8 @@ mod tests {
         }
     }
 
-    /// Calls left without an exit are not shown, short ones neither, and after a loss nothing is open.
+    /// A batch with a call without an exit and a short call, which are not shown, and one with a
+    /// loss, after which no call is open.
     fn some() -> [EventBatch; 2] {
         use EventKind::{Enter, Exit, TailExit};
         let mut entry = event(1_000, 1, Enter);

@@ -1,4 +1,4 @@
-//! What the profile of one interval says.
+//! The figures of one interval, from its profile.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,32 +10,33 @@ use xray_trace::model::Profile;
 
 use crate::output::{Cell, Column, Look, Table, Tone, units};
 
-/// What an event costs the thread that records it, about, in nanoseconds: half of what docs/benchmarks.md has for a call, which is two events.
+/// The estimated cost of recording an event, in nanoseconds: half of the cost of a call, which is
+/// two events, in docs/benchmarks.md.
 const EVENT_NS: f64 = 35.0;
 
-/// What is said of the process as a whole.
+/// Figures of the process as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Header {
     pub(crate) pid: u32,
     pub(crate) command: String,
-    /// Functions that are on, of so many.
+    /// Functions that are on. `functions` is the number of all.
     pub(crate) functions_on: u32,
     pub(crate) functions: u32,
-    /// Events lost since it was attached.
+    /// Events lost since the attach.
     pub(crate) lost: u64,
 }
 
-/// What happened in an interval.
+/// The figures of an interval.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Interval {
     #[serde(flatten)]
     pub(crate) header: Header,
-    /// How long it was.
+    /// Its length.
     pub(crate) seconds: f64,
     pub(crate) calls_per_second: f64,
-    /// Of one processor, what recording has taken of the process's time, about.
+    /// The estimated share of one processor that recording took.
     pub(crate) overhead: f64,
-    /// Events lost in it.
+    /// Events lost in the interval.
     pub(crate) lost_in_interval: u64,
     pub(crate) rows: Vec<Row>,
     pub(crate) threads: Vec<Row>,
@@ -49,9 +50,9 @@ pub(crate) struct Interval {
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) calls_per_second: f64,
-    /// Of each second, in the function itself.
+    /// Time in the function itself, per second.
     pub(crate) self_ns_per_second: f64,
-    /// Absent if no call's exit was seen.
+    /// Absent if no exit of a call was seen.
     pub(crate) median_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
     pub(crate) max_ns: Option<u64>,
@@ -64,10 +65,10 @@ pub(crate) struct Edge {
     pub(crate) self_ns_per_second: f64,
 }
 
-/// Who calls a function, and what it calls, by name, most often first.
+/// The callers and callees of a function by name, most frequent first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Around<'a> {
-    /// Outermost calls have no name for a caller.
+    /// The caller of outermost calls has an empty name.
     pub(crate) callers: Vec<(&'a str, Edge)>,
     pub(crate) callees: Vec<(&'a str, Edge)>,
 }
@@ -75,7 +76,7 @@ pub(crate) struct Around<'a> {
 // === impl Interval ===
 
 impl Interval {
-    /// One in which nothing happened.
+    /// An interval without events.
     pub(crate) fn of(header: Header) -> Self {
         Self {
             header,
@@ -83,7 +84,7 @@ impl Interval {
         }
     }
 
-    /// What the profile of an interval of that length says.
+    /// The figures of an interval of that length, from its profile.
     pub(crate) fn new(header: Header, profile: &Profile, length: Duration) -> Self {
         let seconds = length.as_secs_f64().max(1e-3);
         let tables = profile.tables();
@@ -106,7 +107,7 @@ impl Interval {
             Row::new(name.unwrap_or_default(), row, seconds)
         });
         let rows: Vec<Row> = rows.collect();
-        // A sum of nothing would be -0.
+        // The sum of an empty iterator would be -0.
         let calls_per_second = rows.iter().map(|row| row.calls_per_second);
         let calls_per_second = calls_per_second.fold(0.0, std::ops::Add::add);
         Self {
@@ -121,7 +122,7 @@ impl Interval {
         }
     }
 
-    /// Who has called the function, and what it has called.
+    /// The callers and callees of a function.
     pub(crate) fn around(&self, name: &str) -> Around<'_> {
         let Around {
             mut callers,
@@ -143,7 +144,7 @@ impl Interval {
 }
 
 impl Interval {
-    /// For people, once.
+    /// Writes one interval as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut table = Table::new([
             Column::right("CALLS/S"),
@@ -170,7 +171,7 @@ impl Interval {
     }
 }
 
-/// Calls a second, short.
+/// Calls per second, in short.
 pub(super) fn rate(calls: f64) -> String {
     match calls {
         calls if calls >= 999_500_000.0 => format!("{:.1} G", calls / 1e9),
@@ -190,7 +191,7 @@ pub(super) fn whole(value: f64) -> u64 {
     value as u64
 }
 
-/// Outermost calls have no name for a caller.
+/// Edges by caller and callee. The caller of outermost calls has an empty name.
 fn edges(profile: &Profile, seconds: f64) -> BTreeMap<(String, String), Edge> {
     let mut edges = BTreeMap::<_, Edge>::new();
     let tables = profile.tables();
@@ -234,7 +235,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A second in which `main` has called `parse` so often, which has called `next` twice each time.
+    /// A second in which `main` called `parse` this often, and each `parse` called `next` twice.
     pub(in crate::top) fn interval(header: Header, calls: u64) -> Interval {
         let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
         let [main, parse, next] = [0, 1, 2].map(FunctionId);

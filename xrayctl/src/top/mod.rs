@@ -1,10 +1,10 @@
-//! The full-screen view of a process: what it has been doing, interval by interval.
+//! The full-screen view of a process: its activity, interval by interval.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `interval` | what the profile of one interval says |
-//! | `state` | what is looked at, and what keys change |
-//! | `view` | how it is drawn |
+//! | `interval` | the figures of one interval |
+//! | `state` | the state of the view, and the keys that change it |
+//! | `view` | the drawing |
 
 mod interval;
 mod state;

@@ -1,4 +1,4 @@
-//! What is looked at, and what keys change.
+//! The state of the view, and the keys that change it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -7,33 +7,33 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::interval::{Interval, Row};
 
-/// Intervals that a trend shows.
+/// The number of intervals in a trend.
 const TREND: usize = 8;
 
-/// Everything that is on the screen.
+/// Everything on the screen.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(super) interval: Interval,
-    /// Calls a second of each function in the latest intervals, the oldest first.
+    /// Calls per second of each function in the newest intervals, the oldest first.
     trends: HashMap<String, VecDeque<f64>>,
     pub(super) what: What,
     pub(super) sort: Sort,
     pub(super) filter: String,
-    /// Keys go into the filter.
+    /// True if keys go into the filter.
     pub(super) typing: bool,
-    /// New intervals are not shown.
+    /// True if new intervals are not shown.
     pub(super) paused: bool,
-    /// The row that is marked, among those that are shown.
+    /// The marked row among the rows that are shown.
     pub(super) marked: usize,
     /// The function whose callers and callees are shown.
     pub(super) inside: Option<String>,
-    /// Functions that were switched off here.
+    /// Functions that the user switched off in this view.
     pub(super) off: BTreeSet<String>,
-    /// What went wrong last.
+    /// The last error.
     pub(super) message: Option<String>,
 }
 
-/// What there is a row for.
+/// The subject of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum What {
     #[default]
@@ -41,7 +41,7 @@ pub(super) enum What {
     Threads,
 }
 
-/// What comes first.
+/// The order of the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
@@ -53,14 +53,14 @@ pub(super) enum Sort {
     Name,
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// To draw anew.
+    /// Draw again.
     Draw,
-    /// To end.
+    /// End the program.
     Quit,
-    /// To switch a function.
+    /// Enable or disable a function.
     Switch { function: String, on: bool },
 }
 
@@ -91,7 +91,7 @@ impl State {
         self.keep_marked();
     }
 
-    /// A function was switched, or why not.
+    /// Takes the result of enabling or disabling a function.
     pub(crate) fn switched(&mut self, function: String, on: bool, result: Result<(), String>) {
         match (result, on) {
             (Err(why), _) => self.message = Some(why),
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent) -> Option<Action> {
         if key.kind == KeyEventKind::Release {
             return None;
@@ -154,7 +154,8 @@ impl State {
         }
     }
 
-    /// The rows that are shown, in order. Those that were switched off here are among them.
+    /// The rows that are shown, in order. Functions that were switched off in this view are among
+    /// them.
     pub(super) fn rows(&self) -> Vec<Row> {
         let rows = match self.what {
             What::Functions => &self.interval.rows,
@@ -206,7 +207,7 @@ impl Sort {
         }
     }
 
-    /// The greatest first, names in order.
+    /// The greatest value first, then in order of names.
     fn compare(self, a: &Row, b: &Row) -> Ordering {
         match self {
             Self::SelfTime => b.self_ns_per_second.total_cmp(&a.self_ns_per_second),

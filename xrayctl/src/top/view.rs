@@ -1,4 +1,4 @@
-//! How it is drawn. Nothing here changes anything.
+//! Draws the state. Changes nothing.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -10,7 +10,7 @@ use super::interval::{Around, Edge, Row, rate, whole};
 use super::state::{Sort, State, What};
 use crate::output::{text, units};
 
-/// Heights of a trend's bars.
+/// The heights of a bar in a trend.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const KEYS: &str = "q quit  s sort  / filter  enter callers  space on/off  t threads  p pause";
 
@@ -34,7 +34,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
 
 fn heading(state: &State) -> Line<'static> {
     let header = &state.interval.header;
-    // Its arguments are in `ps`.
+    // `ps` shows its arguments.
     let program = header.command.split(' ').next().unwrap_or_default();
     let program = text::printable(program.rsplit('/').next().unwrap_or(program));
     let what = format!("{} ({})", text::cut(&program, 24), header.pid);
@@ -52,7 +52,7 @@ fn heading(state: &State) -> Line<'static> {
     ])
 }
 
-/// What the tracing itself costs and misses.
+/// The cost and the losses of tracing.
 fn weather(state: &State) -> Line<'static> {
     let interval = &state.interval;
     let lost = match interval.lost_in_interval {
@@ -93,7 +93,7 @@ struct Head {
     name: &'static str,
     sort: Option<Sort>,
     width: Constraint,
-    /// It is shown on terminals of so many columns and more.
+    /// The least width of a terminal that shows the column.
     from: u16,
 }
 
@@ -179,7 +179,7 @@ fn line(state: &State, row: &Row) -> [Cell<'static>; 7] {
     ]
 }
 
-/// Callers above, callees below.
+/// Draws callers above and callees below.
 fn around(frame: &mut Frame<'_>, state: &State, name: &str, area: Rect) {
     let Around { callers, callees } = state.interval.around(name);
     let [above, middle, below] = Layout::vertical([
@@ -279,7 +279,7 @@ mod tests {
         last
     }
 
-    /// What is seen at first, after keys, and on a small terminal.
+    /// The screen at first, after keys, and on a small terminal.
     #[test]
     fn the_screen_shows_what_keys_ask_for() {
         let mut state = State::default();
@@ -319,7 +319,7 @@ mod tests {
         assert!(!on);
         state.switched(function.clone(), false, Ok(()));
         assert!(screen(&state, (80, 24)).contains(&format!("{function} (off)")));
-        // It is among the rows, though nothing of it happens.
+        // The function is among the rows although it has no calls.
         let mut empty = interval(header(), 100);
         empty.rows.clear();
         state.take(empty);

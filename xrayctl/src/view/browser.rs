@@ -1,7 +1,7 @@
-//! Opens a browser, where there is one for this user.
+//! Opens a browser, if the user has one.
 //!
-//! Others can see the arguments of a process, so the address is no argument: the browser is given a file that only this user can read, and
-//! which leads there.
+//! Other users can see the arguments of a process, so the address is no argument. The browser gets
+//! a file that only this user can read, and the file leads to the address.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use std::thread;
 use nix::unistd::geteuid;
 use tempfile::{Builder, NamedTempFile};
 
-/// What a browser was opened with; gone when this is dropped.
+/// The file that a browser was opened with. Dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct Browser {
     _leading: NamedTempFile,
@@ -20,14 +20,15 @@ pub(crate) struct Browser {
 // === impl Browser ===
 
 impl Browser {
-    /// Whether one would be seen by whoever called: there is a screen, and it is not root's to show pages on.
+    /// True if the user would see a browser: there is a screen, and the user is not root.
     pub(crate) fn is_wanted() -> bool {
         let screens = ["WAYLAND_DISPLAY", "DISPLAY"];
         let has = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
         screens.into_iter().any(has) && !geteuid().is_root()
     }
 
-    /// Has the user's browser show a page. It goes on by itself; whether it does show it, nobody tells.
+    /// Opens a page in the user's browser. The browser runs on by itself, and does not report
+    /// whether it shows the page.
     pub(crate) fn open(url: &str) -> io::Result<Self> {
         let mut file = Builder::new();
         file.prefix("xrayctl-view-").suffix(".html");
@@ -35,7 +36,7 @@ impl Browser {
             Some(folder) => file.tempfile_in(folder).or_else(|_| file.tempfile())?,
             None => file.tempfile()?,
         };
-        // The address has nothing in it that would have to be escaped.
+        // No character of the address needs an escape.
         writeln!(
             leading.as_file(),
             "<!doctype html><meta charset=\"utf-8\"><title>xrayctl view</title><meta http-equiv=\"refresh\" content=\"0; url={url}\">"
@@ -46,7 +47,7 @@ impl Browser {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        // It is waited for only so that it does not stay a zombie.
+        // The thread waits only so that no zombie stays.
         thread::spawn(move || child.wait());
         Ok(Self { _leading: leading })
     }

@@ -1,4 +1,4 @@
-//! What is answered: the page, parts of its timeline in more detail, and the trace as Perfetto reads it.
+//! The answers: the page, more detailed parts of its timeline, and the trace in Perfetto's format.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -17,32 +17,32 @@ use tokio_stream::wrappers::ReceiverStream;
 use xray_trace::model::Trace;
 use xray_trace::sink::{Page, Perfetto, Sink as _, Standing};
 
-/// What goes out.
+/// The body of an answer.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Parts that are worked out at the same time.
+/// Parts of the timeline that are computed at the same time.
 const WINDOWS: usize = 2;
 
-/// Pieces of a converted trace that wait for the browser to take them.
+/// Pieces of a converted trace that wait for the browser.
 const PIECES: usize = 4;
 const PIECE: usize = 1 << 18;
 
-/// A trace, its report, and the page that this is.
+/// A trace, its report, and the page of the report.
 #[derive(Debug, Clone)]
 pub(crate) struct Report(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// `None`: the file has sums of calls alone.
+    /// `None` if the file has only sums of calls.
     trace: Option<Trace>,
     page: Page,
     html: Bytes,
     windows: Semaphore,
-    /// There is one conversion at a time.
+    /// One conversion at a time.
     conversions: Arc<Semaphore>,
 }
 
-/// Sends what is written, piece by piece.
+/// Sends written bytes in pieces.
 struct Pieces {
     pending: Vec<u8>,
     sender: mpsc::Sender<io::Result<Frame<Bytes>>>,
@@ -63,7 +63,7 @@ impl Report {
         })))
     }
 
-    /// Answers a request; `path` is what follows the secret.
+    /// Answers a request. `path` is the part behind the secret.
     pub(super) async fn respond(&self, path: &str, query: &str) -> Response<Body> {
         match path {
             "/" => whole("text/html; charset=utf-8", self.0.html.clone()),
@@ -81,7 +81,7 @@ impl Report {
         if self.0.trace.is_none() {
             return failure(StatusCode::NOT_FOUND);
         }
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(_permit) = self.0.windows.acquire().await else {
             return failure(StatusCode::SERVICE_UNAVAILABLE);
         };
@@ -115,7 +115,7 @@ impl Report {
             if let Some(trace) = &report.0.trace {
                 let written = Perfetto.write(trace, &mut output);
                 if let Err(error) = written.and_then(|_| output.flush()) {
-                    // If the browser has gone away, nobody wants to know.
+                    // A browser that has gone away needs no error.
                     let _ = output.sender.blocking_send(Err(error));
                 }
             }
@@ -153,7 +153,7 @@ fn number(query: &str, name: &str) -> Option<u64> {
     value.parse().ok()
 }
 
-/// An answer that says no more than its status.
+/// An answer with only a status.
 pub(super) fn failure(status: StatusCode) -> Response<Body> {
     let text = status.canonical_reason().unwrap_or("failed").to_owned();
     let mut response = whole("text/plain; charset=utf-8", text.into());
@@ -174,7 +174,7 @@ fn answer(kind: &'static str, body: Body) -> Response<Body> {
     };
     say(CONTENT_TYPE, kind);
     say(CACHE_CONTROL, "no-store");
-    // What else the page may not do stands in the page.
+    // The page itself has its other restrictions.
     say(CONTENT_SECURITY_POLICY, "frame-ancestors 'none'");
     say(HeaderName::from_static("x-content-type-options"), "nosniff");
     say(HeaderName::from_static("referrer-policy"), "no-referrer");

@@ -1,4 +1,4 @@
-//! What only whoever was told can know: the begin of the path of everything that is served.
+//! The secret word at the begin of every path. Only users who have the address can make a request.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -24,7 +24,8 @@ impl Secret {
         &self.0
     }
 
-    /// Whether that is it. How long this takes does not tell how much of it is right.
+    /// True if the word is right. The time of the comparison does not depend on the number of right
+    /// characters.
     pub(super) fn is(&self, other: &str) -> bool {
         let pairs = self.0.bytes().zip(other.bytes());
         let wrong = pairs.fold(0, |wrong, (one, other)| wrong | (one ^ other));

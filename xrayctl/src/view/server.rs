@@ -1,8 +1,9 @@
 //! Listens on the loopback interface.
 //!
-//! Every user of the machine can connect there, and every page that a browser shows can have it connect. So all that is served lies
-//! behind a random word, and a request is heard only if it is addressed to this server by a name that no stranger's server has: else
-//! a page could come under a name that leads here later (DNS rebinding).
+//! Every user of the machine can connect there, and every page in a browser can make the browser
+//! connect. So all paths begin with a random word, and a request must be addressed to a name of
+//! this server that no other server has. Otherwise a page could come from a name that leads here
+//! later (DNS rebinding).
 
 use std::convert::Infallible;
 use std::io;
@@ -23,13 +24,13 @@ use tokio::sync::Semaphore;
 use super::respond::{Body, Report, failure};
 use super::secret::Secret;
 
-/// Connections at a time; a browser opens six.
+/// The most connections at a time. A browser opens six.
 const CONNECTIONS: usize = 32;
 
-/// The longest head of a request.
+/// The longest head of a request, in bytes.
 const HEAD: usize = 16 << 10;
 
-/// How long a request's head may take, and how long a connection may stay without one.
+/// The longest time for a request's head, and for a connection without one.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A server that listens.
@@ -39,7 +40,7 @@ pub(crate) struct Server {
     secret: Secret,
 }
 
-/// What is needed to answer a request.
+/// The data needed to answer a request.
 #[derive(Clone)]
 pub(super) struct Answering {
     report: Report,
@@ -50,7 +51,7 @@ pub(super) struct Answering {
 // === impl Server ===
 
 impl Server {
-    /// Listens on that port, or on any if it is 0.
+    /// Listens on a port; 0 for any.
     pub(crate) async fn bind(port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         Ok(Self {
@@ -60,7 +61,7 @@ impl Server {
         })
     }
 
-    /// Where the report is.
+    /// The address of the report.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/{}/", self.address, self.secret.word())
     }
@@ -74,7 +75,7 @@ impl Server {
                 return;
             };
             let Ok((stream, _)) = self.listener.accept().await else {
-                // No descriptor is free, perhaps, and none will be at once.
+                // Perhaps no descriptor is free, and none will be at once.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
@@ -106,7 +107,7 @@ impl Answering {
             .header_read_timeout(PATIENCE)
             .max_buf_size(HEAD)
             .serve_connection(TokioIo::new(stream), service);
-        // How it ends is the browser's affair.
+        // The end of the connection is the browser's affair.
         let _ = connection.await;
     }
 

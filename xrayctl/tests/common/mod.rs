@@ -12,7 +12,7 @@ use xray_trace::model::{
     Thread, ThreadId, Ticks,
 };
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -20,12 +20,12 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-/// Runs `xrayctl` with these arguments, away from any daemon of this machine.
+/// Runs `xrayctl` with these arguments. It does not find a daemon of this machine.
 pub(crate) fn xrayctl<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
     xrayctl_in(Path::new("."), args)
 }
 
-/// The same, in a directory. Help is not broken into lines of its own.
+/// Runs `xrayctl` in a directory. Lines of help are not broken.
 pub(crate) fn xrayctl_in<S: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = S>) -> Ran {
     let mut command = command(args);
     let output = command
@@ -40,7 +40,7 @@ pub(crate) fn xrayctl_in<S: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<It
     }
 }
 
-/// The command, for a test that wants to do more with it.
+/// The command, for a test that uses it in another way.
 pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xrayctl"));
     command
@@ -51,8 +51,8 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Com
     command
 }
 
-/// Writes a trace of two threads into `dir`: nested calls, an argument, a tail exit, an exception, a loss, and a call
-/// that is still under way. Two ticks are a nanosecond.
+/// Writes a trace of two threads into `dir`: nested calls, an argument, a tail exit, an exception,
+/// a loss, and an open call. Two ticks are a nanosecond.
 pub(crate) fn small_trace(dir: &Path) -> PathBuf {
     let path = dir.join("small.xtrace");
     let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
@@ -124,7 +124,7 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
         call(start + 1_500, 2, CallKind::TailExit, None);
         call(start + 4_468, 1, CallKind::Exit, None);
     }
-    // Left by an exception: no exit of `next`.
+    // An exception ended `next`, so it has no exit.
     call(40_000, 1, CallKind::Enter, None);
     call(41_000, 2, CallKind::Enter, None);
     call(90_000_000, 0, CallKind::Exit, None);

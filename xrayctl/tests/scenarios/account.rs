@@ -2,7 +2,7 @@
 
 use crate::support::{Event, Files, leaves, mixed, unpaired, yaml};
 
-/// f1 calls f2, which ends in a sibling call of f3: no exit of f2.
+/// f1 calls f2, which ends in a sibling call of f3, so f2 has no exit.
 const TAIL_CALL: [Event; 5] = [
     (111, 10000, 1, "enter"),
     (111, 10001, 2, "enter"),
@@ -11,7 +11,7 @@ const TAIL_CALL: [Event; 5] = [
     (111, 10004, 1, "exit"),
 ];
 
-/// The ids and the counts of a table in CSV.
+/// The ids and the numbers of calls of a table in CSV.
 fn counts(out: &str) -> Vec<(i32, u64)> {
     let rows = out.lines().skip(1).map(|line| {
         let mut fields = line.split(',');
@@ -31,7 +31,7 @@ fn account_simple_case() {
     assert!(out.ends_with("0.000000  (unknown): #1\n"), "{out}");
 }
 
-/// Of two threads, the second from the begin again.
+/// Two threads. The times of the second start from the begin again.
 #[test]
 fn account_simple_sorting() {
     let of_first = [(10001, 10100, 1), (10101, 10200, 1), (10201, 10300, 1)];
@@ -73,7 +73,7 @@ fn account_deduce_tail_call() {
     );
 }
 
-/// llvm-xray leaves out f1 with f2. Its exit says that it ended; only f2 is left out here.
+/// llvm-xray leaves out f1 with f2. We leave out only f2, because the exit of f1 shows its end.
 #[test]
 fn account_keep_going() {
     let files = Files::new(&[("log", yaml(0, &TAIL_CALL))]);
@@ -86,7 +86,7 @@ fn account_keep_going() {
     }
 }
 
-/// An exit without an entry is none of our errors: whoever attaches to a running program sees some.
+/// An exit without an entry is no error of ours: every attach to a running program can see some.
 #[test]
 fn account_empty_stack_error() {
     let files = Files::new(&[("log", yaml(0, &[(1, 10000, 1, "exit")]))]);
@@ -132,7 +132,7 @@ fn account_exit_mismatch_non_empty_stack_error() {
     assert!(ours.err.contains(told), "{}", ours.err);
 }
 
-/// f3 calls itself, within f2 and later without.
+/// f3 calls itself, first within f2 and later without it.
 #[test]
 fn account_recursive_calls_only() {
     let mut at = 0;
@@ -153,7 +153,7 @@ fn account_recursive_calls_only() {
         counts(&files.ours_out("account log -m map.yaml -f csv")),
         [(1, 1), (2, 2), (3, 3)]
     );
-    // In CSV they differ by parts of a nanosecond.
+    // In CSV, the times differ by parts of a nanosecond.
     files.same("account log -m map.yaml");
     let out = files.same("account -recursive-calls-only log -m map.yaml");
     assert!(
@@ -162,7 +162,7 @@ fn account_recursive_calls_only() {
     );
 }
 
-/// f2 stood in no call of itself: its first call ended with f1.
+/// f2 did not call itself: its first call ended with f1.
 #[test]
 fn account_recursive_calls_only_tail_call_deduction() {
     let after = [(111, 10005, 2, "enter"), (111, 10006, 2, "exit")];
@@ -190,7 +190,7 @@ fn every_order_of_the_table_is_llvm_xrays() {
                 "-r=dsc --top=1",
                 "-p -1",
             ] {
-                // The first of several that are equal may be another one.
+                // Among several equal rows, the order may differ.
                 let same = if field == "count" || field == "min" {
                     Files::same_lines
                 } else {
@@ -211,7 +211,7 @@ fn every_order_of_the_table_is_llvm_xrays() {
     }
 }
 
-/// Whatever is missing, the same is counted where sibling calls are deduced and the work goes on.
+/// With deduced sibling calls and `-k`, both count the same calls, whatever events are missing.
 #[test]
 fn calls_without_a_partner_are_counted_as_by_llvm_xray() {
     for seed in 0..30 {

@@ -1,4 +1,5 @@
-//! `convert-*` that are not about the records of LLVM's sample logs: those are in xray-trace's tests.
+//! The scenarios `convert-*` that are not about the records of LLVM's sample logs. xray-trace's
+//! tests have the others.
 
 use std::fs;
 
@@ -15,8 +16,8 @@ fn trace_events(files: &Files, log: &str) -> Vec<Value> {
     json["traceEvents"].as_array().unwrap().clone()
 }
 
-/// How many events of that kind have all fields that upstream looks for, but for the stack frame, which llvm-xray alone has, and the
-/// name of what ends, which its begin has.
+/// The number of events of this kind that have all fields of upstream's test. Two fields do not
+/// count: the stack frame, which only llvm-xray has, and the name of an end, which its begin has.
 fn complete(events: &[Value], phase: &str) -> usize {
     let of_phase = events.iter().filter(|event| event["ph"] == phase);
     let has_all = |event: &&Value| {
@@ -29,7 +30,7 @@ fn complete(events: &[Value], phase: &str) -> usize {
     of_phase.filter(has_all).count()
 }
 
-/// From YAML to a raw log and back: the same records.
+/// From YAML to a raw log and back, the records stay the same.
 #[test]
 fn convert_roundtrip() {
     let calls = leaves([(10001, 10100, 1)]);
@@ -47,7 +48,7 @@ fn convert_roundtrip() {
     files.same("account ours.yaml");
 }
 
-/// Upstream reads a log of the flight data recorder.
+/// Upstream's test reads a log of the flight data recorder.
 #[test]
 fn convert_fdr_to_traceevent() {
     let calls = leaves([(7000, 7006, 1), (7007, 7050, 2), (7060, 7090, 268_435_455)]);
@@ -60,7 +61,7 @@ fn convert_fdr_to_traceevent() {
     assert_eq!(theirs["traceEvents"].as_array().unwrap().len(), 6);
 }
 
-/// An event of the program's own among calls, which llvm-xray leaves out.
+/// A user event among calls, which llvm-xray leaves out.
 #[test]
 fn convert_traceevent_special_events() {
     let calls = leaves([(10001, 10100, 1)]);
@@ -77,19 +78,21 @@ fn convert_traceevent_special_events() {
     assert_eq!(theirs["traceEvents"].as_array().unwrap().len(), 2);
 }
 
-/// What `convert -f yaml` prints, but for the version and the type: llvm-xray gives those of the log, and cannot read back any but
-/// version 1.
+/// The output of `convert -f yaml` without the version and the type. llvm-xray prints those of the
+/// log, and can read back only version 1.
 fn body(yaml: &str) -> String {
     let head = |line: &&str| !line.starts_with("  version: ") && !line.starts_with("  type: ");
     yaml.lines().filter(head).collect::<Vec<_>>().join("\n")
 }
 
-/// Every option of llvm-xray's, with one dash or two, in YAML on standard output; of logs of all kinds.
+/// Every option of llvm-xray, with one dash or two, as YAML on standard output, for logs of all
+/// kinds.
 #[test]
 fn convert_prints_the_yaml_that_llvm_xray_prints() {
     let files = Files::new(&[("log.yaml", yaml(3_000_000_000, &mixed(3, 7)))]);
     files.ours_out("convert log.yaml -o log.basic");
-    // At its own order of threads, llvm-xray's is none; of one thread there is only one.
+    // By default, llvm-xray has no fixed order of threads. With one thread, there is only one
+    // order.
     let one = Files::new(&[("log.yaml", yaml(3_000_000_000, &nested(9)))]);
     one.ours_out("convert log.yaml -o log.fdr");
     one.ours_out("convert log.yaml -o log.basic");
@@ -122,7 +125,8 @@ fn convert_prints_the_yaml_that_llvm_xray_prints() {
     assert!(lines > 5000, "{lines}");
 }
 
-/// Without being put in order, threads come one after the other; which one first is llvm-xray's affair.
+/// Without sorting, threads come one after the other. llvm-xray's order of threads is its own
+/// affair.
 #[test]
 fn convert_without_sorting_keeps_threads_together() {
     let files = Files::new(&[("log.yaml", yaml(3_000_000_000, &mixed(3, 7)))]);
@@ -167,7 +171,8 @@ fn convert_without_sorting_keeps_threads_together() {
     assert!(sorted.1 > 10, "{sorted:?}");
 }
 
-/// Also what llvm-xray writes when it is told nothing: a raw log, on standard output. Its own are of version 3 only if their input is.
+/// This includes llvm-xray's default: a raw log on standard output. llvm-xray writes version 3 only
+/// if its input has version 3.
 #[test]
 fn convert_writes_the_raw_log_that_llvm_xray_writes() {
     let files = Files::new(&[("log.yaml", yaml(3_000_000_000, &mixed(3, 8)))]);
@@ -196,7 +201,8 @@ fn convert_writes_the_raw_log_that_llvm_xray_writes() {
     }
 }
 
-/// The same calls at the same times; llvm-xray's are texts, and less exact the later they are.
+/// The same calls at the same times. llvm-xray's times are texts, and the later they are, the less
+/// exact they are.
 #[test]
 fn convert_prints_the_trace_events_that_llvm_xray_prints() {
     let files = Files::new(&[("log.yaml", yaml(1_000_000_000, &mixed(3, 9)))]);

@@ -17,7 +17,7 @@ fn graph_simple_case() {
     assert_eq!(out, expected("1"));
     for field in &FIELDS[2..] {
         let out = files.ours_out(&format!("graph log -o - -m map.yaml -e {field}"));
-        // Whole nanoseconds: llvm-xray has 3.806228e-08.
+        // We have whole nanoseconds. llvm-xray has 3.806228e-08.
         assert_eq!(out, expected("3.800000e-08"), "{field}");
     }
 }
@@ -58,7 +58,7 @@ fn graph_deduce_tail_call() {
             "{out}"
         );
     }
-    // Not asked for, llvm-xray fails. Here the edge has no call that finished.
+    // Without the option, llvm-xray fails. In our graph, the edge has no finished call.
     assert_eq!(files.theirs("graph log").code, 1);
     let ran = files.ours("graph log -e count");
     assert!(
@@ -73,7 +73,7 @@ fn graph_deduce_tail_call() {
     );
 }
 
-/// llvm-xray crashes where a colour is asked for: nothing divided by nothing.
+/// llvm-xray crashes if a colour is asked for: it divides zero by zero.
 #[test]
 fn graph_zero_latency_calls() {
     let calls = leaves([(10000, 10000, 1)]);
@@ -89,7 +89,8 @@ fn graph_zero_latency_calls() {
     }
 }
 
-/// Upstream has no test of it: llvm-xray tells the stack of every thread, and then that there is no entry.
+/// Upstream has no test of this. llvm-xray prints the stack of every thread, and then reports that
+/// there is no entry.
 #[test]
 fn graph_keep_going() {
     let events = [
@@ -125,7 +126,7 @@ fn every_field_of_a_graph_is_llvm_xrays() {
     }
 }
 
-/// Edges without any call that finished are ours alone.
+/// Only our graphs have edges without a finished call.
 #[test]
 fn calls_without_a_partner_are_drawn_as_by_llvm_xray() {
     for seed in 0..30 {

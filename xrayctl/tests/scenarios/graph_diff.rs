@@ -1,4 +1,4 @@
-//! `graph-diff-simple.txt`, and every field of what has changed.
+//! `graph-diff-simple.txt`, and every field of the changes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use crate::support::{Files, leaves, mixed, yaml};
 
 const FIELDS: [&str; 8] = ["none", "count", "min", "med", "90p", "99p", "max", "sum"];
 
-/// The lines of a difference with names in place of numbers, which llvm-xray gives in the order of a hash table.
+/// The lines of a difference, with names in place of numbers. llvm-xray numbers them in the order
+/// of a hash table.
 fn named(dot: &str) -> Vec<String> {
     let mut names = BTreeMap::new();
     for line in dot.lines().filter(|line| line.contains(" -> ")) {
@@ -34,7 +35,7 @@ fn same(files: &Files, args: &str) -> String {
     ours
 }
 
-/// Nine functions take longer or shorter, the tenth is new, the eleventh is gone.
+/// Nine functions take longer or shorter, the tenth is new, and the eleventh is gone.
 #[test]
 fn graph_diff_simple() {
     let functions = |other: u64, len: fn(u64) -> u64| {
@@ -98,7 +99,7 @@ fn every_field_of_a_difference_is_llvm_xrays() {
     }
 }
 
-/// llvm-xray uses only the map of `graph`, which cannot be given, and what `graph` was told of keeping going.
+/// llvm-xray uses only the map of `graph`, which cannot be given here, and the `-k` of `graph`.
 #[test]
 fn each_side_of_a_difference_has_its_own_options() {
     let mut events = leaves([(10000, 10010, 1)]);

@@ -1,5 +1,6 @@
-//! The scenarios of llvm-xray's own tests (`llvm/test/tools/llvm-xray` of LLVM 19 and 20), and the same inputs through `llvm-xray` and
-//! through us. A test has the name of the scenario that it restates; docs/upstream-scenarios.md lists them all.
+//! The scenarios of llvm-xray's own tests (`llvm/test/tools/llvm-xray` of LLVM 19 and 20). The same
+//! inputs go through `llvm-xray` and through us. A test has the name of the scenario that it
+//! restates. docs/upstream-scenarios.md lists them all.
 
 #![expect(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Every option that llvm-xray says it has is one of ours, however it is spelled.
+//! Every option of llvm-xray is one of ours, in every spelling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::support::{Files, leaves, yaml};
 /// The options of a command, each with one of its values.
 type Options = BTreeMap<String, Option<String>>;
 
-/// Those that `--help-hidden` tells: also the short ones, and many of LLVM's own.
+/// The options in `--help-hidden`, which also has the short ones and many of LLVM's own.
 fn options(files: &Files, command: &str) -> Options {
     let help = files.theirs_out(&format!("{command} --help-hidden"));
     let mut options = Options::new();
@@ -31,7 +31,7 @@ fn options(files: &Files, command: &str) -> Options {
             }
         }
     }
-    // The help takes dashes and underscores in names for the same.
+    // The help mixes dashes and underscores in names.
     let plain = |name: &str| name.replace('_', "-");
     for (alias, of) in aliases {
         let of = options.iter().find(|(name, _)| plain(name) == plain(&of));
@@ -54,7 +54,7 @@ fn every_option_of_llvm_xray_is_taken() {
         ("graph-diff", "log log"),
     ];
     let all = commands.map(|(command, _)| options(&files, command));
-    // What every command has is LLVM's own.
+    // Options that every command has are LLVM's own.
     let names = all.iter().map(|options| options.keys().cloned().collect());
     let common = names
         .reduce(|one: BTreeSet<String>, other| &one & &other)
@@ -78,6 +78,7 @@ fn every_option_of_llvm_xray_is_taken() {
             }
         }
     }
-    // As many as LLVM 19 has, aliases included; if the help is of another form, nothing has been tested.
+    // LLVM 19 has this many options, aliases included. Fewer mean that the form of the help has
+    // changed, and nothing was tested.
     assert!(taken > 250, "{taken}");
 }

@@ -1,5 +1,6 @@
-//! Scenarios of the runtime's own tests (`compiler-rt/test/xray/TestCases/Posix`), as far as they are about what a log holds: programs
-//! like upstream's are compiled, run under LLVM's runtime, and their logs read by us.
+//! Scenarios of the runtime's own tests (`compiler-rt/test/xray/TestCases/Posix`) that are about
+//! the contents of a log. Programs like upstream's are compiled and run under LLVM's runtime, and
+//! we read their logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use xray_trace::llvm::profile::Reader;
 
 use crate::support::{Files, leaves, yaml};
 
-/// What every program begins with.
+/// The first lines of every program.
 const BEGIN: &str = r#"
 #include <pthread.h>
 #include <stdint.h>
@@ -32,7 +33,7 @@ static void finalize() { if (__xray_log_finalize() != XRAY_LOG_FINALIZED) _exit(
 static void flush() { if (__xray_log_flushLog() != XRAY_LOG_FLUSHED) _exit(104); }
 "#;
 
-/// An event of a log: process, thread, what, function, argument.
+/// An event of a log: process, thread, kind, function, argument.
 type Seen = (u64, u64, String, String, Option<u64>);
 
 /// A program, compiled as `program`.
@@ -61,7 +62,7 @@ impl Program {
         Self(files)
     }
 
-    /// Runs it; gives what it printed, and its logs, oldest first.
+    /// Runs the program. Returns its output and its logs, oldest first.
     fn run(&self, args: &[&str], options: &str) -> (String, Vec<PathBuf>) {
         let logs = || {
             let entries = fs::read_dir(self.0.path()).unwrap();
@@ -91,7 +92,8 @@ impl Program {
         (String::from_utf8(output.stdout).unwrap(), logs())
     }
 
-    /// Runs it for one log, `log`; gives what it printed, and what is in the log, in order of time.
+    /// Runs the program for one log, `log`. Returns its output and the events of the log, in order
+    /// of time.
     fn events(&self, args: &[&str], options: &str) -> (String, Vec<Seen>) {
         let (out, logs) = self.run(args, options);
         let [log] = &logs[..] else {
@@ -152,7 +154,8 @@ fn fdr_single_thread() {
     program.0.same("graph log -m program -e sum -v sum");
 }
 
-/// Two threads, an argument, an end before the program's, and a threshold that leaves only the call with an argument.
+/// Two threads, an argument, an end before the program's end, and a threshold that leaves only the
+/// call with an argument.
 #[test]
 fn fdr_mode() {
     let program = Program::new(
@@ -204,7 +207,7 @@ fn fdr_mode() {
     );
 }
 
-/// The order of the buffers in the file is no matter.
+/// The order of the buffers in the file does not matter.
 #[test]
 fn fdr_thread_order() {
     let program = Program::new(
@@ -225,12 +228,12 @@ fn fdr_thread_order() {
     let threads: BTreeSet<_> = by_thread(&events).into_values().collect();
     assert_eq!(threads, ["+f1 -f1".to_owned(), "+f2 -f2".to_owned()].into());
     program.0.same_lines("graph log -m program -e count");
-    // llvm-xray's account wants all records in one order.
+    // llvm-xray's account needs all records in one order of time.
     let out = program.0.ours_out("account log -m program -f csv");
     assert!(out.contains("\n1,1,") && out.contains("\n2,1,"), "{out}");
 }
 
-/// What is short or deep is not in the log.
+/// Short and deep calls are not in the log.
 #[test]
 fn basic_filtering() {
     let program = Program::new(
@@ -252,7 +255,8 @@ fn basic_filtering() {
     }
 }
 
-/// The child writes what its parent had not written yet once more. Each has its own process and thread, and its own argument.
+/// The child writes the parent's unwritten data once more. Each has its own process, thread and
+/// argument.
 #[test]
 fn fork_basic_logging() {
     let program = Program::new(
@@ -321,7 +325,7 @@ fn arg1_logging_implicit_this() {
     assert_eq!(arguments, [out.parse::<u64>().unwrap()]);
 }
 
-/// Sections of their own for everything, and those dropped that nothing uses.
+/// Everything has a section of its own, and the linker drops unused sections.
 #[test]
 fn pic_test() {
     let program = Program::new(
@@ -342,7 +346,7 @@ fn pic_test() {
     program.0.same_lines("graph log -m program -e sum");
 }
 
-/// The names of a program's functions, as its symbols or as people write them.
+/// The names of a program's functions, as symbols or demangled.
 #[test]
 fn convert_with_debug_syms_of_a_program() {
     let program = Program::new(
@@ -416,7 +420,8 @@ fn c_test() {
     );
 }
 
-/// A library's functions have its number in the upper bits of their ids. LLVM 19's runtime has no such numbers yet.
+/// The ids of a library's functions have the library's number in their upper bits. LLVM 19's
+/// runtime does not have such numbers yet.
 #[test]
 fn basic_mode_dso() {
     let calls = leaves([
@@ -439,7 +444,7 @@ fn basic_mode_dso() {
     );
 }
 
-/// What the runtime says of ids and addresses is what `extract` prints.
+/// The runtime has the same ids and addresses as `extract`.
 #[test]
 fn func_id_utils() {
     let program = Program::new(
@@ -468,7 +473,8 @@ fn func_id_utils() {
     assert_eq!(out.lines().collect::<Vec<_>>(), mapped);
 }
 
-/// The paths of a profile by the number of functions in them, each with its calls, and how many threads it has.
+/// The paths of a profile by their number of functions, each with its calls, and the number of
+/// threads.
 fn paths(log: &PathBuf) -> (BTreeMap<usize, u64>, usize) {
     let mut reader = Reader::new(File::open(log).unwrap(), Mode::Strict).unwrap();
     let (mut paths, mut threads) = (BTreeMap::new(), BTreeSet::new());
@@ -499,7 +505,7 @@ const PROFILED: &str = "TRACED void f2() { asm volatile(\"\"); }
       }
     }";
 
-/// A profile of each of two times, of what happened before its end.
+/// A profile of each of two times, with the calls that ended in it.
 #[test]
 fn profiling_single_threaded() {
     let program = Program::new(PROFILED, &["-fxray-modes=xray-profiling"]);

@@ -1,13 +1,14 @@
 //! `stack-*.yaml`, and the stacks of any log.
 //!
-//! llvm-xray has sums in ticks, as we have of a log whose frequency is not known; we have self times beside them. It cannot tell which
-//! calls called something where the events of threads are mixed.
+//! llvm-xray has sums in ticks, as we have for a log without a known frequency. We also have self
+//! times. llvm-xray cannot tell which calls had callees if the events of threads are mixed.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Event, Files, leaves, threads, yaml};
 
-/// What one stack looks like: its sum or its count, and its rows without the self times. In any order, by thread.
+/// The form of one stack: its sum or its count, and its rows without the self times. In any order,
+/// by thread.
 fn stacks(out: &str, columns: usize) -> Vec<String> {
     let mut thread = "";
     let mut stacks = Vec::new();
@@ -86,8 +87,8 @@ fn stack_empty_case() {
     }
 }
 
-/// llvm-xray stops at an exit without an entry unless told not to, and then takes it for the exit of everything that is open. Here it
-/// ends nothing.
+/// llvm-xray stops at an exit without an entry, unless `-k` is given, and then takes it for the
+/// exit of all open calls. Here it ends no call.
 #[test]
 fn stack_keep_going() {
     let events = [
@@ -120,7 +121,7 @@ fn stack_keep_going() {
     assert_eq!((kept.code, kept.out), (0, ours.out));
     let told = "log: Found record {FuncId: \"#4\", ThreadId: \"111\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10301; its thread's stack: #1\n";
     assert!(kept.err.contains(told), "{}", kept.err);
-    // Every line once, however many there are.
+    // The number of lines is limited, and each is printed once.
     let many: Vec<Event> = (0..50).map(|at| (1, at, 1, "exit")).collect();
     let files = Files::new(&[("log", yaml(0, &many)), ("other", yaml(0, &events))]);
     let err = files.ours("stack -k log other").err;
@@ -148,7 +149,7 @@ fn stack_keep_going_without_a_log() {
 
 #[test]
 fn stack_multithread() {
-    // An exit is the function's negative.
+    // The negative number of a function is its exit.
     let calls = |thread: u32, events: &[(u64, i32)]| -> Vec<Event> {
         let kind = |function| if function > 0 { "enter" } else { "exit" };
         let events = events.iter();
@@ -184,7 +185,7 @@ fn stack_multithread() {
     ] {
         assert!(out.contains(&stack.to_owned()), "{stack}: {out:?}");
     }
-    // llvm-xray shows the callers of a stack that one thread alone has as that thread had them.
+    // llvm-xray shows the callers of a stack that only one thread has with that thread's numbers.
     let theirs = files.theirs_out("stack -aggregate-threads log");
     let theirs = stacks(&theirs, 4).join("\n");
     assert_eq!(
@@ -193,7 +194,8 @@ fn stack_multithread() {
     );
 }
 
-/// llvm-xray's sums contain those of the stacks that go on; flame graphs add them up themselves, so ours do not.
+/// llvm-xray's sums contain the sums of longer stacks. Flame graphs add them up themselves, so our
+/// sums do not.
 #[test]
 fn every_folded_stack_is_llvm_xrays_without_what_it_called() {
     for (seed, number) in [(11, 1), (12, 3)] {

@@ -1,4 +1,4 @@
-//! Logs in LLVM's YAML, and two programs that read them.
+//! Logs in LLVM's YAML, and the two programs that read them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) struct Files {
     dir: TempDir,
 }
 
-/// A log, as LLVM's tests write them: version 1, since `llvm-xray` reads no other back.
+/// A log like those of LLVM's tests: version 1, because `llvm-xray` reads back no other version.
 pub(crate) fn yaml(frequency: u64, events: &[Event]) -> String {
     let mut text = format!(
         "---\nheader:\n  version: 1\n  type: 0\n  constant-tsc: true\n  nonstop-tsc: true\n  cycle-frequency: {frequency}\nrecords:\n"
@@ -32,7 +32,7 @@ pub(crate) fn yaml(frequency: u64, events: &[Event]) -> String {
     text + "...\n"
 }
 
-/// Calls of one thread, as `(begin, end, function)`, none within another.
+/// Calls of one thread, as `(begin, end, function)`, without nesting.
 pub(crate) fn leaves(calls: impl IntoIterator<Item = (u64, u64, i32)>) -> Vec<Event> {
     let calls = calls.into_iter();
     calls
@@ -55,8 +55,8 @@ pub(crate) fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Nested calls of the functions from 1 to 3, each of another length. All call something but function 3, which stands at the
-/// depth 2 at most: so there are no more stacks than llvm-xray prints.
+/// Nested calls of the functions 1 to 3, each with another duration. Only function 3 calls nothing.
+/// It has depth 2 at most, so there are no more stacks than llvm-xray prints.
 pub(crate) fn nested(seed: u64) -> Vec<Event> {
     let mut number = numbers(seed);
     let mut events: Vec<Event> = Vec::new();
@@ -83,7 +83,7 @@ pub(crate) fn nested(seed: u64) -> Vec<Event> {
     events
 }
 
-/// Such calls of several threads, one thread behind the other.
+/// Nested calls of several threads, one thread after the other.
 pub(crate) fn threads(number: u32, seed: u64) -> Vec<Event> {
     let of = |thread: u32| {
         let events = nested(seed + u64::from(thread)).into_iter();
@@ -93,11 +93,11 @@ pub(crate) fn threads(number: u32, seed: u64) -> Vec<Event> {
     (1..=number).flat_map(of).collect()
 }
 
-/// Such calls of several threads at the same time.
+/// Nested calls of several threads at the same time.
 pub(crate) fn mixed(number: u32, seed: u64) -> Vec<Event> {
     let mut events = threads(number, seed);
     for (thread, at, ..) in &mut events {
-        // No two at once.
+        // No two events have the same time.
         *at = (*at - u64::from(*thread) * 10_000_000) * 16 + u64::from(*thread);
     }
     events.sort_by_key(|event| event.1);
@@ -118,7 +118,8 @@ pub(crate) fn unpaired(seed: u64) -> Vec<Event> {
 }
 
 impl Files {
-    /// A map of eleven functions at the addresses 1 to 11, called `map.yaml`, and these logs.
+    /// Makes a directory with these logs and `map.yaml`, a map of eleven functions at the addresses
+    /// 1 to 11.
     pub(crate) fn new(logs: &[(&str, String)]) -> Self {
         let files = Self {
             dir: tempfile::tempdir().unwrap(),
@@ -145,12 +146,12 @@ impl Files {
         self.dir.path()
     }
 
-    /// What we print.
+    /// The result of `xrayctl`.
     pub(crate) fn ours(&self, args: &str) -> Ran {
         xrayctl_in(self.path(), args.split_whitespace())
     }
 
-    /// What we print on standard output, without fault.
+    /// The output of `xrayctl`, which must succeed.
     #[track_caller]
     pub(crate) fn ours_out(&self, args: &str) -> String {
         let ran = self.ours(args);
@@ -158,7 +159,7 @@ impl Files {
         ran.out
     }
 
-    /// What `llvm-xray` prints.
+    /// The result of `llvm-xray`.
     pub(crate) fn theirs(&self, args: &str) -> Ran {
         let output = Command::new("llvm-xray-19")
             .args(args.split_whitespace())
@@ -174,7 +175,7 @@ impl Files {
         }
     }
 
-    /// What `llvm-xray` prints on standard output, without fault.
+    /// The output of `llvm-xray`, which must succeed.
     #[track_caller]
     pub(crate) fn theirs_out(&self, args: &str) -> String {
         let ran = self.theirs(args);
@@ -182,7 +183,7 @@ impl Files {
         ran.out
     }
 
-    /// Both print the same, line by line.
+    /// Checks that both print the same lines in the same order.
     #[track_caller]
     pub(crate) fn same(&self, args: &str) -> String {
         let ours = self.ours_out(args);
@@ -190,7 +191,8 @@ impl Files {
         ours
     }
 
-    /// Both print the same lines; llvm-xray prints those of a graph in the order of a hash table.
+    /// Checks that both print the same lines. llvm-xray prints the lines of a graph in the order of
+    /// a hash table.
     #[track_caller]
     pub(crate) fn same_lines(&self, args: &str) -> String {
         let ours = self.ours_out(args);

@@ -1,4 +1,4 @@
-//! What every client of a server does.
+//! Functions for all clients of a server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -6,19 +6,20 @@ use std::net::{TcpListener, TcpStream};
 use anyhow::{Context as _, Result};
 use integration::DEADLINE;
 
-/// A port that was free a moment ago; if somebody takes it meanwhile, the server says so and ends.
+/// A port that was free a moment ago. If another program takes it meanwhile, the server reports
+/// that and ends.
 pub(crate) fn free_port() -> Result<u16> {
     let socket = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(socket.local_addr()?.port())
 }
 
-/// Sends all of `questions`, and gives what comes back until the server closes the connection.
+/// Sends all of `questions`. Returns the answers until the server closes the connection.
 pub(crate) fn converse(port: u16, questions: &[u8]) -> Result<Vec<u8>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("cannot connect")?;
     stream.set_read_timeout(Some(DEADLINE))?;
     let mut sender = stream.try_clone()?;
     let mut answers = Vec::new();
-    // At the same time: a server that is not read from does not read, either.
+    // Sends and reads at the same time: a server whose answers are not read stops reading.
     std::thread::scope(|scope| {
         let sent = scope.spawn(move || sender.write_all(questions));
         stream.read_to_end(&mut answers).context("no answer")?;
@@ -27,7 +28,7 @@ pub(crate) fn converse(port: u16, questions: &[u8]) -> Result<Vec<u8>> {
     Ok(answers)
 }
 
-/// Fails with the place where two answers part.
+/// Fails with the place of the first difference.
 pub(crate) fn ensure_same(found: &[u8], expected: &[u8]) -> Result<()> {
     if found == expected {
         return Ok(());

@@ -1,8 +1,9 @@
-//! Real programs with a sled in every function, traced again and again while they work: what they do is the same as
-//! untraced, none of them crashes, and nothing is lost uncounted.
+//! Real programs with a sled in every function, traced again and again while they work. Their
+//! results are the same as untraced, none of them crashes, and every lost event is counted.
 //!
-//! Each is traced in every way once, and on until `XRAYD_SOAK_SECONDS` have passed, which `cargo xtask soak` sets. It also runs
-//! those whose programs take long to build, which a short run leaves out.
+//! Each program is traced once in every way, and then further until `XRAYD_SOAK_SECONDS` have
+//! passed, which `cargo xtask soak` sets. That command also runs the programs that take long to
+//! build, which a short run leaves out.
 
 mod client;
 mod nginx;

@@ -1,4 +1,4 @@
-//! nginx: a process that watches, and workers.
+//! nginx: a master process and workers.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::scene::send;
 
 const WORKERS: usize = 4;
 
-/// The process that watches. Whoever drops it ends the workers, too, which outlive it otherwise.
+/// The master process. Dropping it ends the workers, too, which would outlive it otherwise.
 struct Master(Target);
 
 struct Nginx {
@@ -29,9 +29,9 @@ struct Nginx {
     program: PathBuf,
     dir: TempDir,
     questions: String,
-    /// The answers, untraced.
+    /// The answers of an untraced run.
     expected: Vec<u8>,
-    /// That are logged for each piece of work.
+    /// Requests that are logged for each piece of work.
     requests: u64,
 }
 
@@ -49,7 +49,7 @@ fn nginx_works_on_under_every_kind_of_tracing() -> Result<()> {
     Ok(())
 }
 
-/// Files, pages made of others, and everything once more through the server itself.
+/// Serves files, pages made of other pages, and all of it again through the server itself.
 fn configuration(port: u16) -> String {
     format!(
         "daemon off;
@@ -82,7 +82,8 @@ http {{
     )
 }
 
-/// The answers without what the clock says, and bodies in one piece: what pieces they come in depends on the time, too.
+/// The answers without the times of the clock, and with whole bodies. The pieces of a chunked body
+/// depend on the time, too.
 fn timeless(mut answers: &[u8]) -> Result<Vec<u8>> {
     let mut all = Vec::new();
     while !answers.is_empty() {
@@ -112,7 +113,7 @@ fn timeless(mut answers: &[u8]) -> Result<Vec<u8>> {
     Ok(all)
 }
 
-/// What stands before `end`; both are taken off.
+/// Takes the bytes before `end`, and `end` itself, from the front.
 fn until<'bytes>(bytes: &mut &'bytes [u8], end: &[u8]) -> Result<&'bytes [u8]> {
     let mut windows = bytes.windows(end.len());
     let at = windows.position(|window| window == end);
@@ -121,14 +122,14 @@ fn until<'bytes>(bytes: &mut &'bytes [u8], end: &[u8]) -> Result<&'bytes [u8]> {
     Ok(found)
 }
 
-/// So many bytes, taken off.
+/// Takes this many bytes from the front.
 fn taken<'bytes>(bytes: &mut &'bytes [u8], count: usize) -> Result<&'bytes [u8]> {
     let (first, rest) = bytes.split_at_checked(count).context("cut short")?;
     *bytes = rest;
     Ok(first)
 }
 
-/// Workers, as the kernel names the children.
+/// The workers, as the kernel lists the children.
 fn children(pid: i32) -> Result<Vec<i32>> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let mut pids = Vec::new();
@@ -146,7 +147,7 @@ impl Drop for Master {
             return;
         }
         let pid = self.0.pid();
-        // One that stands starts no new ones. Nobody is left to be told what goes wrong here.
+        // A stopped master starts no new workers. Errors here cannot be reported.
         let _ = send(pid.cast_unsigned(), Signal::SIGSTOP);
         let workers = children(pid).unwrap_or_default();
         let _ = send(pid.cast_unsigned(), Signal::SIGKILL);
@@ -195,7 +196,7 @@ impl Nginx {
     }
 }
 
-/// What is served.
+/// The files that are served.
 fn fill(html: &Path) -> Result<()> {
     fs::create_dir_all(html.join("few"))?;
     let mut line = String::new();
@@ -219,7 +220,7 @@ fn fill(html: &Path) -> Result<()> {
             format!("<p>colour {name}</p>\n"),
         )?;
     }
-    // Lists and headers tell times.
+    // Directory listings and headers contain times.
     Command::new("find")
         .arg(html)
         .args(["-exec", "touch", "-d", "2024-01-02 03:04:05 UTC", "{}", "+"])
@@ -228,7 +229,8 @@ fn fill(html: &Path) -> Result<()> {
     Ok(())
 }
 
-/// On one connection, one after the other; and how many requests come to the server by it, its own to itself included.
+/// Requests on one connection, one after the other, and the number that the server gets because of
+/// them, its own to itself included.
 fn questions() -> (String, u64) {
     let mut text = String::new();
     let mut requests = 0;
@@ -245,7 +247,7 @@ fn questions() -> (String, u64) {
         ("GET /few", "", 1),
         ("GET /nothing", "", 1),
         ("GET /closed/", "", 1),
-        // The empty line behind the body is skipped.
+        // The server skips the empty line behind the body.
         ("PUT /small.txt", "Content-Length: 3\r\n\r\nabc", 1),
         (
             "GET /raw/few/c.html",

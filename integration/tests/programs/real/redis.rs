@@ -16,8 +16,8 @@ use super::client::{converse, ensure_same, free_port};
 use super::storm::{Work, trace};
 use crate::scene::send;
 
-/// Who works: clients that compare answers, one each in a database of its own, then Redis' own benchmark, and one that
-/// has everything saved, for which the server forks.
+/// The sides of the work: clients that compare answers, each in a database of its own; Redis' own
+/// benchmark; and a client that saves all data, for which the server forks.
 const CLIENTS: usize = 3;
 const BENCHMARK: usize = CLIENTS;
 const SAVER: usize = CLIENTS + 1;
@@ -29,7 +29,7 @@ struct Redis {
     program: PathBuf,
     benchmark: PathBuf,
     dir: TempDir,
-    /// The answers to the script, untraced.
+    /// The answers to the script in an untraced run.
     expected: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ fn redis_works_on_under_every_kind_of_tracing() -> Result<()> {
     Ok(())
 }
 
-/// What a client asks, and how many commands that is.
+/// The commands of a client, and their number.
 fn script(client: usize) -> (String, u64) {
     let mut text = format!("SELECT {client}\r\nFLUSHDB\r\n");
     let mut ask = |line: std::fmt::Arguments<'_>| {
@@ -91,7 +91,7 @@ fn script(client: usize) -> (String, u64) {
         "LPOS list 7",
         "OBJECT ENCODING scores",
         "DUMP count",
-        // Lua: an error leaves by `longjmp`.
+        // Lua leaves the calls of an error by `longjmp`.
         "EVAL 'local s = 0 for i = 1, 2000 do s = s + i % 7 end return {s, redis.call(\"get\", KEYS[1])}' 1 count",
         "EVAL 'local ok, why = pcall(function() error({code = 7}) end) return {tostring(ok), why.code}' 0",
         "EVAL 'return redis.call(\"lpush\", KEYS[1], 1)' 1 count",
@@ -156,7 +156,7 @@ impl Redis {
             .context("cannot start redis-benchmark")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let complaints = String::from_utf8_lossy(&output.stderr);
-        // A heading, seven commands and what `lrange_100` needs.
+        // A heading, seven commands, and the preparation for `lrange_100`.
         ensure!(
             output.status.success() && text.lines().count() == 9,
             "{}: {text}{complaints}",
@@ -165,7 +165,7 @@ impl Redis {
         Ok(())
     }
 
-    /// A child writes what there is at that moment.
+    /// A child writes the data of that moment.
     fn saved(&self) -> Result<()> {
         let said = converse(self.port, b"BGSAVE\r\nQUIT\r\n")?;
         ensure_same(&said, b"+Background saving started\r\n+OK\r\n")?;

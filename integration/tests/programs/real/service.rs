@@ -13,7 +13,7 @@ use super::client::{converse, ensure_same};
 use super::storm::{Work, trace};
 use crate::scene::send;
 
-/// In each piece of work.
+/// Requests in each piece of work.
 const QUESTIONS: u64 = 60;
 
 struct Service {
@@ -22,7 +22,7 @@ struct Service {
     port: u16,
     program: PathBuf,
     questions: String,
-    /// The answers, untraced.
+    /// The answers of an untraced run.
     expected: Vec<u8>,
 }
 

@@ -13,7 +13,7 @@ use super::client::ensure_same;
 use super::storm::{Work, trace};
 use crate::scene::Scene;
 
-/// What every piece of work begins with; the journal differs.
+/// The journals. Every piece of work starts with one of them.
 const JOURNALS: [&str; 2] = ["DELETE", "WAL"];
 
 /// Tables, trees, texts, triggers, windows and JSON, without a clock or chance.
@@ -52,13 +52,13 @@ PRAGMA integrity_check;
 .sha3sum
 ";
 
-/// A shell that is told what to do.
+/// A shell that runs a script.
 struct Shell {
     target: Mutex<Target>,
     pid: i32,
     program: PathBuf,
     dir: TempDir,
-    /// What it says of each piece of work, untraced.
+    /// Its output for each piece of work in an untraced run.
     expected: Vec<String>,
 }
 
@@ -72,13 +72,13 @@ fn sqlite_works_on_under_every_kind_of_tracing() -> Result<()> {
         .unwrap_or_else(PoisonError::into_inner);
     target.close_stdin();
     let status = target.wait(DEADLINE)?;
-    // The script has errors, so that they are seen to be the same.
+    // The script has errors, to check that these are the same, too.
     ensure!(status.code() == Some(1), "{status}");
     Ok(())
 }
 
-/// SQLite's own benchmark takes the same way each time: with room for everything, all of it is recorded; with next to
-/// none, what is recorded and what is told to be lost are as many.
+/// SQLite's own benchmark makes the same calls each time. With room for all events, all are
+/// recorded. With almost no room, recorded and lost events add up to the same number.
 #[test]
 fn every_call_of_sqlites_benchmark_is_recorded_or_counted() -> Result<()> {
     let Built { dir, .. } = build_program(Program::Sqlite)?;
@@ -104,7 +104,7 @@ fn every_call_of_sqlites_benchmark_is_recorded_or_counted() -> Result<()> {
         ensure!(traced == untraced, "{traced} instead of {untraced}");
         let recorded = recorded.context("nothing was said of the recording")?;
         let count = |field: &str| recorded[field].as_u64().context("no number");
-        // All of it fits there, though nobody were to empty the ring.
+        // All events fit this ring, even if it is never drained.
         ensure!(ring != "64MiB" || count("lost")? == 0, "{recorded}");
         let account = scene.alone()?.json(["report", "f", "--limit", "1"])?;
         for field in ["events", "lost"] {
@@ -129,7 +129,7 @@ impl Shell {
         command
             .args(["-batch", "-init", "/dev/null"])
             .current_dir(dir.path())
-            // Errors stand among the answers.
+            // Error messages are among the answers.
             .stderr(std::fs::File::create(dir.path().join("errors"))?);
         let target = Target::spawn_unready(command)?;
         let mut shell = Self {
@@ -146,7 +146,7 @@ impl Shell {
         Ok(shell)
     }
 
-    /// What the shell says to the script.
+    /// The shell's output for the script.
     fn say(&self, journal: &str) -> Result<String> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         target.send(&format!(
@@ -165,7 +165,7 @@ impl Shell {
         }
     }
 
-    /// How many complaints it has written.
+    /// The number of error lines so far.
     fn complaints(&self) -> Result<usize> {
         let text = std::fs::read_to_string(self.dir.path().join("errors"))?;
         Ok(text.lines().count())
@@ -186,7 +186,7 @@ impl Work for Shell {
     }
 
     fn work(&self, _: usize) -> Result<()> {
-        // One journal after the other; the first one alone would be as often the same.
+        // Both journals, one after the other.
         for (journal, expected) in JOURNALS.iter().zip(&self.expected) {
             ensure_same(self.say(journal)?.as_bytes(), expected.as_bytes())
                 .with_context(|| format!("journal {journal}"))?;
@@ -201,7 +201,7 @@ impl Work for Shell {
     fn healthy(&self) -> Result<()> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         target.still_running()?;
-        // Each time it is told the same, and complains of the same.
+        // Each run of the script has the same errors.
         let complaints = self.complaints()?;
         ensure!(
             complaints > 0 && complaints % JOURNALS.len() == 0,

@@ -1,4 +1,5 @@
-//! Tracing goes on, off, on, attaches, detaches, records, is killed and takes over, while a program works.
+//! A tracer enables and disables functions, attaches, detaches, records, is killed and takes over,
+//! while a program works.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,40 +17,40 @@ use crate::{
     trace,
 };
 
-/// Sizes of rings: one in which much is lost, and the usual one.
+/// Sizes of rings: one that loses many events, and the usual one.
 const RINGS: [&str; 2] = ["64KiB", "1MiB"];
 
-/// A program that is given work.
+/// A program that can be given work.
 pub(crate) trait Work: Sync {
-    /// The file that all of them run.
+    /// The file that all processes run.
     fn program(&self) -> &Path;
 
     /// Its processes, which never change.
     fn pids(&self) -> Vec<i32>;
 
-    /// How many may be at work at the same time.
+    /// The number of sides that can work at the same time.
     fn sides(&self) -> usize;
 
-    /// A piece of work, by one side. What comes out of it as untraced is no error.
+    /// Does a piece of work from one side. The same result as untraced is no error.
     fn work(&self, side: usize) -> Result<()>;
 
-    /// Selects one function, and says how often side 0 has it called for each piece of work: `None` if that is always as
-    /// often.
+    /// Selectors of one function, and the number of its calls in each piece of work of side 0.
+    /// `None` if only the constancy of the number is known.
     fn counted(&self) -> (&'static [&'static str], Option<u64>);
 
-    /// All processes live and have complained about nothing.
+    /// Checks that all processes live and have logged no complaint.
     fn healthy(&self) -> Result<()>;
 }
 
-/// Pieces of work that were done, by all sides.
+/// The number of finished pieces of work, of all sides.
 #[derive(Debug, Default)]
 struct Progress {
     done: AtomicU64,
-    /// No side goes on.
+    /// True if no side is to go on.
     stop: AtomicBool,
 }
 
-/// What traces.
+/// The tracing side.
 struct Storm<'work> {
     scene: Scene,
     daemon: Daemon,
@@ -59,12 +60,12 @@ struct Storm<'work> {
     round: usize,
 }
 
-/// Events that were recorded, and those that were not.
+/// Numbers of recorded and of lost events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     events: u64,
     lost: u64,
-    /// Of `lost`, what went past a recorder that did not keep up: events and losses.
+    /// The part of `lost` that a slow recorder missed: events and losses.
     lost_by_reader: u64,
     /// Events and losses that a recording beside others leaves out.
     events_excluded: u64,
@@ -106,7 +107,7 @@ impl<'work> Storm<'work> {
         })
     }
 
-    /// Everything once.
+    /// Runs each kind of tracing once.
     fn round(&mut self) -> Result<()> {
         self.round += 1;
         self.exact().context("exactly")?;
@@ -118,7 +119,7 @@ impl<'work> Storm<'work> {
             let traced = self.under_load(progress);
             progress.stop.store(true, Ordering::Relaxed);
             for side in sides {
-                // What went wrong there explains the rest.
+                // An error there explains the others.
                 side.join().ok().context("panicked")??;
             }
             traced
@@ -134,7 +135,8 @@ impl<'work> Storm<'work> {
         self.killed(progress).context("killed")
     }
 
-    /// With one function on, its calls are those that the work needs, while it is on and no longer.
+    /// With one function on, its events are exactly its calls by the work, while it is on and no
+    /// longer.
     fn exact(&mut self) -> Result<()> {
         let (selector, calls) = self.work.counted();
         let mut counted = calls;
@@ -176,7 +178,7 @@ impl<'work> Storm<'work> {
         Ok(())
     }
 
-    /// Each process into a file, through the daemon, which attaches for that.
+    /// Records each process into a file, through the daemon, which attaches for that.
     fn recorded(&mut self, progress: &Progress) -> Result<()> {
         let recordings = self.record(&self.cli)?;
         progress.more(2)?;
@@ -185,9 +187,10 @@ impl<'work> Storm<'work> {
         Ok(())
     }
 
-    /// The same of processes that are attached, and stay so: what is in the files, and what they say
-    /// to leave out, is all that was counted. What is left out are exits of calls that were open
-    /// when their functions were switched on, and what happened while they were switched off.
+    /// The same for attached processes, which stay attached. The events in the files, and those
+    /// that the files exclude, are together all counted events. The excluded ones are exits of
+    /// calls that were open when their functions were switched on, and events while the functions
+    /// were switched off.
     fn recorded_beside(&mut self, progress: &Progress) -> Result<()> {
         self.attach(RINGS[self.round % RINGS.len()])?;
         let recordings = self.record(&self.cli)?;
@@ -206,20 +209,20 @@ impl<'work> Storm<'work> {
         Ok(())
     }
 
-    /// Without a daemon; and by one that is killed in the middle.
+    /// Records without a daemon, and with a recorder that is killed in the middle.
     fn recorded_alone(&mut self, progress: &Progress) -> Result<()> {
         let alone = self.scene.alone()?;
         let recordings = self.record(&alone)?;
         progress.more(1)?;
         self.finish(recordings, "stopped")?;
-        // Its guard kills.
+        // Dropping the guard kills the recorder.
         drop(self.record(&alone)?);
         progress.more(1)?;
         self.attach(RINGS[1])?;
         self.detach().map(drop)
     }
 
-    /// In flight: nobody reads, and what rings hold is seen whenever it is asked for.
+    /// In flight mode, the rings are not read, and a snapshot has their events at any time.
     fn flown(&mut self, progress: &Progress) -> Result<()> {
         self.attach(RINGS[self.round % RINGS.len()])?;
         self.cli.ok(["mode", "flight"])?;
@@ -242,14 +245,15 @@ impl<'work> Storm<'work> {
                 );
                 std::fs::remove_file(self.scene.path(&file))?;
             }
-            // One of them, as nginx's first process, may do nothing at all.
+            // A process like nginx's master may be idle.
             ensure!(shown > 0, "nothing was seen of any process");
             progress.more(1)?;
         }
         self.detach().map(drop)
     }
 
-    /// The daemon dies while everything is on, or being switched, or attached to; the next one takes over.
+    /// The daemon is killed while all functions are on, or during a toggle or an attach. The next
+    /// daemon takes over.
     fn killed(&mut self, progress: &Progress) -> Result<()> {
         let attaching = self.round % 4 == 3;
         let mut others = Vec::new();
@@ -284,7 +288,7 @@ impl<'work> Storm<'work> {
         self.detach().map(drop)
     }
 
-    /// Attaches to every process; true if memory was there in all of them.
+    /// Attaches every process. Returns true if all of them had memory of an earlier attach.
     fn attach(&self, ring: &str) -> Result<bool> {
         let mut adopted = true;
         for pid in &self.pids {
@@ -296,7 +300,7 @@ impl<'work> Storm<'work> {
         Ok(adopted)
     }
 
-    /// Switches in every process; nothing may be left out.
+    /// Enables or disables functions in every process. None may be left out.
     fn switch(&self, command: &str, selector: &[&str]) -> Result<()> {
         let answer = self.cli.json([&[command], selector].concat())?;
         let processes = rows(&answer, "processes")?;
@@ -310,7 +314,7 @@ impl<'work> Storm<'work> {
         Ok(())
     }
 
-    /// Of all processes together.
+    /// The counts of all processes together.
     fn counts(&self) -> Result<Counts> {
         let status = self.cli.json(["status"])?;
         let mut sum = Counts::default();
@@ -328,7 +332,7 @@ impl<'work> Storm<'work> {
         })
     }
 
-    /// Detaches from every process, with proof that each is as it was.
+    /// Detaches every process, with the proof that each is as it was.
     fn detach(&self) -> Result<Counts> {
         let mut sum = Counts::default();
         for pid in &self.pids {
@@ -344,7 +348,7 @@ impl<'work> Storm<'work> {
         Ok(sum)
     }
 
-    /// Records every process; functions are on in all of them.
+    /// Records every process. Returns when functions are on in all of them.
     fn record(&self, cli: &Cli) -> Result<Vec<Running>> {
         let mut recordings = Vec::new();
         for (pid, process) in self.pids.iter().zip(self.work.pids()) {
@@ -360,7 +364,7 @@ impl<'work> Storm<'work> {
         Ok(recordings)
     }
 
-    /// Ends recordings; what they wrote is whole and says what they said.
+    /// Ends recordings. Their files must be complete and agree with their summaries.
     fn finish(&self, recordings: Vec<Running>, outcome: &str) -> Result<Counts> {
         for recording in &recordings {
             recording.signal(Signal::SIGINT)?;
@@ -401,7 +405,7 @@ impl<'work> Storm<'work> {
 // === impl Progress ===
 
 impl Progress {
-    /// Works until it is time to stop, or something went wrong.
+    /// Works until the stop, or until an error.
     fn keep_on(&self, work: &dyn Work, side: usize) -> Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
             let done = work.work(side);
@@ -414,7 +418,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Waits until so many more pieces were done, begun under what is the case now.
+    /// Waits until this many more pieces are done that began under the current conditions.
     fn more(&self, pieces: u64) -> Result<()> {
         let wanted = self.done.load(Ordering::Relaxed) + pieces;
         wait_until(DEADLINE, "the work goes on", || {
@@ -447,7 +451,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Through sleds, recorded or not.
+    /// Events of sleds, recorded or lost.
     fn passed(self) -> u64 {
         self.events + self.lost
     }

@@ -1,4 +1,4 @@
-//! What is done when a trigger fires.
+//! The actions of a trigger.
 
 use std::io;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::output::triggered::Fired;
 use crate::selectors::{self, Selectors};
 use crate::signals::Signals;
 
-/// How often it is looked whether a command has ended.
+/// The pause between two looks at whether a command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// One thing to do.
+/// One action.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     Snapshot,
-    /// As it was written, and what it means.
+    /// Its text, and its meaning.
     Switch(String, TriggerSwitch),
     /// A command for `sh`.
     Exec(String),
@@ -35,7 +35,7 @@ struct Words {
     globs: Vec<String>,
 }
 
-/// What the command line says.
+/// Parses an action.
 pub(super) fn parse(text: &str) -> Result<Action, String> {
     let text = text.trim();
     let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
@@ -90,7 +90,8 @@ impl Action {
     }
 }
 
-/// Runs a command to its end, and says how that was. Who does not want to wait for it any more leaves it alone.
+/// Runs a command to its end, and returns its exit status in words. A signal ends the wait, not the
+/// command.
 pub(super) async fn run(
     command: &str,
     fired: &Fired,
@@ -122,7 +123,7 @@ async fn run_shell(
         .env("XRAY_VALUE", fired.value())
         .env("XRAY_FILE", file.unwrap_or_else(|| Path::new("")))
         .stdin(Stdio::null())
-        // What is on standard output is ours.
+        // Standard output is for xrayctl's own lines.
         .stdout(io::stderr());
     let mut child = shell.spawn()?;
     loop {

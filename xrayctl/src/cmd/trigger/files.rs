@@ -1,4 +1,4 @@
-//! Where snapshots go: into one file, or each into a file of its own in a directory.
+//! The destination of snapshots: one file, or a directory with a file for each.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,16 +16,16 @@ use crate::trace_file::{OutputFile, Overwrite, Unfinished};
 /// The files of one trigger.
 pub(super) struct Files {
     place: Place,
-    /// The one that is being written, whose it is, and how long copying took.
+    /// The file that is being written, its pid, and the time that copying took, in nanoseconds.
     current: Option<(OutputFile, u32, u64)>,
 }
 
 enum Place {
-    /// Until it is written.
+    /// `None` once it is written.
     File(Option<OutputFile>),
     Directory {
         path: PathBuf,
-        /// It was made for this, and goes again if nothing was put there.
+        /// True for a new directory: it is removed if it is empty at the end.
         is_ours: bool,
     },
 }
@@ -33,7 +33,8 @@ enum Place {
 // === impl Files ===
 
 impl Files {
-    /// Opens the file or makes the directory, so that what is wrong with its name or place is found at once.
+    /// Opens the file or makes the directory, so that an error in its name or place is found at
+    /// once.
     pub(super) fn open(path: &Path, one: bool, overwrite: Overwrite) -> anyhow::Result<Self> {
         let place = match one {
             true => Place::File(Some(OutputFile::open(path, overwrite)?)),
@@ -64,7 +65,7 @@ impl Files {
         })
     }
 
-    /// The next piece of the snapshot of this firing.
+    /// Writes the next chunk of a firing's snapshot.
     pub(super) fn take(&mut self, fired: &Fired, chunk: &TraceChunk) -> anyhow::Result<()> {
         let (file, ..) = match &mut self.current {
             Some(current) => current,
@@ -78,7 +79,7 @@ impl Files {
         file.write(&chunk.data)
     }
 
-    /// The snapshot is whole: what is in it, and where it is. `None` if there is none.
+    /// Finishes the snapshot. Returns its contents and its path, or `None` if there is no snapshot.
     pub(super) fn finish(&mut self) -> anyhow::Result<Option<(Snapshot, PathBuf)>> {
         let Some((mut file, pid, copied_within_ns)) = self.current.take() else {
             return Ok(None);
@@ -97,7 +98,7 @@ impl Drop for Files {
             is_ours: true,
         } = &self.place
         {
-            // Nothing goes away that is in it.
+            // A directory with files in it stays.
             let _ = fs::remove_dir(path);
         }
     }

@@ -1,4 +1,4 @@
-//! How often a trigger fires: `3`, or `3/1h`.
+//! The limit on the firings of a trigger: `3`, or `3/1h`.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use xrayd::triggers::MOST_FIRINGS;
 
 use crate::parse;
 
-/// So often.
+/// The most firings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
     pub(super) times: u32,
-    /// In any such time; `None`: in all.
+    /// The time in which these are the most; `None` for the whole run.
     pub(super) period: Option<Duration>,
 }
 
-/// What the command line says.
+/// Parses a limit.
 pub(super) fn parse(text: &str) -> Result<Limit, String> {
     let (times, period) = match text.split_once('/') {
         Some((times, period)) => (times, Some(parse::positive_duration(period)?)),
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Result<Limit, String> {
 // === impl Limit ===
 
 impl Limit {
-    /// Whether it fires once, and never again.
+    /// True if the trigger fires once and never again.
     pub(super) fn is_once(self) -> bool {
         self.times == 1 && self.period.is_none()
     }

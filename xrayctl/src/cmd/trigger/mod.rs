@@ -1,6 +1,7 @@
-//! `xrayctl trigger`: waits until something happens, and then does something at once.
+//! `xrayctl trigger`: waits for a condition, then acts at once.
 //!
-//! The daemon waits, takes the picture and switches functions; files are written and commands run here, as whoever asked.
+//! The daemon waits, takes snapshots, and enables and disables functions. This process writes files
+//! and runs commands, with the rights of its user.
 
 mod action;
 mod files;
@@ -76,19 +77,22 @@ pub(crate) struct Args {
     /// What to wait for; see below
     #[arg(long, value_name = "CONDITION", required = true, value_parser = condition::argument)]
     when: Vec<Condition>,
-    /// Only in this process and those that are followed from it; without this, in every attached process
+    /// Only in this process and those that are followed from it; without this, in every attached
+    /// process
     #[arg(long, value_parser = parse::pid)]
     pid: Option<u32>,
     /// Wait for libraries that are loaded later, if a condition names nothing that is loaded now
     #[arg(long)]
     pending: bool,
-    /// What to do: snapshot, which it is if nothing is said; `enable SELECTION`; `disable SELECTION`; `exec COMMAND`
+    /// What to do: snapshot, which it is if nothing is said; `enable SELECTION`; `disable
+    /// SELECTION`; `exec COMMAND`
     #[arg(long = "do", value_name = "ACTION", value_parser = action::parse)]
     actions: Vec<Action>,
     /// The snapshot is of every attached process, all up to the same moment
     #[arg(long)]
     all_processes: bool,
-    /// How far the snapshot reaches back before the moment; without this, as far as there is anything. A call that it has fired for is always whole
+    /// How far the snapshot reaches back before the moment; without this, as far as there is
+    /// anything. A call that it has fired for is always whole
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     before: Option<Duration>,
     /// How far it goes beyond that moment
@@ -110,27 +114,27 @@ pub(crate) struct Args {
     format: Format,
 }
 
-/// What is under way.
+/// The state of an armed trigger.
 struct Waiting<'a> {
     args: &'a Args,
     console: &'a mut Console,
     files: Option<Files>,
-    /// The firing that is being told of.
+    /// The firing that the daemon reports now.
     firing: Option<Fired>,
-    /// Actions of it that were told.
+    /// Reported actions of this firing that enable or disable functions.
     switches: usize,
     fired: u32,
-    /// It ends when this firing is written.
+    /// True if the command ends when this firing is written.
     is_leaving: bool,
 }
 
-/// Somebody wants it to fire now.
+/// The user's requests to fire now.
 struct Demands {
     signal: Signal,
     enters: mpsc::Receiver<()>,
 }
 
-/// A snapshot, as JSON.
+/// A snapshot, in JSON.
 #[derive(Debug, Serialize)]
 struct Written<'a> {
     event: &'static str,
@@ -139,11 +143,11 @@ struct Written<'a> {
     snapshot: &'a Snapshot,
 }
 
-/// Whether anything more is told.
+/// Whether more events follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     More,
-    /// It is over.
+    /// The trigger is over.
     Over,
 }
 
@@ -178,7 +182,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             }
             () = demands.next() => {
                 let fire = TriggerRequest { fire: true, ..TriggerRequest::default() };
-                // One that waits there is as good as two.
+                // One waiting request is enough.
                 let _ = requests.try_send(fire);
                 continue;
             }
@@ -196,7 +200,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 // === impl Args ===
 
 impl Args {
-    /// What clap cannot tell.
+    /// Checks the rules that clap cannot express.
     fn check(&self) -> anyhow::Result<()> {
         let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
         if self.conditions().count() > MOST_CONDITIONS {
@@ -209,7 +213,7 @@ impl Args {
         }
     }
 
-    /// Those that the daemon waits for.
+    /// The conditions that the daemon waits for.
     fn conditions(&self) -> impl Iterator<Item = &Condition> {
         self.when
             .iter()
@@ -220,7 +224,7 @@ impl Args {
         self.actions.is_empty() || self.actions.contains(&Action::Snapshot)
     }
 
-    /// Actions that switch functions, and how they are written.
+    /// The actions that enable or disable functions, and their texts.
     fn switches(&self) -> impl Iterator<Item = (&str, TriggerSwitch)> {
         self.actions.iter().filter_map(Action::switch)
     }
@@ -271,9 +275,10 @@ impl Demands {
     fn hold() -> anyhow::Result<Self> {
         let (sender, enters) = mpsc::channel(1);
         if std::io::stdin().is_terminal() {
-            // It ends with the process: nothing else ends a read from a terminal.
+            // The thread ends with the process, because nothing else ends a read from a terminal.
             std::thread::spawn(move || {
-                // Else reading would stop the process while it is in the background. So it fails, and there is no Enter.
+                // A read would stop the process while it is in the background. With the signal
+                // blocked the read fails, and there is no Enter.
                 if SigSet::from_iter([Background::SIGTTIN])
                     .thread_block()
                     .is_err()
@@ -304,7 +309,8 @@ impl Demands {
 // === impl Waiting ===
 
 impl Waiting<'_> {
-    /// Somebody wants it to end. False if a snapshot is on its way, which it is then left for.
+    /// Handles a request to end. Returns false while a snapshot is on its way: the command ends
+    /// after it.
     fn stop_asked(&mut self) -> bool {
         if self.firing.is_none() || !self.args.takes_snapshots() || self.is_leaving {
             return true;
@@ -366,7 +372,7 @@ impl Waiting<'_> {
         Ok(Next::More)
     }
 
-    /// The snapshot is whole, if there is one; commands may use it.
+    /// Finishes the snapshot, if there is one, and then runs the commands, which may use it.
     async fn finish(&mut self, done: TriggerDone, signals: &mut Signals) -> anyhow::Result<()> {
         let TriggerDone { number, refusal } = done;
         let mut written = None;
@@ -414,7 +420,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// An object a line.
+    /// Writes a value as a line of JSON.
     fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         self.console.show(|out, _| {
             serde_json::to_writer(&mut *out, value)?;
@@ -422,7 +428,7 @@ impl Waiting<'_> {
         })
     }
 
-    /// Scripts are to know whether it has fired.
+    /// The exit code shows scripts whether the trigger has fired.
     fn verdict(&self) -> anyhow::Result<()> {
         match self.fired {
             0 => {
@@ -434,7 +440,7 @@ impl Waiting<'_> {
     }
 }
 
-/// Functions that a condition names have to be there, unless they may come.
+/// Fails if no function matches a condition, unless it may be loaded later.
 async fn ensure_matches(rpc: &mut Rpc, args: &Args, console: &Console) -> anyhow::Result<()> {
     for condition in args.conditions() {
         let Some(selection) = selection_of(condition) else {
@@ -462,13 +468,13 @@ fn selection_of(condition: &Condition) -> Option<Selection> {
     }
 }
 
-/// Armed when this returns, for as long as both are there.
+/// Arms a trigger. It stays armed as long as both results exist.
 async fn arm(
     rpc: &mut Rpc,
     request: TriggerRequest,
 ) -> anyhow::Result<(mpsc::Sender<TriggerRequest>, Streaming<TriggerEvent>)> {
     let (requests, sent) = mpsc::channel(1);
-    // There is room for one.
+    // The channel has room for one request.
     requests.try_send(request).context("no request was sent")?;
     let response = rpc.trigger(ReceiverStream::new(sent)).await;
     let response = response.map_err(|status| failure::from_status(&status));
