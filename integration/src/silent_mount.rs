@@ -27,6 +27,10 @@ const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
 
+/// In the answer to OPEN: the file's pages stay as they are. Without it, the kernel waits for pages
+/// that are being read.
+const KEEP_CACHE: u64 = 2;
+
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 /// Seconds for which the kernel keeps names and attributes.
@@ -135,7 +139,7 @@ fn serve(device: &File, was_read: &AtomicBool) {
                 answer.extend(attributes(node));
                 Ok(answer)
             }
-            OPEN => Ok(longs(&[1, 0])),
+            OPEN => Ok(longs(&[1, KEEP_CACHE])),
             RELEASE => Ok(Vec::new()),
             _ => Err(Errno::ENOSYS),
         };

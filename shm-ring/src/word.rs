@@ -3,19 +3,19 @@
 //! ```text
 //!  63            32 31             0
 //! ┌────────────────┬────────────────┐
-//! │ time and stack │ odd: site      │  call event at the sled with this return address (its low 32 bits); see `view`
+//! │ time and stack │ odd: site      │  call event at the sled of this return address; see `view`
 //! │ count          │ 4              │  gap: this many events were lost here
 //! │ any            │ 6              │  filler: reserved and not used
 //! │ bits 0..32     │ 8              │  argument of the next call word, low half
 //! │ bits 32..64    │ 10             │  argument of the next call word, high half
-//! │ true size      │ 12             │  begins the payload of the next call word: size in the program, in bytes
-//! │ any            │ 14             │  the payload's type; all bits are set for values of registers
+//! │ true size      │ 12             │  payload of the next call word begins: its true bytes
+//! │ any            │ 14             │  the payload's type; all bits set: values of registers
 //! └────────────────┴────────────────┘
 //!  63                      8 7     0
 //! ┌──────────────────────────┬──────┐
 //! │ counter, bits 8..64      │ 2    │  sync: the base for the times of the call words that follow
 //! │ 7 bytes, first lowest    │ 16   │  the payload's next bytes; 0 behind its end
-//! │ address, bits 0..56      │ 18   │  stack: the base for the places of the call words that follow
+//! │ address, bits 0..56      │ 18   │  stack: the base for the places of later call words
 //! └──────────────────────────┴──────┘
 //! ```
 //!

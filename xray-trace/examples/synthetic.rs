@@ -1,7 +1,8 @@
 //! Writes the calls of a synthetic program as an `.xtrace`, as a log of LLVM's flight data
 //! recorder, or both: the input of the benchmarks.
 //!
-//! `cargo run --release -p xray-trace --example synthetic -- PROGRAM EVENTS together|in-turn OUT.xtrace|OUT.fdr…`
+//! `cargo run --release -p xray-trace --example synthetic -- PROGRAM EVENTS together|in-turn
+//! OUT.xtrace|OUT.fdr…`
 //!
 //! The functions have ids and names of functions in PROGRAM, which must have sleds, so that
 //! `llvm-xray` finds them there, too. Four threads run together, or one after the other: `llvm-xray

@@ -13,7 +13,12 @@
 
 use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::{net::UnixListener, runtime::Runtime, time::Instant};
+use tokio::{
+    net::UnixListener,
+    runtime::Runtime,
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
 use xray_trace::instr_map::{CompiledSelection, Selection};
 
 use crate::{
@@ -233,7 +238,8 @@ impl App {
                 tracing::warn!(socket = %path.display(), %error, "the socket was not removed");
             }
         }
-        let _ = tokio::task::spawn_blocking(move || audit.flush()).await;
+        let flushed = tokio::task::spawn_blocking(move || audit.flush());
+        let _ = timeout_at(Instant::now() + DRAIN_TIME, flushed).await;
         tracing::info!("stopped");
         result.map_err(RunError::Server)
     }
@@ -303,12 +309,23 @@ async fn detach_all(registry: &Registry, time: Duration) {
     let deadline = Instant::now() + time;
     loop {
         let registry = registry.clone();
-        let done =
-            tokio::task::spawn_blocking(move || registry.detach_all(deadline.into_std())).await;
+        let (done, is_done) = oneshot::channel();
+        // Not on a thread for requests: calls that hang may have them all.
+        let detach = move || {
+            // The receiver waits beyond the deadline.
+            let _ = done.send(registry.detach_all(deadline.into_std()));
+        };
+        let thread = std::thread::Builder::new().name("detach-all".to_owned());
+        let started = thread.spawn(detach);
+        let done = timeout_at(deadline + DRAIN_TIME, is_done).await;
         let late = Instant::now() >= deadline;
-        let mut busy = false;
-        // The panic hook has logged the panic.
-        for (pid, outcome) in done.unwrap_or_default() {
+        let mut busy = started.is_err() && !late;
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread to detach");
+        }
+        // The panic hook has logged a panic.
+        let done = done.ok().and_then(Result::ok).unwrap_or_default();
+        for (pid, outcome) in done {
             match outcome {
                 Ok(_) => tracing::info!(%pid, "detached"),
                 Err(refusal) if refusal.reason == Reason::Busy && !late => busy = true,
@@ -363,7 +380,7 @@ mod tests {
         assert!(memory.bytes() > taken, "{memory}");
         let stop = set("TimeoutStopSec").strip_suffix('s').unwrap();
         let stop = Duration::from_secs(stop.parse().unwrap());
-        assert!(stop > DETACH_TIME + DRAIN_TIME + LATE_DETACH_TIME);
+        assert!(stop > DETACH_TIME + LATE_DETACH_TIME + 4 * DRAIN_TIME);
         let weight: u64 = set("CPUWeight").parse().unwrap();
         assert!((1..=100).contains(&weight));
     }

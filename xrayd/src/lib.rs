@@ -18,6 +18,7 @@ pub mod export;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod inject;
+mod liveness;
 mod lock;
 pub mod logs;
 pub mod metrics;

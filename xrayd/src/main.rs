@@ -32,8 +32,9 @@ fn run(config: &Config) -> anyhow::Result<()> {
         let _context = runtime.enter();
         App::build(config)?
     };
-    runtime.block_on(app.run())?;
-    // Everything is detached, so blocking reads of closed connections may be abandoned.
+    let ran = runtime.block_on(app.run());
+    // What could be detached is, so blocking reads of closed connections may be abandoned, and
+    // calls that hang.
     runtime.shutdown_background();
-    Ok(())
+    Ok(ran?)
 }

@@ -135,7 +135,8 @@ async fn it_serves_until_a_signal_and_leaves_no_socket() {
     }
 }
 
-// One thread, which waits: the connection does not answer, so that the signals come while the daemon waits for it.
+// One thread, which waits: the connection does not answer, so that the signals come while the
+// daemon waits for it.
 #[tokio::test]
 async fn neither_a_second_signal_nor_a_client_that_stands_still_stops_the_shutdown() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +207,8 @@ async fn the_service_manager_may_pass_the_socket() {
     let notified = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
     notified.set_read_timeout(Some(DEADLINE)).unwrap();
     let listener = UnixListener::bind(&socket).unwrap();
-    // Descriptor 3 and LISTEN_PID, as the protocol wants them: only the shell can say its own pid before exec.
+    // Descriptor 3 and LISTEN_PID, as the protocol wants them: only the shell can say its own pid
+    // before exec.
     let child = Command::new("sh")
         .arg("-c")
         .arg("exec env LISTEN_PID=$$ LISTEN_FDS=1 \"$0\" 3<&0 </dev/null")
@@ -286,7 +288,8 @@ fn of_two_sockets_for_the_same_nobody_knows_which_is_meant() {
     );
 }
 
-/// A daemon that is given two sockets; `order` says, as the shell does, which of them is the first descriptor.
+/// A daemon that is given two sockets; `order` says, as the shell does, which of them is the first
+/// descriptor.
 fn passed(order: &str, one: impl Into<OwnedFd>, other: impl Into<OwnedFd>) -> Child {
     let command =
         format!("exec env LISTEN_PID=$$ LISTEN_FDS=2 \"$0\" --log text {order} </dev/null >&2");

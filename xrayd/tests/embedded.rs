@@ -204,7 +204,8 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
 
 #[tokio::test]
 async fn a_process_that_its_user_may_not_look_into_is_roots() {
-    // The kernel makes a process undumpable whose program its user cannot read; and so do agents that keep secrets.
+    // The kernel makes a process undumpable whose program its user cannot read; and so do agents
+    // that keep secrets.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("sleep");
     fs::copy("/bin/sleep", &program).unwrap();

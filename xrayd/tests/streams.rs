@@ -319,7 +319,8 @@ async fn functions_are_listed_alike_with_and_without_an_attach() {
     client.detach(v1::DetachRequest { pid }).await.unwrap();
 }
 
-/// Who has asked for sums and is killed when it has them cannot let go of the process any more: the daemon does.
+/// Who has asked for sums and is killed when it has them cannot let go of the process any more: the
+/// daemon does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_is_let_go_though_whoever_has_its_sums_does_nothing_more() {
     let target = Target::start();

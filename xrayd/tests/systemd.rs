@@ -1,4 +1,5 @@
-//! The units, with and without the drop-in, are accepted by `systemd-analyze verify`, without a warning.
+//! The units, with and without the drop-in, are accepted by `systemd-analyze verify`, without a
+//! warning.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
@@ -11,7 +12,8 @@ use std::{
 
 const UNITS: [&str; 3] = ["xrayd.service", "xrayd.socket", "xrayd-metrics.socket"];
 
-/// Copies the units, with the daemon that was built in the place of the installed one: verify wants it to exist.
+/// Copies the units, with the daemon that was built in the place of the installed one: verify wants
+/// it to exist.
 fn copy_units(to: &Path) {
     for unit in UNITS {
         let text = fs::read_to_string(source(unit)).unwrap();
@@ -154,8 +156,8 @@ fn the_service_keeps_no_more_capabilities_than_it_argues_for() {
     }
 }
 
-/// The kernel lets nobody suspend another's filter who is under one: these settings are made of filters
-/// (`exec_context_has_seccomp` in systemd's src/core/exec-invoke.c).
+/// The kernel lets nobody suspend another's filter who is under one: these settings are made of
+/// filters (`exec_context_has_seccomp` in systemd's src/core/exec-invoke.c).
 #[test]
 fn nothing_in_the_service_puts_it_under_a_seccomp_filter() {
     const FILTERS: [&str; 15] = [

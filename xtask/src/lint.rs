@@ -22,9 +22,9 @@ use crate::{columns, shell::say};
 
 /// The folders and files of `xrayd/src` in their order: each uses only those before it.
 const ORDER: &[&str] = &[
-    "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "socket",
-    "types", "sys", "target", "quotas", "inject", "triggers", "store", "collect", "control",
-    "export", "process", "metrics", "logs", "audit", "config", "rpc", "app", "main",
+    "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "liveness",
+    "socket", "types", "sys", "target", "quotas", "inject", "triggers", "store", "collect",
+    "control", "export", "process", "metrics", "logs", "audit", "config", "rpc", "app", "main",
 ];
 
 /// The most files of `xray-trace` that may import each other in a circle.

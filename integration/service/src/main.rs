@@ -1,8 +1,9 @@
 //! A service on tokio: a target program of the end-to-end tests, which knows nothing of tracing.
 //!
-//! It prints "ready PORT" and answers on that port of 127.0.0.1: each line, a number, gets a line that depends on the
-//! number alone; what is none ends the conversation. A question goes through a task of its own, a thread for what blocks, timers, and an actor with a
-//! channel, as in real services. SIGTERM ends it.
+//! It prints "ready PORT" and answers on that port of 127.0.0.1: each line, a number, gets a line
+//! that depends on the number alone; what is none ends the conversation. A question goes through a
+//! task of its own, a thread for what blocks, timers, and an actor with a channel, as in real
+//! services. SIGTERM ends it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};

@@ -2,8 +2,10 @@
 //! (threat-model.md, 3).
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,12 +14,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for, wait_until};
 use procfs::process::Process;
 use xrayd::{
-    Reason,
-    types::{Run, Switch},
+    Reason, Refusal,
+    process::AttachOptions,
+    types::{CallFilter, Filter, Mode, Run, Switch},
 };
 
 use crate::{
-    support::{attach, detach, everything, pid_of, registry, switch, text_is_as_compiled},
+    growth::Tables,
+    support::{
+        attach, attach_with, detach, everything, pid_of, registry, switch, text_is_as_compiled,
+    },
     tracer::Tracer,
 };
 
@@ -113,8 +119,9 @@ fn a_file_that_is_never_read_delays_its_own_process_alone() -> Result<()> {
     looked.context("an unreadable file is no reason to refuse its process")
 }
 
-/// Sixteen detaches go on at the same time. The memory of more processes than that cannot be read, in
-/// which a detach waits. It keeps the tracer from no other process.
+/// Sixteen detaches go on at the same time. The memory of more processes than that cannot be read,
+/// in which a detach waits. That keeps the tracer from no other process, and they are let go once
+/// their memory answers.
 #[test]
 fn processes_whose_memory_hangs_keep_no_other_from_its_detach() -> Result<()> {
     const NAME: &str = "processes_whose_memory_hangs_keep_no_other_from_its_detach";
@@ -147,12 +154,104 @@ fn processes_whose_memory_hangs_keep_no_other_from_its_detach() -> Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let detaching = thread::spawn(move || all.detach_all(deadline));
     wait_until(DEADLINE, "the other one is let go", || Ok(is_off().ok()))?;
-    ensure!(hung.iter().all(|(_, switching)| !switching.is_finished()));
-    ensure!(!detaching.is_finished());
-    drop(mount);
     let reports = detaching.join().ok().context("the detach panicked")?;
     ensure!(reports.len() == HUNG + 1, "{reports:?}");
+    let is_busy = |refusal: &Refusal| refusal.reason == Reason::Busy;
+    let busy = reports
+        .iter()
+        .filter(|(_, report)| report.as_ref().is_err_and(is_busy));
+    ensure!(busy.count() == HUNG, "{reports:?}");
     other.ask("call", "called")?;
+
+    let mut targets = Vec::new();
+    for (target, switching) in hung {
+        let switched = switching.join().ok().context("the switch panicked")?;
+        ensure!(switched.as_ref().is_err_and(is_busy), "{switched:?}");
+        targets.push(target);
+    }
+    drop(mount);
+    for target in &mut targets {
+        let pid = pid_of(target)?;
+        wait_until(DEADLINE, "it is let go", || {
+            let detached = registry.detach(pid).err().map(|refusal| refusal.reason);
+            Ok((detached == Some(Reason::NotAttached)).then_some(()))
+        })?;
+        target.ask("call", "called")?;
+    }
+    Ok(())
+}
+
+/// The collector hangs in the slot table of one process. Nothing else waits for it, and what asks
+/// it for something is told.
+#[test]
+fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
+    const NAME: &str = "a_process_whose_slots_hang_holds_up_itself_alone";
+    if !is_root_for(NAME)? {
+        return Ok(());
+    }
+    let Some(mount) = SilentMount::new(NAME)? else {
+        return Ok(());
+    };
+    let registry = registry();
+    let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let session = attach_with(
+        &registry,
+        &target,
+        AttachOptions {
+            mode: Mode::Flight,
+            ..AttachOptions::default()
+        },
+    )?
+    .session;
+    let slots = Tables::of(&target)?.slots();
+    let file = mount.file();
+    target.ask(&format!("cover {} {slots:x}", text(&file)?), "covered")?;
+    wait_until(DEADLINE, "the slots are read", || {
+        Ok(mount.was_read().then_some(()))
+    })?;
+
+    let family = registry.family_of(&session).context("no group")?;
+    let (filtered, status) = (Arc::clone(&session), Arc::clone(&session));
+    let longest = Filter {
+        calls: CallFilter {
+            shortest: Duration::from_secs(1),
+            ..CallFilter::default()
+        },
+        ..Filter::default()
+    };
+    let filtering = thread::spawn(move || filtered.set_filter(&longest).map(drop));
+    let subscribing = thread::spawn(move || drop(family.subscribe(None)));
+    let shooting = thread::spawn(move || session.write_snapshot(None, &mut io::sink()));
+    // While they wait.
+    in_time("status", move || {
+        for _ in 0..10 {
+            let _ = (status.status(), status.filter());
+        }
+        Ok(())
+    })?;
+    let other = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let others = registry.clone();
+    in_time("another process", move || {
+        attach(&others, &other)?;
+        detach(&others, &other)?;
+        Ok(())
+    })?;
+
+    let filtered = filtering.join().ok().context("the filter panicked")?;
+    let reason = filtered.err().map(|refusal| refusal.reason);
+    ensure!(reason == Some(Reason::Busy), "{reason:?}");
+    subscribing.join().ok().context("the stream panicked")?;
+    let shot = shooting.join().ok().context("the snapshot panicked")?;
+    let shot = shot
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    ensure!(
+        shot.contains("the trace lacks 1 of the processes"),
+        "{shot}"
+    );
+    drop(mount);
+    target.ask("call", "called")?;
     Ok(())
 }
 

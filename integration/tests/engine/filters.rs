@@ -1,4 +1,4 @@
-//! What is kept of what is read: some modules, and windows of time.
+//! Filters on the events that are read: modules, and windows of time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,7 +36,7 @@ fn now() -> Result<u64> {
     Ok(u64::try_from(now.as_nanos())?)
 }
 
-/// By function: calls with an exit.
+/// Calls with an exit, by function.
 fn calls(trace: &Trace) -> Result<BTreeMap<String, u64>> {
     let mut calls = BTreeMap::new();
     for mut steps in Steps::of_threads(trace) {
@@ -60,14 +60,15 @@ fn go(target: &mut Target, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// Until everything that was recorded is counted.
+/// Waits until all recorded events are counted.
 fn until_events(session: &Session, events: u64) -> Result<()> {
     wait_until(DEADLINE, "all events are read", || {
         Ok((session.status().events == events).then_some(()))
     })
 }
 
-/// The caller is left out and what it calls is kept, or the other way round, in each mode; changed while it runs.
+/// The caller's module is left out and the callee's is kept, and the other way round, in each mode
+/// and while the program runs.
 #[test]
 fn events_of_some_modules_are_kept() -> Result<()> {
     for mode in [Mode::Stream, Mode::Flight] {
@@ -76,7 +77,7 @@ fn events_of_some_modules_are_kept() -> Result<()> {
         let session = attach_with(&registry, &target, options(mode))?.session;
         switch(&session, Switch::On)?;
         if mode == Mode::Flight {
-            // In flight, all that is in the rings is filtered when somebody asks for it.
+            // In flight mode, a snapshot filters all events in the rings.
             session.set_filter(&of_modules(&["libtraced"]))?;
             go(&mut target, 3)?;
             let kept = calls(&retained(&session)?)?;
@@ -105,7 +106,7 @@ fn events_of_some_modules_are_kept() -> Result<()> {
         ensure!(library == 3 + 5 + 11, "{kept:?}");
         ensure!(program == 3 + 7 + 11, "{kept:?}");
         let status = session.status();
-        // Of each round: the program's call, the library's, and perhaps one within that.
+        // Each round has the program's call, the library's, and perhaps an inner one.
         let within = kept.get("library_inner").copied().unwrap_or(0);
         let each = 1 + within / library;
         ensure!(status.filtered == 2 * (5 + 7 * each), "{status:?}");
@@ -115,7 +116,7 @@ fn events_of_some_modules_are_kept() -> Result<()> {
     Ok(())
 }
 
-/// Nothing of a program is kept that is filtered by a module that it has not, and its sums are those of nothing.
+/// A filter for a module that the program does not have keeps no event, so the sums are empty.
 #[test]
 fn sums_are_of_what_is_kept() -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "500"])?;
@@ -126,7 +127,7 @@ fn sums_are_of_what_is_kept() -> Result<()> {
     target.send("go")?;
     let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
     until_events(&session, truth.events())?;
-    let sums = session.kept_profile().context("no sums")?;
+    let sums = session.kept_profile()?.context("no sums")?;
     let mut file = Vec::new();
     write_profile(&[(std::sync::Arc::clone(&session), sums)], &mut file)?;
     let profile = Profile::of_trace(Trace::read(&*file)?)?;
@@ -142,7 +143,7 @@ fn sums_are_of_what_is_kept() -> Result<()> {
     Ok(())
 }
 
-/// Before the window nothing is kept, in it all is, and after it nothing.
+/// All events in the window are kept, and no other ones.
 #[test]
 fn events_of_a_window_are_kept() -> Result<()> {
     let mut target = Target::spawn(Fixture::Dso, [""; 0])?;
@@ -152,11 +153,11 @@ fn events_of_a_window_are_kept() -> Result<()> {
     let far = Duration::from_secs(3600);
     let far = u64::try_from(far.as_nanos())?;
     for (window, rounds, kept) in [
-        // That began long ago, and has ended.
+        // A window that began long ago and has ended.
         ((now()? - far, now()? - 1), 2, false),
-        // That is yet to come.
+        // A window in the future.
         ((now()? + far, now()? + 2 * far), 3, false),
-        // That is now.
+        // A window around now.
         ((now()? - far, now()? + far), 5, true),
         ((0, now()? + far), 7, true),
         ((now()? - far, u64::MAX), 11, true),
@@ -187,10 +188,12 @@ fn events_of_a_window_are_kept() -> Result<()> {
     Ok(())
 }
 
-/// A window that begins while the program is at work: what is kept is a part of it, whole calls, none before its begin.
+/// A window that begins while the program works. A part of its calls is kept, all of them whole,
+/// and none from before the window.
 #[test]
 fn a_window_begins_and_ends_by_itself() -> Result<()> {
-    // On a busy machine the program may not have begun before the window has: then later, and longer.
+    // On a busy machine, the program may begin later than the window. Then the test tries a later
+    // and longer window.
     for lead in [200, 1_000, 5_000].map(Duration::from_millis) {
         if is_a_window_kept(lead)? {
             return Ok(());
@@ -199,8 +202,8 @@ fn a_window_begins_and_ends_by_itself() -> Result<()> {
     bail!("the program did not run before the window and in it")
 }
 
-/// Looks at a window that begins so much later, and is half as long. `false` if the program was too
-/// late for it.
+/// Checks a window that begins after this time and is half as long. Returns false if the program
+/// was too late for it.
 fn is_a_window_kept(lead: Duration) -> Result<bool> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
     let registry = registry();
@@ -272,7 +275,7 @@ fn a_filter_that_means_nothing_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A library that is named by the filter and is loaded later, and one that is not.
+/// A library that the filter names and one that it does not name are loaded later.
 #[test]
 fn a_filter_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
@@ -310,7 +313,8 @@ fn a_filter_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     Ok(())
 }
 
-/// What is kept of a process is kept of those that are followed from it, whether they come before or after that was said.
+/// The filter of a process also holds for the processes that are followed from it, before and after
+/// the filter was set.
 #[test]
 fn a_filter_holds_for_who_is_followed() -> Result<()> {
     let mut target = Target::spawn(Fixture::Family, [""; 0])?;

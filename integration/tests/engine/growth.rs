@@ -30,8 +30,9 @@ const LIMIT: u64 = 256 << 20;
 const OPEN: usize = 64;
 const THREADS: usize = 150;
 
-/// The table and the rings of a target, as the handshake in its trampolines' mapping describes them.
-struct Tables {
+/// The table and the rings of a target, as the handshake in its trampolines' mapping describes
+/// them.
+pub(crate) struct Tables {
     memory: File,
     geometry: Geometry,
     table: u64,
@@ -41,7 +42,7 @@ struct Tables {
 // === impl Tables ===
 
 impl Tables {
-    fn of(target: &Target) -> Result<Tables> {
+    pub(crate) fn of(target: &Target) -> Result<Tables> {
         let pid = target.pid();
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         let code = MMPermissions::READ | MMPermissions::EXECUTE | MMPermissions::PRIVATE;
@@ -66,6 +67,11 @@ impl Tables {
             }
         }
         bail!("no trampolines in process {pid}")
+    }
+
+    /// The address of the first page with slots.
+    pub(crate) fn slots(&self) -> u64 {
+        (self.table + self.geometry.slot_offset(0)) & !0xfff
     }
 
     fn word(&self, address: u64) -> Result<u64> {
@@ -111,8 +117,8 @@ fn options(mode: Mode) -> AttachOptions {
     }
 }
 
-/// One thread, and a group of its own with so much memory, which is to be dropped last. `None` if no
-/// group can be made, which is told.
+/// One thread, and a group of its own with so much memory, which is to be dropped last. `None` if
+/// no group can be made, which is told.
 fn limited(name: &str, threads: usize, limit: u64) -> Result<Option<(Group, Target)>> {
     let Some(group) = Group::new(name)? else {
         return Ok(None);
@@ -152,7 +158,8 @@ fn gives_back(
     Ok(())
 }
 
-/// Threads that come later get rings, as far as memory allows. What they lose before that is counted.
+/// Threads that come later get rings, as far as memory allows. What they lose before that is
+/// counted.
 #[test]
 fn threads_that_come_later_get_rings_in_a_limited_group() -> Result<()> {
     let Some((group, mut target)) = limited("growth", THREADS, LIMIT)? else {

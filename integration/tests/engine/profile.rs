@@ -1,4 +1,4 @@
-//! Sums of calls that are made while a process runs.
+//! Sums of calls, made while a process runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use xrayd::{
 
 use crate::support::{attach_with, detach, registry, retained, switch};
 
-/// Long enough for a thread that is paused by others on a busy machine.
+/// Long enough for a thread that other programs delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn counted(calls: &str) -> Result<Target> {
@@ -37,7 +37,7 @@ fn go(target: &mut Target) -> Result<GroundTruth> {
     GroundTruth::parse(&target.line_with("result ", PATIENCE)?)
 }
 
-/// As it is in a file.
+/// The profile after a round trip through a file.
 fn read(session: &Arc<Session>, sums: ProfileSums) -> Result<Profile> {
     let mut file = Vec::new();
     write_profile(&[(Arc::clone(session), sums)], &mut file)?;
@@ -64,7 +64,7 @@ fn of_profile(profile: &Profile) -> BTreeMap<Vec<String>, (u64, u64)> {
     by_stack(&stacks)
 }
 
-/// Calls of each function, in the order of the program's own list of them.
+/// Calls of each function, in the order of the program's list of functions.
 fn calls(profile: &Profile, truth: &GroundTruth) -> Result<Vec<u64>> {
     let mut calls = vec![0; truth.functions.len()];
     for stack in profile.stacks() {
@@ -75,22 +75,23 @@ fn calls(profile: &Profile, truth: &GroundTruth) -> Result<Vec<u64>> {
     Ok(calls)
 }
 
-/// Of the same events: stack by stack, thread by thread, whatever others ask for meanwhile.
+/// The profile of the same events agrees stack by stack and thread by thread, while others ask for
+/// profiles, too.
 #[test]
 fn a_profile_is_that_of_the_full_trace() -> Result<()> {
     let mut target = counted("20000")?;
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
-    let profiling = session.begin_profile();
+    let profiling = session.begin_profile()?;
     switch(&session, Switch::On)?;
     target.send("go")?;
     for _ in 0..20 {
-        let others = session.begin_profile();
+        let others = session.begin_profile()?;
         std::thread::sleep(Duration::from_millis(1));
-        others.finish();
+        others.finish()?;
     }
     let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
-    let profile = read(&session, profiling.finish())?;
+    let profile = read(&session, profiling.finish()?)?;
     let trace = retained(&session)?;
     ensure!(trace.totals().calls == truth.events() && trace.totals().lost == 0);
     ensure!(profile.missing() == Missing::default());
@@ -102,7 +103,8 @@ fn a_profile_is_that_of_the_full_trace() -> Result<()> {
     ensure!(found.len() == expected.len() && found.len() > 30);
     for (path, (calls, self_ns)) in expected {
         let (its_calls, its_self_ns) = found.get(&path).copied().unwrap_or_default();
-        // Durations are rounded to nanoseconds call by call there, and with a rate that is measured second by second.
+        // The trace rounds the duration of each call to nanoseconds. The profile measures the rate
+        // second by second.
         let off = self_ns.abs_diff(its_self_ns);
         ensure!(
             calls == its_calls && off <= calls + self_ns / 500,
@@ -120,7 +122,7 @@ fn a_profile_is_that_of_the_full_trace() -> Result<()> {
     Ok(())
 }
 
-/// No event is kept. What was added up is there after the process has ended, and goes with the mode.
+/// No event is kept. The sums remain after the process has ended, and are dropped with the mode.
 #[test]
 fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     let mut target = counted("20000")?;
@@ -129,7 +131,7 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     switch(&session, Switch::On)?;
     let truth = go(&mut target)?;
     for _ in 0..2 {
-        let kept = session.kept_profile().context("nothing is kept")?;
+        let kept = session.kept_profile()?.context("nothing is kept")?;
         ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
     }
     let status = session.status();
@@ -142,15 +144,15 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     wait_until(DEADLINE, "the session has noticed", || {
         Ok((session.status().phase == Phase::Exited).then_some(()))
     })?;
-    let kept = session.kept_profile().context("nothing is kept")?;
+    let kept = session.kept_profile()?.context("nothing is kept")?;
     ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
 
     let mut target = counted("4000")?;
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
     switch(&session, Switch::On)?;
     ensure!(session.set_mode(Mode::Stream)? == Mode::Profile);
-    ensure!(session.kept_profile().is_none());
-    let profiling = session.begin_profile();
+    ensure!(session.kept_profile()?.is_none());
+    let profiling = session.begin_profile()?;
     let truth = go(&mut target)?;
     ensure!(retained(&session)?.totals().calls == truth.events());
     session.set_mode(Mode::Profile)?;
@@ -159,9 +161,9 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
         status.retained_events == 0 && status.overwritten_events == truth.events(),
         "{status:?}"
     );
-    // What is kept begins with the mode; who asked before has it all.
-    ensure!(calls(&read(&session, profiling.finish())?, &truth)? == truth.calls());
-    let kept = session.kept_profile().context("nothing is kept")?;
+    // The kept sums begin with the mode. A client that asked before has all calls.
+    ensure!(calls(&read(&session, profiling.finish()?)?, &truth)? == truth.calls());
+    let kept = session.kept_profile()?.context("nothing is kept")?;
     ensure!(read(&session, kept)?.stacks().is_empty());
     ensure!(session.status().events == truth.events());
     detach(&registry, &target)?;
@@ -180,27 +182,28 @@ fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
     let trace = retained(&session)?;
     ensure!(trace.totals().calls == truth.events());
     drop(feed);
-    let kept = session.kept_profile().context("nothing is kept")?;
+    let kept = session.kept_profile()?.context("nothing is kept")?;
     ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
     detach(&registry, &target)?;
     Ok(())
 }
 
-/// What rings held before is not in it, and rings keep the newest again afterwards.
+/// Earlier events of the rings are not in the profile, and the rings keep the newest events again
+/// afterwards.
 #[test]
 fn a_flight_is_profiled_for_a_while() -> Result<()> {
     let mut target = counted("4000")?;
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Flight))?.session;
     switch(&session, Switch::On)?;
-    let profiling = session.begin_profile();
+    let profiling = session.begin_profile()?;
     let truth = go(&mut target)?;
-    let profile = read(&session, profiling.finish())?;
+    let profile = read(&session, profiling.finish()?)?;
     ensure!(calls(&profile, &truth)? == truth.calls());
-    let profiling = session.begin_profile();
-    let nothing = read(&session, profiling.finish())?;
+    let profiling = session.begin_profile()?;
+    let nothing = read(&session, profiling.finish()?)?;
     ensure!(nothing.stacks().is_empty(), "{:?}", nothing.stacks());
-    drop(session.begin_profile());
+    drop(session.begin_profile()?);
     ensure!(session.mode() == Mode::Flight);
     detach(&registry, &target)?;
     Ok(())

@@ -3,11 +3,13 @@
 pub struct GetInfoRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetInfoResponse {
+    /// Version of the daemon, such as "0.1.0".
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    /// Bytes of events retained per process at most.
+    /// Limit on retained events of each process, in packed bytes (`xrayd --retain`).
     #[prost(uint64, tag = "2")]
     pub retain_bytes: u64,
+    /// Pid of the daemon.
     #[prost(uint32, tag = "3")]
     pub daemon_pid: u32,
 }
@@ -15,370 +17,446 @@ pub struct GetInfoResponse {
 pub struct ListProcessesRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListProcessesResponse {
+    /// The processes, ordered by pid.
     #[prost(message, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<ProcessInfo>,
 }
-/// Why something was not done.
+/// The reason why the daemon did not do something.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Refusal {
-    /// Stable id, for example "foreign-tracer".
+    /// Stable id of the reason, for example "foreign-tracer". `xrayctl explain ID` describes it.
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
-    /// One line with the particulars.
+    /// One line for people, with the details.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
+/// A process with sleds.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProcessInfo {
+    /// Pid, in the daemon's pid namespace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// Effective user of the process.
     #[prost(uint32, tag = "2")]
     pub uid: u32,
-    /// Login name of the owner, or the number in decimal where it has none.
+    /// Login name of that user. The number in decimal if the user has no name.
     #[prost(string, tag = "3")]
     pub user: ::prost::alloc::string::String,
-    /// systemd unit or container, from the cgroup path; empty where there is none.
+    /// systemd unit or container, from the path of the control group. Empty if there is none.
     #[prost(string, tag = "4")]
     pub unit: ::prost::alloc::string::String,
-    /// The command line, arguments joined by blanks.
+    /// Command line, with blanks between the arguments; 4096 bytes at most.
     #[prost(string, tag = "5")]
     pub command: ::prost::alloc::string::String,
-    /// Modules that carry sleds.
+    /// Number of loaded modules with sleds.
     #[prost(uint32, tag = "6")]
     pub modules: u32,
-    /// Functions that carry sleds.
+    /// Number of functions with sleds.
     #[prost(uint32, tag = "7")]
     pub functions: u32,
+    /// Whether the process can be attached to.
     #[prost(enumeration = "ProcessState", tag = "8")]
     pub state: i32,
+    /// The reason of PROCESS_STATE_REFUSED. Unset in other states.
     #[prost(message, optional, tag = "9")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// Field 22 of /proc/PID/stat: names one process, also after its pid was reused.
+    /// Field 22 of /proc/PID/stat: the start of the process, in clock ticks since boot. Pid and start
+    /// time together name one process, even after the pid was reused.
     #[prost(uint64, tag = "10")]
     pub start_time: u64,
-    /// If it was followed: the root of its family; else 0.
+    /// Root of its process group, if the process was followed. Otherwise 0.
     #[prost(uint32, tag = "11")]
     pub root: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PreflightRequest {
+    /// The process, attached or not. 0 is refused.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
 }
+/// One check of a preflight.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Check {
-    /// Stable id of the check, equal to the reason id of the refusal it would cause.
+    /// Stable id of the check. It is the id of the reason for which an attach is refused if the check
+    /// fails.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// What was looked at, for people.
+    /// Subject of the check, for people.
     #[prost(string, tag = "2")]
     pub subject: ::prost::alloc::string::String,
+    /// Result of the check.
     #[prost(enumeration = "CheckResult", tag = "3")]
     pub result: i32,
-    /// What was found.
+    /// Finding, for people.
     #[prost(string, tag = "4")]
     pub finding: ::prost::alloc::string::String,
-    /// The command that mends it, empty where nothing is to be mended.
+    /// Command that solves the problem. Empty if there is no problem, or no such command.
     #[prost(string, tag = "5")]
     pub remedy: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PreflightResponse {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// The checks, in their order. Checks after the first failure may be missing.
     #[prost(message, repeated, tag = "2")]
     pub checks: ::prost::alloc::vec::Vec<Check>,
+    /// True if no check failed.
     #[prost(bool, tag = "3")]
     pub ready: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetModeRequest {
-    /// 0: every attached process that the caller owns.
+    /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// The new mode.
     #[prost(enumeration = "Mode", tag = "2")]
     pub mode: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetModeResponse {
+    /// A report for each process.
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<ModeReport>,
 }
-/// What is recorded and kept; a field that is not set leaves nothing out.
+/// Which calls are recorded, and which events are kept. A field that is unset leaves nothing out.
+/// The program itself leaves out calls by `min_duration_ns`, `max_depth`, `one_in`, `inside` and
+/// `threads`. It writes no event of them, and counts them (`ProcessStatus.left_out`). The daemon
+/// leaves out events by `modules` and by time, and counts them (`ProcessStatus.filtered`).
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Filter {
-    /// Calls that took less are left out, in the program itself; but for those whose arguments are recorded, those in which events are said, and what these are in.
+    /// Shortest duration of a recorded call. 0: no limit. Calls with recorded arguments, calls with
+    /// user events in them, and the calls around both are recorded in any case.
     #[prost(uint64, tag = "1")]
     pub min_duration_ns: u64,
-    /// Calls further in are left out, in the program itself. The outermost that is on has depth 1. At most 128.
+    /// Greatest depth of a recorded call, 128 at most. 0: no limit. The outermost call of a function
+    /// that is on has depth 1; with `inside`, the outermost call of a function in `inside`.
     #[prost(uint32, tag = "2")]
     pub max_depth: u32,
-    /// Of so many call trees of a thread the first is recorded. 1 is every one.
+    /// Of each group of this many call trees of a thread, the first one is recorded. 0 and 1: all.
     #[prost(uint32, tag = "3")]
     pub one_in: u32,
-    /// Only what happens inside calls of functions with these names or globs is recorded.
+    /// Names of functions, or globs for names; 4096 functions at most. Only their calls, and what
+    /// happens in these, are recorded. Empty: no limit.
     #[prost(string, repeated, tag = "4")]
     pub inside: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only threads with these ids, or with names that match these globs, are recorded.
+    /// Ids of threads, or globs for names of threads. Only these threads are recorded. Empty: all.
     #[prost(string, repeated, tag = "5")]
     pub threads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only events of functions in these modules are kept: file name, that without version or ending, or glob.
+    /// Modules whose events are kept. An entry is a file name, a file name without version or ending,
+    /// or a glob for the file name or the whole path. Empty: all.
     #[prost(string, repeated, tag = "6")]
     pub modules: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only calls that begin then are kept. 0: no limit.
+    /// Begin of the time whose calls and user events are kept. A call belongs to the time of its
+    /// entry. 0: no begin. The daemon reads the clock when the filter is set. A later change of the
+    /// clock does not move the time.
     #[prost(uint64, tag = "7")]
     pub from_wall_ns: u64,
+    /// End of that time, not included; after the begin. 0: no end.
     #[prost(uint64, tag = "8")]
     pub until_wall_ns: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetFilterRequest {
-    /// 0: every attached process that the caller owns.
+    /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// The new filter; an empty one records and keeps everything. Unset: change nothing.
     #[prost(message, optional, tag = "2")]
     pub filter: ::core::option::Option<Filter>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetFilterResponse {
+    /// A report for each process.
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<FilterReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FilterReport {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// What it was before.
+    /// The former filter, or the filter in force if nothing was to be changed. Unset with a refusal.
     #[prost(message, optional, tag = "2")]
     pub before: ::core::option::Option<Filter>,
-    /// Set if it stays as it was.
+    /// The reason why the filter stays as it was. Unset if there is none.
     #[prost(message, optional, tag = "3")]
     pub refusal: ::core::option::Option<Refusal>,
 }
-/// What tracing may cost.
+/// A limit on the cost of tracing. Without a field that is set, there is no limit.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Economy {
-    /// If not 0: at most so many millionths of the time that the program runs without it; 100 to 1,000,000: 20,000 are 2 %. Functions that cost too much for what
-    /// they show rest until the others keep to that: they are switched on, and off. Once in a while they are on for milliseconds.
+    /// Overhead budget: millionths of the time that the program runs without tracing, 100 to
+    /// 1,000,000. 20,000 are 2 %. 0: no budget. The budget holds for each thread that works, and for
+    /// the process. The daemon suppresses functions that cost more than they show until the others
+    /// keep to the budget. Suppressed functions stay on, with their sleds off. At most once a second
+    /// they record for 1 to 50 ms, so that the daemon sees how often they are called.
     #[prost(uint32, tag = "1")]
     pub max_overhead_ppm: u32,
-    /// If set: everything is recorded for a while, again and again, and nothing in between. Not together with the other one.
+    /// Duty cycle: all functions record for a while, again and again, and none records in between.
+    /// Unset: no duty cycle. Excludes a budget.
     #[prost(message, optional, tag = "2")]
     pub duty: ::core::option::Option<DutyCycle>,
 }
+/// The times of a duty cycle.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DutyCycle {
-    /// At least 1 ms.
+    /// Length of the time in which functions record; 1 ms at least.
     #[prost(uint64, tag = "1")]
     pub on_ns: u64,
-    /// From one begin to the next; longer than `on_ns`, at most an hour.
+    /// Time from one begin to the next. Longer than `on_ns`, and an hour at most.
     #[prost(uint64, tag = "2")]
     pub every_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetEconomyRequest {
-    /// 0: every attached process that the caller owns.
+    /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Without a limit in it, tracing may cost whatever it does. Refused in MODE_COUNT; a budget also (`mode`) with a filter that leaves out calls in the program.
+    /// The new limit; an empty one ends the limit. Unset: change nothing.
     #[prost(message, optional, tag = "2")]
     pub economy: ::core::option::Option<Economy>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetEconomyResponse {
+    /// A report for each process.
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<EconomyReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EconomyReport {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// What it was before.
+    /// The former limit, or the limit in force if nothing was to be changed. Unset with a refusal.
     #[prost(message, optional, tag = "2")]
     pub before: ::core::option::Option<Economy>,
-    /// Set if it stays as it was.
+    /// The reason why the limit stays as it was. Unset if there is none.
     #[prost(message, optional, tag = "3")]
     pub refusal: ::core::option::Option<Refusal>,
 }
-/// What came of an economy. Estimates are of calls that nobody has seen.
+/// A limit on the cost of tracing, and its effect. Numbers of calls that were not recorded are
+/// estimates.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EconomyStatus {
+    /// The limit in force.
     #[prost(message, optional, tag = "1")]
     pub economy: ::core::option::Option<Economy>,
-    /// What tracing has cost of late, in millionths of the time that the program runs without it. Absent before that was measured, and without a budget.
+    /// Overhead that was measured last, in millionths of the time that the program runs without
+    /// tracing. Absent without a budget, and before the first measurement.
     #[prost(uint64, optional, tag = "2")]
     pub overhead_ppm: ::core::option::Option<u64>,
-    /// What an event is taken to cost the program, in nanoseconds; 0 without a budget.
+    /// Estimated cost of one event, in nanoseconds. 0 before a budget has measured it.
     #[prost(double, tag = "3")]
     pub event_ns: f64,
-    /// Functions that are switched on and rest.
+    /// Number of functions that are suppressed now.
     #[prost(uint32, tag = "4")]
     pub resting: u32,
-    /// About so many calls of functions that rested were not recorded.
+    /// Estimated number of calls of suppressed functions that were not recorded, since the attach.
     #[prost(uint64, tag = "5")]
     pub unrecorded_estimate: u64,
-    /// The functions of which the most were not; at most 10.
+    /// The functions with the most calls that were not recorded, in descending order; 10 at most.
     #[prost(message, repeated, tag = "6")]
     pub top: ::prost::alloc::vec::Vec<RestingFunction>,
-    /// How often everything was recorded for a while.
+    /// Number of times in which a duty cycle had all functions record, since the attach.
     #[prost(uint64, tag = "7")]
     pub windows: u64,
 }
+/// A function that is suppressed, or was.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RestingFunction {
+    /// Id of the function in its process.
     #[prost(uint32, tag = "1")]
     pub id: u32,
+    /// Demangled name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// Whether it rests now.
+    /// True if the function is suppressed now.
     #[prost(bool, tag = "3")]
     pub rests: bool,
-    /// About so many of its calls were not recorded.
+    /// Estimated number of its calls that were not recorded.
     #[prost(uint64, tag = "4")]
     pub unrecorded_estimate: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModeReport {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// What it was before.
+    /// The former mode. MODE_UNSPECIFIED with a refusal.
     #[prost(enumeration = "Mode", tag = "2")]
     pub before: i32,
-    /// Set if it stays as it was.
+    /// The reason why the mode stays as it was. Unset if there is none.
     #[prost(message, optional, tag = "3")]
     pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRequest {
+    /// The process. 0 is refused.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Bytes per thread; a power of two from 64 KiB to 1 GiB. 0: 1 MiB.
+    /// Bytes of each thread's ring: a power of two from 64 KiB to 1 GiB. 0: 1 MiB. Limits on memory
+    /// may make rings smaller, and rings of an earlier attach keep their size. A note in
+    /// `AttachReport.notes` reports that.
     #[prost(uint64, tag = "2")]
     pub ring_bytes: u64,
-    /// Threads that can have a ring at the same time; 1 to 65536. 0: 1024.
+    /// Number of threads that can have a ring at the same time, 1 to 65536. 0: 1024.
     #[prost(uint32, tag = "3")]
     pub max_threads: u32,
-    /// If not 0: refuse unless the process has this start time (see ProcessInfo).
+    /// Start time that the process must have (see `ProcessInfo.start_time`). 0: any.
     #[prost(uint64, tag = "4")]
     pub start_time: u64,
-    /// What is traced besides it. Of a process that is attached already: if set, from now on; refused (`followed`) of one that was itself followed
-    /// from another one, unless as much is followed there.
+    /// The processes that are followed. For a process that is attached already, and that is a root,
+    /// the value holds from now on; FOLLOW_UNSPECIFIED changes nothing. For a process that was itself
+    /// followed, the daemon refuses the call (`followed`), unless its group follows as much.
     #[prost(enumeration = "Follow", tag = "5")]
     pub follow: i32,
-    /// Attach also if nothing in the process has sleds: libraries that are loaded later may.
+    /// True to attach even if nothing in the process has sleds, because libraries that are loaded
+    /// later may have some. Otherwise such a process is refused (`no-sleds`).
     #[prost(bool, tag = "6")]
     pub await_sleds: bool,
-    /// How events are kept, if it was not attached already.
+    /// Mode of a new session.
     #[prost(enumeration = "Mode", tag = "7")]
     pub mode: i32,
-    /// What tracing may cost, if it was not attached already.
+    /// Limit on the cost of tracing of a new session. Unset: no limit.
     #[prost(message, optional, tag = "8")]
     pub economy: ::core::option::Option<Economy>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
+    /// Status of the process after the attach.
     #[prost(message, optional, tag = "1")]
     pub status: ::core::option::Option<ProcessStatus>,
+    /// Report of the attach.
     #[prost(message, optional, tag = "2")]
     pub report: ::core::option::Option<AttachReport>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachReport {
-    /// True if memory of an earlier attach was found in the process and taken over.
+    /// True if the process had memory of an earlier attach, which the daemon uses again.
     #[prost(bool, tag = "1")]
     pub adopted: bool,
-    /// How long one thread of the target stood still; 0 if none did.
+    /// Time for which one thread of the process stood still. 0 if none did.
     #[prost(uint64, tag = "2")]
     pub stopped_ns: u64,
-    /// The thread that did.
+    /// Id of that thread. 0 if none stood still.
     #[prost(uint32, tag = "3")]
     pub stopped_tid: u32,
     /// Sleds that cannot be used, by reason.
     #[prost(message, repeated, tag = "4")]
     pub skipped: ::prost::alloc::vec::Vec<SkippedSleds>,
-    /// Modules that carry sleds and cannot be traced, with the reason.
+    /// Modules with sleds that cannot be traced.
     #[prost(message, repeated, tag = "5")]
     pub refused_modules: ::prost::alloc::vec::Vec<RefusedModule>,
-    /// Things worth knowing, a line each.
+    /// Remarks for people, a line each.
     #[prost(string, repeated, tag = "6")]
     pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// True if it was attached already: nothing was done, but that `follow` holds from now on.
+    /// True if the process was attached already. The daemon then did nothing, except that `follow` of
+    /// the request holds from now on.
     #[prost(bool, tag = "7")]
     pub already: bool,
 }
+/// Sleds that the daemon leaves alone.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SkippedSleds {
+    /// The reason, for people.
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
+    /// Number of sleds with this reason.
     #[prost(uint64, tag = "2")]
     pub sleds: u64,
 }
+/// A module that cannot be traced.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RefusedModule {
+    /// Path of the module, as the process has it.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
+    /// The reason.
     #[prost(message, optional, tag = "2")]
     pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DetachRequest {
-    /// 0: every attached process that the caller owns.
+    /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DetachResponse {
+    /// A report for each process.
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<DetachReport>,
 }
+/// Result of a detach, with the proof that the process is as it was.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DetachReport {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Sleds read back and found off.
+    /// Number of sleds that the daemon read back and found off.
     #[prost(uint64, tag = "2")]
     pub sleds_off: u64,
-    /// Bytes of text outside sleds compared with the file and found equal.
+    /// Bytes of text outside of sleds that the daemon compared with the file.
     #[prost(uint64, tag = "3")]
     pub text_bytes_compared: u64,
-    /// Bytes of text that differ from the file outside sleds, made by others or not; 0 is the proof.
+    /// Bytes among them that differ from the file, whichever program changed them. 0 is the proof.
     #[prost(uint64, tag = "4")]
     pub text_bytes_different: u64,
-    /// True if the process had already ended.
+    /// True if the process had ended before the detach.
     #[prost(bool, tag = "5")]
     pub exited: bool,
-    /// Events drained over the whole session, and events lost in the target.
+    /// Events recorded in the session.
     #[prost(uint64, tag = "6")]
     pub events: u64,
+    /// Events lost in the target in the session.
     #[prost(uint64, tag = "7")]
     pub lost: u64,
-    /// Set if this process was not detached (pid 0 only); the numbers are 0 then.
+    /// The reason why the detach failed or was refused; the numbers are 0 then. Unset if there is
+    /// none.
     #[prost(message, optional, tag = "8")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// Sleds that were not switched off, because somebody else's bytes stand there.
+    /// Number of sleds that could not be switched off, because another program has changed their
+    /// bytes.
     #[prost(uint64, tag = "9")]
     pub sleds_on: u64,
 }
-/// Which functions. What is switched by a selection is a rule, not a list: a function that it matches in a library that is loaded later is
-/// switched when the library is. The last selection that matches a function decides; `id` matches nothing that comes later. Rules of `include` are joined by or; what a rule of `exclude` matches is left out. At least one
-/// rule in `include`: a selection that is set and includes nothing is refused, so that a typo switches nothing.
+/// A choice of functions: a rule of `include` matches them, and no rule of `exclude` does. The
+/// daemon refuses a selection without a rule in `include` (`selection`), so that a typo switches
+/// nothing.
+///
+/// A selection that switches functions is kept as a rule. It also switches the functions that it
+/// matches in libraries that are loaded later. For each function the last selection that matches it
+/// decides. A rule with an `id` matches nothing that is loaded later.
+///
+/// Limits, beyond which the daemon refuses (`selection`): 4096 bytes for a pattern, 1024 patterns in
+/// a selection, and 16 MiB for its compiled patterns. Globs, regular expressions, modules and source
+/// files are patterns.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Selection {
+    /// Functions to take. At least one rule.
     #[prost(message, repeated, tag = "1")]
     pub include: ::prost::alloc::vec::Vec<Rule>,
+    /// Functions to leave out of these.
     #[prost(message, repeated, tag = "2")]
     pub exclude: ::prost::alloc::vec::Vec<Rule>,
 }
+/// One rule of a selection. Names are compared with the symbol, and with the demangled name: as it
+/// is, without its return type, without its parameters, and without both. In globs, `*` and `?`
+/// also match `/` and `:`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rule {
     #[prost(oneof = "rule::Rule", tags = "1, 2, 3, 4, 5, 6, 7")]
@@ -388,525 +466,624 @@ pub struct Rule {
 pub mod rule {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Rule {
-        /// Mangled name, demangled name, or demangled name without parameters.
+        /// The function with exactly this name.
         #[prost(string, tag = "1")]
         Function(::prost::alloc::string::String),
-        /// Glob over the demangled name.
+        /// Functions whose whole name matches this glob.
         #[prost(string, tag = "2")]
         Glob(::prost::alloc::string::String),
-        /// Regular expression, searched in the demangled name.
+        /// Functions in whose name this regular expression is found.
         #[prost(string, tag = "3")]
         Regex(::prost::alloc::string::String),
-        /// File name of a module, or a glob over its path.
+        /// Functions of a module: its file name, its file name without version or ending, or a glob for
+        /// its whole path.
         #[prost(string, tag = "4")]
         Module(::prost::alloc::string::String),
-        /// Glob over the path of the source file.
+        /// Functions from source files whose path matches this glob. A glob that does not begin with `/`
+        /// may match behind any `/`.
         #[prost(string, tag = "5")]
         Source(::prost::alloc::string::String),
-        /// Function id as listed.
+        /// The function with this id, as ListFunctions returns it. If functions of a whole group are
+        /// switched, the id is an id of the root, and stands for the same function in other processes.
         #[prost(uint32, tag = "6")]
         Id(u32),
-        /// Everything. Only `true` is a rule.
+        /// All functions. Only `true` is valid.
         #[prost(bool, tag = "7")]
         All(bool),
     }
 }
-/// What is recorded of calls beside their time. Of an entry and an exit alike the registers are what is recorded: one that no argument is
-/// passed in holds anything. A tail exit has no result; the function that it jumps to has.
+/// Values that are recorded with calls, beside the time. The trampolines record registers, whether
+/// the call passes anything in them or not: a register without an argument has any value. A tail
+/// exit has no result; the function that it jumps to has it.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Capture {
-    /// So many integer arguments: rdi, rsi, rdx, rcx, r8, r9; at most 6.
+    /// Number of integer arguments to record, 6 at most: rdi, rsi, rdx, rcx, r8, r9.
     #[prost(uint32, tag = "1")]
     pub arguments: u32,
-    /// What is returned: rax.
+    /// True to record the result: rax.
     #[prost(bool, tag = "2")]
     pub result: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleRequest {
-    /// 0: every attached process that the caller owns.
+    /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Required, but where a loan is taken back.
+    /// The functions. Required, except for the release of a lease.
     #[prost(message, optional, tag = "2")]
     pub selection: ::core::option::Option<Selection>,
-    /// Report what would be done; change nothing.
+    /// True to change nothing, and to report what the call would change.
     #[prost(bool, tag = "3")]
     pub dry_run: bool,
-    /// Enable: what is recorded of calls. Unset: nothing, or the first argument where a sled is made for that. What was switched on before with other
-    /// values has these now. Disable: must be unset.
+    /// In Enable, the values to record with calls of these functions. They replace the values of
+    /// functions that are on already. Unset: no values, except the first argument where a sled is made
+    /// for it. In Disable it must be unset.
     #[prost(message, optional, tag = "4")]
     pub capture: ::core::option::Option<Capture>,
-    /// 0: for good. Enable: the functions are on loan under this number, which the caller chooses at random. What is on already and what values are
-    /// recorded of, unless others are asked for, stays as it is. Disable: the loan is over; each of its functions, in libraries and processes that
-    /// have come meanwhile too, is what other loans say, or what it was or would be without them. `selection` must be unset and `dry_run` false then.
-    /// Rules of others stay, and a function that is switched for good is on loan no more.
+    /// Number of a lease, which the caller chooses at random. 0: switch permanently, and end the
+    /// leases of these functions.
+    ///
+    /// In Enable, the functions are on under this lease until the caller releases it. A function that
+    /// is on stays on, and keeps the values that it records unless `capture` asks for others. A
+    /// function has 64 leases at most; a further one takes the place of the oldest.
+    ///
+    /// In Disable, the lease ends. Each of its functions gets the state that its other leases ask for,
+    /// or else its permanent state. That includes functions in libraries and processes that came
+    /// since. Selections of other clients still hold. `selection` must be unset and `dry_run` false.
     #[prost(uint64, tag = "5")]
     pub loan: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleResponse {
+    /// A report for each process.
     #[prost(message, repeated, tag = "1")]
     pub reports: ::prost::alloc::vec::Vec<ToggleReport>,
 }
+/// Result of a switch, or of a dry run. In a dry run the numbers say what would change; `foreign`
+/// and `stopped_ns` are 0.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleReport {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Functions that the selection matched.
+    /// Number of functions that the selection matched, or that were on the released lease.
     #[prost(uint32, tag = "2")]
     pub matched: u32,
-    /// Functions whose state changed (would change, in a dry run).
+    /// Number of functions whose state changed.
     #[prost(uint32, tag = "3")]
     pub changed: u32,
-    /// Sleds switched.
+    /// Number of sleds that were switched.
     #[prost(uint64, tag = "4")]
     pub sleds: u64,
-    /// Sleds left alone because their bytes were not what they should be.
+    /// Number of sleds that were left alone, because another program has changed their bytes.
     #[prost(uint64, tag = "5")]
     pub foreign: u64,
-    /// Memory that became private to the target (would become, in a dry run).
+    /// Memory that became private to the process.
     #[prost(uint64, tag = "6")]
     pub copied_bytes: u64,
-    /// How long it took.
+    /// Time that the switch took.
     #[prost(uint64, tag = "7")]
     pub elapsed_ns: u64,
-    /// A few names of what matched, for people.
+    /// Names of five matched functions at most, for people.
     #[prost(string, repeated, tag = "8")]
     pub sample: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Set if nothing was done to this process (pid 0 only); the numbers are 0 then.
+    /// The reason why nothing was done to this process; the numbers are 0 then. Unset if there is
+    /// none.
     #[prost(message, optional, tag = "9")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// How long every thread stood still at most, because a library was written to that can be unloaded, or sleds were staged anew; 0 if none
-    /// did.
+    /// Longest time for which all threads stood still, because the daemon wrote to a library that can
+    /// be unloaded, or staged sleds anew. 0 if none stood still.
     #[prost(uint64, tag = "10")]
     pub stopped_ns: u64,
-    /// In a dry run: `copied_bytes` by module, those with nothing left out. What has become private is in ModuleStatus.
+    /// In a dry run: `copied_bytes` by module, without modules that have none. Otherwise empty;
+    /// ModuleStatus has the memory that has become private.
     #[prost(message, repeated, tag = "11")]
     pub modules: ::prost::alloc::vec::Vec<ModuleCopies>,
-    /// Sleds that were staged to record other values (would be, in a dry run); for that the process stands still for a moment.
+    /// Number of sleds that were staged to record other values. All threads stand still for that.
     #[prost(uint64, tag = "12")]
     pub restaged: u64,
 }
+/// Memory of one module in a dry run.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModuleCopies {
+    /// Path of the module.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
-    /// Memory that would become private to the target.
+    /// Memory of the module that would become private to the process.
     #[prost(uint64, tag = "2")]
     pub copied_bytes: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListFunctionsRequest {
-    /// 0: every attached process that the caller owns. A process that is not attached is read without touching it. Of the root of a family: it alone.
+    /// The process, attached or not. 0: every attached process that the caller may trace. The pid of a
+    /// root stands for the root alone.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Unset: everything.
+    /// The functions. Unset: all.
     #[prost(message, optional, tag = "2")]
     pub selection: ::core::option::Option<Selection>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FunctionBatch {
+    /// The next functions, 1024 at most.
     #[prost(message, repeated, tag = "1")]
     pub functions: ::prost::alloc::vec::Vec<FunctionInfo>,
 }
+/// A function with sleds.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FunctionInfo {
+    /// Its process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Id in this process, stable while the process lives and is attached.
+    /// Its id in this process. The id stays the same as long as the process is attached.
     #[prost(uint32, tag = "2")]
     pub id: u32,
+    /// Path of its module.
     #[prost(string, tag = "3")]
     pub module: ::prost::alloc::string::String,
+    /// Demangled name.
     #[prost(string, tag = "4")]
     pub name: ::prost::alloc::string::String,
-    /// Mangled name, empty where not known.
+    /// Symbol, which is the mangled name. Empty if it is not known.
     #[prost(string, tag = "5")]
     pub symbol: ::prost::alloc::string::String,
-    /// "file:line", empty where not known.
+    /// Place of the definition, as "file:line", or "file" if the line is not known. Empty if neither
+    /// is.
     #[prost(string, tag = "6")]
     pub source: ::prost::alloc::string::String,
-    /// Events of the program's own among them: see `event_sleds`.
+    /// Number of its usable sleds, with the sleds of user events.
     #[prost(uint32, tag = "7")]
     pub sleds: u32,
+    /// True if the function is on.
     #[prost(bool, tag = "8")]
     pub enabled: bool,
-    /// Calls seen since attach.
+    /// Calls since the attach that the daemon has read. Calls in rings that it has not read, as in
+    /// MODE_FLIGHT, do not count.
     #[prost(uint64, tag = "9")]
     pub calls: u64,
-    /// Id in the module's own instrumentation map, from 1.
+    /// Its id in the instrumentation map of its module, from 1.
     #[prost(uint32, tag = "10")]
     pub xray_id: u32,
+    /// Its address in the process.
     #[prost(uint64, tag = "11")]
     pub address: u64,
-    /// Of `sleds`, those of custom and typed events.
+    /// Number of sleds among `sleds` that belong to custom and typed events.
     #[prost(uint32, tag = "12")]
     pub event_sleds: u32,
-    /// What is recorded of its calls; unset where it is nothing, or the function is off.
+    /// Values that are recorded with its calls. Unset if there are none, or the function is off.
     #[prost(message, optional, tag = "13")]
     pub capture: ::core::option::Option<Capture>,
-    /// It is on and rests: see Economy.
+    /// True if the function is on, and a budget suppresses it (see `Economy`).
     #[prost(bool, tag = "14")]
     pub rests: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
-    /// 0: every attached process that the caller owns.
+    /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
+    /// A row for each process.
     #[prost(message, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<ProcessStatus>,
 }
+/// State and counters of one session. Counters begin with the attach.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProcessStatus {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// Command line, with blanks between the arguments; 4096 bytes at most.
     #[prost(string, tag = "2")]
     pub command: ::prost::alloc::string::String,
-    /// "flight" | "stream", see Mode.
+    /// "flight", "stream", "profile" or "count", see `Mode`.
     #[prost(string, tag = "3")]
     pub mode: ::prost::alloc::string::String,
-    /// "tracing" | "detaching" | "failed" | "exited"; "untraced" for a root that was started by the engine and has no sleds.
+    /// "tracing": the process is attached. "detaching": a detach is under way. "failed": the session
+    /// has failed; all functions are off. "exited": the process has ended or has become another
+    /// program; the daemon retains what it recorded. "untraced": the process is a root that the engine
+    /// started and that has no sleds; other fields of its row are 0 or empty, except `pid`, `uid`,
+    /// `command` and `family`.
     #[prost(string, tag = "4")]
     pub state: ::prost::alloc::string::String,
+    /// Number of functions with sleds.
     #[prost(uint32, tag = "5")]
     pub functions: u32,
+    /// Number of functions that are on, suppressed ones included.
     #[prost(uint32, tag = "6")]
     pub functions_on: u32,
-    /// Threads that have a ring now.
+    /// Number of threads that have a ring now.
     #[prost(uint32, tag = "7")]
     pub threads: u32,
-    /// Events recorded since attach. In flight about so many: words of rings that nobody has read.
+    /// Number of recorded events. In MODE_FLIGHT an estimate, because the daemon has not read the
+    /// rings. In MODE_COUNT each call counts as an event.
     #[prost(uint64, tag = "8")]
     pub events: u64,
-    /// Events a second over the last second or so.
+    /// Events per second, over about the last second.
     #[prost(double, tag = "9")]
     pub events_per_second: f64,
-    /// Events lost in the target (ring full, no slot, holes).
+    /// Number of events that were lost in the target: a ring was full, a thread had no ring, or a
+    /// thread left a hole in its ring.
     #[prost(uint64, tag = "10")]
     pub lost: u64,
-    /// Fullest ring at the last drain, in permille of its size.
+    /// Fill level of the fullest ring when the daemon read the rings last, in thousandths of its size.
     #[prost(uint32, tag = "11")]
     pub ring_use_permille: u32,
+    /// Size of each ring.
     #[prost(uint64, tag = "12")]
     pub ring_bytes: u64,
+    /// Number of threads that can have a ring at the same time.
     #[prost(uint32, tag = "13")]
     pub max_threads: u32,
-    /// Memory that patching made private to the target.
+    /// Memory that switching made private to the process.
     #[prost(uint64, tag = "14")]
     pub copied_bytes: u64,
-    /// Retained bytes of events, and events that newer ones have taken the place of: retained and dropped for space, and, about, in rings that keep the newest. They are no
-    /// losses.
+    /// Size of the events that the daemon retains.
     #[prost(uint64, tag = "15")]
     pub retained_bytes: u64,
+    /// Number of the events that the daemon retains.
     #[prost(uint64, tag = "16")]
     pub retained_events: u64,
+    /// Number of events that newer ones have replaced: events that the daemon retained and dropped for
+    /// room, and, estimated, events that were overwritten in rings. They do not count as lost.
     #[prost(uint64, tag = "17")]
     pub overwritten_events: u64,
+    /// Time of the attach.
     #[prost(uint64, tag = "18")]
     pub attached_wall_ns: u64,
+    /// Effective user of the process at the attach.
     #[prost(uint32, tag = "19")]
     pub uid: u32,
-    /// In state "failed": what a bug in the daemon said when it ended the reading of events.
+    /// In state "failed": the cause, for people. Otherwise empty.
     #[prost(string, tag = "20")]
     pub failure: ::prost::alloc::string::String,
     /// Modules with sleds that are loaded now.
     #[prost(message, repeated, tag = "21")]
     pub modules: ::prost::alloc::vec::Vec<ModuleStatus>,
-    /// How libraries that are loaded later are noticed: "perf": by the kernel's perf events, at once; "maps": by looking at the maps every few
-    /// milliseconds, and `noticing_why` says why; "idle": by a look each second, since no rule names anything that comes.
+    /// Detection method for libraries that are loaded. "perf": the kernel's perf events report them at
+    /// once. "maps": the daemon looks at the maps every few milliseconds. "idle": the daemon looks
+    /// once a second, because no rule matches functions of later libraries.
     #[prost(string, tag = "22")]
     pub noticing: ::prost::alloc::string::String,
+    /// The reason for "maps". Otherwise empty.
     #[prost(string, tag = "23")]
     pub noticing_why: ::prost::alloc::string::String,
-    /// Set if it was followed.
+    /// Origin of the process, if it was followed. Otherwise unset.
     #[prost(message, optional, tag = "24")]
     pub kinship: ::core::option::Option<Kinship>,
-    /// Set in the row of a root from which others are or were followed.
+    /// State of the process group, in the row of a root from which processes are or were followed.
+    /// Otherwise unset.
     #[prost(message, optional, tag = "25")]
     pub family: ::core::option::Option<FamilyStatus>,
-    /// In state "exited": it became another program by exec. That may be traced, in a row of its own.
+    /// In state "exited": true if the process has become another program by exec. The new program may
+    /// be traced in a row of its own.
     #[prost(bool, tag = "26")]
     pub executed: bool,
-    /// Functions that are on and of whose calls values are recorded.
+    /// Number of functions that are on and have arguments or results recorded. Functions whose sleds
+    /// record the first argument anyway do not count.
     #[prost(uint32, tag = "27")]
     pub functions_with_values: u32,
-    /// Threads that lost events, the 16 that lost the most first, whether they have a ring or never got one.
+    /// The threads that lost the most events, in descending order; 16 at most. Threads without a ring
+    /// are among them.
     #[prost(message, repeated, tag = "28")]
     pub losses: ::prost::alloc::vec::Vec<ThreadLoss>,
-    /// The rest of `lost`: of other threads, of such as have ended and of which nothing is retained any more, and what rings have counted and not told
-    /// yet.
+    /// The rest of `lost`: losses of other threads, of ended threads of which nothing is retained, and
+    /// losses that rings have counted and not reported yet.
     #[prost(uint64, tag = "29")]
     pub lost_by_others: u64,
-    /// Triggers that are armed in it.
+    /// Number of triggers that are armed in the process.
     #[prost(uint32, tag = "40")]
     pub triggers: u32,
-    /// What is recorded and kept.
+    /// The filter in force.
     #[prost(message, optional, tag = "41")]
     pub filter: ::core::option::Option<Filter>,
-    /// Of `events`, those that were read and not kept.
+    /// Number of events among `events` that the daemon read and did not keep because of a filter.
     #[prost(uint64, tag = "42")]
     pub filtered: u64,
-    /// Calls, and what was said, that were left out in the program itself. They are no events, and nothing else is known of them.
+    /// Number of calls and user events that the program itself left out because of a filter. They are
+    /// not in `events`, and nothing else is known of them.
     #[prost(uint64, tag = "43")]
     pub left_out: u64,
-    /// What tracing may cost, and what came of that.
+    /// The limit on the cost of tracing, and its effect.
     #[prost(message, optional, tag = "44")]
     pub economy: ::core::option::Option<EconomyStatus>,
-    /// When the processor's counter did not keep time since the attach, the newest 16. Durations around are wrong.
+    /// Faults of the processor's counter, the newest 16 since the attach. Durations around a fault are
+    /// wrong.
     #[prost(message, repeated, tag = "45")]
     pub clock_faults: ::prost::alloc::vec::Vec<ClockFault>,
-    /// Why threads lose all their events for lack of a ring: a limit on memory leaves no room for more
-    /// rings. Empty if no thread needs one that it cannot have.
+    /// The limit on memory that leaves no room for more rings, so that threads lose all their events.
+    /// For people. Empty if each thread that needs a ring can have one.
     #[prost(string, tag = "46")]
     pub rings_refused: ::prost::alloc::string::String,
 }
-/// What was wrong with the counter between two readings of the clocks.
+/// A fault of the processor's counter, between two readings of the clocks.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClockFault {
-    /// On CLOCK_MONOTONIC.
+    /// The earlier reading, on CLOCK_MONOTONIC.
     #[prost(uint64, tag = "1")]
     pub from_ns: u64,
+    /// The later reading, on CLOCK_MONOTONIC.
     #[prost(uint64, tag = "2")]
     pub to_ns: u64,
-    /// "backwards": it showed less than before; "rate": it ran faster or slower than at other times, or jumped; "suspended": it ran on while
-    /// CLOCK_MONOTONIC stood still.
+    /// "backwards": the counter showed less than before. "rate": it ran faster or slower than at other
+    /// times, or jumped. "suspended": it ran on while CLOCK_MONOTONIC stood still.
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
 }
+/// Losses of one thread.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ThreadLoss {
-    /// 0 in the row of those that nobody can tell apart: neither a ring nor a place to count was free.
+    /// Id of the thread. 0 stands for all threads that cannot be told apart, because neither a ring
+    /// nor a counter was free for them.
     #[prost(uint32, tag = "1")]
     pub tid: u32,
+    /// Name of the thread.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// Number of lost events, 1 or more.
     #[prost(uint64, tag = "3")]
     pub lost: u64,
 }
-/// How a process came to be traced that nobody attached to.
+/// Origin of a process that was followed.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Kinship {
-    /// The root of its family.
+    /// Root of its process group.
     #[prost(uint32, tag = "1")]
     pub root: u32,
-    /// The process that forked it; of one that became another program, itself.
+    /// The process that forked it. A process that became another program has its own pid here.
     #[prost(uint32, tag = "2")]
     pub parent: u32,
-    /// It became what it is by exec, not by fork.
+    /// True if the process came to its program by exec, and false if it was forked with it.
     #[prost(bool, tag = "3")]
     pub by_exec: bool,
-    /// How long it had run at most before its functions were on.
+    /// Longest time for which the process can have run before its functions were on. Nothing of that
+    /// time is recorded.
     #[prost(uint64, tag = "4")]
     pub within_ns: u64,
 }
+/// State of a process group.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FamilyStatus {
-    /// "fork" | "exec" | "all"
+    /// The processes that are followed: "fork", "exec" or "all", see `Follow`.
     #[prost(string, tag = "1")]
     pub follow: ::prost::alloc::string::String,
-    /// Nobody can come any more.
+    /// True if no process can join the group any more.
     #[prost(bool, tag = "2")]
     pub over: bool,
-    /// Processes that are traced now.
+    /// Number of processes that are traced now.
     #[prost(uint32, tag = "3")]
     pub traced: u32,
-    /// Processes that were followed since the beginning.
+    /// Number of processes that were followed so far.
     #[prost(uint64, tag = "4")]
     pub followed: u64,
-    /// Processes with sleds that were seen and had ended before they could be attached to. Those that came and went between two looks are not
-    /// among them: nobody knows of them.
+    /// Number of processes with sleds that ended before the daemon could attach to them. Processes
+    /// that begin and end between two looks are not known, and do not count.
     #[prost(uint64, tag = "5")]
     pub missed: u64,
-    /// Processes that ended and of which nothing is retained any more.
+    /// Number of processes that have ended and of which nothing is retained any more.
     #[prost(uint64, tag = "6")]
     pub dropped: u64,
-    /// Processes that are there now and are not traced: they have no sleds, or cannot be.
+    /// Number of processes of the group that live and are not traced, because they have no sleds or
+    /// cannot be traced.
     #[prost(uint32, tag = "7")]
     pub untraced: u32,
-    /// The latest of those that have sleds and cannot be traced.
+    /// The latest of the processes that have sleds and cannot be traced; 16 at most.
     #[prost(message, repeated, tag = "8")]
     pub not_followed: ::prost::alloc::vec::Vec<NotFollowed>,
-    /// How it is noticed who comes: "perf": by the kernel's perf events, at once; "looks": by looking every few milliseconds, and `noticing_why` says
-    /// why.
+    /// Detection method for new processes. "perf": the kernel's perf events report them at once.
+    /// "looks": the daemon looks every few milliseconds. Empty if the search has not begun.
     #[prost(string, tag = "9")]
     pub noticing: ::prost::alloc::string::String,
+    /// The reason for "looks". Otherwise empty.
     #[prost(string, tag = "10")]
     pub noticing_why: ::prost::alloc::string::String,
 }
+/// A process with sleds that comes from a traced one and is not traced.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NotFollowed {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// Command line, with blanks between the arguments; 4096 bytes at most.
     #[prost(string, tag = "2")]
     pub command: ::prost::alloc::string::String,
+    /// The reason.
     #[prost(message, optional, tag = "3")]
     pub refusal: ::core::option::Option<Refusal>,
 }
+/// State of one module with sleds.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ModuleStatus {
+    /// Path of the module, as the process has it.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
-    /// In hexadecimal; empty where there is none or it is not known.
+    /// Build id in hexadecimal. Empty if there is none, or it is not known.
     #[prost(string, tag = "2")]
     pub build_id: ::prost::alloc::string::String,
+    /// Number of functions with sleds.
     #[prost(uint32, tag = "3")]
     pub functions: u32,
+    /// Number of functions that are on.
     #[prost(uint32, tag = "4")]
     pub functions_on: u32,
-    /// Memory in it that patching made private to the target.
+    /// Memory of the module that switching made private to the process.
     #[prost(uint64, tag = "5")]
     pub copied_bytes: u64,
-    /// For a library that was loaded after the attach and in which rules switched anything on: how long it was loaded before. 0 for others.
+    /// Delay from the load of the library until its functions were on. 0 for a module that was there
+    /// at the attach, and for one in which no rule switched a function on.
     #[prost(uint64, tag = "6")]
     pub armed_within_ns: u64,
-    /// True if that was measured, from the moment at which its text was mapped; else it was no longer than that.
+    /// True if the delay was measured from the mapping of the library's text. False if it is an upper
+    /// bound.
     #[prost(bool, tag = "8")]
     pub armed_measured: bool,
-    /// Set if it cannot be traced; the numbers are 0 then.
+    /// The reason why the module cannot be traced; the numbers are 0 then. Unset if there is none.
     #[prost(message, optional, tag = "7")]
     pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamEventsRequest {
+    /// The process. 0 is refused.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Unset: every event.
+    /// Functions whose events to send. Unset: all events. For each process the selection is matched
+    /// when the process joins the stream; functions of later libraries are not in it.
     #[prost(message, optional, tag = "2")]
     pub selection: ::core::option::Option<Selection>,
-    /// Unset: nothing.
+    /// What to undo if the client leaves. Unset: nothing.
     #[prost(message, optional, tag = "3")]
     pub undo: ::core::option::Option<Undo>,
 }
-/// Events of one batch are ordered by time; batches of different threads can overlap by a few drains.
+/// One decoded event.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
+    /// Time of the event.
     #[prost(uint64, tag = "1")]
     pub monotonic_ns: u64,
-    /// 0 where it is not known.
+    /// Id of the thread. 0 if it is not known.
     #[prost(uint32, tag = "2")]
     pub tid: u32,
-    /// Function id; its name is in `functions` of this batch or an earlier one of the stream. Of a custom or typed event: the function that it
-    /// stands in.
+    /// Id of the function. Its name is in `functions` of this batch or of an earlier one of the
+    /// stream. A custom or typed event has the function that contains it. 0 in events without a
+    /// function; see `EventKind`.
     #[prost(uint32, tag = "3")]
     pub function: u32,
+    /// Kind of the event.
     #[prost(enumeration = "EventKind", tag = "4")]
     pub kind: i32,
-    /// Of an entry: the first arguments, as registers held them, at most 6. Where they are recorded (see Capture), or the first where the function
-    /// logs it.
+    /// In an entry: the recorded arguments, 6 at most, as registers held them (see `Capture`); or the
+    /// first one, if the function logs it. Empty if none is recorded.
     #[prost(uint64, repeated, tag = "5")]
     pub arguments: ::prost::alloc::vec::Vec<u64>,
-    /// What the program said, of a custom or typed event.
+    /// Data of a custom or typed event. Otherwise unset.
     #[prost(message, optional, tag = "6")]
     pub said: ::core::option::Option<Said>,
-    /// The process. Ids of functions are its own.
+    /// The process. Ids of functions hold within a process.
     #[prost(uint32, tag = "7")]
     pub pid: u32,
-    /// How many calls were left.
+    /// In EVENT_KIND_UNWOUND: the number of calls that were left. Otherwise unset.
     #[prost(uint64, optional, tag = "8")]
     pub calls: ::core::option::Option<u64>,
-    /// Of an exit: what the register for results held, where that is recorded.
+    /// In an exit: the register for results, if it is recorded. Otherwise unset.
     #[prost(uint64, optional, tag = "9")]
     pub result: ::core::option::Option<u64>,
 }
+/// Data of a user event.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Said {
-    /// The first bytes, at most 4096.
+    /// The first bytes of the data, 4096 at most.
     #[prost(bytes = "vec", tag = "1")]
     pub data: ::prost::alloc::vec::Vec<u8>,
-    /// How many the program said there are.
+    /// Size of the whole data, as the program passed it.
     #[prost(uint64, tag = "2")]
     pub size: u64,
-    /// Of a typed event: the number of its type.
+    /// Number of the type of a typed event, below 65536. Unset in a custom event.
     #[prost(uint32, optional, tag = "3")]
     pub r#type: ::core::option::Option<u32>,
 }
+/// Events of a live stream. The events of a batch are ordered by time. The times of two batches can
+/// overlap, because the daemon reads one thread after the other.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EventBatch {
+    /// The events, 4096 at most.
     #[prost(message, repeated, tag = "1")]
     pub events: ::prost::alloc::vec::Vec<Event>,
     /// Functions that appear for the first time in this stream.
     #[prost(message, repeated, tag = "2")]
     pub functions: ::prost::alloc::vec::Vec<FunctionName>,
-    /// Events this reader lost since the last batch because it was too slow.
+    /// Number of events that were dropped since the last batch, because this reader was too slow.
     #[prost(uint64, tag = "3")]
     pub reader_lost: u64,
-    /// Events lost in the target since the last batch.
+    /// Number of events that were lost in the target since the last batch.
     #[prost(uint64, tag = "4")]
     pub target_lost: u64,
-    /// Threads that were named since the last batch.
+    /// Threads that the stream has not named before.
     #[prost(message, repeated, tag = "5")]
     pub threads: ::prost::alloc::vec::Vec<ThreadName>,
-    /// Names of types of typed events that were found since the last batch; they may come after the first event of the type, and again if
-    /// a library names the type differently.
+    /// Names of event types that the daemon found since the last batch. A name can come after the
+    /// first event of its type. It comes again if a library gives the type another name.
     #[prost(message, repeated, tag = "6")]
     pub event_types: ::prost::alloc::vec::Vec<EventTypeName>,
 }
-/// What a program calls a type of its typed events (\_\_xray_register_event_type).
+/// Name of a type of typed events, which the program registers by \_\_xray_register_event_type.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventTypeName {
-    /// As in Said.
+    /// Number of the type, as in `Said.type`.
     #[prost(uint32, tag = "1")]
     pub r#type: u32,
+    /// Its name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// The process.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
 }
+/// Name of a thread.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ThreadName {
+    /// Id of the thread.
     #[prost(uint32, tag = "1")]
     pub tid: u32,
+    /// Its name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// Its process.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
 }
+/// Name of a function.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FunctionName {
+    /// Id of the function in its process.
     #[prost(uint32, tag = "1")]
     pub id: u32,
+    /// Demangled name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// Path of its module.
     #[prost(string, tag = "3")]
     pub module: ::prost::alloc::string::String,
+    /// Its process.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamTraceRequest {
+    /// The process. 0 is refused.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Unset: nothing.
+    /// What to undo if the client leaves. Unset: nothing.
     ///
-    /// With a loan, the trace has what is recorded on this loan, and nothing else: calls that begin when functions are switched on with it, or later. The stream ends, with
-    /// its end mark, when the loan is over; everything that happened until it was taken back is in it, and nothing that happened later.
+    /// With a lease, the trace has what is recorded on this lease, and nothing else: calls that begin
+    /// when functions are switched on with it, or later. The stream ends, with its end mark, when the
+    /// lease ends. It has everything that happened until then, and nothing that happened later.
     #[prost(message, optional, tag = "2")]
     pub undo: ::core::option::Option<Undo>,
-    /// With a loan: only these functions. Unset: all that are on.
+    /// With a lease: the functions whose calls are in the trace. Unset: all that are on. Without a
+    /// lease it has no effect.
     #[prost(message, optional, tag = "3")]
     pub selection: ::core::option::Option<Selection>,
-    /// With a loan: nothing that happens more than so long after its begin is in the trace. The loan has to be taken back all the same. 0: until it is.
+    /// With a lease: the time after the begin of the lease that the trace covers. The client has to
+    /// release the lease nevertheless. 0: until the release. Without a lease it has no effect.
     #[prost(uint64, tag = "4")]
     pub duration_ns: u64,
 }
-/// What the daemon undoes by itself if a stream's reader leaves before the stream has ended, so that one who is killed leaves nothing behind. Of those
-/// who have undone it themselves, nothing is left to be undone.
+/// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
+/// a client that is killed leaves nothing behind. If the client has undone the change itself, the
+/// daemon does nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Undo {
     #[prost(oneof = "undo::What", tags = "1, 2")]
@@ -916,112 +1093,142 @@ pub struct Undo {
 pub mod undo {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum What {
-        /// True: detach, as `Detach` with the stream's pid does, unless the process was detached meanwhile. Only `true` is valid.
+        /// The attach: detach as `Detach` with the stream's pid does, unless the process was detached
+        /// meanwhile. Only `true` is valid.
         #[prost(bool, tag = "1")]
         Detach(bool),
-        /// This loan is over, see `ToggleRequest.loan`. Not 0.
+        /// Number of a lease to release, see `ToggleRequest.loan`. Not 0.
         #[prost(uint64, tag = "2")]
         Loan(u64),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FetchTraceRequest {
-    /// 0: every attached process that the caller owns, all of them up to the same moment, in one trace.
+    /// The process. 0: every attached process that the caller may trace, all up to the same moment, in
+    /// one trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Only events of the last so many nanoseconds before the picture is taken, and entries of calls that are open then, however long ago those began. 0: all.
+    /// Length of the time before the snapshot that it covers. Entries of calls that are open at the
+    /// begin of that time are in the snapshot as well, however long ago the calls began. 0: all
+    /// events.
     #[prost(uint64, tag = "2")]
     pub last_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FetchProfileRequest {
+    /// The process. 0 is refused.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Of what happens between the answer's beginning (its headers) and the end of the client's stream, or of the process, in the processes that are traced
-    /// at that beginning. Else of what has happened since the mode became MODE_PROFILE, which it has to be.
+    /// True for sums of calls from now on: from the moment at which the headers of the response
+    /// arrive, until the client ends its stream or the processes have ended, in the processes that are
+    /// traced at that moment. False for the sums since the mode became MODE_PROFILE.
     #[prost(bool, tag = "2")]
     pub from_now: bool,
-    /// With `from_now`: what is undone if the client leaves before it has ended its stream. Unset: nothing.
+    /// With `from_now`: what to undo if the client leaves before it has ended its stream. Unset:
+    /// nothing.
     #[prost(message, optional, tag = "3")]
     pub undo: ::core::option::Option<Undo>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FetchCountsRequest {
+    /// The process. 0 is refused.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
 }
-/// Calls of one thread; of one with many functions, in several messages.
+/// Counted calls of one thread. A thread with more than 1000 functions has several messages.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallCounts {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// 0: threads that have ended and are not told apart any more.
+    /// Id of the thread. 0 stands for ended threads beyond the 1024 that are told apart.
     #[prost(uint32, tag = "2")]
     pub tid: u32,
+    /// Name of the thread.
     #[prost(string, tag = "3")]
     pub thread: ::prost::alloc::string::String,
+    /// The functions that the thread has called.
     #[prost(message, repeated, tag = "4")]
     pub functions: ::prost::alloc::vec::Vec<FunctionCalls>,
-    /// Calls of functions that could not be told apart. In the last message of a process; those of all its threads.
+    /// In the last message of a process, which has no functions: the calls of functions that could not
+    /// be told apart, in all its threads. Otherwise 0.
     #[prost(uint64, tag = "5")]
     pub unnamed: u64,
 }
+/// Counted calls of one function.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FunctionCalls {
+    /// Id of the function in its process.
     #[prost(uint32, tag = "1")]
     pub id: u32,
+    /// Demangled name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// Path of its module.
     #[prost(string, tag = "3")]
     pub module: ::prost::alloc::string::String,
+    /// Number of calls.
     #[prost(uint64, tag = "4")]
     pub calls: u64,
 }
+/// The next bytes of an `.xtrace` file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TraceChunk {
+    /// The bytes, 256 KiB at most.
     #[prost(bytes = "vec", tag = "1")]
     pub data: ::prost::alloc::vec::Vec<u8>,
-    /// StreamTrace: totals of this stream so far. FetchTrace: totals of what is retained, the same in every chunk.
+    /// In StreamTrace: number of call events in the stream so far. In snapshots: number of events that
+    /// the daemon retains, without those in rings, the same in every chunk. In FetchProfile: 0.
     #[prost(uint64, tag = "2")]
     pub events: u64,
+    /// Number of events that were lost in the target. In StreamTrace: in the stream so far. In
+    /// snapshots: since the attach, the same in every chunk. In FetchProfile: 0.
     #[prost(uint64, tag = "3")]
     pub lost: u64,
-    /// Events that this reader lost because it was too slow (StreamTrace only; the trace says so as well).
+    /// In StreamTrace: number of events so far that were dropped because this reader was too slow. The
+    /// trace has them as losses of thread 4294967295. Otherwise 0.
     #[prost(uint64, tag = "4")]
     pub reader_lost: u64,
-    /// FetchTrace and Trigger: how long it took until everything was copied of all processes. One moment, before that, ends the picture of all of them; rings that keep the newest
-    /// events by themselves were written to meanwhile, and reach back that much less.
+    /// In snapshots: time until everything was copied in all processes. The snapshot of each process
+    /// ends at one moment before that. Rings that keep the newest events were written meanwhile, and
+    /// reach back that much less. Otherwise 0.
     #[prost(uint64, tag = "5")]
     pub copied_within_ns: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {
-    /// 0: every process that the caller owns and that is attached while the trigger is armed. Of the root of a family, all of it, whoever is followed later among them.
+    /// The process. 0: every process that the caller may trace and that is attached while the trigger
+    /// is armed. The pid of a root stands for its whole group, with processes that join later.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Any of them; at most 8. None: it fires on `fire` alone.
+    /// The conditions, 8 at most. The trigger fires if any of them is met. None: only `fire` fires it.
     #[prost(message, repeated, tag = "2")]
     pub conditions: ::prost::alloc::vec::Vec<TriggerCondition>,
-    /// What is done when it fires: first switches, in this order, for good; then a snapshot is sent.
+    /// Functions to switch when the trigger fires, 16 entries at most. The daemon switches them
+    /// permanently, in this order, before it takes the snapshot.
     #[prost(message, repeated, tag = "3")]
     pub switches: ::prost::alloc::vec::Vec<TriggerSwitch>,
-    /// Unset: none.
+    /// The snapshot to take when the trigger fires. Unset: none.
     #[prost(message, optional, tag = "4")]
     pub snapshot: ::core::option::Option<SnapshotWanted>,
-    /// It fires so often at most, 1 to 1000; 0: once. What happens beyond that is counted.
+    /// Limit on firings, 1 to 1000. 0: 1. Matches beyond it are counted.
     #[prost(uint32, tag = "5")]
     pub limit: u32,
-    /// 0: so often in all, and the stream ends then. Else so often in any such time.
+    /// The time for which `limit` holds: so many firings in any such time. 0: so many in all, and then
+    /// the stream ends.
     #[prost(uint64, tag = "6")]
     pub limit_period_ns: u64,
-    /// The stream ends after so long. 0: not by itself.
+    /// Time after which the stream ends. 0: no such time.
     #[prost(uint64, tag = "7")]
     pub expire_ns: u64,
-    /// In a later message, in which nothing else is set: fire now, if the limit allows.
+    /// In a later message, whose other fields have no effect: true to fire now, if the limit allows.
+    /// Refused in the first message (`limit`).
     #[prost(bool, tag = "8")]
     pub fire: bool,
 }
-/// Functions of libraries that are loaded later count, and so do those of processes that come later. An `id` in a selection is that of each process by itself.
+/// A condition of a trigger. It also holds for functions of libraries that are loaded later, and in
+/// processes that come later. An `id` in a selection is the id of the function in each process by
+/// itself. Only what happens after the trigger was armed can meet a condition.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerCondition {
     #[prost(oneof = "trigger_condition::What", tags = "1, 2, 3, 4, 5")]
@@ -1031,16 +1238,16 @@ pub struct TriggerCondition {
 pub mod trigger_condition {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum What {
-        /// A call of one of these functions has ended and took at least so long.
+        /// A call of one of these functions has ended and took at least a given time.
         #[prost(message, tag = "1")]
         Duration(super::DurationCondition),
-        /// A call of one of these functions begins. At least one rule in `include`.
+        /// A call of one of these functions begins. The selection needs a rule in `include`.
         #[prost(message, tag = "2")]
         Call(super::Selection),
-        /// The program says something.
+        /// The program emits a user event.
         #[prost(message, tag = "3")]
         Event(super::EventCondition),
-        /// A process calls these functions often.
+        /// A process calls these functions frequently.
         #[prost(message, tag = "4")]
         Rate(super::RateCondition),
         /// A process ends.
@@ -1048,24 +1255,30 @@ pub mod trigger_condition {
         Death(super::DeathCondition),
     }
 }
-/// Of calls within calls of the same functions, the outermost 256 of a thread are measured.
+/// Met when a call ends that took at least this time. Of calls within calls of the same functions,
+/// the outermost 256 of a thread are measured. A call that is left without an exit has no duration.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DurationCondition {
+    /// The functions. Required.
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
+    /// Shortest duration.
     #[prost(uint64, tag = "2")]
     pub at_least_ns: u64,
 }
-/// It fires when so many calls of the functions, of all threads of a process together, have begun within one second, and again after it was fewer. A second is the hundredth of a
-/// second in which an event lies, of a clock's hundredths, and the 99 before it.
+/// Met when this many calls of the functions have begun within a second, in all threads of a process
+/// together; and again after the rate was lower. Rates use a sliding window of one hundred 10 ms
+/// buckets of the counter: the bucket of the newest call and the 99 before it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RateCondition {
+    /// The functions. Required.
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-    /// 1 or more.
+    /// Number of calls, 1 or more.
     #[prost(uint64, tag = "2")]
     pub at_least: u64,
 }
+/// Met at a user event.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventCondition {
     #[prost(oneof = "event_condition::Which", tags = "1, 2, 3")]
@@ -1075,17 +1288,19 @@ pub struct EventCondition {
 pub mod event_condition {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Which {
-        /// A custom event. Only `true` is valid.
+        /// Any custom event. Only `true` is valid.
         #[prost(bool, tag = "1")]
         Custom(bool),
-        /// A typed event of this number.
+        /// Typed events with this number, below 65536.
         #[prost(uint32, tag = "2")]
         Type(u32),
-        /// A typed event of the type that the program gives this name. If the name is found after the first event of the type, that event counts when it is.
+        /// Typed events of the type with this name, which is not empty. If the daemon finds the name
+        /// after the first event of the type, this event counts then.
         #[prost(string, tag = "3")]
         Name(::prost::alloc::string::String),
     }
 }
+/// Met when a process ends. An exec is no end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeathCondition {
     #[prost(oneof = "death_condition::How", tags = "1, 2, 3")]
@@ -1098,14 +1313,15 @@ pub mod death_condition {
         /// By any signal. Only `true` is valid.
         #[prost(bool, tag = "1")]
         AnySignal(bool),
-        /// By this one.
+        /// By the signal with this number, 1 or more.
         #[prost(int32, tag = "2")]
         Signal(i32),
-        /// In any way, also if nobody knows in which. Only `true` is valid.
+        /// In any way, even if the cause is not known. Only `true` is valid.
         #[prost(bool, tag = "3")]
         AnyEnd(bool),
     }
 }
+/// Functions to switch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerSwitch {
     #[prost(oneof = "trigger_switch::Switch", tags = "1, 2")]
@@ -1115,24 +1331,32 @@ pub struct TriggerSwitch {
 pub mod trigger_switch {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Switch {
+        /// Functions to switch on.
         #[prost(message, tag = "1")]
         Enable(super::Selection),
+        /// Functions to switch off.
         #[prost(message, tag = "2")]
         Disable(super::Selection),
     }
 }
+/// The snapshot of a trigger. Its moment is the end of the call, the event, or the end of the
+/// process that fired the trigger.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotWanted {
-    /// Of every attached process that the caller owns, not only of those that the trigger is armed in.
+    /// True for every attached process that the caller may trace. False for the processes of the
+    /// trigger.
     #[prost(bool, tag = "1")]
     pub all_processes: bool,
-    /// It begins so long before the moment at which the trigger has fired, or when the call began that it has fired for, if that is earlier. 0: with what there is.
+    /// Time before the moment that the snapshot covers. It begins earlier if the call that fired the
+    /// trigger began earlier. 0: everything that rings hold and the daemon retains.
     #[prost(uint64, tag = "2")]
     pub before_ns: u64,
-    /// It ends so long after that moment; at most 60 s.
+    /// Time after the moment that the snapshot covers, 60 s at most.
     #[prost(uint64, tag = "3")]
     pub after_ns: u64,
 }
+/// A message of a trigger. The order is: armed, then any number of `ended`, and of firings (fired,
+/// switched\*, snapshot\*, done), then over.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerEvent {
     #[prost(oneof = "trigger_event::Event", tags = "1, 2, 3, 4, 5, 6, 7")]
@@ -1142,104 +1366,113 @@ pub struct TriggerEvent {
 pub mod trigger_event {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Event {
-        /// First, once.
+        /// The trigger is armed. Comes first, and once.
         #[prost(message, tag = "1")]
         Armed(super::TriggerArmed),
-        /// It has fired.
+        /// The trigger has fired.
         #[prost(message, tag = "2")]
         Fired(super::TriggerFired),
-        /// Functions were switched; one for each switch.
+        /// Functions were switched. Comes once for each entry of `TriggerRequest.switches`.
         #[prost(message, tag = "3")]
         Switched(super::TriggerSwitched),
-        /// The next piece of the snapshot.
+        /// The next piece of the snapshot. All pieces of a firing are one `.xtrace` file.
         #[prost(message, tag = "4")]
         Snapshot(super::TraceChunk),
-        /// Everything was done that the firing before calls for.
+        /// All actions of the firing are done.
         #[prost(message, tag = "5")]
         Done(super::TriggerDone),
-        /// A process that the trigger was armed in has ended. It comes before what it fires, if it does.
+        /// A process in which the trigger was armed has ended. Comes before the firing that the end
+        /// causes.
         #[prost(message, tag = "6")]
         Ended(super::TriggerEnded),
-        /// Last, unless the call fails.
+        /// The trigger is over. Comes last, unless the call fails.
         #[prost(message, tag = "7")]
         Over(super::TriggerOver),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerArmed {
-    /// Processes now.
+    /// Number of processes in which the trigger is armed.
     #[prost(uint32, tag = "1")]
     pub processes: u32,
-    /// Functions in them that the conditions watch.
+    /// Number of functions in them that the conditions watch.
     #[prost(uint32, tag = "2")]
     pub functions: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerFired {
-    /// From 1 on.
+    /// Number of the firing, from 1.
     #[prost(uint32, tag = "1")]
     pub number: u32,
-    /// Which of the conditions was met, from 0 on; unset after `fire`.
+    /// Index of the condition that was met, from 0. Unset after `fire`.
     #[prost(uint32, optional, tag = "2")]
     pub condition: ::core::option::Option<u32>,
-    /// Where; 0 after `fire`.
+    /// The process. 0 after `fire`.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
-    /// 0 where it was no thread.
+    /// Id of the thread. 0 if the condition is not about a thread.
     #[prost(uint32, tag = "4")]
     pub tid: u32,
+    /// Name of the thread. Empty if the condition is not about a thread.
     #[prost(string, tag = "5")]
     pub thread: ::prost::alloc::string::String,
-    /// Empty where it was no function.
+    /// Name of the function. Empty if the condition is not about a function.
     #[prost(string, tag = "6")]
     pub function: ::prost::alloc::string::String,
-    /// When: at the end of the call, at the event, at the end of the process.
+    /// The moment: the end of the call, its begin in `call` and `rate`, the event, or the end of the
+    /// process. After `fire` the time of that.
     #[prost(uint64, tag = "7")]
     pub monotonic_ns: u64,
+    /// The same moment.
     #[prost(uint64, tag = "8")]
     pub wall_ns: u64,
-    /// How long after that it was noticed.
+    /// Time from the moment until the daemon noticed it.
     #[prost(uint64, tag = "9")]
     pub noticed_after_ns: u64,
-    /// How often the conditions were met since the firing before, and the limit did not allow it.
+    /// Number of matches since the last firing that the limit did not allow.
     #[prost(uint64, tag = "13")]
     pub skipped: u64,
-    /// What was met.
+    /// The measured value. Unset in other conditions.
     #[prost(oneof = "trigger_fired::Value", tags = "10, 11, 12")]
     pub value: ::core::option::Option<trigger_fired::Value>,
 }
 /// Nested message and enum types in `TriggerFired`.
 pub mod trigger_fired {
-    /// What was met.
+    /// The measured value. Unset in other conditions.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Value {
+        /// In `duration`: the duration of the call.
         #[prost(uint64, tag = "10")]
         DurationNs(u64),
-        /// Calls within the second.
+        /// In `rate`: the calls within the second.
         #[prost(uint64, tag = "11")]
         Calls(u64),
-        /// The number of the type.
+        /// In `event`: the number of the type of a typed event.
         #[prost(uint32, tag = "12")]
         Type(u32),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerSwitched {
+    /// Number of the firing.
     #[prost(uint32, tag = "1")]
     pub number: u32,
+    /// A report for each process. Empty if the daemon refused the switch for all processes.
     #[prost(message, repeated, tag = "2")]
     pub reports: ::prost::alloc::vec::Vec<ToggleReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerDone {
+    /// Number of the firing.
     #[prost(uint32, tag = "1")]
     pub number: u32,
-    /// Set if no snapshot was taken though one was wanted.
+    /// The reason why a requested snapshot was not taken. Unset if there is none.
     #[prost(message, optional, tag = "2")]
     pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerEnded {
+    /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     #[prost(oneof = "trigger_ended::Cause", tags = "2, 3, 4")]
@@ -1249,29 +1482,33 @@ pub struct TriggerEnded {
 pub mod trigger_ended {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Cause {
-        /// By a signal.
+        /// Number of the signal that ended the process.
         #[prost(int32, tag = "2")]
         Signal(i32),
-        /// By itself, with this code.
+        /// Exit code with which the process ended itself.
         #[prost(int32, tag = "3")]
         Code(i32),
-        /// Nobody knows: its parent had collected it before it could be looked at.
+        /// True: the cause is not known, because the parent collected the process before the daemon
+        /// could look at it.
         #[prost(bool, tag = "4")]
         Unknown(bool),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerOver {
+    /// The reason.
     #[prost(enumeration = "trigger_over::Why", tag = "1")]
     pub why: i32,
+    /// Number of firings.
     #[prost(uint32, tag = "2")]
     pub fired: u32,
-    /// How often the conditions were met since the last firing, and the limit did not allow it.
+    /// Number of matches since the last firing that the limit did not allow.
     #[prost(uint64, tag = "3")]
     pub skipped: u64,
 }
 /// Nested message and enum types in `TriggerOver`.
 pub mod trigger_over {
+    /// The reason why a trigger is over.
     #[derive(
         Clone,
         Copy,
@@ -1286,11 +1523,11 @@ pub mod trigger_over {
     #[repr(i32)]
     pub enum Why {
         Unspecified = 0,
-        /// It has fired as often as it may.
+        /// The trigger has fired as often as the limit allows.
         Limit = 1,
-        /// Its time is up.
+        /// `expire_ns` is over.
         Expired = 2,
-        /// Every process has ended or was detached.
+        /// Every process of the trigger has ended or was detached.
         Ended = 3,
     }
     impl Why {
@@ -1318,15 +1555,16 @@ pub mod trigger_over {
         }
     }
 }
+/// Whether a process can be attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ProcessState {
     Unspecified = 0,
-    /// Can be attached to.
+    /// The process can be attached to.
     Ready = 1,
-    /// Attached by this daemon.
+    /// This daemon has attached to the process.
     Traced = 2,
-    /// Cannot be attached to; see `refusal`.
+    /// The process cannot be attached to, or its session has failed. `refusal` has the reason.
     Refused = 3,
 }
 impl ProcessState {
@@ -1353,14 +1591,16 @@ impl ProcessState {
         }
     }
 }
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum CheckResult {
     Unspecified = 0,
+    /// The check passed.
     Ok = 1,
-    /// Works, with less than one would like.
+    /// An attach works, with a restriction.
     Warning = 2,
-    /// Attach would be refused.
+    /// An attach is refused.
     Failed = 3,
 }
 impl CheckResult {
@@ -1387,20 +1627,24 @@ impl CheckResult {
         }
     }
 }
-/// What becomes of events.
+/// What the daemon does with events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Mode {
-    /// In AttachRequest: flight. Elsewhere not valid.
+    /// MODE_FLIGHT in AttachRequest. No mode in a report with a refusal. Refused elsewhere.
     Unspecified = 0,
-    /// Rings hold the newest events of their threads; nobody reads them until FetchTrace, the end of a thread or of the process. While anybody reads a
-    /// live stream, it is as in stream.
+    /// Each thread's ring keeps the newest events of the thread. The daemon reads a ring for a
+    /// snapshot, and when its thread or the process has ended. While a client reads a live stream, or
+    /// a trigger waits for calls or user events, the daemon reads rings as in MODE_STREAM.
     Flight = 1,
-    /// All events are read and retained, the oldest go first. What finds a full ring is lost, and counted.
+    /// The daemon reads all events and retains them, and drops the oldest ones for room. An event that
+    /// finds its ring full is lost, and counted.
     Stream = 2,
-    /// Events are read and added up, by thread and stack of calls, for FetchProfile; none is kept. While anybody reads a live stream, that has them all.
+    /// The daemon reads all events, adds them up by thread and call stack for FetchProfile, and
+    /// retains none. Live streams get all events.
     Profile = 3,
-    /// Calls are counted, by function and thread, for FetchCounts; nothing is recorded of them, no time either. Live streams get nothing.
+    /// The target counts calls by function and thread, for FetchCounts. It records no event and no
+    /// time. Live streams get no event.
     Count = 4,
 }
 impl Mode {
@@ -1429,19 +1673,21 @@ impl Mode {
         }
     }
 }
-/// Which processes are traced that come from one that is. No tracer stays with them: the kernel's perf events tell of them, or they are looked for
-/// every few milliseconds (see FamilyStatus.noticing). What one does before it is found is in no trace, and ProcessStatus tells how long that was at most. What is switched on in the root is
-/// switched on in them.
+/// The processes that the daemon also traces because they come from a traced one. Functions that are
+/// on in the root are on in them. No tracer stays with the processes. The kernel's perf events
+/// report new ones, or the daemon looks for them every few milliseconds (see
+/// `FamilyStatus.noticing`). Traces lack everything that a process does before the daemon finds it;
+/// `Kinship.within_ns` bounds that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Follow {
     /// None.
     Unspecified = 0,
-    /// Those that it forks, and that those fork, for as long as they run the same program.
+    /// Processes that it forks, and their forks, as long as they run the same program.
     Fork = 1,
-    /// The program that it becomes by exec.
+    /// The program that the process becomes by exec.
     Exec = 2,
-    /// Everything that comes from it, whichever program it runs.
+    /// All processes that come from it, whichever program they run.
     All = 3,
 }
 impl Follow {
@@ -1468,21 +1714,28 @@ impl Follow {
         }
     }
 }
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum EventKind {
     Unspecified = 0,
+    /// A call began.
     Enter = 1,
+    /// A call returned.
     Exit = 2,
+    /// A call ended in a jump to another function, which returns in its place.
     TailExit = 3,
-    /// \_\_xray_customevent.
+    /// The program called \_\_xray_customevent.
     Custom = 4,
-    /// \_\_xray_typedevent.
+    /// The program called \_\_xray_typedevent.
     Typed = 5,
-    /// Not of a function: `calls` of the thread's innermost calls ended before its next event without an exit. An exception or a jump has left
-    /// them, or the thread went to another stack. Not sent where a selection leaves functions out.
+    /// The innermost `calls` calls of the thread ended without an exit before its next event. An
+    /// exception or a jump left them, or the thread went to another stack. The event has no function.
+    /// It is not sent in a stream with a selection.
     Unwound = 6,
-    /// Not of a function: the thread's next event is the exit of a call that is not open, though one of the same function may be. Likewise.
+    /// The next event of the thread is an unmatched exit: the exit of a call that is not open, even if
+    /// another call of the same function is. The event has no function. It is not sent in a stream
+    /// with a selection.
     Astray = 7,
 }
 impl EventKind {
@@ -1528,6 +1781,7 @@ pub mod xrayd_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
+    /// The daemon's service.
     #[derive(Debug, Clone)]
     pub struct XraydClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1608,7 +1862,9 @@ pub mod xrayd_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Every process the caller may see that carries XRay sleds. Changes nothing.
+        /// Lists the processes with sleds that the caller may trace, ordered by pid. Root gets the
+        /// processes of all users, other callers get their own ones. Processes whose files do not answer
+        /// are left out. Changes nothing.
         pub async fn list_processes(
             &mut self,
             request: impl tonic::IntoRequest<super::ListProcessesRequest>,
@@ -1633,7 +1889,8 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "ListProcesses"));
             self.inner.unary(req, path, codec).await
         }
-        /// Checks row by row whether a process can be traced. Changes nothing.
+        /// Checks whether a process can be traced, and reports each check. Changes nothing. Refuses a
+        /// process of which nothing can be checked (`no-such-process`, `zombie`, `kernel-thread`).
         pub async fn preflight(
             &mut self,
             request: impl tonic::IntoRequest<super::PreflightRequest>,
@@ -1655,7 +1912,15 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Preflight"));
             self.inner.unary(req, path, codec).await
         }
-        /// Puts trampolines and rings into a process. Switches nothing on. Attaching to an attached process answers with its status.
+        /// Attaches to a process: maps trampolines and rings in it, and begins a session. No function is
+        /// on afterwards. For a process that is attached already, the call returns its status, and only
+        /// `follow` takes effect.
+        ///
+        /// Refuses a process that cannot be traced; `Preflight` finds most of these reasons before.
+        /// Refuses a value out of its range (`limit`), a process with another start time (`pid-reused`), a
+        /// process that another attach, a detach or another xrayd works on (`busy`), a session that has
+        /// failed (`session-failed`), and a session that would exceed a quota (`quota`). A refused process
+        /// is as it was before. If the client is gone before the answer, the daemon undoes a new attach.
         pub async fn attach(
             &mut self,
             request: impl tonic::IntoRequest<super::AttachRequest>,
@@ -1674,7 +1939,10 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Attach"));
             self.inner.unary(req, path, codec).await
         }
-        /// Switches everything off, proves it, and lets the process go.
+        /// Detaches: switches all sleds off, compares the process's code with its file, ends the session,
+        /// and drops what the daemon retains of the process. The session is over even if the detach
+        /// fails. The session of a process that has ended needs a detach as well. Refuses a process that
+        /// is not attached (`not-attached`), or whose attach or detach is under way (`busy`).
         pub async fn detach(
             &mut self,
             request: impl tonic::IntoRequest<super::DetachRequest>,
@@ -1693,7 +1961,9 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Detach"));
             self.inner.unary(req, path, codec).await
         }
-        /// Functions of the attached processes that match a selection, in the order (pid, id).
+        /// Lists the functions with sleds that match a selection, ordered by pid and id, at most 1024 in a
+        /// message. The daemon reads a process that is not attached without changing it. Refuses an
+        /// invalid selection (`selection`), and a process without sleds that is not attached (`no-sleds`).
         pub async fn list_functions(
             &mut self,
             request: impl tonic::IntoRequest<super::ListFunctionsRequest>,
@@ -1718,7 +1988,15 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "ListFunctions"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Switches the functions that match a selection on.
+        /// Switches on the functions that match a selection, and keeps the selection as a rule for
+        /// libraries that are loaded later (see `Selection`). The threads of the process run on, except
+        /// where `ToggleReport.stopped_ns` shows a stop.
+        ///
+        /// Refuses an invalid selection (`selection`), too many arguments in `capture` (`limit`), a
+        /// process that is not attached or has ended (`not-attached`, `target-exited`), a process without
+        /// room for the memory that would become private to it (`no-memory`), a thread that cannot be
+        /// stopped where a stop is needed (`stop-timeout`, `foreign-tracer`), and patterns that would
+        /// exceed a quota (`quota`). After an error, functions are as they were before, or count as on.
         pub async fn enable(
             &mut self,
             request: impl tonic::IntoRequest<super::ToggleRequest>,
@@ -1737,7 +2015,10 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Enable"));
             self.inner.unary(req, path, codec).await
         }
-        /// Switches the functions that match a selection off.
+        /// Switches off the functions that match a selection, and keeps the selection as a rule for
+        /// libraries that are loaded later; or releases a lease (see `ToggleRequest.loan`). Refuses as
+        /// `Enable` does, and a `capture` (`limit`). After an error, switching off continues to the end. A
+        /// function that may be on counts as on.
         pub async fn disable(
             &mut self,
             request: impl tonic::IntoRequest<super::ToggleRequest>,
@@ -1756,7 +2037,10 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Disable"));
             self.inner.unary(req, path, codec).await
         }
-        /// From now on events are kept so.
+        /// Sets what the daemon does with events from now on. Switching to MODE_FLIGHT or MODE_PROFILE
+        /// discards retained events, which count as overwritten. Every change discards sums of calls.
+        /// Refuses MODE_UNSPECIFIED (`limit`), MODE_COUNT while a budget or duty cycle is in force
+        /// (`mode`), and a process that has ended (`target-exited`).
         pub async fn set_mode(
             &mut self,
             request: impl tonic::IntoRequest<super::SetModeRequest>,
@@ -1778,7 +2062,13 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetMode"));
             self.inner.unary(req, path, codec).await
         }
-        /// From now on these events are recorded and kept, whatever the mode. Without `filter`, nothing is changed, and what is in force is told.
+        /// Sets which calls are recorded and which events are kept from now on. The new filter replaces
+        /// the former one. It holds in every mode but MODE_COUNT. Without `filter`, the call changes
+        /// nothing and returns the filters in force.
+        ///
+        /// Refuses an invalid filter (`selection`), `inside` with more than 4096 functions (`limit`), a
+        /// filter that leaves out calls in the program while a budget is in force (`mode`), patterns that
+        /// would exceed a quota (`quota`), and a process that has ended (`target-exited`).
         pub async fn set_filter(
             &mut self,
             request: impl tonic::IntoRequest<super::SetFilterRequest>,
@@ -1800,7 +2090,10 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetFilter"));
             self.inner.unary(req, path, codec).await
         }
-        /// From now on tracing may cost so much. Without `economy`, nothing is changed, and what is in force is told.
+        /// Limits what tracing may cost from now on. Without `economy`, the call changes nothing and
+        /// returns the limits in force. Refuses values out of range, and a budget together with a duty
+        /// cycle (`limit`). Refuses every limit in MODE_COUNT, a budget beside a filter that leaves out
+        /// calls in the program (`mode`), and a process that has ended (`target-exited`).
         pub async fn set_economy(
             &mut self,
             request: impl tonic::IntoRequest<super::SetEconomyRequest>,
@@ -1824,7 +2117,8 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetEconomy"));
             self.inner.unary(req, path, codec).await
         }
-        /// State and counters of the attached processes.
+        /// Returns state and counters of attached processes, ended ones included. Refuses a process that
+        /// is not attached (`not-attached`).
         pub async fn get_status(
             &mut self,
             request: impl tonic::IntoRequest<super::StatusRequest>,
@@ -1843,7 +2137,9 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "GetStatus"));
             self.inner.unary(req, path, codec).await
         }
-        /// Decoded events as they come. Bounded: a slow reader is told how many events it lost.
+        /// Streams decoded events from now on, as a live stream. Refuses an invalid selection
+        /// (`selection`), an `undo` without content (`limit`), and a process that is not attached
+        /// (`not-attached`).
         pub async fn stream_events(
             &mut self,
             request: impl tonic::IntoRequest<super::StreamEventsRequest>,
@@ -1868,7 +2164,9 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "StreamEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// The bytes of an `.xtrace` file as they come, from now on, until the process ends, is detached, or the reader leaves.
+        /// Streams the bytes of an `.xtrace` file from now on, as a live stream, in chunks of at most 256
+        /// KiB. The bytes that have arrived are a readable trace at any time. Refuses as `StreamEvents`
+        /// does.
         pub async fn stream_trace(
             &mut self,
             request: impl tonic::IntoRequest<super::StreamTraceRequest>,
@@ -1893,7 +2191,11 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "StreamTrace"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// What the rings of a process hold and what the daemon retains of it, taken at one moment while it runs on, as the bytes of an `.xtrace` file.
+        /// Takes a snapshot, and returns it as the bytes of an `.xtrace` file: the events that rings hold
+        /// and that the daemon retains, up to one moment. The processes run on. Works for processes that
+        /// hang and for ended ones as well. Refuses a process that is not attached, and pid 0 if none is
+        /// (`not-attached`). Waits 10 s for a place if too many snapshots are being sent, and refuses the
+        /// call after that (`too-many`).
         pub async fn fetch_trace(
             &mut self,
             request: impl tonic::IntoRequest<super::FetchTraceRequest>,
@@ -1917,8 +2219,11 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchTrace"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Sums of calls, by thread and stack, as the bytes of an .xtrace file. The first message says of what; in the others nothing is set. The client ends its
-        /// stream when it wants the answer.
+        /// Returns sums of calls by thread and stack, as the bytes of an `.xtrace` file. The first message
+        /// selects the sums; later messages have no effect. The answer comes when the client ends its
+        /// stream, or, with `from_now`, when the processes have ended. Refuses a call without `from_now`
+        /// if no process of it is in MODE_PROFILE (`mode`), an `undo` without content (`limit`), and a
+        /// process that is not attached (`not-attached`). Waits for a place as `FetchTrace` does.
         pub async fn fetch_profile(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
@@ -1945,7 +2250,9 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchProfile"));
             self.inner.streaming(req, path, codec).await
         }
-        /// How often functions were called since the mode became MODE_COUNT, which it has to be.
+        /// Returns the number of calls by thread and function since the mode became MODE_COUNT. Refuses
+        /// the call if no process of it is in MODE_COUNT (`mode`), and a process that is not attached
+        /// (`not-attached`).
         pub async fn fetch_counts(
             &mut self,
             request: impl tonic::IntoRequest<super::FetchCountsRequest>,
@@ -1970,8 +2277,18 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "FetchCounts"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Waits for something to happen in attached processes, and then does something at once. The first message says what; each later one that says `fire` is taken
-        /// for what was waited for. Armed from the moment the response's headers arrive, until the stream ends: what the trigger had switched on for itself is off again then.
+        /// Arms a trigger: waits until a condition is met in attached processes, and acts at once. The
+        /// first message has conditions and actions. Each later message with `fire` fires the trigger as
+        /// if a condition were met. The trigger is armed from the moment at which the headers of the
+        /// response arrive, until the stream ends. Meanwhile the functions of its conditions are on, on a
+        /// lease of the trigger. If it waits for user events, so are all functions that contain some.
+        ///
+        /// The daemon handles one firing at a time, at the pace of the client. Matches that come meanwhile
+        /// wait, as many as `limit` allows; further ones are counted.
+        ///
+        /// Refuses values out of range and conditions without content (`limit`), an invalid selection
+        /// (`selection`), patterns that would exceed a quota (`quota`), and the call if no living process
+        /// of it is attached (`not-attached`).
         pub async fn trigger(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::TriggerRequest>,
@@ -1993,7 +2310,7 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Trigger"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Version and limits of the daemon.
+        /// Returns version and settings of the daemon.
         pub async fn get_info(
             &mut self,
             request: impl tonic::IntoRequest<super::GetInfoRequest>,
@@ -2030,7 +2347,9 @@ pub mod xrayd_server {
     /// Generated trait containing gRPC methods that should be implemented for use with XraydServer.
     #[async_trait]
     pub trait Xrayd: std::marker::Send + std::marker::Sync + 'static {
-        /// Every process the caller may see that carries XRay sleds. Changes nothing.
+        /// Lists the processes with sleds that the caller may trace, ordered by pid. Root gets the
+        /// processes of all users, other callers get their own ones. Processes whose files do not answer
+        /// are left out. Changes nothing.
         async fn list_processes(
             &self,
             request: tonic::Request<super::ListProcessesRequest>,
@@ -2038,7 +2357,8 @@ pub mod xrayd_server {
             tonic::Response<super::ListProcessesResponse>,
             tonic::Status,
         >;
-        /// Checks row by row whether a process can be traced. Changes nothing.
+        /// Checks whether a process can be traced, and reports each check. Changes nothing. Refuses a
+        /// process of which nothing can be checked (`no-such-process`, `zombie`, `kernel-thread`).
         async fn preflight(
             &self,
             request: tonic::Request<super::PreflightRequest>,
@@ -2046,12 +2366,23 @@ pub mod xrayd_server {
             tonic::Response<super::PreflightResponse>,
             tonic::Status,
         >;
-        /// Puts trampolines and rings into a process. Switches nothing on. Attaching to an attached process answers with its status.
+        /// Attaches to a process: maps trampolines and rings in it, and begins a session. No function is
+        /// on afterwards. For a process that is attached already, the call returns its status, and only
+        /// `follow` takes effect.
+        ///
+        /// Refuses a process that cannot be traced; `Preflight` finds most of these reasons before.
+        /// Refuses a value out of its range (`limit`), a process with another start time (`pid-reused`), a
+        /// process that another attach, a detach or another xrayd works on (`busy`), a session that has
+        /// failed (`session-failed`), and a session that would exceed a quota (`quota`). A refused process
+        /// is as it was before. If the client is gone before the answer, the daemon undoes a new attach.
         async fn attach(
             &self,
             request: tonic::Request<super::AttachRequest>,
         ) -> std::result::Result<tonic::Response<super::AttachResponse>, tonic::Status>;
-        /// Switches everything off, proves it, and lets the process go.
+        /// Detaches: switches all sleds off, compares the process's code with its file, ends the session,
+        /// and drops what the daemon retains of the process. The session is over even if the detach
+        /// fails. The session of a process that has ended needs a detach as well. Refuses a process that
+        /// is not attached (`not-attached`), or whose attach or detach is under way (`busy`).
         async fn detach(
             &self,
             request: tonic::Request<super::DetachRequest>,
@@ -2062,7 +2393,9 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// Functions of the attached processes that match a selection, in the order (pid, id).
+        /// Lists the functions with sleds that match a selection, ordered by pid and id, at most 1024 in a
+        /// message. The daemon reads a process that is not attached without changing it. Refuses an
+        /// invalid selection (`selection`), and a process without sleds that is not attached (`no-sleds`).
         async fn list_functions(
             &self,
             request: tonic::Request<super::ListFunctionsRequest>,
@@ -2070,22 +2403,42 @@ pub mod xrayd_server {
             tonic::Response<Self::ListFunctionsStream>,
             tonic::Status,
         >;
-        /// Switches the functions that match a selection on.
+        /// Switches on the functions that match a selection, and keeps the selection as a rule for
+        /// libraries that are loaded later (see `Selection`). The threads of the process run on, except
+        /// where `ToggleReport.stopped_ns` shows a stop.
+        ///
+        /// Refuses an invalid selection (`selection`), too many arguments in `capture` (`limit`), a
+        /// process that is not attached or has ended (`not-attached`, `target-exited`), a process without
+        /// room for the memory that would become private to it (`no-memory`), a thread that cannot be
+        /// stopped where a stop is needed (`stop-timeout`, `foreign-tracer`), and patterns that would
+        /// exceed a quota (`quota`). After an error, functions are as they were before, or count as on.
         async fn enable(
             &self,
             request: tonic::Request<super::ToggleRequest>,
         ) -> std::result::Result<tonic::Response<super::ToggleResponse>, tonic::Status>;
-        /// Switches the functions that match a selection off.
+        /// Switches off the functions that match a selection, and keeps the selection as a rule for
+        /// libraries that are loaded later; or releases a lease (see `ToggleRequest.loan`). Refuses as
+        /// `Enable` does, and a `capture` (`limit`). After an error, switching off continues to the end. A
+        /// function that may be on counts as on.
         async fn disable(
             &self,
             request: tonic::Request<super::ToggleRequest>,
         ) -> std::result::Result<tonic::Response<super::ToggleResponse>, tonic::Status>;
-        /// From now on events are kept so.
+        /// Sets what the daemon does with events from now on. Switching to MODE_FLIGHT or MODE_PROFILE
+        /// discards retained events, which count as overwritten. Every change discards sums of calls.
+        /// Refuses MODE_UNSPECIFIED (`limit`), MODE_COUNT while a budget or duty cycle is in force
+        /// (`mode`), and a process that has ended (`target-exited`).
         async fn set_mode(
             &self,
             request: tonic::Request<super::SetModeRequest>,
         ) -> std::result::Result<tonic::Response<super::SetModeResponse>, tonic::Status>;
-        /// From now on these events are recorded and kept, whatever the mode. Without `filter`, nothing is changed, and what is in force is told.
+        /// Sets which calls are recorded and which events are kept from now on. The new filter replaces
+        /// the former one. It holds in every mode but MODE_COUNT. Without `filter`, the call changes
+        /// nothing and returns the filters in force.
+        ///
+        /// Refuses an invalid filter (`selection`), `inside` with more than 4096 functions (`limit`), a
+        /// filter that leaves out calls in the program while a budget is in force (`mode`), patterns that
+        /// would exceed a quota (`quota`), and a process that has ended (`target-exited`).
         async fn set_filter(
             &self,
             request: tonic::Request<super::SetFilterRequest>,
@@ -2093,7 +2446,10 @@ pub mod xrayd_server {
             tonic::Response<super::SetFilterResponse>,
             tonic::Status,
         >;
-        /// From now on tracing may cost so much. Without `economy`, nothing is changed, and what is in force is told.
+        /// Limits what tracing may cost from now on. Without `economy`, the call changes nothing and
+        /// returns the limits in force. Refuses values out of range, and a budget together with a duty
+        /// cycle (`limit`). Refuses every limit in MODE_COUNT, a budget beside a filter that leaves out
+        /// calls in the program (`mode`), and a process that has ended (`target-exited`).
         async fn set_economy(
             &self,
             request: tonic::Request<super::SetEconomyRequest>,
@@ -2101,7 +2457,8 @@ pub mod xrayd_server {
             tonic::Response<super::SetEconomyResponse>,
             tonic::Status,
         >;
-        /// State and counters of the attached processes.
+        /// Returns state and counters of attached processes, ended ones included. Refuses a process that
+        /// is not attached (`not-attached`).
         async fn get_status(
             &self,
             request: tonic::Request<super::StatusRequest>,
@@ -2112,7 +2469,9 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// Decoded events as they come. Bounded: a slow reader is told how many events it lost.
+        /// Streams decoded events from now on, as a live stream. Refuses an invalid selection
+        /// (`selection`), an `undo` without content (`limit`), and a process that is not attached
+        /// (`not-attached`).
         async fn stream_events(
             &self,
             request: tonic::Request<super::StreamEventsRequest>,
@@ -2126,7 +2485,9 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// The bytes of an `.xtrace` file as they come, from now on, until the process ends, is detached, or the reader leaves.
+        /// Streams the bytes of an `.xtrace` file from now on, as a live stream, in chunks of at most 256
+        /// KiB. The bytes that have arrived are a readable trace at any time. Refuses as `StreamEvents`
+        /// does.
         async fn stream_trace(
             &self,
             request: tonic::Request<super::StreamTraceRequest>,
@@ -2140,7 +2501,11 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// What the rings of a process hold and what the daemon retains of it, taken at one moment while it runs on, as the bytes of an `.xtrace` file.
+        /// Takes a snapshot, and returns it as the bytes of an `.xtrace` file: the events that rings hold
+        /// and that the daemon retains, up to one moment. The processes run on. Works for processes that
+        /// hang and for ended ones as well. Refuses a process that is not attached, and pid 0 if none is
+        /// (`not-attached`). Waits 10 s for a place if too many snapshots are being sent, and refuses the
+        /// call after that (`too-many`).
         async fn fetch_trace(
             &self,
             request: tonic::Request<super::FetchTraceRequest>,
@@ -2151,8 +2516,11 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// Sums of calls, by thread and stack, as the bytes of an .xtrace file. The first message says of what; in the others nothing is set. The client ends its
-        /// stream when it wants the answer.
+        /// Returns sums of calls by thread and stack, as the bytes of an `.xtrace` file. The first message
+        /// selects the sums; later messages have no effect. The answer comes when the client ends its
+        /// stream, or, with `from_now`, when the processes have ended. Refuses a call without `from_now`
+        /// if no process of it is in MODE_PROFILE (`mode`), an `undo` without content (`limit`), and a
+        /// process that is not attached (`not-attached`). Waits for a place as `FetchTrace` does.
         async fn fetch_profile(
             &self,
             request: tonic::Request<tonic::Streaming<super::FetchProfileRequest>>,
@@ -2166,7 +2534,9 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// How often functions were called since the mode became MODE_COUNT, which it has to be.
+        /// Returns the number of calls by thread and function since the mode became MODE_COUNT. Refuses
+        /// the call if no process of it is in MODE_COUNT (`mode`), and a process that is not attached
+        /// (`not-attached`).
         async fn fetch_counts(
             &self,
             request: tonic::Request<super::FetchCountsRequest>,
@@ -2180,18 +2550,29 @@ pub mod xrayd_server {
             >
             + std::marker::Send
             + 'static;
-        /// Waits for something to happen in attached processes, and then does something at once. The first message says what; each later one that says `fire` is taken
-        /// for what was waited for. Armed from the moment the response's headers arrive, until the stream ends: what the trigger had switched on for itself is off again then.
+        /// Arms a trigger: waits until a condition is met in attached processes, and acts at once. The
+        /// first message has conditions and actions. Each later message with `fire` fires the trigger as
+        /// if a condition were met. The trigger is armed from the moment at which the headers of the
+        /// response arrive, until the stream ends. Meanwhile the functions of its conditions are on, on a
+        /// lease of the trigger. If it waits for user events, so are all functions that contain some.
+        ///
+        /// The daemon handles one firing at a time, at the pace of the client. Matches that come meanwhile
+        /// wait, as many as `limit` allows; further ones are counted.
+        ///
+        /// Refuses values out of range and conditions without content (`limit`), an invalid selection
+        /// (`selection`), patterns that would exceed a quota (`quota`), and the call if no living process
+        /// of it is attached (`not-attached`).
         async fn trigger(
             &self,
             request: tonic::Request<tonic::Streaming<super::TriggerRequest>>,
         ) -> std::result::Result<tonic::Response<Self::TriggerStream>, tonic::Status>;
-        /// Version and limits of the daemon.
+        /// Returns version and settings of the daemon.
         async fn get_info(
             &self,
             request: tonic::Request<super::GetInfoRequest>,
         ) -> std::result::Result<tonic::Response<super::GetInfoResponse>, tonic::Status>;
     }
+    /// The daemon's service.
     #[derive(Debug)]
     pub struct XraydServer<T> {
         inner: Arc<T>,

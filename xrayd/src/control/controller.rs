@@ -184,10 +184,7 @@ impl Controller {
     /// Ends the session of a program that is gone. The program was last seen at `seen`. The session
     /// keeps what the program recorded up to its last event.
     fn end_of_target(&mut self, seen: Instant) {
-        let drain = lock(&self.shared.drain).take();
-        if let Some(drain) = drain {
-            drain.finish();
-        }
+        let _reported = self.finish_drain();
         self.output.close();
         self.claim = None;
         self.collect_child();
@@ -253,8 +250,8 @@ impl Controller {
 
     fn leave_to_others(&mut self, failure: &str) -> Result<DetachReport> {
         let drain = lock(&self.shared.drain).take();
-        if let Some(drain) = drain {
-            drain.abandon();
+        if let Some(Err(refusal)) = drain.map(DrainHandle::abandon) {
+            tracing::warn!(%refusal, "events were not read");
         }
         self.output.close();
         self.claim = None;
@@ -270,10 +267,7 @@ impl Controller {
         if let Err(error) = clear_live(&self.memory, self.table) {
             tracing::error!(%pid, %error, "cannot write to the table");
         }
-        let drain = lock(&self.shared.drain).take();
-        if let Some(drain) = drain {
-            drain.finish();
-        }
+        let _reported = self.finish_drain();
         self.output.close();
         self.claim = None;
         let message = format!(
@@ -363,27 +357,27 @@ impl Controller {
         }
         if front == Front::Filter {
             // Calls that were open when the filter was last in use are long over.
-            self.renew_filters();
+            self.renew_filters()?;
         }
         if front == Front::Count
-            && let Some(drain) = &*lock(&self.shared.drain)
+            && let Some(drain) = self.shared.drain()
         {
-            drain.begin_counts();
+            drain.begin_counts()?;
         }
         let set = self.lead_to(before, front);
         if before == Front::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
             // count as left out.
             std::thread::sleep(SETTLE);
-            self.renew_filters();
+            return set.and(self.renew_filters());
         }
         set
     }
 
-    pub(crate) fn renew_filters(&self) {
-        if let Some(drain) = &*lock(&self.shared.drain) {
-            drain.renew_filters();
-        }
+    pub(crate) fn renew_filters(&self) -> Result<()> {
+        self.shared
+            .drain()
+            .map_or(Ok(()), |drain| drain.renew_filters())
     }
 
     fn lead_to(&mut self, before: Front, front: Front) -> Result<()> {
@@ -493,7 +487,7 @@ impl Controller {
         if to != Wanted::Off {
             self.has_room_for(self.patcher.would_copy(&sites))?;
             self.output.arm(true);
-            if let Some(drain) = &*lock(&self.shared.drain) {
+            if let Some(drain) = self.shared.drain() {
                 drain.wake();
             }
         }
@@ -612,6 +606,16 @@ impl Controller {
         }
     }
 
+    /// Has the drain read the rest and end.
+    fn finish_drain(&self) -> Result<()> {
+        let drain = lock(&self.shared.drain).take();
+        let finished = drain.map_or(Ok(()), DrainHandle::finish);
+        if let Err(refusal) = &finished {
+            tracing::warn!(%refusal, "events were not read");
+        }
+        finished
+    }
+
     fn resume(&mut self) -> Result<()> {
         let Some(held) = self.held.take() else {
             return Ok(());
@@ -644,10 +648,7 @@ impl Controller {
         if self.output.event_types.is_wanting() {
             self.read_event_types();
         }
-        let drain = lock(&self.shared.drain).take();
-        if let Some(drain) = drain {
-            drain.finish();
-        }
+        let finished = self.finish_drain();
         self.output.close();
         self.claim = None;
         let resumed = self.resume();
@@ -657,7 +658,7 @@ impl Controller {
                 ..DetachReport::default()
             })),
             Err(refusal) => Err(refusal),
-            Ok(report) => resumed.map(|()| self.totals(report)),
+            Ok(report) => resumed.and(finished).map(|()| self.totals(report)),
         }
     }
 
@@ -665,8 +666,8 @@ impl Controller {
         let patched = self.patch(sites, Wanted::Off);
         // A thread that has just taken a sled is in a trampoline.
         let_threads_run(self.target.pid());
-        if let Some(drain) = &*lock(&self.shared.drain) {
-            drain.flush();
+        if let Some(Err(refusal)) = self.shared.drain().map(|drain| drain.flush()) {
+            tracing::warn!(%refusal, "events were not read before the end");
         }
         // This matters most if a sled could not be switched off: each thread that still takes it
         // stops recording at the end of its chunk.

@@ -6,7 +6,7 @@ use std::{
     os::fd::AsFd as _,
     process::ExitStatus,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU8, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
@@ -32,9 +32,10 @@ use super::{
     states::States,
 };
 use crate::{
-    collect::{DrainHandle, Moment, RingCopies},
+    collect::{DrainCaller, DrainHandle, Moment, RingCopies},
     control::governor::History,
     inject::Choice,
+    liveness::{Liveness, MOST_REQUESTS, NoAnswer},
     lock::lock,
     pid::Pid,
     quotas::Ticket,
@@ -130,6 +131,8 @@ pub(crate) struct Control {
     commands: SyncSender<Command>,
     /// Wakes the control thread from its wait for commands.
     bell: Arc<EventFd>,
+    /// No wait for the control thread lasts for ever.
+    liveness: Arc<Liveness>,
     shared: Arc<Shared>,
     output: Arc<EventStore>,
 }
@@ -203,14 +206,33 @@ impl Shared {
         lock(&self.refused).retain(|module| loaded(&module.load));
     }
 
+    /// The way to ask the drain for something. `None` once the rings are finished. A thread that
+    /// waits for the drain holds no lock.
+    pub(crate) fn drain(&self) -> Option<DrainCaller> {
+        lock(&self.drain).as_ref().map(DrainHandle::caller)
+    }
+
     /// Applies the filter to modules that were loaded.
-    pub(super) fn refilter(&self, functions: &Functions) {
+    ///
+    /// # Errors
+    /// The drain hangs.
+    pub(super) fn refilter(&self, functions: &Functions) -> Result<()> {
         let filtering = lock(&self.filtering);
-        if filtering.is_by_module()
-            && let Some(drain) = &*lock(&self.drain)
-        {
-            drain.keep(filtering.keep(functions), filtering.threads());
+        if !filtering.is_by_module() {
+            return Ok(());
         }
+        self.keep_by(filtering, functions)
+    }
+
+    /// Has the drain keep events by this filter. The lock orders the requests of several threads,
+    /// and is released before the wait.
+    fn keep_by(&self, filtering: MutexGuard<'_, Filtering>, functions: &Functions) -> Result<()> {
+        let Some(drain) = self.drain() else {
+            return Ok(());
+        };
+        let asked = drain.keep(filtering.keep(functions), filtering.threads())?;
+        drop(filtering);
+        asked.wait()
     }
 
     /// The choice of calls to write after modules were loaded. `None` if it is unchanged.
@@ -256,17 +278,23 @@ impl Control {
         shared: Arc<Shared>,
         output: Arc<EventStore>,
     ) -> io::Result<(Self, Commands)> {
-        let (commands, received) = sync_channel(4);
+        let (commands, received) = sync_channel(MOST_REQUESTS);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let control = Self {
             pid,
             commands,
             bell: Arc::clone(&bell),
+            liveness: Liveness::new(pid),
             shared,
             output,
         };
-        Ok((control, Commands { received, bell }))
+        let commands = Commands {
+            received,
+            bell,
+            liveness: Arc::clone(&control.liveness),
+        };
+        Ok((control, commands))
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -329,11 +357,15 @@ impl Control {
 
     /// Makes the drain read all rings, and then the control thread the names of event types that
     /// the drain met.
-    pub(crate) fn flush(&self) {
-        if let Some(drain) = &*lock(&self.shared.drain) {
-            drain.flush();
+    ///
+    /// # Errors
+    /// The drain hangs, so events are in the rings that it has not read.
+    pub(crate) fn flush(&self) -> Result<()> {
+        if let Some(drain) = self.shared.drain() {
+            drain.flush()?;
         }
         self.name_types();
+        Ok(())
     }
 
     /// Requests copies of rings, of this many bytes at most, and the retained events. `None` if the
@@ -342,18 +374,24 @@ impl Control {
         &self,
         bytes: u64,
         moment: Moment,
-    ) -> Option<Receiver<RingCopies>> {
-        let drain = lock(&self.shared.drain);
-        drain.as_ref()?.ask_for_pictures(bytes, moment)
+    ) -> Result<Option<impl FnOnce() -> Result<Option<RingCopies>> + use<>>> {
+        let drain = self.shared.drain();
+        drain
+            .map(|drain| drain.ask_for_pictures(bytes, moment))
+            .transpose()
     }
 
     /// Answers a request about sums after all events so far are in them.
-    pub(crate) fn profile(&self, ask: Ask) -> Option<ProfileSums> {
-        let drain = lock(&self.shared.drain);
-        let answer = drain.as_ref().and_then(|drain| drain.profile(ask));
-        drop(drain);
+    ///
+    /// # Errors
+    /// The drain hangs.
+    pub(crate) fn profile(&self, ask: Ask) -> Result<Option<ProfileSums>> {
+        let answer = match self.shared.drain() {
+            Some(drain) => drain.profile(ask)?,
+            None => None,
+        };
         // The sums of a session that is over have all events.
-        answer.unwrap_or_else(|| self.output.profiles.answer(ask))
+        Ok(answer.unwrap_or_else(|| self.output.profiles.answer(ask)))
     }
 
     /// The filter in force.
@@ -381,13 +419,14 @@ impl Control {
         filtering.pay(take)?;
         let choice = filtering.choice(self.pid, functions)?;
         let _changing = lock(&self.shared.filter_change);
-        let before = self.replace_filter(filtering, functions);
+        let (before, kept) = self.replace_filter(filtering, functions);
         let now = ticks_now();
-        if let Err(refusal) = self.ask(|answer| Command::Choose { choice, answer }) {
+        let chosen = kept.and_then(|()| self.ask(|answer| Command::Choose { choice, answer }));
+        if let Err(refusal) = chosen {
             // Events are kept by the filter that was in force. The program may leave calls out by
-            // either one, if what has failed fails again.
+            // either one, if the failed operation fails again.
             let choice = before.choice(self.pid, functions)?;
-            self.replace_filter(before, functions);
+            self.replace_filter(before, functions).1?;
             let _ = self.ask(|answer| Command::Choose { choice, answer });
             return Err(refusal);
         }
@@ -401,14 +440,15 @@ impl Control {
         Ok(before.filter().clone())
     }
 
-    /// Has events kept by this filter, and gives back the one before.
-    fn replace_filter(&self, filtering: Filtering, functions: &Functions) -> Filtering {
+    /// Has events kept by this filter. Returns the filter before, and an error if the drain hangs.
+    fn replace_filter(
+        &self,
+        filtering: Filtering,
+        functions: &Functions,
+    ) -> (Filtering, Result<()>) {
         let mut current = lock(&self.shared.filtering);
         let before = std::mem::replace(&mut *current, filtering);
-        if let Some(drain) = &*lock(&self.shared.drain) {
-            drain.keep(current.keep(functions), current.threads());
-        }
-        before
+        (before, self.shared.keep_by(current, functions))
     }
 
     /// The limit on the cost of tracing, and its effect.
@@ -457,7 +497,7 @@ impl Control {
     /// As [`Self::toggle`]. Functions that could not be switched back count as on. The lease is
     /// over all the same.
     pub(crate) fn take_back(&self, from: LeaseId) -> Result<ToggleReport> {
-        self.ask(|answer| Command::TakeBack { from, answer })
+        self.undo(|answer| Command::TakeBack { from, answer })
     }
 
     /// Takes over rules, and switches on the functions of `wishes`, which are in the modules `of`.
@@ -496,7 +536,7 @@ impl Control {
     }
 
     pub(crate) fn detach(&self) -> Result<DetachReport> {
-        self.ask(|answer| Command::Detach { answer })
+        self.undo(|answer| Command::Detach { answer })
             .or_else(|refusal| {
                 // The control thread ends with its target.
                 let epitaph = lock(&self.shared.epitaph).take();
@@ -519,7 +559,26 @@ impl Control {
         Refusal::new(Reason::SessionFailed, message)
     }
 
+    /// Hands a command over, and waits for the answer. A control thread that hangs does not get it.
     fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
+        self.wait_for(command, |command| {
+            self.liveness.send(&self.commands, command)
+        })
+    }
+
+    /// The same for a command that undoes something. A control thread that hangs carries it out
+    /// later.
+    fn undo<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
+        self.wait_for(command, |command| {
+            self.liveness.send_anyway(&self.commands, command)
+        })
+    }
+
+    fn wait_for<T>(
+        &self,
+        command: impl FnOnce(SyncSender<Result<T>>) -> Command,
+        send: impl FnOnce(Command) -> std::result::Result<(), NoAnswer>,
+    ) -> Result<T> {
         let gone = || match self.ended() {
             Some(_) if self.phase() == Phase::Failed => self.failed(),
             Some(_) => {
@@ -531,20 +590,24 @@ impl Control {
                 Refusal::new(Reason::NotAttached, message)
             }
         };
+        let no_answer = |why| match why {
+            NoAnswer::Ended => gone(),
+            NoAnswer::Hangs => self.liveness.refusal(),
+        };
         let (answer, answered) = sync_channel(1);
-        self.commands.send(command(answer)).map_err(|_| gone())?;
+        send(command(answer)).map_err(no_answer)?;
         // The write fails only if the counter would overflow. The control thread wakes up then as
         // well.
         let _ = self.bell.write(1);
-        answered.recv().unwrap_or_else(|_| {
+        let answer = self.liveness.watch().wait(&answered);
+        if answer.as_ref().err() == Some(&NoAnswer::Ended) {
             // The thread has ended, or it panicked and detaches from the process. The result of
             // that is known when it takes no command any more.
             let (answer, ended) = sync_channel(1);
-            if self.commands.send(Command::Look { answer }).is_ok() {
-                let _ = ended.recv();
-            }
-            Err(gone())
-        })
+            let sent = self.liveness.send(&self.commands, Command::Look { answer });
+            let _ = sent.and_then(|()| self.liveness.watch().wait(&ended));
+        }
+        answer.map_err(no_answer)?
     }
 }
 
@@ -553,6 +616,7 @@ impl Control {
 pub(crate) struct Commands {
     received: Receiver<Command>,
     bell: Arc<EventFd>,
+    liveness: Arc<Liveness>,
 }
 
 // === impl Commands ===
@@ -573,6 +637,7 @@ impl Commands {
         patience: Duration,
         end: &PidFd,
     ) -> std::result::Result<Command, RecvTimeoutError> {
+        self.liveness.looks_for_requests();
         match self.received.try_recv() {
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),

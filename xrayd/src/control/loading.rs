@@ -445,13 +445,13 @@ impl Controller {
         self.patcher.add(index, module, staged);
         // The module's sleds are still off, and an earlier module at this place is unmapped.
         let now = ticks_now();
-        self.shared.refilter(&functions);
+        self.shared.refilter(&functions)?;
         if let Some(choice) = self.shared.rechoose(self.target.pid(), &functions) {
             self.write_choice(&choice)?;
         }
-        if let Some(drain) = &*lock(&self.shared.drain) {
+        if let Some(drain) = self.shared.drain() {
             let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
-            drain.learn(sites.collect(), now);
+            drain.learn(sites.collect(), now)?;
         }
         loaded.came(now);
         let load = loaded.module.load;

@@ -125,7 +125,7 @@ impl Rules {
     }
 
     /// The effect of the rules on the functions of a module.
-    pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Loaded) -> Wishes {
+    pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Arc<Loaded>) -> Wishes {
         let mut wishes = Wishes::default();
         if self.is_empty() {
             return wishes;

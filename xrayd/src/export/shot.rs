@@ -24,15 +24,21 @@ use xray_trace::model::{Clock, SnapshotWindow, Ticks};
 use super::{TraceSource, TraceWriter};
 use crate::{
     collect::{Moment, NO_BEGIN, OpenByThread, RingCopies, TimeRange, room},
+    refusal::Refusal,
     store::{Snapshot, Source},
     sys::ticks_now,
     types::Reach,
 };
 
+/// How long the names of event types may take before later processes go without.
+const NAMES_WITHIN: Duration = Duration::from_secs(20);
+
 /// A snapshot that was taken of some processes, and is not written yet.
 #[derive(Debug)]
 pub struct Shot<S> {
     taken: Vec<(S, Taken)>,
+    /// Why processes are not in it.
+    missing: Vec<Refusal>,
     extent: TimeRange,
     within: Duration,
 }
@@ -53,6 +59,7 @@ where
     S::Target: AsRef<TraceSource>,
 {
     /// Takes a snapshot of all sessions at one moment: the events in rings and the retained events.
+    /// A session whose drain hangs is left out, which [`Self::write`] reports.
     pub fn take(sessions: Vec<S>, reach: Reach) -> Self {
         let bytes = room(sessions.len());
         // Of several processes, the first drain that copies sets the end of the snapshot for all.
@@ -67,17 +74,26 @@ where
         });
         // All drains are asked before the first answer is awaited.
         let asked: Vec<_> = asked.collect();
-        let taken = asked.into_iter().map(|(session, answer)| {
-            let pictures = answer.and_then(|answer| answer.recv().ok());
-            let taken = match pictures {
-                Some(pictures) => Taken::RingCopies(pictures),
-                None => Taken::Retained((*session).as_ref().output.snapshot()),
+        let (mut taken, mut missing) = (Vec::new(), Vec::new());
+        for (session, answer) in asked {
+            let answer = answer.and_then(|answer| answer.map_or(Ok(None), |wait| wait()));
+            let part = match answer {
+                Ok(Some(pictures)) => Taken::RingCopies(pictures),
+                Ok(None) => Taken::Retained((*session).as_ref().output.snapshot()),
+                Err(refusal) => {
+                    missing.push(refusal);
+                    continue;
+                }
             };
-            (session, taken)
-        });
-        let taken: Vec<_> = taken.collect();
+            taken.push((session, part));
+        }
         let within = begun.elapsed();
         for (session, _) in &taken {
+            // A control thread that hangs takes its time. The types of later processes then have
+            // their numbers alone.
+            if begun.elapsed() > within + NAMES_WITHIN {
+                break;
+            }
             (*session).as_ref().control.name_pictured_types();
         }
         let copied = taken.iter().map(|(_, taken)| taken.copied_bytes());
@@ -91,6 +107,7 @@ where
         let extent = extent(reach, first.unwrap_or_else(ticks_now), &taken);
         Self {
             taken,
+            missing,
             extent,
             within,
         }
@@ -109,7 +126,7 @@ where
     /// Writes it as an `.xtrace` file.
     ///
     /// # Errors
-    /// The error of writing to `out`.
+    /// The error of writing to `out`; or a process is not in the file, which is whole otherwise.
     pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
         let mut writer = TraceWriter::new(out)?;
         let TimeRange { since, until } = self.extent;
@@ -136,7 +153,14 @@ where
             source_of.write_snapshot(source, &snapshot, &seen, &mut writer)?;
             writer.ended(source, source_of)?;
         }
-        writer.end()
+        writer.end()?;
+        match &self.missing[..] {
+            [] => Ok(()),
+            [first, others @ ..] => Err(io::Error::other(format!(
+                "the trace lacks {} of the processes: {first}",
+                others.len() + 1
+            ))),
+        }
     }
 }
 

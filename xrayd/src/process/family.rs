@@ -410,6 +410,9 @@ impl Family {
     /// A live feed of all members, and of later ones. A feed for a lease ends with the lease. The
     /// threads seen so far come first.
     pub fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
+        // No lock is held while a member's threads are waited for.
+        let sessions = self.sessions();
+        let _coming: Vec<_> = sessions.iter().map(|one| one.expect_reader()).collect();
         let mut kin = self.kin();
         let processes = match kin.follow {
             Follow::None => 1,
@@ -523,13 +526,14 @@ impl Family {
         *lock(&self.caller) = caller;
     }
 
-    /// Ends the search. Waits for an attach that is under way.
+    /// Ends the search. Waits for an attach that is under way, unless it hangs.
     pub(super) fn stop_following(&self) {
         let follower = lock(&self.follower).take();
+        // An attach that is under way is undone.
+        self.finish();
         if let Some(follower) = follower {
             follower.stop();
         }
-        self.finish();
     }
 
     /// Checks that the group already follows what a client wants to follow from `member`, which was
@@ -619,8 +623,14 @@ impl Family {
         kinship: impl FnOnce() -> Kinship,
     ) -> Result<()> {
         let rules = lock(&self.rules);
+        let is_read = !self.kin().inlets.is_empty();
+        let _coming = is_read.then(|| session.expect_reader());
         let source = {
             let mut kin = self.kin();
+            if kin.over {
+                let message = format!("process {}: following has ended", session.pid());
+                return Err(Refusal::new(Reason::Followed, message));
+            }
             self.make_room(&mut kin)?;
             kin.inlets.retain(|inlet| !inlet.is_closed());
             let source = Source(kin.next);

@@ -25,7 +25,7 @@ mod untraced;
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use family::{Family, FamilyStatus};
 pub use follow::{Finding, Follow, NotFollowed};
-pub(crate) use parallel::in_parallel;
+pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
 pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
 pub use session::{Profiling, Session, write_profile};
 pub use trigger::{Firing, Trigger};

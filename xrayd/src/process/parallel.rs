@@ -17,14 +17,21 @@ use crate::lock::lock;
 
 /// Threads that work at the same time, at first.
 const AT_A_TIME: usize = 16;
+/// The same at most for one call.
+pub(crate) const MOST_IN_A_CALL: usize = 64;
 /// How long items wait for a thread before there are twice as many threads.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Does `work` for each item, and waits for all of them. The results are in the items' order.
+/// Does `work` for each item on up to `most` threads, and waits for all of them. The results are in
+/// the items' order.
 ///
 /// An item that hangs keeps its thread. So that the other items are done all the same, the number
 /// of threads doubles each second while items wait for one.
-pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(crate) fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    most: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     if let [item] = items {
         return vec![work(item)];
     }
@@ -44,20 +51,22 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
         let (end, has_ended) = sync_channel(1);
         let mut threads = 0;
         while next.load(Relaxed) < items.len() {
-            let wanted = (2 * threads).max(AT_A_TIME).min(items.len());
-            for _ in threads..wanted {
+            let wanted = (2 * threads).max(AT_A_TIME).min(most).min(items.len());
+            let started = (threads..wanted).filter(|_| {
                 let end = end.clone();
                 let run = move || {
                     run();
                     // One message is enough.
                     let _ = end.try_send(());
                 };
-                match named().spawn_scoped(scope, run) {
-                    Ok(_) => threads += 1,
+                let started = named().spawn_scoped(scope, run);
+                if let Err(error) = &started {
                     // The others do its work.
-                    Err(error) => tracing::debug!(%error, "a thread less"),
+                    tracing::debug!(%error, "a thread less");
                 }
-            }
+                started.is_ok()
+            });
+            threads += started.count();
             if threads == 0 {
                 run();
             } else {
@@ -71,8 +80,8 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// As [`in_parallel`], but waits until `deadline` at most. The result of an item whose work has not
-/// ended by then is `None`. That work goes on.
+/// As [`in_parallel`] with as many threads as items, but waits until `deadline` at most. The result
+/// of an item whose work has not ended by then is `None`. That work goes on.
 pub(super) fn in_parallel_until<T: Send + Sync + 'static, R: Send + 'static>(
     deadline: Instant,
     items: Vec<T>,
@@ -82,7 +91,7 @@ pub(super) fn in_parallel_until<T: Send + Sync + 'static, R: Send + 'static>(
     let (done, is_done) = sync_channel(items.len());
     let items: Vec<(usize, T)> = items.into_iter().enumerate().collect();
     let run = Arc::new(move || {
-        in_parallel(&items, |(index, item)| {
+        in_parallel(&items, usize::MAX, |(index, item)| {
             // The receiver is gone after the deadline.
             let _ = done.send((*index, work(item)));
         });
@@ -112,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_is_done_in_parallel_is_done_once_each_and_reported_in_order() {
-        assert_eq!(in_parallel(&[0; 0], |_| ()), []);
+        assert_eq!(in_parallel(&[0; 0], MOST_IN_A_CALL, |_| ()), []);
         let meet = std::sync::Barrier::new(AT_A_TIME);
         let items: Vec<usize> = (0..3 * AT_A_TIME).collect();
         // No thread passes it before as many have come.
@@ -121,7 +130,7 @@ mod tests {
             item * 2
         };
         let expected: Vec<usize> = items.iter().map(|item| item * 2).collect();
-        assert_eq!(in_parallel(&items, twice), expected);
+        assert_eq!(in_parallel(&items, MOST_IN_A_CALL, twice), expected);
     }
 
     /// More items hang than there are threads at first, and they come first.

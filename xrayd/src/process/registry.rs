@@ -20,7 +20,7 @@ use super::{
     },
     family::{Family, Root},
     follow::{Follow, Follower},
-    parallel::{in_parallel, in_parallel_until},
+    parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until},
     session::Session,
     untraced::{Keeper, untraced},
 };
@@ -500,12 +500,12 @@ impl Registry {
     }
 
     fn end_families(&self, families: &[Arc<Family>]) -> Vec<(Pid, Result<DetachReport>)> {
-        in_parallel(families, |family| family.stop_following());
+        in_parallel(families, MOST_IN_A_CALL, |family| family.stop_following());
         let sessions: Vec<_> = families
             .iter()
             .flat_map(|family| family.sessions())
             .collect();
-        let reports = in_parallel(&sessions, |session| {
+        let reports = in_parallel(&sessions, MOST_IN_A_CALL, |session| {
             let report = match self.end(session) {
                 // The process runs another program by now, or was detached from just now.
                 Err(refusal)
@@ -545,6 +545,11 @@ impl Registry {
             before: None,
         };
         let report = session.detach();
+        if session.is_living() && report.as_ref().is_err_and(|it| it.reason == Reason::Busy) {
+            // Its thread hangs. It detaches later, if it ever goes on.
+            reserved.keep(session);
+            return report;
+        }
         drop(reserved);
         for family in self.families() {
             if family.forget(session) && family.is_empty() {

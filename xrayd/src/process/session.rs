@@ -181,8 +181,9 @@ impl Session {
         if self.source.output.is_fed(from) {
             // A thread may still be in a trampoline with an event of the lease.
             let_threads_run(self.pid());
-            self.source.control.flush();
+            let flushed = self.source.control.flush();
             self.source.output.end_loan(from);
+            return report.and_then(|report| flushed.map(|()| report));
         }
         report
     }
@@ -381,21 +382,29 @@ impl Session {
     /// seen so far come first.
     pub fn subscribe(self: &Arc<Self>, loan: Option<LeaseId>) -> Feed {
         let (inlet, feed) = feed(1, loan);
+        let _coming = self.expect_reader();
         self.feed_to(&inlet, Source::default());
         feed
     }
 
-    /// Sends all events from now on to a feed of several processes.
+    /// Has the rings read until the returned value is dropped. The events in them are not new any
+    /// more then.
+    pub(super) fn expect_reader(&self) -> impl Drop {
+        let coming = self.source.output.expect_reader();
+        if self.source.output.mode() == Mode::Flight {
+            // A drain that hangs publishes them later.
+            let _ = self.source.control.flush();
+        }
+        coming
+    }
+
+    /// Sends all events from now on to a feed of several processes. A reader has to be expected.
+    /// Waits for no thread.
     pub(super) fn feed_to(self: &Arc<Self>, inlet: &Publisher, source: Source) {
         let mut sender = inlet.sender(source);
         sender.send(FeedItem::Process(Arc::clone(self) as Arc<dyn TracedProcess>));
         if let Some(kinship) = self.kinship() {
             sender.send(FeedItem::Origin(kinship.origin()));
-        }
-        let _coming = self.source.output.expect_reader();
-        if self.source.output.mode() == Mode::Flight {
-            // The events in the rings were recorded before.
-            self.source.control.flush();
         }
         self.source.output.subscribe(sender);
     }
@@ -421,7 +430,7 @@ impl Session {
             _ => Counting::Off,
         })?;
         self.source.output.set_mode(mode);
-        self.source.control.flush();
+        self.source.control.flush()?;
         Ok(before)
     }
 
@@ -465,36 +474,45 @@ impl Session {
     }
 
     /// Begins sums of calls. They are made until the returned value is dropped.
-    pub fn begin_profile(self: &Arc<Self>) -> Profiling {
+    ///
+    /// # Errors
+    /// The process or its files do not answer.
+    pub fn begin_profile(self: &Arc<Self>) -> Result<Profiling> {
         let number = self.source.output.profiles.number();
         // The events in the rings were recorded before.
         let _coming = self.source.output.expect_reader();
-        self.source.control.profile(Ask::Begin(number));
-        Profiling {
+        self.source.control.profile(Ask::Begin(number))?;
+        Ok(Profiling {
             session: Arc::clone(self),
             number,
-        }
+        })
     }
 
     /// The sums of calls that are kept in [`Mode::Profile`]; `None` in another mode.
-    pub fn kept_profile(&self) -> Option<ProfileSums> {
+    ///
+    /// # Errors
+    /// As [`Self::begin_profile`].
+    pub fn kept_profile(&self) -> Result<Option<ProfileSums>> {
         self.source.control.profile(Ask::Kept)
     }
 
-    /// The name of a function, and the path of its module.
+    /// The name of a function, and the path of its module. Reads no file.
     pub(crate) fn name_of(&self, id: FunctionId) -> Option<(String, String)> {
-        let function = self.source.functions.describe(id)?;
-        Some((function.name, self.source.functions.path(function.module)))
+        let (module, name) = self.source.functions.name(id)?;
+        Some((name, module))
     }
 
     /// The number of calls of each function since the mode became [`Mode::Count`]. `None` in
     /// another mode.
-    pub fn call_counts(&self) -> Option<CallCounts> {
+    ///
+    /// # Errors
+    /// As [`Self::begin_profile`].
+    pub fn call_counts(&self) -> Result<Option<CallCounts>> {
         if self.source.output.mode() != Mode::Count {
-            return None;
+            return Ok(None);
         }
-        self.source.control.flush();
-        Some(self.source.output.calls.get())
+        self.source.control.flush()?;
+        Ok(Some(self.source.output.calls.get()))
     }
 
     /// Switches everything off, drains the rings, verifies the text, and detaches from the process.
@@ -605,9 +623,12 @@ impl Profiling {
     }
 
     /// The sums of calls since [`Session::begin_profile`].
-    pub fn finish(self) -> ProfileSums {
-        let ask = Ask::End(self.number);
-        self.session.source.control.profile(ask).unwrap_or_default()
+    ///
+    /// # Errors
+    /// As [`Session::begin_profile`].
+    pub fn finish(self) -> Result<ProfileSums> {
+        let sums = self.session.source.control.profile(Ask::End(self.number))?;
+        Ok(sums.unwrap_or_default())
     }
 }
 

@@ -131,7 +131,7 @@ impl Trigger {
         }
         if matcher.sees_events() {
             // From now on the drain reads the rings all the time.
-            session.source.control.flush();
+            session.source.control.flush()?;
         }
         self.armed.push(Armed {
             key,

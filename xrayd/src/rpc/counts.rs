@@ -22,12 +22,12 @@ const FUNCTIONS_PER_MESSAGE: usize = 1000;
 /// # Errors
 /// No calls are counted.
 pub(super) fn get(traced: &Traced, pid: Pid) -> Result<Vec<(Arc<Session>, CallCounts)>, Refusal> {
-    let sessions = traced.sessions().into_iter();
-    let counted = sessions.filter_map(|session| {
-        let counts = session.call_counts()?;
-        Some((session, counts))
-    });
-    let counted: Vec<_> = counted.collect();
+    let mut counted = Vec::new();
+    for session in traced.sessions() {
+        if let Some(counts) = session.call_counts()? {
+            counted.push((session, counts));
+        }
+    }
     if counted.is_empty() {
         let message = format!(
             "process {pid}: its calls are not counted; `xrayctl mode {}` has that done",

@@ -156,7 +156,7 @@ impl ChunkPipe {
                 let status = if error.kind() == ErrorKind::TimedOut {
                     error::reader_too_slow(self.pace.patience)
                 } else {
-                    Status::internal(format!("the trace was not written: {error}"))
+                    Status::internal(format!("the trace is not whole: {error}"))
                 };
                 // The pipe may be full. A task waits until the reader takes a message or leaves, so
                 // that the thread does not have to.

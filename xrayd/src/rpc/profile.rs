@@ -1,7 +1,7 @@
 //! Answers with sums of calls. Kept sums are sent at once. Sums from now on are sent when the
 //! client has ended its request stream.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tonic::{Status, Streaming};
@@ -43,13 +43,14 @@ impl Profiles {
         if from_now {
             let living = sessions.iter().filter(|session| !session.has_exited());
             let profiles = living.map(Session::begin_profile);
-            return Ok(Self::UnderWay(profiles.collect()));
+            return Ok(Self::UnderWay(profiles.collect::<Result<_, _>>()?));
         }
-        let kept = sessions.into_iter().filter_map(|session| {
-            let sums = session.kept_profile()?;
-            Some((session, sums))
-        });
-        let kept: Vec<_> = kept.collect();
+        let mut kept = Vec::new();
+        for session in sessions {
+            if let Some(sums) = session.kept_profile()? {
+                kept.push((session, sums));
+            }
+        }
         if kept.is_empty() {
             let message = format!(
                 "process {pid}: its calls are not added up; `xrayctl mode {}` has that done",
@@ -70,13 +71,13 @@ impl Profiles {
         }
     }
 
-    fn finish(self) -> Vec<(Arc<Session>, ProfileSums)> {
+    fn finish(self) -> Result<Vec<(Arc<Session>, ProfileSums)>, Refusal> {
         let profiles = match self {
-            Self::Made(made) => return made,
+            Self::Made(made) => return Ok(made),
             Self::UnderWay(profiles) => profiles.into_iter(),
         };
         profiles
-            .map(|one| (Arc::clone(one.session()), one.finish()))
+            .map(|one| Ok((Arc::clone(one.session()), one.finish()?)))
             .collect()
     }
 }
@@ -111,9 +112,11 @@ pub(super) async fn run(
     };
     let written = spawn_blocking(move || {
         let _turn = turn;
-        let profiles = profiles.finish();
         let mut pipe = ChunkPipe::new(sender, TraceChunk::default());
-        let written = write_profile(&profiles, &mut pipe);
+        let written = match profiles.finish() {
+            Ok(profiles) => write_profile(&profiles, &mut pipe),
+            Err(refusal) => Err(io::Error::other(refusal)),
+        };
         pipe.finish(written);
     });
     // The panic hook has logged a panic.

@@ -25,7 +25,7 @@ use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
     export::Shot,
-    process::{Attached, Registry, in_parallel},
+    process::{Attached, MOST_IN_A_CALL, Registry, in_parallel},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
@@ -216,7 +216,7 @@ where
     let traced = authorise::all_traced(registry, call.caller(), whom, deed)?;
     let reports: Vec<Outcomes<T>> = match call.caller().payer() {
         // A process that hangs keeps root's call from no other user's process.
-        None => in_parallel(&traced, work),
+        None => in_parallel(&traced, MOST_IN_A_CALL, work),
         // A user's call covers the user's own processes, and takes one thread.
         Some(_) => traced.iter().map(work).collect(),
     };

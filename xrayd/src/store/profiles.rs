@@ -115,7 +115,7 @@ impl Profiles {
 
     /// Has the meter choose functions of a new module, none of which is on. Called by the control
     /// thread.
-    pub(crate) fn came(&self, functions: &Functions, loaded: &Loaded) {
+    pub(crate) fn came(&self, functions: &Functions, loaded: &Arc<Loaded>) {
         if let Some(meter) = self.meter.get() {
             meter.choose(functions, loaded);
         }

@@ -4,8 +4,9 @@ use std::{
     collections::{HashSet, VecDeque},
     ops::Range,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::sync_channel,
     },
 };
 
@@ -19,6 +20,7 @@ use xray_trace::{
 };
 
 use crate::{
+    liveness::{Liveness, NoAnswer},
     lock::lock,
     pid::Pid,
     target::{Image, Module, Parts, effective_user, open_mapped},
@@ -32,6 +34,8 @@ pub(crate) struct Functions {
     pid: Pid,
     /// By index, which is the module's id in the trace.
     modules: RwLock<Vec<Arc<Loaded>>>,
+    /// The thread that read source lines and was left behind, while it lives. Held while one reads.
+    hung_reader: Mutex<Weak<()>>,
 }
 
 /// A set of modules, by index. A module that goes and comes back keeps its index, so the number of
@@ -73,6 +77,7 @@ impl Functions {
         Self {
             pid,
             modules: RwLock::default(),
+            hung_reader: Mutex::default(),
         }
     }
 
@@ -186,7 +191,7 @@ impl Functions {
     /// The functions of one module that match, by id.
     pub(crate) fn matching_in(
         &self,
-        loaded: &Loaded,
+        loaded: &Arc<Loaded>,
         needs_source: bool,
         matches: impl Fn(&Candidate<'_>) -> bool,
     ) -> Vec<FunctionId> {
@@ -202,7 +207,7 @@ impl Functions {
     /// Passes each function of one module to `see`, by id.
     pub(crate) fn each_in(
         &self,
-        loaded: &Loaded,
+        loaded: &Arc<Loaded>,
         needs_source: bool,
         mut see: impl FnMut(FunctionId, &Candidate<'_>),
     ) {
@@ -298,23 +303,52 @@ impl Functions {
         self.modules.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn source(&self, loaded: &Loaded, address: xray_trace::FileAddr) -> Option<SourceLine> {
-        // Another file may be mapped there now.
-        if loaded.is_unloaded() && loaded.source.get().is_none() {
-            return None;
+    fn source(&self, loaded: &Arc<Loaded>, address: xray_trace::FileAddr) -> Option<SourceLine> {
+        if loaded.source.get().is_none() {
+            self.read_lines(loaded);
         }
-        let map = loaded.source.get_or_init(|| {
-            let file = open_mapped(self.pid, &loaded.module.entry).ok()?;
-            let image = Image::read(&file, Parts::Lines, effective_user(self.pid)).ok()?;
-            let functions = loaded.module.object.functions().iter();
-            SourceMap::parse(image.bytes(), functions.map(|function| function.address)).ok()
-        });
-        let place = map.as_ref()?.lookup(address)?;
+        let place = loaded.source.get()?.as_ref()?.lookup(address)?;
         Some(SourceLine {
             file: place.file.to_owned(),
             line: place.line,
         })
     }
+
+    /// Reads the source lines of a module, on a thread of its own, since the file may not answer.
+    /// While one such thread hangs, functions of this process have no source lines.
+    fn read_lines(&self, loaded: &Arc<Loaded>) {
+        let mut hung = lock(&self.hung_reader);
+        // Another file may be mapped there now.
+        if hung.strong_count() > 0 || loaded.source.get().is_some() || loaded.is_unloaded() {
+            return;
+        }
+        let running = Arc::new(());
+        let reader = Arc::downgrade(&running);
+        let (liveness, (answer, answered)) = (Liveness::new(self.pid), sync_channel(1));
+        let (pid, loaded, of_thread) = (self.pid, Arc::clone(loaded), Arc::clone(&liveness));
+        let read = move || {
+            of_thread.looks_for_requests();
+            loaded.source.get_or_init(|| lines(pid, &loaded));
+            drop(running);
+            let _ = answer.send(());
+        };
+        let thread = std::thread::Builder::new().name(format!("lines-{pid}"));
+        if let Err(error) = thread.spawn(read) {
+            tracing::debug!(%pid, %error, "no thread to read source lines");
+            return;
+        }
+        if liveness.watch().wait(&answered) == Err(NoAnswer::Hangs) {
+            tracing::warn!(%pid, "a file with source lines does not answer");
+            *hung = reader;
+        }
+    }
+}
+
+fn lines(pid: Pid, loaded: &Loaded) -> Option<SourceMap> {
+    let file = open_mapped(pid, &loaded.module.entry).ok()?;
+    let image = Image::read(&file, Parts::Lines, effective_user(pid)).ok()?;
+    let functions = loaded.module.object.functions().iter();
+    SourceMap::parse(image.bytes(), functions.map(|function| function.address)).ok()
 }
 
 // === impl Indexes ===

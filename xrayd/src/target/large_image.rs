@@ -8,7 +8,7 @@
 use std::{
     io,
     sync::{Condvar, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::lock::lock;
@@ -17,6 +17,10 @@ use crate::lock::lock;
 const TURNS: usize = 2;
 /// Longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// After this time, a turn keeps only its own user from taking one. Its file does not answer.
+const STALE_AFTER: Duration = Duration::from_secs(60);
+/// Turns of users other than root at a time, stale ones included.
+const MOST_TURNS: usize = 8;
 
 static TAKEN: Turns = Turns {
     by: Mutex::new(Vec::new()),
@@ -25,8 +29,9 @@ static TAKEN: Turns = Turns {
 
 #[derive(Debug)]
 struct Turns {
-    /// The users who have a turn. `take` adds its user, and a dropped turn removes its user.
-    by: Mutex<Vec<u32>>,
+    /// The users who have a turn, and since when. `take` adds its user, and a dropped turn removes
+    /// its user.
+    by: Mutex<Vec<(u32, Instant)>>,
     /// Signalled when a turn is given back.
     given_back: Condvar,
 }
@@ -53,7 +58,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut by = lock(&self.of.by);
-        if let Some(at) = by.iter().position(|&user| user == self.user) {
+        if let Some(at) = by.iter().position(|&(user, _)| user == self.user) {
             by.swap_remove(at);
         }
         self.of.given_back.notify_all();
@@ -64,9 +69,20 @@ impl Drop for Turn {
 
 impl Turns {
     fn take(&'static self, user: u32, patience: Duration) -> io::Result<Turn> {
-        let is_taken = |by: &mut Vec<u32>| {
-            let others = by.iter().filter(|&&other| other != 0).count();
-            by.contains(&user) || (user != 0 && others >= TURNS)
+        self.take_unless_stale(user, patience, STALE_AFTER)
+    }
+
+    fn take_unless_stale(
+        &'static self,
+        user: u32,
+        patience: Duration,
+        stale: Duration,
+    ) -> io::Result<Turn> {
+        let is_taken = |by: &mut Vec<(u32, Instant)>| {
+            let others = by.iter().filter(|(other, _)| *other != 0);
+            let fresh = others.clone().filter(|(_, since)| since.elapsed() < stale);
+            let is_full = fresh.count() >= TURNS || others.count() >= MOST_TURNS;
+            by.iter().any(|(other, _)| *other == user) || (user != 0 && is_full)
         };
         let waited = self
             .given_back
@@ -77,7 +93,7 @@ impl Turns {
                 "other large files are being read, and one of them does not end",
             ));
         }
-        by.push(user);
+        by.push((user, Instant::now()));
         Ok(Turn { of: self, user })
     }
 }
@@ -107,5 +123,21 @@ mod tests {
         assert!(waiting.join().unwrap());
         drop((third, roots));
         assert!(OWN.by.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn turns_of_files_that_do_not_answer_keep_no_other_user_waiting() {
+        static OWN: Turns = Turns {
+            by: Mutex::new(Vec::new()),
+            given_back: Condvar::new(),
+        };
+        let wait = Duration::from_millis(1);
+        let take = |user| OWN.take_unless_stale(user, wait, Duration::ZERO);
+        let turns: Vec<Turn> = (1..=8).map(|user| take(user).unwrap()).collect();
+        assert!(take(9).is_err(), "memory is bounded");
+        assert!(take(1).is_err());
+        drop(take(0).unwrap());
+        drop(turns);
+        let _own = take(9).unwrap();
     }
 }

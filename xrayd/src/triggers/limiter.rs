@@ -1,4 +1,5 @@
-//! How often a trigger may still fire, and the way from the threads that read rings to whoever waits.
+//! How often a trigger may still fire, and the way from the threads that read rings to whoever
+//! waits.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

@@ -33,7 +33,8 @@ const MOST_WAITING: usize = 64;
 #[derive(Debug)]
 pub(crate) struct TriggerMatcher {
     checks: Vec<(Check, Option<CompiledSelection>)>,
-    /// By the bit of the condition: those that are met by a call's end, its begin, both by how many there are.
+    /// By the bit of the condition: those that are met by a call's end, its begin, both by how many
+    /// there are.
     durations: u8,
     calls: u8,
     rates: u8,
@@ -47,7 +48,8 @@ pub(crate) struct TriggerMatcher {
     over: AtomicBool,
 }
 
-/// Which conditions are about which functions: a bit for each condition, by function. Functions that have come since are not in it.
+/// Which conditions are about which functions: a bit for each condition, by function. Functions
+/// that have come since are not in it.
 #[derive(Debug, Default)]
 pub(crate) struct ConditionMask(Vec<u8>);
 

@@ -1,11 +1,12 @@
 //! How many calls there were within a second, hundredth by hundredth.
 //!
 //! ```text
-//!  counts   │ 3 │ 0 │ 7 │ … 97 more … │ 2 │     the newest hundredth in which a call was, and the 99 before it
+//!  counts   │ 3 │ 0 │ 7 │ … 97 more … │ 2 │  the newest hundredth with a call, and 99 before it
 //!                                       newest
 //! ```
 //!
-//! Threads are read one after the other, so a call can be counted that is older than the one before it: it goes into its own hundredth.
+//! Threads are read one after the other, so a call can be counted that is older than the one before
+//! it: it goes into its own hundredth.
 
 use xray_trace::model::Ticks;
 

@@ -15,10 +15,10 @@
 //!  x30  return address into the sled: its low half + 1 is the record's name
 //! ```
 //!
-//! `docs/design/trampoline.md` and `docs/design/aarch64.md` have the rules of the slow path and their
-//! reasons. Steps and labels have the names of the mirrored file and of `shm_ring::Recording`. `x0`
-//! points to the words of the ring that the hot path reserved and could not use. `w5` describes the
-//! event:
+//! `docs/design/trampoline.md` and `docs/design/aarch64.md` have the rules of the slow path and
+//! their reasons. Steps and labels have the names of the mirrored file and of
+//! `shm_ring::Recording`. `x0` points to the words of the ring that the hot path reserved and could
+//! not use. `w5` describes the event:
 //!
 //! ```text
 //!  w5 bits 0..8   words at x0 to turn into filler, up to the chunk's end (a reservation that

@@ -38,8 +38,10 @@ use super::{
 };
 use crate::{
     inject::{Installed, Layout},
+    liveness::{Liveness, MOST_REQUESTS, NoAnswer},
     panics::message_of,
     pid::Pid,
+    refusal::Result,
     store::{Ask, EventStore, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
     types::ThreadChoice,
@@ -117,9 +119,26 @@ enum Request {
 /// The drain thread, as its owner sees it.
 #[derive(Debug)]
 pub(crate) struct DrainHandle {
-    requests: SyncSender<Request>,
+    caller: DrainCaller,
     thread: Option<JoinHandle<()>>,
     switches: Arc<Switches>,
+}
+
+/// The drain thread, as the threads see it that ask it for something. No wait for it lasts for ever
+/// ([`Liveness`]), also while it hangs in the target's memory.
+#[derive(Debug, Clone)]
+pub(crate) struct DrainCaller {
+    requests: SyncSender<Request>,
+    liveness: Arc<Liveness>,
+}
+
+/// A request to the drain thread whose answer was not waited for yet.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Asked {
+    liveness: Arc<Liveness>,
+    /// `None` if the thread has ended.
+    answered: Option<Receiver<()>>,
 }
 
 /// The state of the drain thread.
@@ -190,10 +209,9 @@ pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
 // === impl DrainHandle ===
 
 impl DrainHandle {
-    /// Announces that events are about to come.
-    pub(crate) fn wake(&self) {
-        // If the thread has ended, its owner notices at the next request that has an answer.
-        let _ = self.requests.try_send(Request::Wake);
+    /// The way to ask the thread for something.
+    pub(crate) fn caller(&self) -> DrainCaller {
+        self.caller.clone()
     }
 
     /// The record of when functions were switched, for the code that switches them.
@@ -201,83 +219,171 @@ impl DrainHandle {
         Arc::clone(&self.switches)
     }
 
+    /// Reads the rest and ends the thread.
+    ///
+    /// # Errors
+    /// The thread hangs. It reads the rest and ends once it goes on.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.end(Request::Finish)
+    }
+
+    /// Ends the thread without another look at the rings.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn abandon(self) -> Result<()> {
+        self.end(Request::Abandon)
+    }
+
+    fn end(self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
+        let Self { caller, thread, .. } = self;
+        caller.ask(request)?;
+        // The thread catches its own panics, and the event store reports them.
+        let _ = thread.map(JoinHandle::join);
+        Ok(())
+    }
+}
+
+// === impl DrainCaller ===
+
+impl DrainCaller {
+    /// Announces that events are about to come.
+    pub(crate) fn wake(&self) {
+        // If the thread has ended, its owner notices at the next request that has an answer.
+        let _ = self.requests.try_send(Request::Wake);
+    }
+
     /// Makes the meaning of sites known, from `since` on. When this returns, they may be switched
     /// on.
-    pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) {
-        self.ask(|answer| Request::Learn(sites, since, answer));
+    ///
+    /// # Errors
+    /// The thread hangs, as in all methods with a result.
+    pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) -> Result<()> {
+        self.ask(|answer| Request::Learn(sites, since, answer))
     }
 
     /// Sets the filter for events that are recorded from now on; `None` keeps all. Events that were
     /// recorded before are filtered as before. In mode `flight` nothing has read them yet, so there
-    /// the new filter holds for them, too.
-    pub(crate) fn keep(&self, keep: Option<Arc<Keep>>, threads: Option<Arc<ThreadChoice>>) {
-        self.ask(|answer| Request::Keep(keep, threads, answer));
+    /// the new filter holds for them, too. Does not wait.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn keep(
+        &self,
+        keep: Option<Arc<Keep>>,
+        threads: Option<Arc<ThreadChoice>>,
+    ) -> Result<Asked> {
+        self.begin(|answer| Request::Keep(keep, threads, answer))
     }
 
     /// Begins to count calls. Counts from before belong to an earlier session.
-    pub(crate) fn begin_counts(&self) {
-        self.ask(Request::BeginCounts);
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn begin_counts(&self) -> Result<()> {
+        self.ask(Request::BeginCounts)
     }
 
     /// Clears the open calls in the trampolines' filter pages, while no trampoline uses them.
-    pub(crate) fn renew_filters(&self) {
-        self.ask(Request::RenewFilters);
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn renew_filters(&self) -> Result<()> {
+        self.ask(Request::RenewFilters)
     }
 
     /// Reads and publishes everything that is in the rings now.
-    pub(crate) fn flush(&self) {
-        self.ask(Request::Flush);
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.ask(Request::Flush)
     }
 
     /// Requests copies of the rings, up to `bytes` bytes, and of the event store's contents. Rings
-    /// that are read along are read first. `None` if the thread has ended. If it ends later, the
-    /// receiver yields nothing.
+    /// that are read along are read first. The copies are there when the returned function is
+    /// called, or it waits for them. They are `None` if the thread has ended.
+    ///
+    /// # Errors
+    /// As above, also of the returned function.
     pub(crate) fn ask_for_pictures(
         &self,
         bytes: u64,
         moment: Moment,
-    ) -> Option<Receiver<RingCopies>> {
+    ) -> Result<impl FnOnce() -> Result<Option<RingCopies>> + use<>> {
         let (answer, answered) = sync_channel(1);
         let request = Request::RingCopies(bytes, moment, answer);
-        self.requests.send(request).ok()?;
-        Some(answered)
+        let watch = match self.liveness.send(&self.requests, request) {
+            Ok(()) => Some(self.liveness.watch()),
+            Err(NoAnswer::Ended) => None,
+            Err(NoAnswer::Hangs) => return Err(self.liveness.refusal()),
+        };
+        let liveness = Arc::clone(&self.liveness);
+        Ok(move || match watch.map(|watch| watch.wait(&answered)) {
+            Some(Ok(pictures)) => Ok(Some(pictures)),
+            None | Some(Err(NoAnswer::Ended)) => Ok(None),
+            Some(Err(NoAnswer::Hangs)) => Err(liveness.refusal()),
+        })
     }
 
     /// Samples how much was written to each ring so far, and the contents of the rings with the
-    /// most new words. `None` if the thread has ended.
+    /// most new words. `None` if the thread has ended or hangs.
     pub(crate) fn sample(&self, look: Look) -> Option<Sample> {
-        let (answer, answered) = sync_channel(1);
-        self.requests.send(Request::Sample(look, answer)).ok()?;
-        answered.recv().ok()
+        self.answer(|answer| Request::Sample(look, answer)).ok()
     }
 
     /// Answers a profile request, once everything that is in the rings now is in the sums. `None`
     /// if the thread has ended.
-    pub(crate) fn profile(&self, ask: Ask) -> Option<Option<ProfileSums>> {
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn profile(&self, ask: Ask) -> Result<Option<Option<ProfileSums>>> {
+        match self.answer(|answer| Request::Profile(ask, answer)) {
+            Ok(sums) => Ok(Some(sums)),
+            Err(NoAnswer::Ended) => Ok(None),
+            Err(NoAnswer::Hangs) => Err(self.liveness.refusal()),
+        }
+    }
+
+    fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
+        self.begin(request)?.wait()
+    }
+
+    /// Hands a request over.
+    fn begin(&self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<Asked> {
         let (answer, answered) = sync_channel(1);
-        self.requests.send(Request::Profile(ask, answer)).ok()?;
-        answered.recv().ok()
+        let answered = match self.liveness.send(&self.requests, request(answer)) {
+            Ok(()) => Some(answered),
+            Err(NoAnswer::Ended) => None,
+            Err(NoAnswer::Hangs) => return Err(self.liveness.refusal()),
+        };
+        let liveness = Arc::clone(&self.liveness);
+        Ok(Asked { liveness, answered })
     }
 
-    /// Reads the rest and ends the thread.
-    pub(crate) fn finish(mut self) {
-        self.ask(Request::Finish);
-        // The thread catches its own panics, and the event store reports them.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-
-    /// Ends the thread without another look at the rings.
-    pub(crate) fn abandon(mut self) {
-        self.ask(Request::Abandon);
-        // As above.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-
-    fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) {
+    fn answer<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> Request,
+    ) -> std::result::Result<T, NoAnswer> {
         let (answer, answered) = sync_channel(1);
-        // An error on either side means that the thread has ended, which was logged.
-        if self.requests.send(request(answer)).is_ok() && answered.recv().is_err() {
-            tracing::warn!("a drain thread ended without an answer");
+        self.liveness.send(&self.requests, request(answer))?;
+        self.liveness.watch().wait(&answered)
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// The thread hangs. That it has ended is no error, since that was logged.
+    pub(crate) fn wait(self) -> Result<()> {
+        let Self { liveness, answered } = self;
+        let answer = answered.map(|answered| liveness.watch().wait(&answered));
+        match answer {
+            Some(Err(NoAnswer::Hangs)) => Err(liveness.refusal()),
+            None | Some(Ok(()) | Err(NoAnswer::Ended)) => Ok(()),
         }
     }
 }
@@ -308,20 +414,22 @@ impl Drain {
         slots.filtered = adopted;
         let mut drain = Self::new(pid, memory, slots, budget, sites, output);
         let switches = Arc::clone(drain.decoders.switches());
-        let (requests, received) = sync_channel(4);
+        let (requests, received) = sync_channel(MOST_REQUESTS);
+        let liveness = Liveness::new(pid);
+        let of_thread = Arc::clone(&liveness);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
             .spawn(move || {
                 let output = Arc::clone(&drain.output);
                 // Nothing uses the drain after a panic. What it shares is consistent between
                 // statements.
-                let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received)));
+                let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received, &of_thread)));
                 if let Err(payload) = ran {
                     output.fail(format!("a bug in xrayd: {}", message_of(&*payload)));
                 }
             })?;
         Ok(DrainHandle {
-            requests,
+            caller: DrainCaller { requests, liveness },
             thread: Some(thread),
             switches,
         })
@@ -373,7 +481,8 @@ impl Drain {
         &self.slots.layout
     }
 
-    fn run(&mut self, requests: &Receiver<Request>) {
+    fn run(&mut self, requests: &Receiver<Request>, liveness: &Liveness) {
+        liveness.looks_for_requests();
         self.settle_mode();
         self.discover();
         if self.counting {
@@ -398,6 +507,7 @@ impl Drain {
                 Busy::Idle if self.output.is_armed() => ARMED_SLEEP,
                 Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
             };
+            liveness.looks_for_requests();
             match requests.recv_timeout(sleep) {
                 Ok(Request::Wake) => {}
                 Ok(Request::Learn(sites, since, answer)) => {

@@ -110,7 +110,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
         assert!(threads.all(|thread| thread.tid != living));
         let blocks = snapshot.blocks.iter();
         let blocks = blocks.filter(|block| block.thread == thread);
-        let events = blocks.flat_map(|block| block.events().map(Result::unwrap));
+        let events = blocks.flat_map(|block| block.events().map(std::result::Result::unwrap));
         let told: Vec<_> = events.map(|event| (event.ticks.0, event.body)).collect();
         let call = |ticks, kind| {
             let body = EventBody::Call {

@@ -30,7 +30,6 @@ use crate::{
     collect::{Look, RingId, Sample},
     control::{controller::Controller, governor::price},
     inject::{Door, Front},
-    lock::lock,
     refusal::Result,
     sys::ticks_now,
     types::{Duty, Economy, Wanted},
@@ -489,7 +488,7 @@ impl Controller {
     }
 
     fn sample(&self, look: Look) -> Option<Sample> {
-        lock(&self.shared.drain).as_ref()?.sample(look)
+        self.shared.drain()?.sample(look)
     }
 
     // --- duty
@@ -542,7 +541,7 @@ impl Controller {
     fn open_door(&mut self) -> Result<()> {
         if self.patcher.front() == Front::Filter {
             // Calls that were open when the door was closed are long over.
-            self.renew_filters();
+            self.renew_filters()?;
         }
         self.switches().mark(&self.all_on());
         self.patcher.set_door(&self.memory, Door::Open)

@@ -27,6 +27,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::JoinHandle,
 };
@@ -35,6 +36,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{family::Family, registry::Inner};
 use crate::{
+    liveness::{Liveness, NoAnswer},
     panics::message_of,
     pid::Pid,
     process::follow::search::Search,
@@ -80,6 +82,9 @@ pub struct NotFollowed {
 pub(crate) struct Follower {
     signal: Arc<Signal>,
     thread: JoinHandle<()>,
+    liveness: Arc<Liveness>,
+    /// Disconnected when the thread ends.
+    end: Receiver<()>,
 }
 
 /// The signal that wakes the thread.
@@ -128,11 +133,16 @@ impl Follower {
         // A weak reference, so that a registry that is dropped drops its sessions.
         let registry = Arc::downgrade(registry);
         let root = family.root();
+        let liveness = Liveness::new(root);
+        let of_thread = Arc::clone(&liveness);
+        let (running, end) = sync_channel(0);
         let search = Search::new(family, Arc::clone(&signal), subscription)
             .map_err(|error| Refusal::from_io(root, "look at it", &error))?;
         let thread = std::thread::Builder::new()
             .name(format!("follow-{root}"))
             .spawn(move || {
+                let _running: SyncSender<()> = running;
+                of_thread.looks_for_requests();
                 let family = search.family();
                 // Nothing of the search is used after a panic.
                 let ran = catch_unwind(AssertUnwindSafe(|| search.run(&registry)));
@@ -143,16 +153,28 @@ impl Follower {
                 }
             })
             .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;
-        Ok(Self { signal, thread })
+        Ok(Self {
+            signal,
+            thread,
+            liveness,
+            end,
+        })
     }
 
-    /// Ends the search, and waits for its end.
+    /// Ends the search, and waits for its end, unless the thread hangs in a process or its files.
     pub(crate) fn stop(self) {
-        let Self { signal, thread } = self;
+        let Self {
+            signal,
+            thread,
+            liveness,
+            end,
+        } = self;
         signal.over.store(true, Ordering::Release);
         // The write fails only if the counter would overflow. The thread wakes up then as well.
         let _ = signal.bell.write(1);
-        // A panic was caught and logged where it happened.
-        let _ = thread.join();
+        if liveness.watch().wait(&end) == Err(NoAnswer::Ended) {
+            // A panic was caught and logged where it happened.
+            let _ = thread.join();
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::plan::{Plan, SnapshotPlan, Switching};
 use crate::{
     audit::{AuditLog, Operation},
     control::Patterns,
-    process::{Registry, Session, Trigger},
+    process::{MOST_IN_A_CALL, Registry, Session, Trigger, in_parallel},
     refusal::{Reason, Refusal},
     rpc::{
         authorise,
@@ -134,7 +134,7 @@ impl Watched {
         let (lent, gone) =
             lent.partition(|known| there.iter().any(|other| other.is(&known.traced)));
         self.lent = lent;
-        self.take_back(gone);
+        self.take_back(&gone);
         let mut failed = Ok(());
         for traced in all? {
             let mut living = traced.sessions();
@@ -268,29 +268,49 @@ impl Watched {
     pub(super) fn end(&mut self) {
         self.trigger.disarm();
         let lent = std::mem::take(&mut self.lent);
-        self.take_back(lent);
+        self.take_back(&lent);
     }
 
-    fn take_back(&self, lent: Vec<Lent>) {
-        let caller = self.caller;
-        for Lent { traced, .. } in lent {
-            let back = Toggle::TakeBack(self.loan);
-            for (pid, report) in traced.toggle(&self.registry, caller, &back) {
-                let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
-                if let Err(Refusal { reason, message }) = report
-                    && !gone(reason)
-                {
-                    tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, %reason, message, "what was on for a trigger stays on");
-                }
-            }
-        }
+    fn take_back(&self, lent: &[Lent]) {
+        take_back(&self.registry, self.caller, self.loan, lent);
     }
 }
 
 impl Drop for Watched {
-    /// Also covers a client that has gone before the trigger was armed everywhere.
+    /// Also covers a client that has gone before the trigger was armed everywhere. Does not wait,
+    /// because a thread that serves all clients may drop it.
     fn drop(&mut self) {
-        self.end();
+        self.trigger.disarm();
+        let lent = std::mem::take(&mut self.lent);
+        if lent.is_empty() {
+            return;
+        }
+        let (registry, caller, loan) = (self.registry.clone(), self.caller, self.loan);
+        let end = move || take_back(&registry, caller, loan, &lent);
+        let thread = std::thread::Builder::new().name("release".to_owned());
+        if let Err(error) = thread.spawn(end) {
+            tracing::error!(%error, "no thread to end the lease of a trigger");
+        }
+    }
+}
+
+/// Ends the lease of a trigger in these processes.
+fn take_back(registry: &Registry, caller: Caller, loan: LeaseId, lent: &[Lent]) {
+    let release = |lent: &Lent| {
+        let back = Toggle::TakeBack(loan);
+        for (pid, report) in lent.traced.toggle(registry, caller, &back) {
+            let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
+            if let Err(Refusal { reason, message }) = report
+                && !gone(reason)
+            {
+                tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, %reason, message, "what was on for a trigger stays on");
+            }
+        }
+    };
+    match caller.payer() {
+        // A process that hangs keeps no other user's process on.
+        None => drop(in_parallel(lent, MOST_IN_A_CALL, release)),
+        Some(_) => lent.iter().for_each(release),
     }
 }
 

@@ -149,7 +149,7 @@ impl Meter {
     }
 
     /// Chooses functions of a new module, before any of them is on.
-    pub(crate) fn choose(&self, functions: &Functions, loaded: &Loaded) {
+    pub(crate) fn choose(&self, functions: &Functions, loaded: &Arc<Loaded>) {
         let selection = &self.choice.selection;
         self.measure(
             functions.matching_in(loaded, selection.needs_source(), |candidate| {

@@ -3,7 +3,7 @@
 //! ```text
 //!   (running) ── seize ──► Seized ── ask ──► Halting ── wait ──► Stopped ── release ──► (running)
 //!                             │                  │                  │
-//!                             │                  │                  └── drop: restored and released
+//!                             │                  │                  └── drop: put back, released
 //!                             │                  └── drop: waited for and released
 //!                             └── drop: ours until this OS thread ends
 //! ```

@@ -1,0 +1,316 @@
+//! Waiting for the answer of a session's thread, which can hang.
+//!
+//! A target can map a file whose file system never answers over its own memory. A thread that
+//! accesses that memory, or reads that file, stays in the kernel for as long as the file system
+//! likes. The threads of a session take that risk. Every other thread that waits for one of them
+//! waits here: until the answer comes, or until the thread has not run for [`PATIENCE`].
+//!
+//! A thread that waits for a processor does not hang, however long it waits. So a busy machine ends
+//! no wait. But a file system that answers slowly could draw a wait out; [`LONGEST`] ends it.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError},
+    },
+    time::{Duration, Instant},
+};
+
+use nix::unistd::gettid;
+
+use crate::{
+    pid::Pid,
+    refusal::{Reason, Refusal},
+};
+
+/// The longest time without progress of a thread that is waited for. Longer than a thread waits for
+/// its turn to read a large file.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The longest wait for a thread that makes progress.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Pause between two looks at the thread.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Requests that wait for one thread at most. More wait only for a thread that hangs.
+pub(crate) const MOST_REQUESTS: usize = 64;
+
+/// Whether a thread that answers requests takes them up.
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    /// The process that the thread works for.
+    pid: Pid,
+    patience: Duration,
+    longest: Duration,
+    /// The thread id; 0 before the thread has begun.
+    thread: AtomicI32,
+    /// True from the moment at which a waiting thread gave up until the thread takes up the next
+    /// request.
+    is_overdue: AtomicBool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The thread has ended.
+    Ended,
+    /// The thread hangs. It may carry the request out later.
+    Hangs,
+}
+
+/// A look at a thread from one moment on.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    liveness: Arc<Liveness>,
+    began: Instant,
+    /// The time of the last progress that was seen, and how long the thread had run by then.
+    progress: Instant,
+    ran: Option<u64>,
+}
+
+// === impl Liveness ===
+
+impl Liveness {
+    /// The liveness of a thread that works for this process and has not begun.
+    pub(crate) fn new(pid: Pid) -> Arc<Self> {
+        Self::with_patience(pid, PATIENCE, LONGEST)
+    }
+
+    fn with_patience(pid: Pid, patience: Duration, longest: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            pid,
+            patience,
+            longest,
+            thread: AtomicI32::new(0),
+            is_overdue: AtomicBool::new(false),
+        })
+    }
+
+    /// Called by the thread itself whenever it looks for requests.
+    pub(crate) fn looks_for_requests(&self) {
+        if self.thread.load(Relaxed) == 0 {
+            self.thread.store(gettid().as_raw(), Relaxed);
+        }
+        self.is_overdue.store(false, Relaxed);
+    }
+
+    /// Hands a request to the thread. Does not wait.
+    ///
+    /// # Errors
+    /// The thread has ended; or it hangs, and does not get the request.
+    pub(crate) fn send<T>(&self, requests: &SyncSender<T>, request: T) -> Result<(), NoAnswer> {
+        if self.is_overdue.load(Relaxed) {
+            return Err(NoAnswer::Hangs);
+        }
+        hand_over(requests, request)
+    }
+
+    /// The same for a request that undoes something: a thread that hangs gets it all the same.
+    ///
+    /// # Errors
+    /// The thread has ended; or it hangs, and may get the request later.
+    pub(crate) fn send_anyway<T>(
+        &self,
+        requests: &SyncSender<T>,
+        request: T,
+    ) -> Result<(), NoAnswer> {
+        let sent = hand_over(requests, request);
+        match self.is_overdue.load(Relaxed) {
+            true => sent.and(Err(NoAnswer::Hangs)),
+            false => sent,
+        }
+    }
+
+    /// Begins to watch the thread.
+    pub(crate) fn watch(self: &Arc<Self>) -> Watch {
+        let now = Instant::now();
+        Watch {
+            liveness: Arc::clone(self),
+            began: now,
+            progress: now,
+            ran: ran(self.thread.load(Relaxed)).map(|(ran, _)| ran),
+        }
+    }
+
+    /// The refusal of a request to a thread that hangs.
+    pub(crate) fn refusal(&self) -> Refusal {
+        let message = format!(
+            "process {}: xrayd waits for its memory or its files, which do not answer; what was asked for may still happen",
+            self.pid
+        );
+        Refusal::new(Reason::Busy, message)
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Waits for an answer of the thread.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn wait<T>(mut self, answer: &Receiver<T>) -> Result<T, NoAnswer> {
+        let pause = LOOK_EVERY.min(self.liveness.patience);
+        loop {
+            match answer.recv_timeout(pause) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended),
+                Err(RecvTimeoutError::Timeout) if self.sees_a_hang() => {
+                    self.liveness.is_overdue.store(true, Relaxed);
+                    // It may have come meanwhile.
+                    return answer.try_recv().map_err(|_| NoAnswer::Hangs);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn sees_a_hang(&mut self) -> bool {
+        let now = Instant::now();
+        let ran = ran(self.liveness.thread.load(Relaxed));
+        let makes_progress = match ran {
+            Some((ran, is_ready)) => is_ready || self.ran != Some(ran),
+            // It has not begun, or has just ended.
+            None => true,
+        };
+        self.ran = ran.map(|(ran, _)| ran);
+        if makes_progress {
+            self.progress = now;
+        }
+        now.duration_since(self.progress) >= self.liveness.patience
+            || now.duration_since(self.began) >= self.liveness.longest
+    }
+}
+
+fn hand_over<T>(requests: &SyncSender<T>, request: T) -> Result<(), NoAnswer> {
+    requests.try_send(request).map_err(|error| match error {
+        TrySendError::Full(_) => NoAnswer::Hangs,
+        TrySendError::Disconnected(_) => NoAnswer::Ended,
+    })
+}
+
+/// How long a thread of this process has run, in clock ticks and, where the kernel counts them, in
+/// nanoseconds added to that; and whether the thread runs or waits for a processor.
+fn ran(thread: i32) -> Option<(u64, bool)> {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    // Behind the name, which may contain anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let is_ready = fields.next()? == "R";
+    let ticks = fields
+        .skip(10)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok());
+    let ticks: u64 = ticks.sum();
+    let exact = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok();
+    let exact = exact.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    Some((ticks.wrapping_add(exact.unwrap_or(0)), is_ready))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::sync_channel, thread};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// A thread that runs `work` for each request, its liveness, and the end for requests.
+    fn worker(
+        longest: Duration,
+        work: impl Fn(u32) + Send + 'static,
+    ) -> (Arc<Liveness>, SyncSender<(u32, SyncSender<u32>)>) {
+        let liveness = Liveness::with_patience(Pid::this(), SHORT, longest);
+        let (requests, received) = sync_channel::<(u32, SyncSender<u32>)>(MOST_REQUESTS);
+        let of_thread = Arc::clone(&liveness);
+        thread::spawn(move || {
+            of_thread.looks_for_requests();
+            while let Ok((number, answer)) = received.recv() {
+                of_thread.looks_for_requests();
+                work(number);
+                let _ = answer.send(number);
+            }
+        });
+        (liveness, requests)
+    }
+
+    fn ask(
+        (liveness, requests): &(Arc<Liveness>, SyncSender<(u32, SyncSender<u32>)>),
+        number: u32,
+    ) -> Result<u32, NoAnswer> {
+        let (answer, answered) = sync_channel(1);
+        liveness.send(requests, (number, answer))?;
+        liveness.watch().wait(&answered)
+    }
+
+    #[test]
+    fn a_thread_that_hangs_is_left_to_itself_until_it_goes_on() {
+        let (go, went) = sync_channel::<()>(1);
+        let went = std::sync::Mutex::new(went);
+        let worker = worker(60 * SHORT, move |number| {
+            if number == 1 {
+                let _ = crate::lock::lock(&went).recv();
+            }
+        });
+        assert_eq!(ask(&worker, 0), Ok(0));
+        assert_eq!(ask(&worker, 1), Err(NoAnswer::Hangs));
+        // At once, and not handed to the thread.
+        assert_eq!(ask(&worker, 1), Err(NoAnswer::Hangs));
+        assert!(worker.0.refusal().message.contains("do not answer"));
+        // What undoes something waits for it.
+        let (answer, undone) = sync_channel(1);
+        let sent = worker.0.send_anyway(&worker.1, (2, answer));
+        assert_eq!(sent, Err(NoAnswer::Hangs));
+        go.send(()).unwrap();
+        assert_eq!(undone.recv(), Ok(2));
+        assert_eq!(ask(&worker, 3), Ok(3));
+    }
+
+    /// It runs for longer than the patience.
+    #[test]
+    fn a_thread_that_is_at_work_is_waited_for() {
+        let spin = |longest| {
+            worker(longest, |_| {
+                let end = Instant::now() + 4 * SHORT;
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        assert_eq!(ask(&spin(600 * SHORT), 7), Ok(7));
+        assert_eq!(ask(&spin(2 * SHORT), 7), Err(NoAnswer::Hangs));
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_gives_no_answer() {
+        let (liveness, requests) = worker(60 * SHORT, |number| assert_ne!(number, 1));
+        let ended = ask(&(Arc::clone(&liveness), requests.clone()), 1);
+        assert_eq!(ended, Err(NoAnswer::Ended));
+        while liveness.send(&requests, (0, sync_channel(1).0)) != Err(NoAnswer::Ended) {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn requests_that_are_too_many_are_refused() {
+        let (requests, _received) = sync_channel(2);
+        let liveness = Liveness::new(Pid::this());
+        assert_eq!(liveness.send(&requests, 1), Ok(()));
+        assert_eq!(liveness.send(&requests, 2), Ok(()));
+        assert_eq!(liveness.send(&requests, 3), Err(NoAnswer::Hangs));
+    }
+
+    #[test]
+    fn the_time_of_a_thread_grows_while_it_runs() {
+        let this = gettid().as_raw();
+        let (before, is_ready) = ran(this).unwrap();
+        assert!(is_ready);
+        let end = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        assert!(ran(this).unwrap().0 > before);
+        assert_eq!(ran(0), None);
+    }
+}
