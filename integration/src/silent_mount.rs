@@ -1,5 +1,5 @@
-//! A file system whose server does not answer. It has one file, which can be opened and mapped, and
-//! never be read.
+//! A file system whose server does not answer. Its files can be opened and mapped, and never be
+//! read.
 //!
 //! It speaks only the part of FUSE that this takes:
 //! <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/fuse.h>
@@ -84,6 +84,12 @@ impl SilentMount {
         self.dir.path().join("file")
     }
 
+    /// One of many such files.
+    #[must_use]
+    pub fn numbered(&self, number: usize) -> PathBuf {
+        self.dir.path().join(format!("file{number}"))
+    }
+
     /// True if a read waits.
     #[must_use]
     pub fn was_read(&self) -> bool {
@@ -128,9 +134,11 @@ fn serve(device: &File, was_read: &AtomicBool) {
                 answer.resize(64, 0);
                 Ok(answer)
             }
-            LOOKUP if request[40..length].starts_with(b"file\0") => {
-                let mut answer = longs(&[FILE, 0, VALID, VALID, 0]);
-                answer.extend(attributes(FILE));
+            LOOKUP if request[40..length].starts_with(b"file") => {
+                let digits = request[44..length].iter().filter(|it| it.is_ascii_digit());
+                let number = digits.fold(0, |sum, digit| 10 * sum + u64::from(digit - b'0'));
+                let mut answer = longs(&[FILE + number, 0, VALID, VALID, 0]);
+                answer.extend(attributes(FILE + number));
                 Ok(answer)
             }
             LOOKUP => Err(Errno::ENOENT),

@@ -6,15 +6,17 @@
 //! waits here: until the answer comes, or until the thread has not run for [`PATIENCE`].
 //!
 //! A thread that waits for a processor does not hang, however long it waits. So a busy machine ends
-//! no wait. But a file system that answers slowly could draw a wait out; [`LONGEST`] ends it.
+//! no wait. Time counts by looks at the thread, so a daemon that was stopped ends none either. But
+//! a file system that answers slowly could draw a wait out; [`LONGEST`] ends it.
 
 use std::{
     fs,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, TryLockError,
         atomic::{AtomicBool, AtomicI32, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -26,12 +28,15 @@ use crate::{
 };
 
 /// The longest time without progress of a thread that is waited for. Longer than a thread waits for
-/// its turn to read a large file.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// its turn to read a large file, or for a call on a borrowed thread.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest wait for a thread that makes progress.
 const LONGEST: Duration = Duration::from_secs(300);
 /// Pause between two looks at the thread.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Pause between two tries to lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Requests that wait for one thread at most. More wait only for a thread that hangs.
 pub(crate) const MOST_REQUESTS: usize = 64;
@@ -57,16 +62,28 @@ pub(crate) enum NoAnswer {
     Ended,
     /// The thread hangs. It may carry the request out later.
     Hangs,
+    /// The thread hangs, and did not get the request.
+    Refused,
 }
 
-/// A look at a thread from one moment on.
+/// Looks at a thread from one moment on.
 #[derive(Debug)]
 pub(crate) struct Watch {
     liveness: Arc<Liveness>,
     began: Instant,
-    /// The time of the last progress that was seen, and how long the thread had run by then.
-    progress: Instant,
+    /// Looks so far, and the last of them that saw no progress.
+    looks: u32,
+    idle_looks: u32,
+    /// How long the thread had run at the last look, if there was one.
     ran: Option<u64>,
+}
+
+/// A lock that a thread holds while it reads a file, and may hang.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    /// The liveness of the thread that holds the lock.
+    holder: Arc<Liveness>,
+    held: Mutex<()>,
 }
 
 // === impl Liveness ===
@@ -101,7 +118,7 @@ impl Liveness {
     /// The thread has ended; or it hangs, and does not get the request.
     pub(crate) fn send<T>(&self, requests: &SyncSender<T>, request: T) -> Result<(), NoAnswer> {
         if self.is_overdue.load(Relaxed) {
-            return Err(NoAnswer::Hangs);
+            return Err(NoAnswer::Refused);
         }
         hand_over(requests, request)
     }
@@ -124,21 +141,37 @@ impl Liveness {
 
     /// Begins to watch the thread.
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
-        let now = Instant::now();
         Watch {
             liveness: Arc::clone(self),
-            began: now,
-            progress: now,
-            ran: ran(self.thread.load(Relaxed)).map(|(ran, _)| ran),
+            began: Instant::now(),
+            looks: 0,
+            idle_looks: 0,
+            ran: None,
         }
     }
 
+    /// Called by the thread itself. Once the returned value is dropped, requests find that the
+    /// thread has ended, and not that it hangs.
+    pub(crate) fn until_end(self: &Arc<Self>) -> impl Drop + use<> {
+        struct End(Arc<Liveness>);
+        impl Drop for End {
+            fn drop(&mut self) {
+                self.0.is_overdue.store(false, Relaxed);
+            }
+        }
+        End(Arc::clone(self))
+    }
+
     /// The refusal of a request to a thread that hangs.
-    pub(crate) fn refusal(&self) -> Refusal {
-        let message = format!(
-            "process {}: xrayd waits for its memory or its files, which do not answer; what was asked for may still happen",
-            self.pid
-        );
+    pub(crate) fn refusal(&self, why: NoAnswer) -> Refusal {
+        let pid = self.pid;
+        let cause = "xrayd waits for its memory or its files, which do not answer";
+        let message = match why {
+            NoAnswer::Hangs => {
+                format!("process {pid}: {cause}; the request may still be carried out")
+            }
+            NoAnswer::Refused | NoAnswer::Ended => format!("process {pid}: {cause}"),
+        };
         Refusal::new(Reason::Busy, message)
     }
 }
@@ -152,11 +185,17 @@ impl Watch {
     /// There is none.
     pub(crate) fn wait<T>(mut self, answer: &Receiver<T>) -> Result<T, NoAnswer> {
         let pause = LOOK_EVERY.min(self.liveness.patience);
+        if self.began.elapsed() >= self.liveness.patience {
+            // Other threads were waited for first. If this one does not run now, few looks are
+            // enough.
+            let enough = self.liveness.patience.as_millis() / pause.as_millis();
+            self.idle_looks = u32::try_from(enough).unwrap_or(u32::MAX).saturating_sub(3);
+        }
         loop {
             match answer.recv_timeout(pause) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended),
-                Err(RecvTimeoutError::Timeout) if self.sees_a_hang() => {
+                Err(RecvTimeoutError::Timeout) if self.sees_a_hang(pause) => {
                     self.liveness.is_overdue.store(true, Relaxed);
                     // It may have come meanwhile.
                     return answer.try_recv().map_err(|_| NoAnswer::Hangs);
@@ -166,26 +205,65 @@ impl Watch {
         }
     }
 
-    fn sees_a_hang(&mut self) -> bool {
-        let now = Instant::now();
+    /// Looks once more, a pause after the last look.
+    fn sees_a_hang(&mut self, pause: Duration) -> bool {
+        self.look();
+        pause * self.idle_looks >= self.liveness.patience
+            || pause * self.looks >= self.liveness.longest
+    }
+
+    fn look(&mut self) {
         let ran = ran(self.liveness.thread.load(Relaxed));
         let makes_progress = match ran {
-            Some((ran, is_ready)) => is_ready || self.ran != Some(ran),
+            Some((ran, is_ready)) => is_ready || self.ran.is_some_and(|before| before != ran),
             // It has not begun, or has just ended.
             None => true,
         };
         self.ran = ran.map(|(ran, _)| ran);
-        if makes_progress {
-            self.progress = now;
+        self.looks = self.looks.saturating_add(1);
+        self.idle_looks = match makes_progress {
+            true => 0,
+            false => self.idle_looks.saturating_add(1),
+        };
+    }
+}
+
+// === impl Alone ===
+
+impl Alone {
+    pub(crate) fn new() -> Self {
+        Self {
+            holder: Liveness::new(Pid::this()),
+            held: Mutex::new(()),
         }
-        now.duration_since(self.progress) >= self.liveness.patience
-            || now.duration_since(self.began) >= self.liveness.longest
+    }
+
+    /// Locks. `None` if the thread that holds the lock hangs.
+    pub(crate) fn lock(&self) -> Option<MutexGuard<'_, ()>> {
+        let (mut watch, mut next_look) = (self.holder.watch(), Instant::now() + LOOK_EVERY);
+        let guard = loop {
+            match self.held.try_lock() {
+                Ok(guard) => break guard,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < next_look => {
+                    thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    if watch.sees_a_hang(LOOK_EVERY) {
+                        return None;
+                    }
+                    next_look = Instant::now() + LOOK_EVERY;
+                }
+            }
+        };
+        self.holder.thread.store(gettid().as_raw(), Relaxed);
+        Some(guard)
     }
 }
 
 fn hand_over<T>(requests: &SyncSender<T>, request: T) -> Result<(), NoAnswer> {
     requests.try_send(request).map_err(|error| match error {
-        TrySendError::Full(_) => NoAnswer::Hangs,
+        TrySendError::Full(_) => NoAnswer::Refused,
         TrySendError::Disconnected(_) => NoAnswer::Ended,
     })
 }
@@ -256,8 +334,9 @@ mod tests {
         assert_eq!(ask(&worker, 0), Ok(0));
         assert_eq!(ask(&worker, 1), Err(NoAnswer::Hangs));
         // At once, and not handed to the thread.
-        assert_eq!(ask(&worker, 1), Err(NoAnswer::Hangs));
-        assert!(worker.0.refusal().message.contains("do not answer"));
+        assert_eq!(ask(&worker, 1), Err(NoAnswer::Refused));
+        let refusal = worker.0.refusal(NoAnswer::Refused);
+        assert!(refusal.message.contains("do not answer"));
         // What undoes something waits for it.
         let (answer, undone) = sync_channel(1);
         let sent = worker.0.send_anyway(&worker.1, (2, answer));
@@ -298,7 +377,37 @@ mod tests {
         let liveness = Liveness::new(Pid::this());
         assert_eq!(liveness.send(&requests, 1), Ok(()));
         assert_eq!(liveness.send(&requests, 2), Ok(()));
-        assert_eq!(liveness.send(&requests, 3), Err(NoAnswer::Hangs));
+        assert_eq!(liveness.send(&requests, 3), Err(NoAnswer::Refused));
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_unless_its_holder_hangs() {
+        let alone = |patience| Alone {
+            holder: Liveness::with_patience(Pid::this(), patience, 600 * LOOK_EVERY),
+            held: Mutex::new(()),
+        };
+        // The holder runs.
+        let lock = Arc::new(alone(LOOK_EVERY));
+        let spins = Arc::clone(&lock);
+        let (locked, is_locked) = sync_channel(1);
+        let holder = thread::spawn(move || {
+            let _guard = spins.lock().unwrap();
+            locked.send(()).unwrap();
+            let end = Instant::now() + 3 * LOOK_EVERY;
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        });
+        is_locked.recv().unwrap();
+        assert!(lock.lock().is_some());
+        holder.join().unwrap();
+        // The holder sleeps.
+        let guard = lock.lock().unwrap();
+        let waits = Arc::clone(&lock);
+        let hangs = thread::spawn(move || waits.lock().is_none());
+        // This thread waits in the join.
+        assert!(hangs.join().unwrap());
+        drop(guard);
     }
 
     #[test]

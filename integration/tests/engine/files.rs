@@ -1,10 +1,12 @@
 //! Files that a target has mapped, and that a tracer should neither wait for nor pay for
 //! (threat-model.md, 3).
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -29,6 +31,20 @@ use crate::{
 
 fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is no text")
+}
+
+/// Programs of another user, so that other tests' lists of root's processes do not look at them.
+fn of_nobody(count: usize) -> Result<Vec<Target>> {
+    const NOBODY: u32 = 65534;
+    let dir = tempfile::tempdir()?;
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
+    let program = copy_into(Fixture::Mappings, dir.path())?;
+    let spawn = |_| {
+        let mut command = Command::new(&program);
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        Target::spawn_command(command)
+    };
+    (0..count).map(spawn).collect()
 }
 
 /// Ends with an error, in the place of never, where something waits for a FIFO's writer.
@@ -134,10 +150,13 @@ fn processes_whose_memory_hangs_keep_no_other_from_its_detach() -> Result<()> {
     };
     let registry = registry();
     let mut hung = Vec::new();
-    for _ in 0..HUNG {
-        let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    for (number, mut target) in of_nobody(HUNG)?.into_iter().enumerate() {
         let session = attach(&registry, &target)?.session;
-        target.ask(&format!("cover {}", text(&mount.file())?), "covered")?;
+        // A file each: of one file, one thread hangs, and the others see that.
+        target.ask(
+            &format!("cover {}", text(&mount.numbered(number))?),
+            "covered",
+        )?;
         let switching = thread::spawn(move || session.toggle(&everything(), Switch::On, Run::Real));
         hung.push((target, switching));
     }
@@ -193,7 +212,7 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
         return Ok(());
     };
     let registry = registry();
-    let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let mut target = of_nobody(1)?.remove(0);
     let session = attach_with(
         &registry,
         &target,
@@ -266,7 +285,7 @@ fn a_detach_that_hangs_is_given_up() -> Result<()> {
         return Ok(());
     };
     let registry = registry();
-    let mut target = Target::spawn(Fixture::Mappings, [""; 0])?;
+    let mut target = of_nobody(1)?.remove(0);
     let session = attach(&registry, &target)?.session;
     target.ask(&format!("cover {}", text(&mount.file())?), "covered")?;
     let switching = thread::spawn(move || session.toggle(&everything(), Switch::On, Run::Real));

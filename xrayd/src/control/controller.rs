@@ -4,7 +4,11 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     process::Child,
-    sync::{Arc, atomic::Ordering, mpsc::RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{RecvTimeoutError, SendError},
+    },
     time::{Duration, Instant},
 };
 
@@ -71,6 +75,8 @@ impl Controller {
     /// detaches from the process, and the session has failed. Commands that arrive meanwhile get no
     /// answer.
     pub(crate) fn run(mut self, commands: &Commands) {
+        let _end = commands.liveness().until_end();
+        commands.liveness().looks_for_requests();
         // After a panic the control thread does not continue its last operation. The cleanup uses
         // only the target's memory and the list of its sleds. Data behind locks is consistent
         // between statements.
@@ -128,8 +134,13 @@ impl Controller {
                     let _ = answer.send(self.look());
                 }
                 Ok(Command::Count { count, answer }) => {
+                    let counted = self.patcher.front() == Front::Count;
                     let counting = count == Counting::On;
-                    let _ = answer.send(self.lead(counting, self.choosing));
+                    let is_given_up = answer.send(self.lead(counting, self.choosing)).is_err();
+                    // The mode stays as it was.
+                    if is_given_up && let Err(refusal) = self.lead(counted, self.choosing) {
+                        tracing::warn!(%refusal, "calls are counted or recorded against the mode");
+                    }
                 }
                 Ok(Command::Choose { choice, answer }) => {
                     let _ = answer.send(self.choose(choice.as_ref()));
@@ -145,7 +156,10 @@ impl Controller {
                     let _ = answer.send(self.resume());
                 }
                 Ok(Command::Detach { answer }) => {
-                    let _ = answer.send(self.detach());
+                    // The report waits for the next detach if this one was given up.
+                    if let Err(SendError(report)) = answer.send(self.detach()) {
+                        *lock(&self.shared.epitaph) = Some((Instant::now(), report));
+                    }
                     break;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -184,7 +198,7 @@ impl Controller {
     /// Ends the session of a program that is gone. The program was last seen at `seen`. The session
     /// keeps what the program recorded up to its last event.
     fn end_of_target(&mut self, seen: Instant) {
-        let _reported = self.finish_drain();
+        self.finish_drain();
         self.output.close();
         self.claim = None;
         self.collect_child();
@@ -267,7 +281,7 @@ impl Controller {
         if let Err(error) = clear_live(&self.memory, self.table) {
             tracing::error!(%pid, %error, "cannot write to the table");
         }
-        let _reported = self.finish_drain();
+        self.finish_drain();
         self.output.close();
         self.claim = None;
         let message = format!(
@@ -468,7 +482,7 @@ impl Controller {
         ToggleReport {
             matched: u32::try_from(ids.len()).unwrap_or(u32::MAX),
             sample: sample
-                .filter_map(|&id| Some(self.loading.functions.describe(id)?.name))
+                .filter_map(|&id| Some(self.loading.functions.name(id)?.1))
                 .collect(),
             ..ToggleReport::default()
         }
@@ -607,13 +621,14 @@ impl Controller {
     }
 
     /// Has the drain read the rest and end.
-    fn finish_drain(&self) -> Result<()> {
+    fn finish_drain(&self) {
         let drain = lock(&self.shared.drain).take();
         let finished = drain.map_or(Ok(()), DrainHandle::finish);
-        if let Err(refusal) = &finished {
+        if let Err(refusal) = finished {
             tracing::warn!(%refusal, "events were not read");
+            let message = "the events in its rings were not read: its memory does not answer";
+            self.output.fail(message.to_owned());
         }
-        finished
     }
 
     fn resume(&mut self) -> Result<()> {
@@ -648,7 +663,7 @@ impl Controller {
         if self.output.event_types.is_wanting() {
             self.read_event_types();
         }
-        let finished = self.finish_drain();
+        self.finish_drain();
         self.output.close();
         self.claim = None;
         let resumed = self.resume();
@@ -658,7 +673,7 @@ impl Controller {
                 ..DetachReport::default()
             })),
             Err(refusal) => Err(refusal),
-            Ok(report) => resumed.and(finished).map(|()| self.totals(report)),
+            Ok(report) => resumed.map(|()| self.totals(report)),
         }
     }
 

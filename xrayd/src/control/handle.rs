@@ -426,8 +426,13 @@ impl Control {
             // Events are kept by the filter that was in force. The program may leave calls out by
             // either one, if the failed operation fails again.
             let choice = before.choice(self.pid, functions)?;
-            self.replace_filter(before, functions).1?;
-            let _ = self.ask(|answer| Command::Choose { choice, answer });
+            let mut current = lock(&self.shared.filtering);
+            *current = before;
+            if let Some(drain) = self.shared.drain() {
+                drain.keep_again(current.keep(functions), current.threads());
+            }
+            drop(current);
+            let _ = self.undo(|answer| Command::Choose { choice, answer });
             return Err(refusal);
         }
         if before.filter() != filter {
@@ -488,7 +493,10 @@ impl Control {
     /// before, or count as on.
     pub(crate) fn toggle(&self, request: ToggleRequest) -> Result<ToggleReport> {
         let request = Box::new(request);
-        self.ask(|answer| Command::Toggle { request, answer })
+        match (request.to, request.run) {
+            (Wanted::Off, Run::Real) => self.undo(|answer| Command::Toggle { request, answer }),
+            _ => self.ask(|answer| Command::Toggle { request, answer }),
+        }
     }
 
     /// Ends a lease.
@@ -592,7 +600,7 @@ impl Control {
         };
         let no_answer = |why| match why {
             NoAnswer::Ended => gone(),
-            NoAnswer::Hangs => self.liveness.refusal(),
+            NoAnswer::Hangs | NoAnswer::Refused => self.liveness.refusal(why),
         };
         let (answer, answered) = sync_channel(1);
         send(command(answer)).map_err(no_answer)?;
@@ -622,6 +630,11 @@ pub(crate) struct Commands {
 // === impl Commands ===
 
 impl Commands {
+    /// The liveness of the thread that takes the commands.
+    pub(crate) fn liveness(&self) -> &Arc<Liveness> {
+        &self.liveness
+    }
+
     /// The descriptor that makes [`Self::next`] return when it is written.
     pub(crate) fn bell(&self) -> Arc<EventFd> {
         Arc::clone(&self.bell)

@@ -20,7 +20,7 @@ use std::{
 };
 
 use sled_encoders::Capture;
-use xray_trace::model::FunctionId;
+use xray_trace::model::{FunctionId, Ticks};
 
 use super::{
     controller::{Controller, maps_of},
@@ -376,7 +376,9 @@ impl Controller {
 
     fn refuse(&mut self, load: Load, refused: RefusedModule) {
         let looks = self.loading.doubtful.entry(load).or_default();
-        *looks = looks.saturating_add(1);
+        if refused.refusal.reason != Reason::Busy {
+            *looks = looks.saturating_add(1);
+        }
         if *looks == LOOKS {
             let RefusedModule { path, refusal, .. } = &refused;
             tracing::warn!(pid = self.target.pid().as_raw(), module = path, %refusal, "a library cannot be traced");
@@ -445,13 +447,12 @@ impl Controller {
         self.patcher.add(index, module, staged);
         // The module's sleds are still off, and an earlier module at this place is unmapped.
         let now = ticks_now();
-        self.shared.refilter(&functions)?;
-        if let Some(choice) = self.shared.rechoose(self.target.pid(), &functions) {
-            self.write_choice(&choice)?;
-        }
-        if let Some(drain) = self.shared.drain() {
-            let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
-            drain.learn(sites.collect(), now)?;
+        if let Err(refusal) = self.make_known(&functions, &loaded, now) {
+            // Nothing of it may be switched on, as long as the drain does not know its sites.
+            loaded.went(now);
+            self.shared.states.forget(loaded.functions());
+            self.patcher.remove(loaded.index, range);
+            return Err(refusal);
         }
         loaded.came(now);
         let load = loaded.module.load;
@@ -472,6 +473,18 @@ impl Controller {
         }
         self.arm(load);
         Ok(())
+    }
+
+    /// Makes a module known to the filter and to the drain.
+    fn make_known(&self, functions: &Functions, loaded: &Loaded, now: Ticks) -> Result<()> {
+        self.shared.refilter(functions)?;
+        if let Some(choice) = self.shared.rechoose(self.target.pid(), functions) {
+            self.write_choice(&choice)?;
+        }
+        self.shared.drain().map_or(Ok(()), |drain| {
+            let sites = loaded.sites().map(|(id, site)| call_site_of(site, id));
+            drain.learn(sites.collect(), now)
+        })
     }
 
     /// The load time of a module that the look at `before` did not find, or did not find complete.

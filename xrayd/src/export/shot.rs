@@ -24,7 +24,7 @@ use xray_trace::model::{Clock, SnapshotWindow, Ticks};
 use super::{TraceSource, TraceWriter};
 use crate::{
     collect::{Moment, NO_BEGIN, OpenByThread, RingCopies, TimeRange, room},
-    refusal::Refusal,
+    refusal::{Reason, Refusal},
     store::{Snapshot, Source},
     sys::ticks_now,
     types::Reach,
@@ -156,10 +156,11 @@ where
         writer.end()?;
         match &self.missing[..] {
             [] => Ok(()),
-            [first, others @ ..] => Err(io::Error::other(format!(
-                "the trace lacks {} of the processes: {first}",
-                others.len() + 1
-            ))),
+            [first, others @ ..] => {
+                let lacking = others.len() + 1;
+                let message = format!("the trace lacks {lacking} of the processes: {first}");
+                Err(io::Error::other(Refusal::new(Reason::Busy, message)))
+            }
         }
     }
 }

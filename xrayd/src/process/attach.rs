@@ -313,7 +313,7 @@ pub(crate) fn prepare(
         installed,
         budget,
         table,
-        Arc::clone(&output),
+        (Arc::clone(&output), Arc::clone(&ticket)),
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));

@@ -20,7 +20,7 @@ use crate::{
     export::{Shot, TraceSource, TraceWriter},
     pid::Pid,
     quotas::{Resource, Ticket},
-    refusal::{Refusal, Result},
+    refusal::{Reason, Refusal, Result},
     store::{
         Ask, CallCounts, Feed, FeedItem, Metered, ProfileSums, Publisher, Source, Tables,
         TracedProcess, feed,
@@ -198,9 +198,17 @@ impl Session {
         let patterns = self.compiled(selection)?;
         let compiled = patterns.matcher();
         let modules = self.source.functions.loaded();
+        let ids = self.source.functions.matching(&modules, &compiled);
+        if compiled.needs_source() && self.source.functions.lacks_lines() {
+            let message = format!(
+                "process {}: a file with source lines does not answer, so functions cannot be selected by source file",
+                self.pid()
+            );
+            return Err(Refusal::new(Reason::Busy, message));
+        }
         self.begin_loan(loan, run);
         self.source.control.toggle(ToggleRequest {
-            ids: self.source.functions.matching(&modules, &compiled),
+            ids,
             of: Indexes::of(&modules),
             patterns,
             later: Some(compiled),

@@ -19,7 +19,7 @@ use tonic::Status;
 use xrayd_proto::v1::TraceChunk;
 
 use super::{convert, error};
-use crate::{export::Shot, process::Session};
+use crate::{export::Shot, process::Session, refusal::Refusal};
 
 /// Bytes of one message.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -96,6 +96,10 @@ pub(super) async fn send_all<T: Send + 'static>(
     }
 }
 
+fn refusal_in(error: &io::Error) -> Option<&Refusal> {
+    error.get_ref()?.downcast_ref()
+}
+
 // === impl Pace ===
 
 impl Pace {
@@ -148,13 +152,22 @@ impl ChunkPipe {
 
     /// Sends the remaining bytes, or the reason why the trace ends.
     pub(super) fn finish(mut self, written: io::Result<()>) {
-        match written.and_then(|()| self.send()) {
+        let refusal = written.as_ref().err().and_then(refusal_in).cloned();
+        // A refusal concerns processes that are not in the trace. The trace is whole.
+        let written = match (written, &refusal) {
+            (Err(error), None) => Err(error),
+            (Ok(()) | Err(_), _) => self.send(),
+        };
+        let written = written.and_then(|()| refusal.map_or(Ok(()), |it| Err(io::Error::other(it))));
+        match written {
             Ok(()) => {}
             // The reader is gone.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(error) => {
                 let status = if error.kind() == ErrorKind::TimedOut {
                     error::reader_too_slow(self.pace.patience)
+                } else if let Some(refusal) = refusal_in(&error) {
+                    refusal.clone().into()
                 } else {
                     Status::internal(format!("the trace is not whole: {error}"))
                 };

@@ -642,17 +642,18 @@ impl Xrayd for Service {
         let first = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
         let call = call.of(first.pid).with(described::trigger(&first));
         let audit = self.audit.clone();
-        let (plan, begun) = self
+        let (plan, begun, armed) = self
             .blocking(call, move |registry, _| {
                 // Compiling the patterns takes a while.
                 let plan = Plan::try_from(first)?;
                 let begun = Watched::begin(registry, &audit, caller, &plan)?;
-                Ok((plan, begun))
+                let armed = trigger::armed(&begun.0);
+                Ok((plan, begun, armed))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         // The queue is empty, so there is room.
-        let _ = sender.try_send(Ok(trigger::armed(&begun.0)));
+        let _ = sender.try_send(Ok(armed));
         let workers = (self.workers.clone(), caller);
         let triggering = Triggering::new(plan, begun, sender, workers);
         tokio::spawn(triggering.run(requests, admitted));

@@ -240,7 +240,9 @@ impl EventStore {
     /// Notes that a thread's ring was taken back.
     pub(crate) fn thread_ended(&self, thread: ThreadId) {
         self.calls.end(thread);
-        self.threads.fetch_sub(1, Relaxed);
+        // It is 0 already if the store was closed before the last thread ended.
+        let less = |threads: u32| threads.checked_sub(1);
+        let _ = self.threads.fetch_update(Relaxed, Relaxed, less);
         let mut retained = lock(&self.retained);
         if let Some(known) = retained.threads.get_mut(&thread) {
             known.ended = true;

@@ -21,11 +21,17 @@ use xray_trace::{
 
 use crate::{
     liveness::{Liveness, NoAnswer},
-    lock::lock,
+    lock::{lock, lock_in_turn},
     pid::Pid,
     target::{Image, Module, Parts, effective_user, open_mapped},
     types::{Armed, FunctionRow, PatchSite},
 };
+
+/// Most threads that read source lines and may hang with processes of one user.
+const MOST_HUNG: usize = 2;
+
+/// The threads that read source lines and were left behind, and the users of their processes.
+static HUNG_READERS: Mutex<Vec<(u32, Weak<()>)>> = Mutex::new(Vec::new());
 
 /// All functions that a target has or had. A [`FunctionId`] names one for ever. The control thread
 /// adds modules and never removes one: events of an unloaded library keep their names.
@@ -34,8 +40,8 @@ pub(crate) struct Functions {
     pid: Pid,
     /// By index, which is the module's id in the trace.
     modules: RwLock<Vec<Arc<Loaded>>>,
-    /// The thread that read source lines and was left behind, while it lives. Held while one reads.
-    hung_reader: Mutex<Weak<()>>,
+    /// Held while a thread reads source lines.
+    reading: Mutex<()>,
 }
 
 /// A set of modules, by index. A module that goes and comes back keeps its index, so the number of
@@ -77,7 +83,7 @@ impl Functions {
         Self {
             pid,
             modules: RwLock::default(),
-            hung_reader: Mutex::default(),
+            reading: Mutex::default(),
         }
     }
 
@@ -314,18 +320,28 @@ impl Functions {
         })
     }
 
+    /// True if a file with source lines of this user's processes does not answer. Selections by
+    /// source file are incomplete then.
+    pub(crate) fn lacks_lines(&self) -> bool {
+        hung_readers(effective_user(self.pid)) > 0
+    }
+
     /// Reads the source lines of a module, on a thread of its own, since the file may not answer.
-    /// While one such thread hangs, functions of this process have no source lines.
+    /// While [`MOST_HUNG`] such threads hang with processes of one user, its processes get none.
     fn read_lines(&self, loaded: &Arc<Loaded>) {
-        let mut hung = lock(&self.hung_reader);
+        let _alone = lock_in_turn(&self.reading);
         // Another file may be mapped there now.
-        if hung.strong_count() > 0 || loaded.source.get().is_some() || loaded.is_unloaded() {
+        if loaded.source.get().is_some() || loaded.is_unloaded() {
+            return;
+        }
+        let (pid, user) = (self.pid, effective_user(self.pid));
+        if hung_readers(user) >= MOST_HUNG {
             return;
         }
         let running = Arc::new(());
         let reader = Arc::downgrade(&running);
-        let (liveness, (answer, answered)) = (Liveness::new(self.pid), sync_channel(1));
-        let (pid, loaded, of_thread) = (self.pid, Arc::clone(loaded), Arc::clone(&liveness));
+        let (liveness, (answer, answered)) = (Liveness::new(pid), sync_channel(1));
+        let (loaded, of_thread) = (Arc::clone(loaded), Arc::clone(&liveness));
         let read = move || {
             of_thread.looks_for_requests();
             loaded.source.get_or_init(|| lines(pid, &loaded));
@@ -339,9 +355,16 @@ impl Functions {
         }
         if liveness.watch().wait(&answered) == Err(NoAnswer::Hangs) {
             tracing::warn!(%pid, "a file with source lines does not answer");
-            *hung = reader;
+            lock(&HUNG_READERS).push((user, reader));
         }
     }
+}
+
+/// How many threads that read source lines hang with processes of this user.
+fn hung_readers(user: u32) -> usize {
+    let mut hung = lock(&HUNG_READERS);
+    hung.retain(|(_, thread)| thread.strong_count() > 0);
+    hung.iter().filter(|(of, _)| *of == user).count()
 }
 
 fn lines(pid: Pid, loaded: &Loaded) -> Option<SourceMap> {

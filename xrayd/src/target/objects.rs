@@ -15,7 +15,7 @@ use super::{
     FoundFile, MapEntry, effective_user,
     image::{Image, Parts},
 };
-use crate::{lock::lock, pid::Pid};
+use crate::{liveness::Alone, lock::lock, pid::Pid};
 
 /// Most files in the cache, apart from those in use.
 const MAX_FILES: usize = 512;
@@ -41,7 +41,7 @@ pub(crate) struct Objects {
     /// A lock for each file that a thread is reading and parsing. Other threads that need the same
     /// file wait for that thread. Threads that need other files do not wait. A thread never holds
     /// two of these locks.
-    reading: Mutex<HashMap<Key, Arc<Mutex<()>>>>,
+    reading: Mutex<HashMap<Key, Arc<Alone>>>,
 }
 
 /// The files that were parsed. The same file is the same allocation for all processes.
@@ -94,21 +94,31 @@ impl Objects {
         if let Some(found) = self.files().find(&key) {
             return Ok(found);
         }
-        self.alone_with(&key, || {
+        let read = self.alone_with(&key, || {
             if let Some(found) = self.files().find(&key) {
                 return Ok(found);
             }
             let parsed = parse(&file.open()?, effective_user(pid))?;
             let bytes = parsed.as_ref().map_or(0, |object| object.memory());
             Ok(self.files().keep(key.clone(), parsed, bytes))
+        });
+        read.unwrap_or_else(|| {
+            Err(io::Error::other(
+                "another thread reads it, and it does not answer",
+            ))
         })
     }
 
-    /// Runs `work` while no other thread reads this file.
-    fn alone_with<T>(&self, key: &Key, work: impl FnOnce() -> T) -> T {
-        let turn = Arc::clone(lock(&self.reading).entry(key.clone()).or_default());
-        let alone = lock(&turn);
-        let done = work();
+    /// Runs `work` while no other thread reads this file. `None` if another thread reads it and
+    /// hangs.
+    fn alone_with<T>(&self, key: &Key, work: impl FnOnce() -> T) -> Option<T> {
+        let turn = Arc::clone(
+            lock(&self.reading)
+                .entry(key.clone())
+                .or_insert_with(|| Arc::new(Alone::new())),
+        );
+        let alone = turn.lock();
+        let done = alone.is_some().then(work);
         drop(alone);
         let mut reading = lock(&self.reading);
         // This reference and the map's: no thread waits for the lock, and no further one can come.

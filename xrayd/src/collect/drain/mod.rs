@@ -14,6 +14,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::JoinHandle,
@@ -41,6 +42,7 @@ use crate::{
     liveness::{Liveness, MOST_REQUESTS, NoAnswer},
     panics::message_of,
     pid::Pid,
+    quotas::Ticket,
     refusal::Result,
     store::{Ask, EventStore, ProfileSums},
     sys::{Memory, now_anchor, ticks_now},
@@ -120,6 +122,9 @@ enum Request {
 #[derive(Debug)]
 pub(crate) struct DrainHandle {
     caller: DrainCaller,
+    /// True if another tracer has the rings. Set before the thread is asked to end, because it may
+    /// hang and see nothing else.
+    is_abandoned: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     switches: Arc<Switches>,
 }
@@ -232,12 +237,20 @@ impl DrainHandle {
     /// # Errors
     /// As above.
     pub(crate) fn abandon(self) -> Result<()> {
+        self.is_abandoned.store(true, Relaxed);
         self.end(Request::Abandon)
     }
 
     fn end(self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
         let Self { caller, thread, .. } = self;
-        caller.ask(request)?;
+        let (answer, answered) = sync_channel(1);
+        let sent = caller
+            .liveness
+            .send_anyway(&caller.requests, request(answer));
+        let answer = sent.and_then(|()| caller.liveness.watch().wait(&answered));
+        if let Err(why @ (NoAnswer::Hangs | NoAnswer::Refused)) = answer {
+            return Err(caller.liveness.refusal(why));
+        }
         // The thread catches its own panics, and the event store reports them.
         let _ = thread.map(JoinHandle::join);
         Ok(())
@@ -274,6 +287,13 @@ impl DrainCaller {
         threads: Option<Arc<ThreadChoice>>,
     ) -> Result<Asked> {
         self.begin(|answer| Request::Keep(keep, threads, answer))
+    }
+
+    /// The same to undo a change that the thread may have got. A thread that hangs does it later.
+    pub(crate) fn keep_again(&self, keep: Option<Arc<Keep>>, threads: Option<Arc<ThreadChoice>>) {
+        let (answer, _) = sync_channel(1);
+        let request = Request::Keep(keep, threads, answer);
+        let _ = self.liveness.send_anyway(&self.requests, request);
     }
 
     /// Begins to count calls. Counts from before belong to an earlier session.
@@ -316,13 +336,13 @@ impl DrainCaller {
         let watch = match self.liveness.send(&self.requests, request) {
             Ok(()) => Some(self.liveness.watch()),
             Err(NoAnswer::Ended) => None,
-            Err(NoAnswer::Hangs) => return Err(self.liveness.refusal()),
+            Err(why) => return Err(self.liveness.refusal(why)),
         };
         let liveness = Arc::clone(&self.liveness);
         Ok(move || match watch.map(|watch| watch.wait(&answered)) {
             Some(Ok(pictures)) => Ok(Some(pictures)),
             None | Some(Err(NoAnswer::Ended)) => Ok(None),
-            Some(Err(NoAnswer::Hangs)) => Err(liveness.refusal()),
+            Some(Err(why @ (NoAnswer::Hangs | NoAnswer::Refused))) => Err(liveness.refusal(why)),
         })
     }
 
@@ -341,7 +361,7 @@ impl DrainCaller {
         match self.answer(|answer| Request::Profile(ask, answer)) {
             Ok(sums) => Ok(Some(sums)),
             Err(NoAnswer::Ended) => Ok(None),
-            Err(NoAnswer::Hangs) => Err(self.liveness.refusal()),
+            Err(why) => Err(self.liveness.refusal(why)),
         }
     }
 
@@ -355,7 +375,7 @@ impl DrainCaller {
         let answered = match self.liveness.send(&self.requests, request(answer)) {
             Ok(()) => Some(answered),
             Err(NoAnswer::Ended) => None,
-            Err(NoAnswer::Hangs) => return Err(self.liveness.refusal()),
+            Err(why) => return Err(self.liveness.refusal(why)),
         };
         let liveness = Arc::clone(&self.liveness);
         Ok(Asked { liveness, answered })
@@ -382,7 +402,7 @@ impl Asked {
         let Self { liveness, answered } = self;
         let answer = answered.map(|answered| liveness.watch().wait(&answered));
         match answer {
-            Some(Err(NoAnswer::Hangs)) => Err(liveness.refusal()),
+            Some(Err(why @ (NoAnswer::Hangs | NoAnswer::Refused))) => Err(liveness.refusal(why)),
             None | Some(Ok(()) | Err(NoAnswer::Ended)) => Ok(()),
         }
     }
@@ -391,7 +411,8 @@ impl Asked {
 // === impl Drain ===
 
 impl Drain {
-    /// Starts the thread.
+    /// Starts the thread. It holds the session's ticket, because it can outlive the session while
+    /// it hangs.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -401,7 +422,7 @@ impl Drain {
         installed: Installed,
         budget: RingBudget,
         sites: SiteTable,
-        output: Arc<EventStore>,
+        (output, ticket): (Arc<EventStore>, Arc<Ticket>),
     ) -> std::io::Result<DrainHandle> {
         let Installed {
             layout,
@@ -417,19 +438,26 @@ impl Drain {
         let (requests, received) = sync_channel(MOST_REQUESTS);
         let liveness = Liveness::new(pid);
         let of_thread = Arc::clone(&liveness);
+        let is_abandoned = Arc::new(AtomicBool::new(false));
+        let abandoned = Arc::clone(&is_abandoned);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
             .spawn(move || {
+                let _ticket = ticket;
+                let _end = of_thread.until_end();
                 let output = Arc::clone(&drain.output);
                 // Nothing uses the drain after a panic. What it shares is consistent between
                 // statements.
-                let ran = catch_unwind(AssertUnwindSafe(|| drain.run(&received, &of_thread)));
+                let ran = catch_unwind(AssertUnwindSafe(|| {
+                    drain.run(&received, &of_thread, &abandoned);
+                }));
                 if let Err(payload) = ran {
                     output.fail(format!("a bug in xrayd: {}", message_of(&*payload)));
                 }
             })?;
         Ok(DrainHandle {
             caller: DrainCaller { requests, liveness },
+            is_abandoned,
             thread: Some(thread),
             switches,
         })
@@ -481,7 +509,12 @@ impl Drain {
         &self.slots.layout
     }
 
-    fn run(&mut self, requests: &Receiver<Request>, liveness: &Liveness) {
+    fn run(
+        &mut self,
+        requests: &Receiver<Request>,
+        liveness: &Liveness,
+        is_abandoned: &AtomicBool,
+    ) {
         liveness.looks_for_requests();
         self.settle_mode();
         self.discover();
@@ -491,6 +524,10 @@ impl Drain {
         self.begun = true;
         let mut sleep = SHORT_SLEEP;
         loop {
+            if is_abandoned.load(Relaxed) {
+                self.abandon();
+                return;
+            }
             self.settle_mode();
             let busy = self.round();
             self.open_slots();
@@ -547,7 +584,11 @@ impl Drain {
                     let _ = answer.send(self.sample(&look));
                 }
                 Ok(Request::Profile(ask, answer)) => {
-                    let _ = answer.send(self.profile(ask));
+                    let is_given_up = answer.send(self.profile(ask)).is_err();
+                    if let (true, Ask::Begin(number)) = (is_given_up, ask) {
+                        // No client knows of the sums.
+                        self.output.profiles.answer(Ask::End(number));
+                    }
                 }
                 Ok(Request::Finish(answer)) => {
                     self.finish();
@@ -555,20 +596,28 @@ impl Drain {
                     return;
                 }
                 Ok(Request::Abandon(answer)) => {
-                    self.decoders
-                        .iter_mut()
-                        .for_each(|decoder| decoder.end(&self.output));
-                    self.anchor();
+                    self.abandon();
                     let _ = answer.send(());
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.finish();
+                    match is_abandoned.load(Relaxed) {
+                        true => self.abandon(),
+                        false => self.finish(),
+                    }
                     return;
                 }
             }
         }
+    }
+
+    /// Publishes what was read, and leaves the rings to another tracer.
+    fn abandon(&mut self) {
+        self.decoders
+            .iter_mut()
+            .for_each(|decoder| decoder.end(&self.output));
+        self.anchor();
     }
 
     /// Reads every ring once.

@@ -24,7 +24,7 @@ use tokio::{
     task::spawn_blocking,
     time::{Instant as At, sleep_until},
 };
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 use xray_trace::model::Ticks;
 use xrayd_proto::v1::{self, trigger_event::Event, trigger_over::Why};
 
@@ -41,7 +41,7 @@ use crate::{
     export::Shot,
     lock::lock,
     process::Firing,
-    refusal::Refusal,
+    refusal::{Reason, Refusal},
     target::{Caller, Ending},
     triggers::{Match, Matches, Value},
     types::Reach,
@@ -250,6 +250,11 @@ impl Triggering {
         while let Some(piece) = pieces.recv().await {
             match piece {
                 Ok(chunk) => self.tell(Event::Snapshot(chunk)).await?,
+                // Some processes are not in it. The trigger goes on.
+                Err(status) if status.code() == Code::Aborted => {
+                    let message = status.message().to_owned();
+                    return Ok(Some(Refusal::new(Reason::Busy, message)));
+                }
                 Err(status) => return self.fail(status).await,
             }
         }
