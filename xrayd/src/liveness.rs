@@ -139,6 +139,11 @@ impl Liveness {
         }
     }
 
+    /// True from the moment at which a waiting thread gave up until the thread goes on.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.is_overdue.load(Relaxed)
+    }
+
     /// Begins to watch the thread.
     pub(crate) fn watch(self: &Arc<Self>) -> Watch {
         Watch {
@@ -346,19 +351,29 @@ mod tests {
         assert_eq!(ask(&worker, 3), Ok(3));
     }
 
-    /// It runs for longer than the patience.
+    /// It runs until it has been looked at often enough.
     #[test]
     fn a_thread_that_is_at_work_is_waited_for() {
-        let spin = |longest| {
-            worker(longest, |_| {
-                let end = Instant::now() + 4 * SHORT;
-                while Instant::now() < end {
-                    std::hint::spin_loop();
-                }
-            })
+        let stop = Arc::new(AtomicBool::new(false));
+        let spins = Arc::clone(&stop);
+        let work = move |_| {
+            while !spins.load(Relaxed) {
+                std::hint::spin_loop();
+            }
         };
-        assert_eq!(ask(&spin(600 * SHORT), 7), Ok(7));
-        assert_eq!(ask(&spin(2 * SHORT), 7), Err(NoAnswer::Hangs));
+        let worker = worker(600 * SHORT, work);
+        let (answer, answered) = sync_channel(1);
+        worker.0.send(&worker.1, (7, answer)).unwrap();
+        let mut watch = worker.0.watch();
+        while watch.looks < 5 {
+            assert!(!watch.sees_a_hang(SHORT));
+            thread::sleep(Duration::from_millis(20));
+        }
+        // A thread that makes progress is given up after the longest wait.
+        watch.looks = 600;
+        assert!(watch.sees_a_hang(SHORT));
+        stop.store(true, Relaxed);
+        assert_eq!(worker.0.watch().wait(&answered), Ok(7));
     }
 
     #[test]

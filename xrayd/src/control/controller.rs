@@ -198,7 +198,7 @@ impl Controller {
     /// Ends the session of a program that is gone. The program was last seen at `seen`. The session
     /// keeps what the program recorded up to its last event.
     fn end_of_target(&mut self, seen: Instant) {
-        self.finish_drain();
+        let _failed = self.finish_drain();
         self.output.close();
         self.claim = None;
         self.collect_child();
@@ -281,7 +281,7 @@ impl Controller {
         if let Err(error) = clear_live(&self.memory, self.table) {
             tracing::error!(%pid, %error, "cannot write to the table");
         }
-        self.finish_drain();
+        let _failed = self.finish_drain();
         self.output.close();
         self.claim = None;
         let message = format!(
@@ -621,14 +621,19 @@ impl Controller {
     }
 
     /// Has the drain read the rest and end.
-    fn finish_drain(&self) {
+    ///
+    /// # Errors
+    /// The drain hangs. The session has failed then.
+    fn finish_drain(&self) -> Result<()> {
         let drain = lock(&self.shared.drain).take();
         let finished = drain.map_or(Ok(()), DrainHandle::finish);
-        if let Err(refusal) = finished {
+        finished.map_err(|refusal| {
             tracing::warn!(%refusal, "events were not read");
             let message = "the events in its rings were not read: its memory does not answer";
             self.output.fail(message.to_owned());
-        }
+            let message = format!("process {}: {message}", self.target.pid());
+            Refusal::new(Reason::SessionFailed, message)
+        })
     }
 
     fn resume(&mut self) -> Result<()> {
@@ -663,7 +668,7 @@ impl Controller {
         if self.output.event_types.is_wanting() {
             self.read_event_types();
         }
-        self.finish_drain();
+        let finished = self.finish_drain();
         self.output.close();
         self.claim = None;
         let resumed = self.resume();
@@ -673,7 +678,7 @@ impl Controller {
                 ..DetachReport::default()
             })),
             Err(refusal) => Err(refusal),
-            Ok(report) => resumed.map(|()| self.totals(report)),
+            Ok(report) => resumed.and(finished).map(|()| self.totals(report)),
         }
     }
 

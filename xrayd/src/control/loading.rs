@@ -390,6 +390,8 @@ impl Controller {
     /// rules name in it.
     fn admit(&mut self, module: Module, maps: &Maps, before: Instant) -> Result<()> {
         let pid = self.target.pid();
+        // It could not learn the module's sites.
+        self.shared.drain().map_or(Ok(()), |drain| drain.check())?;
         let arrival = self.arrival_of(&module.load, before);
         let survey = survey(&self.memory, maps, &module)
             .map_err(|error| Refusal::from_io(pid, &format!("read {}", module.path), &error))?;
@@ -444,16 +446,15 @@ impl Controller {
         let left_on = staged.iter().filter(|staged| staged.state == Switch::On);
         let left_on: Vec<PatchSite> = left_on.map(|staged| staged.site).collect();
         let staged = staged.iter().map(|staged| (staged.site, staged.target));
-        self.patcher.add(index, module, staged);
         // The module's sleds are still off, and an earlier module at this place is unmapped.
         let now = ticks_now();
         if let Err(refusal) = self.make_known(&functions, &loaded, now) {
             // Nothing of it may be switched on, as long as the drain does not know its sites.
-            loaded.went(now);
+            loaded.never_came(now);
             self.shared.states.forget(loaded.functions());
-            self.patcher.remove(loaded.index, range);
             return Err(refusal);
         }
+        self.patcher.add(index, module, staged);
         loaded.came(now);
         let load = loaded.module.load;
         self.loading.traced.insert(

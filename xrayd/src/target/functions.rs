@@ -63,6 +63,8 @@ pub(crate) struct Loaded {
     sites: Vec<Vec<PatchSite>>,
     /// Source lines. Read at the first request.
     source: OnceLock<Option<SourceMap>>,
+    /// The thread that reads them, while it lives.
+    reader: Mutex<Weak<()>>,
     /// Written by the control thread, as are the fields below.
     unloaded: AtomicBool,
     /// The load periods, the oldest first; periods beyond the limit are forgotten. Empty while the
@@ -108,6 +110,7 @@ impl Functions {
             first,
             sites: by_function,
             source: OnceLock::new(),
+            reader: Mutex::default(),
             unloaded: AtomicBool::new(false),
             lifetimes: Mutex::default(),
             copied: AtomicU64::new(0),
@@ -331,7 +334,8 @@ impl Functions {
     fn read_lines(&self, loaded: &Arc<Loaded>) {
         let _alone = lock_in_turn(&self.reading);
         // Another file may be mapped there now.
-        if loaded.source.get().is_some() || loaded.is_unloaded() {
+        let is_being_read = lock(&loaded.reader).strong_count() > 0;
+        if is_being_read || loaded.source.get().is_some() || loaded.is_unloaded() {
             return;
         }
         let (pid, user) = (self.pid, effective_user(self.pid));
@@ -340,6 +344,7 @@ impl Functions {
         }
         let running = Arc::new(());
         let reader = Arc::downgrade(&running);
+        *lock(&loaded.reader) = reader.clone();
         let (liveness, (answer, answered)) = (Liveness::new(pid), sync_channel(1));
         let (loaded, of_thread) = (Arc::clone(loaded), Arc::clone(&liveness));
         let read = move || {
@@ -424,6 +429,20 @@ impl Loaded {
             unloaded: None,
         });
         self.unloaded.store(false, Ordering::Release);
+    }
+
+    /// Notes that the module cannot be traced now. A module without an earlier load period gets an
+    /// empty one: without any, it would count as loaded all the time.
+    pub(crate) fn never_came(&self, now: Ticks) {
+        let mut lifetimes = lock(&self.lifetimes);
+        if lifetimes.is_empty() {
+            lifetimes.push_back(Lifetime {
+                module: ModuleId(self.index),
+                loaded: Some(now),
+                unloaded: Some(now),
+            });
+        }
+        self.unloaded.store(true, Ordering::Release);
     }
 
     /// Notes that the module has been unloaded.

@@ -122,8 +122,8 @@ enum Request {
 #[derive(Debug)]
 pub(crate) struct DrainHandle {
     caller: DrainCaller,
-    /// True if another tracer has the rings. Set before the thread is asked to end, because it may
-    /// hang and see nothing else.
+    /// True if the rings are another tracer's, or may be a later session's by now. A thread that
+    /// hung sees it before anything else.
     is_abandoned: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     switches: Arc<Switches>,
@@ -227,7 +227,7 @@ impl DrainHandle {
     /// Reads the rest and ends the thread.
     ///
     /// # Errors
-    /// The thread hangs. It reads the rest and ends once it goes on.
+    /// The thread hangs. It ends once it goes on, and leaves the rings alone.
     pub(crate) fn finish(self) -> Result<()> {
         self.end(Request::Finish)
     }
@@ -242,13 +242,20 @@ impl DrainHandle {
     }
 
     fn end(self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
-        let Self { caller, thread, .. } = self;
+        let Self {
+            caller,
+            is_abandoned,
+            thread,
+            ..
+        } = self;
         let (answer, answered) = sync_channel(1);
         let sent = caller
             .liveness
             .send_anyway(&caller.requests, request(answer));
         let answer = sent.and_then(|()| caller.liveness.watch().wait(&answered));
         if let Err(why @ (NoAnswer::Hangs | NoAnswer::Refused)) = answer {
+            // The rings may be the next session's by the time at which the thread goes on.
+            is_abandoned.store(true, Relaxed);
             return Err(caller.liveness.refusal(why));
         }
         // The thread catches its own panics, and the event store reports them.
@@ -260,6 +267,14 @@ impl DrainHandle {
 // === impl DrainCaller ===
 
 impl DrainCaller {
+    /// An error if a thread has given up waiting for the thread, which has not gone on since.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.liveness.is_overdue() {
+            true => Err(self.liveness.refusal(NoAnswer::Refused)),
+            false => Ok(()),
+        }
+    }
+
     /// Announces that events are about to come.
     pub(crate) fn wake(&self) {
         // If the thread has ended, its owner notices at the next request that has an answer.
@@ -524,10 +539,6 @@ impl Drain {
         self.begun = true;
         let mut sleep = SHORT_SLEEP;
         loop {
-            if is_abandoned.load(Relaxed) {
-                self.abandon();
-                return;
-            }
             self.settle_mode();
             let busy = self.round();
             self.open_slots();
@@ -545,7 +556,12 @@ impl Drain {
                 Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
             };
             liveness.looks_for_requests();
-            match requests.recv_timeout(sleep) {
+            let request = requests.recv_timeout(sleep);
+            if is_abandoned.load(Relaxed) {
+                self.abandon();
+                return;
+            }
+            match request {
                 Ok(Request::Wake) => {}
                 Ok(Request::Learn(sites, since, answer)) => {
                     let table = Arc::make_mut(&mut self.sites);
@@ -602,10 +618,7 @@ impl Drain {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    match is_abandoned.load(Relaxed) {
-                        true => self.abandon(),
-                        false => self.finish(),
-                    }
+                    self.finish();
                     return;
                 }
             }
