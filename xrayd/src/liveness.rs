@@ -378,12 +378,16 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_gives_no_answer() {
-        let (liveness, requests) = worker(60 * SHORT, |number| assert_ne!(number, 1));
-        let ended = ask(&(Arc::clone(&liveness), requests.clone()), 1);
-        assert_eq!(ended, Err(NoAnswer::Ended));
-        while liveness.send(&requests, (0, sync_channel(1).0)) != Err(NoAnswer::Ended) {
-            thread::yield_now();
-        }
+        let liveness = Liveness::new(Pid::this());
+        let (requests, received) = sync_channel::<SyncSender<()>>(1);
+        // It takes the request, and ends.
+        let thread = thread::spawn(move || drop(received.recv()));
+        let (answer, answered) = sync_channel(1);
+        assert_eq!(liveness.send(&requests, answer), Ok(()));
+        assert_eq!(liveness.watch().wait(&answered), Err(NoAnswer::Ended));
+        thread.join().unwrap();
+        let sent = liveness.send(&requests, sync_channel(1).0);
+        assert_eq!(sent, Err(NoAnswer::Ended));
     }
 
     #[test]
