@@ -25,7 +25,7 @@ mod watch;
 
 #[cfg(fuzzing)]
 pub use drain::drain_rings;
-pub(crate) use drain::{Drain, DrainCaller, DrainHandle, events_since};
+pub(crate) use drain::{Asked, Drain, DrainCaller, DrainHandle, events_since};
 pub(crate) use keep::Keep;
 pub(crate) use ring_budget::{Promises, RingRefusal};
 pub(crate) use ring_copies::{Moment, OpenByThread, RingCopies, room};

@@ -32,7 +32,7 @@ use super::{
     states::States,
 };
 use crate::{
-    collect::{DrainCaller, DrainHandle, Moment, RingCopies},
+    collect::{Asked, DrainCaller, DrainHandle, Moment, RingCopies},
     control::governor::History,
     inject::Choice,
     liveness::{Liveness, MOST_REQUESTS, NoAnswer},
@@ -232,7 +232,7 @@ impl Shared {
         };
         let asked = drain.keep(filtering.keep(functions), filtering.threads())?;
         drop(filtering);
-        asked.wait()
+        asked.wait().map(|_ended| ())
     }
 
     /// The choice of calls to write after modules were loaded. `None` if it is unchanged.
@@ -374,7 +374,7 @@ impl Control {
         &self,
         bytes: u64,
         moment: Moment,
-    ) -> Result<Option<impl FnOnce() -> Result<Option<RingCopies>> + use<>>> {
+    ) -> Result<Option<Asked<RingCopies>>> {
         let drain = self.shared.drain();
         drain
             .map(|drain| drain.ask_for_pictures(bytes, moment))

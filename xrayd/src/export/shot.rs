@@ -23,7 +23,7 @@ use xray_trace::model::{Clock, SnapshotWindow, Ticks};
 
 use super::{TraceSource, TraceWriter};
 use crate::{
-    collect::{Moment, NO_BEGIN, OpenByThread, RingCopies, TimeRange, room},
+    collect::{Asked, Moment, NO_BEGIN, OpenByThread, RingCopies, TimeRange, room},
     refusal::{Reason, Refusal},
     store::{Snapshot, Source},
     sys::ticks_now,
@@ -76,7 +76,7 @@ where
         let asked: Vec<_> = asked.collect();
         let (mut taken, mut missing) = (Vec::new(), Vec::new());
         for (session, answer) in asked {
-            let answer = answer.and_then(|answer| answer.map_or(Ok(None), |wait| wait()));
+            let answer = answer.and_then(|answer| answer.map_or(Ok(None), Asked::wait));
             let part = match answer {
                 Ok(Some(pictures)) => Taken::RingCopies(pictures),
                 Ok(None) => Taken::Retained((*session).as_ref().output.snapshot()),

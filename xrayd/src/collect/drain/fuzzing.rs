@@ -12,7 +12,7 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 
 use super::*;
 use crate::{
-    collect::{SiteKind, time_range::TimeRange},
+    collect::{CallSite, Keep, SiteKind, ring_copies::Moment, sample::Look, time_range::TimeRange},
     inject::RingsFile,
     types::Mode,
 };

@@ -15,36 +15,34 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use growth::Growth;
+use handle::Request;
+pub(crate) use handle::{Asked, DrainCaller, DrainHandle};
 use shm_ring::{Producer, SharedMemory, layout, newest};
 use xray_trace::model::Ticks;
 
 use super::{
-    CallSite, Keep, SiteTable, Switches,
+    SiteTable,
     names::{Bearer, Names},
     numbers::Numbers,
     ring::{Around, Ring, TURN_WORDS, turns},
     ring_budget::RingBudget,
-    ring_copies::{Moment, RingCopies},
-    sample::{Look, Sample},
     slots::Slots,
     thread_decoder::ThreadDecoder,
     thread_decoders::ThreadDecoders,
 };
 use crate::{
     inject::{Installed, Layout},
-    liveness::{Liveness, MOST_REQUESTS, NoAnswer},
+    liveness::{Liveness, MOST_REQUESTS},
     panics::message_of,
     pid::Pid,
     quotas::Ticket,
-    refusal::Result,
-    store::{Ask, EventStore, ProfileSums},
+    store::{Ask, EventStore},
     sys::{Memory, now_anchor, ticks_now},
     types::ThreadChoice,
 };
@@ -55,6 +53,7 @@ mod fronts;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod growth;
+mod handle;
 mod modes;
 
 #[cfg(fuzzing)]
@@ -89,62 +88,6 @@ const SLOTS_PER_LOOK: usize = 16;
 
 /// The reason why a session with broken rings ends.
 const LOST_RINGS: &str = "the memory of its rings was taken away, or the system had none for them";
-
-/// A request of the control thread to the drain.
-#[derive(Debug)]
-enum Request {
-    /// Events are about to come.
-    Wake,
-    /// Learn the sites of a library that has just been loaded. The time lies before the first of
-    /// them is switched on.
-    Learn(Vec<CallSite>, Ticks, SyncSender<()>),
-    /// Read until nothing is left, close all blocks, answer.
-    Flush(SyncSender<()>),
-    /// Set the filter and the choice of threads for events that are recorded from now on.
-    Keep(Option<Arc<Keep>>, Option<Arc<ThreadChoice>>, SyncSender<()>),
-    /// Clear the open calls in the trampolines' filter pages.
-    RenewFilters(SyncSender<()>),
-    /// Calls are about to be counted.
-    BeginCounts(SyncSender<()>),
-    /// Copy the contents of the rings, up to this many bytes, and of the event store.
-    RingCopies(u64, Moment, SyncSender<RingCopies>),
-    /// Sample how much the threads wrote, and which events, as far as the [`Look`] asks.
-    Sample(Look, SyncSender<Sample>),
-    /// Read what is there, add it up, and answer the profile request.
-    Profile(Ask, SyncSender<Option<ProfileSums>>),
-    /// All producers are gone or switched off: read the rest, give memory back, end.
-    Finish(SyncSender<()>),
-    /// Another tracer has the rings: publish what was read, and end.
-    Abandon(SyncSender<()>),
-}
-
-/// The drain thread, as its owner sees it.
-#[derive(Debug)]
-pub(crate) struct DrainHandle {
-    caller: DrainCaller,
-    /// True if the rings are another tracer's, or may be a later session's by now. A thread that
-    /// hung sees it before anything else.
-    is_abandoned: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-    switches: Arc<Switches>,
-}
-
-/// The drain thread, as the threads see it that ask it for something. No wait for it lasts for ever
-/// ([`Liveness`]), also while it hangs in the target's memory.
-#[derive(Debug, Clone)]
-pub(crate) struct DrainCaller {
-    requests: SyncSender<Request>,
-    liveness: Arc<Liveness>,
-}
-
-/// A request to the drain thread whose answer was not waited for yet.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct Asked {
-    liveness: Arc<Liveness>,
-    /// `None` if the thread has ended.
-    answered: Option<Receiver<()>>,
-}
 
 /// The state of the drain thread.
 #[derive(Debug)]
@@ -208,218 +151,6 @@ pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
     match rings.load(layout::rings::LET_GO) {
         0 => Ticks(0),
         _ => ticks_now(),
-    }
-}
-
-// === impl DrainHandle ===
-
-impl DrainHandle {
-    /// The way to ask the thread for something.
-    pub(crate) fn caller(&self) -> DrainCaller {
-        self.caller.clone()
-    }
-
-    /// The record of when functions were switched, for the code that switches them.
-    pub(crate) fn switches(&self) -> Arc<Switches> {
-        Arc::clone(&self.switches)
-    }
-
-    /// Reads the rest and ends the thread.
-    ///
-    /// # Errors
-    /// The thread hangs. It ends once it goes on, and leaves the rings alone.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.end(Request::Finish)
-    }
-
-    /// Ends the thread without another look at the rings.
-    ///
-    /// # Errors
-    /// As above.
-    pub(crate) fn abandon(self) -> Result<()> {
-        self.is_abandoned.store(true, Relaxed);
-        self.end(Request::Abandon)
-    }
-
-    fn end(self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
-        let Self {
-            caller,
-            is_abandoned,
-            thread,
-            ..
-        } = self;
-        let (answer, answered) = sync_channel(1);
-        let sent = caller
-            .liveness
-            .send_anyway(&caller.requests, request(answer));
-        let answer = sent.and_then(|()| caller.liveness.watch().wait(&answered));
-        if let Err(why @ (NoAnswer::Hangs | NoAnswer::Refused)) = answer {
-            // The rings may be the next session's by the time at which the thread goes on.
-            is_abandoned.store(true, Relaxed);
-            return Err(caller.liveness.refusal(why));
-        }
-        // The thread catches its own panics, and the event store reports them.
-        let _ = thread.map(JoinHandle::join);
-        Ok(())
-    }
-}
-
-// === impl DrainCaller ===
-
-impl DrainCaller {
-    /// An error if a thread has given up waiting for the thread, which has not gone on since.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.liveness.is_overdue() {
-            true => Err(self.liveness.refusal(NoAnswer::Refused)),
-            false => Ok(()),
-        }
-    }
-
-    /// Announces that events are about to come.
-    pub(crate) fn wake(&self) {
-        // If the thread has ended, its owner notices at the next request that has an answer.
-        let _ = self.requests.try_send(Request::Wake);
-    }
-
-    /// Makes the meaning of sites known, from `since` on. When this returns, they may be switched
-    /// on.
-    ///
-    /// # Errors
-    /// The thread hangs, as in all methods with a result.
-    pub(crate) fn learn(&self, sites: Vec<CallSite>, since: Ticks) -> Result<()> {
-        self.ask(|answer| Request::Learn(sites, since, answer))
-    }
-
-    /// Sets the filter for events that are recorded from now on; `None` keeps all. Events that were
-    /// recorded before are filtered as before. In mode `flight` nothing has read them yet, so there
-    /// the new filter holds for them, too. Does not wait.
-    ///
-    /// # Errors
-    /// As above.
-    pub(crate) fn keep(
-        &self,
-        keep: Option<Arc<Keep>>,
-        threads: Option<Arc<ThreadChoice>>,
-    ) -> Result<Asked> {
-        self.begin(|answer| Request::Keep(keep, threads, answer))
-    }
-
-    /// The same to undo a change that the thread may have got. A thread that hangs does it later.
-    pub(crate) fn keep_again(&self, keep: Option<Arc<Keep>>, threads: Option<Arc<ThreadChoice>>) {
-        let (answer, _) = sync_channel(1);
-        let request = Request::Keep(keep, threads, answer);
-        let _ = self.liveness.send_anyway(&self.requests, request);
-    }
-
-    /// Begins to count calls. Counts from before belong to an earlier session.
-    ///
-    /// # Errors
-    /// As above.
-    pub(crate) fn begin_counts(&self) -> Result<()> {
-        self.ask(Request::BeginCounts)
-    }
-
-    /// Clears the open calls in the trampolines' filter pages, while no trampoline uses them.
-    ///
-    /// # Errors
-    /// As above.
-    pub(crate) fn renew_filters(&self) -> Result<()> {
-        self.ask(Request::RenewFilters)
-    }
-
-    /// Reads and publishes everything that is in the rings now.
-    ///
-    /// # Errors
-    /// As above.
-    pub(crate) fn flush(&self) -> Result<()> {
-        self.ask(Request::Flush)
-    }
-
-    /// Requests copies of the rings, up to `bytes` bytes, and of the event store's contents. Rings
-    /// that are read along are read first. The copies are there when the returned function is
-    /// called, or it waits for them. They are `None` if the thread has ended.
-    ///
-    /// # Errors
-    /// As above, also of the returned function.
-    pub(crate) fn ask_for_pictures(
-        &self,
-        bytes: u64,
-        moment: Moment,
-    ) -> Result<impl FnOnce() -> Result<Option<RingCopies>> + use<>> {
-        let (answer, answered) = sync_channel(1);
-        let request = Request::RingCopies(bytes, moment, answer);
-        let watch = match self.liveness.send(&self.requests, request) {
-            Ok(()) => Some(self.liveness.watch()),
-            Err(NoAnswer::Ended) => None,
-            Err(why) => return Err(self.liveness.refusal(why)),
-        };
-        let liveness = Arc::clone(&self.liveness);
-        Ok(move || match watch.map(|watch| watch.wait(&answered)) {
-            Some(Ok(pictures)) => Ok(Some(pictures)),
-            None | Some(Err(NoAnswer::Ended)) => Ok(None),
-            Some(Err(why @ (NoAnswer::Hangs | NoAnswer::Refused))) => Err(liveness.refusal(why)),
-        })
-    }
-
-    /// Samples how much was written to each ring so far, and the contents of the rings with the
-    /// most new words. `None` if the thread has ended or hangs.
-    pub(crate) fn sample(&self, look: Look) -> Option<Sample> {
-        self.answer(|answer| Request::Sample(look, answer)).ok()
-    }
-
-    /// Answers a profile request, once everything that is in the rings now is in the sums. `None`
-    /// if the thread has ended.
-    ///
-    /// # Errors
-    /// As above.
-    pub(crate) fn profile(&self, ask: Ask) -> Result<Option<Option<ProfileSums>>> {
-        match self.answer(|answer| Request::Profile(ask, answer)) {
-            Ok(sums) => Ok(Some(sums)),
-            Err(NoAnswer::Ended) => Ok(None),
-            Err(why) => Err(self.liveness.refusal(why)),
-        }
-    }
-
-    fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
-        self.begin(request)?.wait()
-    }
-
-    /// Hands a request over.
-    fn begin(&self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<Asked> {
-        let (answer, answered) = sync_channel(1);
-        let answered = match self.liveness.send(&self.requests, request(answer)) {
-            Ok(()) => Some(answered),
-            Err(NoAnswer::Ended) => None,
-            Err(why) => return Err(self.liveness.refusal(why)),
-        };
-        let liveness = Arc::clone(&self.liveness);
-        Ok(Asked { liveness, answered })
-    }
-
-    fn answer<T>(
-        &self,
-        request: impl FnOnce(SyncSender<T>) -> Request,
-    ) -> std::result::Result<T, NoAnswer> {
-        let (answer, answered) = sync_channel(1);
-        self.liveness.send(&self.requests, request(answer))?;
-        self.liveness.watch().wait(&answered)
-    }
-}
-
-// === impl Asked ===
-
-impl Asked {
-    /// Waits for the answer.
-    ///
-    /// # Errors
-    /// The thread hangs. That it has ended is no error, since that was logged.
-    pub(crate) fn wait(self) -> Result<()> {
-        let Self { liveness, answered } = self;
-        let answer = answered.map(|answered| liveness.watch().wait(&answered));
-        match answer {
-            Some(Err(why @ (NoAnswer::Hangs | NoAnswer::Refused))) => Err(liveness.refusal(why)),
-            None | Some(Ok(()) | Err(NoAnswer::Ended)) => Ok(()),
-        }
     }
 }
 

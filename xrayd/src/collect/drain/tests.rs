@@ -6,7 +6,11 @@ use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::*;
-use crate::{collect::SiteKind, inject::RingsFile, types::Mode};
+use crate::{
+    collect::{CallSite, SiteKind},
+    inject::RingsFile,
+    types::Mode,
+};
 
 /// No thread has such an id.
 const ENDED: u32 = 0x3fff_ffff;
@@ -110,7 +114,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
         assert!(threads.all(|thread| thread.tid != living));
         let blocks = snapshot.blocks.iter();
         let blocks = blocks.filter(|block| block.thread == thread);
-        let events = blocks.flat_map(|block| block.events().map(std::result::Result::unwrap));
+        let events = blocks.flat_map(|block| block.events().map(Result::unwrap));
         let told: Vec<_> = events.map(|event| (event.ticks.0, event.body)).collect();
         let call = |ticks, kind| {
             let body = EventBody::Call {
