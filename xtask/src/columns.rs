@@ -13,7 +13,9 @@ const WIDEST: usize = 100;
 pub(crate) fn faults() -> Result<Vec<String>> {
     let root = workspace_dir();
     let listed = Command::new("git")
-        .args(["ls-files", "-z", "*.rs", "*.md", "*.proto"])
+        .args([
+            "ls-files", "-z", "*.rs", "*.md", "*.proto", "*.c", "*.cpp", "*.h",
+        ])
         .current_dir(&root)
         .output()
         .context("cannot run git")?;

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for, wait_until};
+use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, wait_until};
 use procfs::process::Process;
 use xrayd::{
     Reason, Refusal,
@@ -33,8 +33,8 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is no text")
 }
 
-/// Programs of another user, so that other tests' lists of root's processes do not look at them.
-fn of_nobody(count: usize) -> Result<Vec<Target>> {
+/// Programs of another user. Other tests list root's processes, and would hang with them.
+fn as_another_user(count: usize) -> Result<Vec<Target>> {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir()?;
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
@@ -90,11 +90,8 @@ fn a_fifo_in_the_place_of_a_mapped_file_keeps_nothing_waiting() -> Result<()> {
 /// A file system that does not answer delays what needs its file, and nothing else.
 #[test]
 fn a_file_that_is_never_read_delays_its_own_process_alone() -> Result<()> {
-    const NAME: &str = "a_file_that_is_never_read_delays_its_own_process_alone";
-    if !is_root_for(NAME)? {
-        return Ok(());
-    }
-    let Some(mount) = SilentMount::new(NAME)? else {
+    let Some(mount) = SilentMount::new("a_file_that_is_never_read_delays_its_own_process_alone")?
+    else {
         return Ok(());
     };
     let mut hung = Target::spawn(Fixture::Mappings, [""; 0])?;
@@ -135,22 +132,20 @@ fn a_file_that_is_never_read_delays_its_own_process_alone() -> Result<()> {
     looked.context("an unreadable file is no reason to refuse its process")
 }
 
-/// Sixteen detaches go on at the same time. The memory of more processes than that cannot be read,
-/// in which a detach waits. That keeps the tracer from no other process, and they are let go once
-/// their memory answers.
+/// Sixteen detaches run at the same time. Here more detaches than that hang in the memory of their
+/// processes. The detach of another process runs all the same. The hung ones end once the memory
+/// answers.
 #[test]
 fn processes_whose_memory_hangs_keep_no_other_from_its_detach() -> Result<()> {
-    const NAME: &str = "processes_whose_memory_hangs_keep_no_other_from_its_detach";
     const HUNG: usize = 20;
-    if !is_root_for(NAME)? {
-        return Ok(());
-    }
-    let Some(mount) = SilentMount::new(NAME)? else {
+    let Some(mount) =
+        SilentMount::new("processes_whose_memory_hangs_keep_no_other_from_its_detach")?
+    else {
         return Ok(());
     };
     let registry = registry();
     let mut hung = Vec::new();
-    for (number, mut target) in of_nobody(HUNG)?.into_iter().enumerate() {
+    for (number, mut target) in as_another_user(HUNG)?.into_iter().enumerate() {
         let session = attach(&registry, &target)?.session;
         // A file each: of one file, one thread hangs, and the others see that.
         target.ask(
@@ -200,19 +195,15 @@ fn processes_whose_memory_hangs_keep_no_other_from_its_detach() -> Result<()> {
     Ok(())
 }
 
-/// The collector hangs in the slot table of one process. Nothing else waits for it, and what asks
-/// it for something is told.
+/// The collector of one process hangs in the process's slot table. Requests to it end with an
+/// error. Other processes are served meanwhile.
 #[test]
 fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
-    const NAME: &str = "a_process_whose_slots_hang_holds_up_itself_alone";
-    if !is_root_for(NAME)? {
-        return Ok(());
-    }
-    let Some(mount) = SilentMount::new(NAME)? else {
+    let Some(mount) = SilentMount::new("a_process_whose_slots_hang_holds_up_itself_alone")? else {
         return Ok(());
     };
     let registry = registry();
-    let mut target = of_nobody(1)?.remove(0);
+    let mut target = as_another_user(1)?.remove(0);
     let session = attach_with(
         &registry,
         &target,
@@ -274,18 +265,14 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
     Ok(())
 }
 
-/// A detach that hangs ends no later than it may, and says why.
+/// A detach that hangs ends at its deadline, with an error.
 #[test]
 fn a_detach_that_hangs_is_given_up() -> Result<()> {
-    const NAME: &str = "a_detach_that_hangs_is_given_up";
-    if !is_root_for(NAME)? {
-        return Ok(());
-    }
-    let Some(mount) = SilentMount::new(NAME)? else {
+    let Some(mount) = SilentMount::new("a_detach_that_hangs_is_given_up")? else {
         return Ok(());
     };
     let registry = registry();
-    let mut target = of_nobody(1)?.remove(0);
+    let mut target = as_another_user(1)?.remove(0);
     let session = attach(&registry, &target)?.session;
     target.ask(&format!("cover {}", text(&mount.file())?), "covered")?;
     let switching = thread::spawn(move || session.toggle(&everything(), Switch::On, Run::Real));
