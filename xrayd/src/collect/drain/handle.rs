@@ -1,5 +1,5 @@
-//! The drain thread as other threads see it: requests go in, and answers are waited for here. No wait
-//! lasts for ever, also while the drain hangs in the target's memory (`liveness`).
+//! The drain thread as other threads see it: requests go in, and answers are waited for here. No
+//! wait lasts for ever, also while the drain hangs in the target's memory (`liveness`).
 
 use std::{
     sync::{
