@@ -265,6 +265,40 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
     Ok(())
 }
 
+/// An attach that hangs in a file is given up. A second request starts no second thread that hangs.
+/// Once the file answers, the first attach is undone, and another one succeeds.
+#[test]
+fn an_attach_that_hangs_is_given_up() -> Result<()> {
+    let Some(mount) = SilentMount::new("an_attach_that_hangs_is_given_up")? else {
+        return Ok(());
+    };
+    let registry = registry();
+    let mut target = as_another_user(1)?.remove(0);
+    target.ask(&format!("map {}", text(&mount.file())?), "mapped")?;
+    let pid = pid_of(&target)?;
+    for _ in 0..2 {
+        let registry = registry.clone();
+        in_time("the attach", move || {
+            let attached = registry.attach(pid, AttachOptions::default());
+            let refusal = attached.err().context("the file was read after all")?;
+            ensure!(refusal.reason == Reason::Busy, "{refusal:?}");
+            Ok(())
+        })?;
+    }
+    ensure!(mount.was_read());
+    let control = format!("ctl-{pid}\n");
+    let names = fs::read_dir("/proc/self/task")?
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    ensure!(names.filter(|name| *name == control).count() == 1);
+    drop(mount);
+    wait_until(DEADLINE, "it can be attached to", || {
+        Ok(attach(&registry, &target).ok())
+    })?;
+    target.ask("call", "called")?;
+    detach(&registry, &target)?;
+    Ok(())
+}
+
 /// A detach that hangs ends at its deadline, with an error.
 #[test]
 fn a_detach_that_hangs_is_given_up() -> Result<()> {

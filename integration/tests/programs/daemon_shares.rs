@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context as _, Result, bail, ensure};
 use integration::{DEADLINE, Fixture, SilentMount, Target, copy_into, is_root_for, wait_until};
 
-use crate::scene::{Cli, Daemon, NOBODY, Running, Scene, rows};
+use crate::scene::{Cli, Daemon, NOBODY, Running, Scene, row_of, rows};
 
 /// Calls that a user may have in progress (`xrayd/src/rpc/service.rs`).
 const CALLS: usize = 16;
@@ -113,6 +113,66 @@ fn users_whose_calls_hang_leave_threads_to_others() -> Result<()> {
     }
     for (user, ..) in &greedy {
         user.ok(["status"])?;
+    }
+    Ok(())
+}
+
+/// Root's trigger covers more processes that hang than it arms at a time. It is armed in another
+/// process all the same, and fires. Once the memory of the others answers, all their functions are
+/// off.
+#[test]
+fn processes_that_hang_keep_root_s_trigger_from_no_other() -> Result<()> {
+    const HUNG: usize = 20;
+    let Some(mount) = SilentMount::new("processes_that_hang_keep_root_s_trigger_from_no_other")?
+    else {
+        return Ok(());
+    };
+    let scene = Scene::public()?;
+    let daemon = scene.daemon()?;
+    let root = scene.with(&daemon)?;
+    let mut hung = Vec::new();
+    for number in 0..HUNG {
+        let mut target = program_of(&scene, &format!("hung-{number}"), NOBODY, Fixture::Mappings)?;
+        root.ok(["attach", &target.pid().to_string()])?;
+        let file = mount.numbered(number);
+        let file = file.to_str().context("a path that is no text")?;
+        target.ask(&format!("cover {file}"), "covered")?;
+        hung.push(target);
+    }
+    // It comes last, unless pids have wrapped.
+    let mut other = Target::spawn(Fixture::Mappings, [""; 0])?;
+    root.ok(["attach", &other.pid().to_string()])?;
+    let when = [
+        "trigger",
+        "--json",
+        "--when",
+        "call(*)",
+        "--do",
+        "exec true",
+    ];
+    let mut trigger = root.start(when)?;
+    let row = |target: &Target| {
+        let status = root.json(["status"])?;
+        row_of(&status, target.pid())?.cloned().context("no row")
+    };
+    trigger.until("it is armed in the other process", || {
+        Ok((row(&other)?["triggers"] == 1).then_some(()))
+    })?;
+    ensure!(mount.was_read());
+    other.ask("call", "called")?;
+    let ran = trigger.wait()?;
+    ensure!(
+        ran.code == Some(0) && ran.out.contains("\"fired\""),
+        "{ran:?}"
+    );
+    ensure!(row(&other)?["functions_on"] == 0);
+
+    drop(mount);
+    for target in &mut hung {
+        wait_until(DEADLINE, "nothing is on", || {
+            Ok((row(target)?["functions_on"] == 0).then_some(()))
+        })?;
+        target.ask("call", "called")?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use std::{
 use super::{
     attach::AttachOptions,
     follow::{Finding, Follow, Follower, NotFollowed},
+    parallel::{MOST_IN_A_GROUP, in_parallel},
     session::Session,
     untraced::Untraced,
 };
@@ -363,19 +364,16 @@ impl Family {
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
         self.stop_loan(from);
         let mut reports = vec![(session.pid(), session.take_back(from))];
-        for other in self.sessions() {
-            if Arc::ptr_eq(&other, session) || !is_living(&other) || !may(&other) {
-                continue;
-            }
-            let report = other.take_back(from);
-            let is_told = match &report {
-                Ok(report) => report.matched > 0,
-                Err(refusal) => refusal.reason != Reason::TargetExited,
-            };
-            if is_told {
-                reports.push((other.pid(), report));
-            }
-        }
+        let mut others = self.sessions();
+        others.retain(|other| !Arc::ptr_eq(other, session) && is_living(other) && may(other));
+        let theirs = in_parallel(&others, MOST_IN_A_GROUP, |other| {
+            (other.pid(), other.take_back(from))
+        });
+        let is_told = |report: &Result<ToggleReport>| match report {
+            Ok(report) => report.matched > 0,
+            Err(refusal) => refusal.reason != Reason::TargetExited,
+        };
+        reports.extend(theirs.into_iter().filter(|(_, report)| is_told(report)));
         reports
     }
 
@@ -383,28 +381,35 @@ impl Family {
     /// argument.
     fn each(
         &self,
-        call: impl Fn(&Session, Option<&Session>) -> Result<ToggleReport>,
+        call: impl Fn(&Session, Option<&Session>) -> Result<ToggleReport> + Sync,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         let sessions = self.sessions();
         let root = self.root_session().or_else(|| sessions.first().cloned());
-        let mut reports = Vec::new();
-        for session in &sessions {
-            let is_root = root.as_ref().is_some_and(|root| Arc::ptr_eq(root, session));
-            // Only a group of one reports that its process has ended.
-            if !(is_living(session) || is_root && sessions.len() == 1) {
-                continue;
-            }
-            let report = match &root {
-                Some(root) if !is_root => call(session, Some(root)),
-                _ => call(session, None),
-            };
-            // A member may have ended meanwhile. It is left out like other ended ones.
-            let ended = matches!(&report, Err(refusal) if refusal.reason == Reason::TargetExited);
-            if !ended || sessions.len() == 1 {
-                reports.push((session.pid(), report));
-            }
+        let mut reports = self.each_living(|session| match &root {
+            Some(root) if !std::ptr::eq(Arc::as_ptr(root), session) => call(session, Some(root)),
+            _ => call(session, None),
+        });
+        // A member may have ended meanwhile. It is left out like other ended ones.
+        let ended = |refusal: &Refusal| refusal.reason == Reason::TargetExited;
+        if sessions.len() > 1 {
+            reports.retain(|(_, report)| !report.as_ref().is_err_and(ended));
         }
         reports
+    }
+
+    /// Calls `call` for each living member, several at a time, since each may hang. A group of one
+    /// is called even if its process has ended, and so reports that.
+    fn each_living<T: Send>(
+        &self,
+        call: impl Fn(&Session) -> Result<T> + Sync,
+    ) -> Vec<(Pid, Result<T>)> {
+        let mut sessions = self.sessions();
+        if sessions.len() > 1 {
+            sessions.retain(|session| is_living(session));
+        }
+        in_parallel(&sessions, MOST_IN_A_GROUP, |session| {
+            (session.pid(), call(session))
+        })
     }
 
     /// A live feed of all members, and of later ones. A feed for a lease ends with the lease. The
@@ -438,13 +443,7 @@ impl Family {
         if lock(&self.economy).suits(mode, &lock(&self.filter)).is_ok() {
             *lock(&self.mode) = mode;
         }
-        let sessions = self.sessions();
-        let living = sessions
-            .iter()
-            .filter(|session| is_living(session) || sessions.len() == 1);
-        living
-            .map(|session| (session.pid(), session.set_mode(mode)))
-            .collect()
+        self.each_living(|session| session.set_mode(mode))
     }
 
     /// Limits the cost of tracing for each member and for later ones. Returns the previous limits.
@@ -456,12 +455,7 @@ impl Family {
         economy.check()?;
         economy.suits(*lock(&self.mode), &lock(&self.filter))?;
         *lock(&self.economy) = economy;
-        let sessions = self.sessions();
-        let living = sessions
-            .iter()
-            .filter(|session| is_living(session) || sessions.len() == 1);
-        let before = living.map(|session| (session.pid(), session.set_economy(economy)));
-        Ok(before.collect())
+        Ok(self.each_living(|session| session.set_economy(economy)))
     }
 
     /// Sets the filter of all members and of later ones. Returns the previous filters.
@@ -473,12 +467,7 @@ impl Family {
         filter.check()?;
         lock(&self.economy).suits(*lock(&self.mode), filter)?;
         *lock(&self.filter) = filter.clone();
-        let sessions = self.sessions();
-        let living = sessions
-            .iter()
-            .filter(|session| is_living(session) || sessions.len() == 1);
-        let before = living.map(|session| (session.pid(), session.set_filter(filter)));
-        Ok(before.collect())
+        Ok(self.each_living(|session| session.set_filter(filter)))
     }
 
     /// Writes all events of all members that are in rings or retained as an `.xtrace` file. `last`

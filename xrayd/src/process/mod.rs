@@ -25,6 +25,8 @@ mod untraced;
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
 pub use family::{Family, FamilyStatus};
 pub use follow::{Finding, Follow, NotFollowed};
+#[cfg(test)]
+pub(crate) use parallel::MOST_IN_A_GROUP;
 pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
 pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
 pub use session::{Profiling, Session, write_profile};

@@ -19,6 +19,8 @@ use crate::lock::lock;
 const AT_A_TIME: usize = 16;
 /// The same at most for one call.
 pub(crate) const MOST_IN_A_CALL: usize = 64;
+/// The same at most for the members of one group. Each call of a user may have as many.
+pub(crate) const MOST_IN_A_GROUP: usize = 8;
 /// How long items wait for a thread before there are twice as many threads.
 const PATIENCE: Duration = Duration::from_secs(1);
 

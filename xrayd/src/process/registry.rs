@@ -6,7 +6,10 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     process::{Command, ExitStatus},
-    sync::{Arc, Mutex, MutexGuard, mpsc::sync_channel},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        mpsc::{Receiver, SendError, sync_channel},
+    },
     time::Instant,
 };
 
@@ -27,6 +30,7 @@ use super::{
 use crate::{
     collect::Promises,
     control::{Patterns, Rules, patch_sites},
+    liveness::{Liveness, NoAnswer},
     lock::lock,
     pid::Pid,
     process::launch,
@@ -357,7 +361,12 @@ impl Registry {
         };
         let inner = Arc::clone(&self.0);
         let ticket = inner.ticket(options)?;
+        let liveness = Liveness::new(pid);
+        let of_thread = Arc::clone(&liveness);
+        // The thread holds the reservation and the ticket. So a process whose files do not answer
+        // has one thread that hangs, and counts as one of its user.
         let attach = move || {
+            of_thread.looks_for_requests();
             let target = Target::open(pid)?;
             let start_time = target.start_time();
             let prepared = prepare(
@@ -368,11 +377,16 @@ impl Registry {
                 None,
             )
             .map_err(|refusal| unless_ended(pid, start_time, refusal))?;
-            Ok(Begun::Traced(Box::new(prepared)))
+            Ok(Begun::Traced(Box::new(prepared), Some(reserved)))
         };
-        let attached = match on_control_thread(control_thread_name(pid), pid, &self.0, attach)? {
-            Stands::Traced(attached) => attached,
-            Stands::Untraced(_) => return Err(lost_thread(pid)),
+        let answered = start_control_thread(control_thread_name(pid), pid, &self.0, attach)?;
+        let stands = liveness.watch().wait(&answered).map_err(|why| match why {
+            NoAnswer::Ended => lost_thread(pid),
+            // The receiver is gone then, so that the attach is undone when the thread goes on.
+            NoAnswer::Hangs | NoAnswer::Refused => liveness.refusal(NoAnswer::Refused),
+        })?;
+        let Stands::Traced(attached, Some(reserved)) = stands? else {
+            return Err(lost_thread(pid));
         };
         reserved.keep(&attached.session);
         // The process may have ended before the session was in the registry.
@@ -427,11 +441,13 @@ impl Registry {
                 attach,
                 Some(started),
             )?;
-            Ok(Begun::Traced(Box::new(prepared)))
+            Ok(Begun::Traced(Box::new(prepared), None))
         };
-        let stands = on_control_thread("ctl-launch".to_owned(), Pid::this(), &self.0, start)?;
-        let (root, session, report) = match stands {
-            Stands::Traced(Attached { session, report }) => {
+        let this = Pid::this();
+        let answered = start_control_thread("ctl-launch".to_owned(), this, &self.0, start)?;
+        let stands = answered.recv().map_err(|_| lost_thread(this))?;
+        let (root, session, report) = match stands? {
+            Stands::Traced(Attached { session, report }, _) => {
                 let entry = Entry::Attached(Arc::clone(&session));
                 self.lock().insert(session.pid(), entry);
                 (Root::Traced(Arc::clone(&session)), Some(session), report)
@@ -540,7 +556,7 @@ impl Registry {
             None => return Err(not_attached(pid)),
         }
         let reserved = Reserved {
-            registry: self,
+            registry: self.clone(),
             pid,
             before: None,
         };
@@ -612,7 +628,7 @@ impl Registry {
 
     /// The running session of `pid`, if there is one. Otherwise marks the pid as busy for the
     /// caller.
-    fn reserve(&self, pid: Pid) -> Result<Reservation<'_>> {
+    fn reserve(&self, pid: Pid) -> Result<Reservation> {
         let mut sessions = self.lock();
         let before = match sessions.get(&pid) {
             Some(Entry::Busy) => return Err(busy(pid)),
@@ -628,7 +644,7 @@ impl Registry {
         };
         sessions.insert(pid, Entry::Busy);
         Ok(Reservation::Free(Reserved {
-            registry: self,
+            registry: self.clone(),
             pid,
             before,
         }))
@@ -794,15 +810,15 @@ impl Inner {
 
 /// The result of [`Registry::reserve`].
 #[derive(Debug)]
-enum Reservation<'a> {
+enum Reservation {
     Running(Arc<Session>),
-    Free(Reserved<'a>),
+    Free(Reserved),
 }
 
 /// A pid that is marked busy, until this is dropped or kept.
 #[derive(Debug)]
-struct Reserved<'a> {
-    registry: &'a Registry,
+struct Reserved {
+    registry: Registry,
     pid: Pid,
     /// The session of an ended process with this pid. It stays if no new session replaces it.
     before: Option<Arc<Session>>,
@@ -810,7 +826,7 @@ struct Reserved<'a> {
 
 // === impl Reserved ===
 
-impl Reserved<'_> {
+impl Reserved {
     fn keep(self, session: &Arc<Session>) {
         self.registry
             .lock()
@@ -818,7 +834,7 @@ impl Reserved<'_> {
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for Reserved {
     fn drop(&mut self) {
         let mut sessions = self.registry.lock();
         if !matches!(sessions.get(&self.pid), Some(Entry::Busy)) {
@@ -834,24 +850,29 @@ impl Drop for Reserved<'_> {
 /// The result of `begin` on a control thread, for that thread.
 #[derive(Debug)]
 enum Begun {
-    Traced(Box<Prepared>),
-    Untraced { keeper: Box<Keeper>, root: Root },
+    /// A session, and the reservation of its pid where there is one.
+    Traced(Box<Prepared>, Option<Reserved>),
+    Untraced {
+        keeper: Box<Keeper>,
+        root: Root,
+    },
 }
 
 /// The part of [`Begun`] for the thread that waits for it.
 #[derive(Debug)]
 enum Stands {
-    Traced(Attached),
+    Traced(Attached, Option<Reserved>),
     Untraced(Root),
 }
 
-/// Runs `begin` on a new thread, which then controls the new session until its end.
-fn on_control_thread(
+/// Runs `begin` on a new thread, which then controls the new session until its end. The result
+/// comes from the returned receiver. If that is gone by then, the session ends at once.
+fn start_control_thread(
     name: String,
     pid: Pid,
     inner: &Arc<Inner>,
     begin: impl FnOnce() -> Result<Begun> + Send + 'static,
-) -> Result<Stands> {
+) -> Result<Receiver<Result<Stands>>> {
     let (answer, answered) = sync_channel(1);
     // A weak reference, so that a registry that is dropped drops its sessions, and their threads
     // detach.
@@ -859,7 +880,7 @@ fn on_control_thread(
     std::thread::Builder::new()
         .name(name)
         .spawn(move || match begin() {
-            Ok(Begun::Traced(prepared)) => {
+            Ok(Begun::Traced(prepared, reserved)) => {
                 let Prepared {
                     session,
                     report,
@@ -867,9 +888,18 @@ fn on_control_thread(
                     commands,
                 } = *prepared;
                 let session = Arc::new(session);
-                // If the receiver is gone the session is dropped, and the thread detaches.
-                let _ = answer.send(Ok(Stands::Traced(Attached { session, report })));
+                let attached = Attached { session, report };
+                let sent = answer.send(Ok(Stands::Traced(attached, reserved)));
+                let reserved = match sent {
+                    // The receiver is gone. Without a session, the thread detaches.
+                    Err(SendError(Ok(Stands::Traced(attached, reserved)))) => {
+                        drop(attached);
+                        reserved
+                    }
+                    _ => None,
+                };
                 controller.run(&commands);
+                drop(reserved);
                 if let Some(inner) = inner.upgrade() {
                     inner.drop_oldest_exited();
                 }
@@ -883,7 +913,7 @@ fn on_control_thread(
             }
         })
         .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
-    answered.recv().map_err(|_| lost_thread(pid))?
+    Ok(answered)
 }
 
 fn control_thread_name(pid: Pid) -> String {

@@ -98,14 +98,15 @@ impl Trigger {
         Ok((trigger, hits))
     }
 
-    /// Arms the trigger in a process. Events since the creation of the trigger count if they are
-    /// still in the rings.
+    /// Arms the trigger in a process. Does not wait for the process. Events since the creation of
+    /// the trigger count if they are still in the rings. True if the conditions need events: then
+    /// [`Self::read_all`] has to follow.
     ///
     /// # Errors
     /// An invalid selection, or an unreadable clock.
-    pub fn arm(&mut self, session: &Arc<Session>) -> Result<()> {
+    pub fn arm(&mut self, session: &Arc<Session>) -> Result<bool> {
         if self.has(session) {
-            return Ok(());
+            return Ok(false);
         }
         let frequency = match self.frequency {
             Some(known) => known,
@@ -129,16 +130,21 @@ impl Trigger {
         for event_type in session.source.output.event_types() {
             matcher.named(event_type.number, &event_type.name);
         }
-        if matcher.sees_events() {
-            // From now on the drain reads the rings all the time.
-            session.source.control.flush()?;
-        }
+        let sees_events = matcher.sees_events();
         self.armed.push(Armed {
             key,
             session: Arc::downgrade(session),
             matcher: Arc::downgrade(&matcher),
         });
-        Ok(())
+        Ok(sees_events)
+    }
+
+    /// Makes the drain of a process read its rings now. From then on it reads them all the time.
+    ///
+    /// # Errors
+    /// The drain hangs.
+    pub fn read_all(session: &Session) -> Result<()> {
+        session.source.control.flush()
     }
 
     /// Removes sessions that are gone.
@@ -217,7 +223,8 @@ impl Trigger {
             |(key, _): &(usize, Arc<Session>)| hit.condition.is_some() && *key == hit.place.key;
         let session = sessions.find(its).map(|(_, session)| session);
         let session = session.as_ref();
-        let name = |session: &Arc<Session>| session.source.functions.describe(hit.place.function?);
+        // This reads no file of the process, which may not answer.
+        let name = |session: &Arc<Session>| session.source.functions.name(hit.place.function?);
         let clock = session.map(|session| session.clock()).unwrap_or_default();
         let now = now_anchor();
         // Without a process the time is now.
@@ -232,7 +239,7 @@ impl Trigger {
             thread: session
                 .zip(hit.place.thread)
                 .and_then(|(session, thread)| session.source.output.thread(thread)),
-            function: session.and_then(name).map(|function| function.name),
+            function: session.and_then(name).map(|(_, name)| name),
             begun: hit.begun,
             at: hit.at,
             monotonic_ns,

@@ -18,7 +18,7 @@ use tonic::{Request, Status};
 use super::convert::Toggle;
 use crate::{
     Pid,
-    process::{AttachOptions, Family, Registry, Session},
+    process::{AttachOptions, Family, MOST_IN_A_CALL, Registry, Session, in_parallel},
     refusal::{Reason, Refusal},
     store::Feed,
     target::Caller,
@@ -46,7 +46,7 @@ pub(super) enum Deed {
 }
 
 /// The target of a request that names one process.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Traced {
     /// The first process of a group. The target is all members.
     Family(Arc<Family>),
@@ -251,6 +251,21 @@ fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refus
     }
     let mut sessions = family.sessions().into_iter();
     sessions.try_for_each(|session| check_session(caller, &session, deed))
+}
+
+/// Calls `work` for each item of a call over processes. The results are in the items' order.
+///
+/// A process that hangs keeps root's call from no other user's process. A user's call covers the
+/// user's own processes, one group after the other.
+pub(super) fn for_each<T: Sync, R: Send>(
+    caller: Caller,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    match caller.payer() {
+        None => in_parallel(items, MOST_IN_A_CALL, work),
+        Some(_) => items.iter().map(work).collect(),
+    }
 }
 
 /// The sessions of a request, ordered by pid.

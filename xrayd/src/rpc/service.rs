@@ -25,7 +25,7 @@ use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
     export::Shot,
-    process::{Attached, MOST_IN_A_CALL, Registry, in_parallel},
+    process::{Attached, Registry},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
@@ -214,12 +214,7 @@ where
     T: Send,
 {
     let traced = authorise::all_traced(registry, call.caller(), whom, deed)?;
-    let reports: Vec<Outcomes<T>> = match call.caller().payer() {
-        // A process that hangs keeps root's call from no other user's process.
-        None => in_parallel(&traced, MOST_IN_A_CALL, work),
-        // A user's call covers the user's own processes, and takes one thread.
-        Some(_) => traced.iter().map(work).collect(),
-    };
+    let reports = authorise::for_each(call.caller(), &traced, work);
     let mut reports: Outcomes<T> = reports.into_iter().flatten().collect();
     call.decide_each(&reports);
     if let (Targets::One(_), [(_, Err(_))]) = (whom, &*reports)

@@ -272,8 +272,14 @@ impl Drain {
         loop {
             self.settle_mode();
             let busy = self.round();
-            self.open_slots();
-            self.chores();
+            // Each may hang in the target's memory, which another tracer may have by then.
+            for step in [Self::open_slots, Self::chores] {
+                if is_abandoned.load(Relaxed) {
+                    self.abandon();
+                    return;
+                }
+                step(self);
+            }
             if self.slots.rings.is_broken() {
                 self.output.fail(LOST_RINGS.to_owned());
                 return;

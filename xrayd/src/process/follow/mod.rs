@@ -34,7 +34,7 @@ use std::{
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::{family::Family, registry::Inner};
+use super::{attach::lost_thread, family::Family, registry::Inner};
 use crate::{
     liveness::{Liveness, NoAnswer},
     panics::message_of,
@@ -120,7 +120,7 @@ impl Follower {
     /// Starts the search for processes that come from the group's first process.
     ///
     /// # Errors
-    /// The process has ended, or no thread can be started.
+    /// No thread can be started, or the process cannot be looked at.
     pub(crate) fn spawn(registry: &Arc<Inner>, family: Arc<Family>) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags)
@@ -136,16 +136,29 @@ impl Follower {
         let liveness = Liveness::new(root);
         let of_thread = Arc::clone(&liveness);
         let (running, end) = sync_channel(0);
-        let search = Search::new(family, Arc::clone(&signal), subscription)
-            .map_err(|error| Refusal::from_io(root, "look at it", &error))?;
+        // A thread that hangs counts as one of its user.
+        let ticket = family
+            .root_session()
+            .map(|session| Arc::clone(&session.ticket));
+        let mut search = Search::new(family, Arc::clone(&signal), subscription);
+        let (begin, begun) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name(format!("follow-{root}"))
             .spawn(move || {
                 let _running: SyncSender<()> = running;
+                let _ticket = ticket;
                 of_thread.looks_for_requests();
                 let family = search.family();
                 // Nothing of the search is used after a panic.
-                let ran = catch_unwind(AssertUnwindSafe(|| search.run(&registry)));
+                let ran = catch_unwind(AssertUnwindSafe(move || {
+                    let begun = search.begin();
+                    let has_begun = begun.is_ok();
+                    // Without a receiver, the search ends after a look.
+                    let _ = begin.send(begun);
+                    if has_begun {
+                        search.run(&registry);
+                    }
+                }));
                 if let Err(payload) = ran {
                     let message = message_of(&*payload);
                     tracing::error!(%root, message, "no more processes are followed: a thread panicked");
@@ -153,6 +166,15 @@ impl Follower {
                 }
             })
             .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;
+        // The program does not run on before it was looked at: it may become another one.
+        match liveness.watch().wait(&begun) {
+            Ok(begun) => begun.map_err(|error| Refusal::from_io(root, "look at it", &error))?,
+            Err(NoAnswer::Ended) => return Err(lost_thread(root)),
+            Err(why) => {
+                signal.over.store(true, Ordering::Release);
+                return Err(liveness.refusal(why));
+            }
+        }
         Ok(Self {
             signal,
             thread,

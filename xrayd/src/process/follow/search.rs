@@ -60,7 +60,7 @@ impl Search {
         family: Arc<Family>,
         signal: Arc<Signal>,
         subscription: std::result::Result<Subscription, PerfUnavailable>,
-    ) -> io::Result<Self> {
+    ) -> Self {
         let root = family.root();
         let by = match &subscription {
             Ok(_) => Finding::Perf,
@@ -71,33 +71,16 @@ impl Search {
         let subscription = subscription
             .ok()
             .inspect(|subscription| subscription.to(root));
-        let state = match family.root_session() {
-            Some(session) => State::Traced(session),
-            None => State::watched(),
-        };
-        let seen = Instant::now();
-        let its = |glance: &Glance| glance.start_time == family.start_time();
-        let first = Glance::at(root)?.filter(its).map(|glance| Known {
-            parent: root,
-            start_time: glance.start_time,
-            program: glance.program,
-            incarnation: Incarnation::of(root),
-            by: Birth::Exec,
-            before: None,
-            seen,
-            sleds: false,
-            state,
-        });
-        Ok(Self {
+        Self {
             family,
             signal,
             subscription,
             heard: Instant::now(),
-            known: first.map(|known| (root, known)).into_iter().collect(),
+            known: BTreeMap::new(),
             last: Instant::now(),
             cost: Cost::default(),
             full: false,
-        })
+        }
     }
 
     pub(super) fn family(&self) -> Arc<Family> {
@@ -134,6 +117,31 @@ impl Search {
             }
         }
         self.family.finish();
+    }
+
+    /// Looks at the first process, whose files and memory may not answer. Comes before `run`.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        let family = &self.family;
+        let root = family.root();
+        let state = match family.root_session() {
+            Some(session) => State::Traced(session),
+            None => State::watched(),
+        };
+        let seen = Instant::now();
+        let its = |glance: &Glance| glance.start_time == family.start_time();
+        let first = Glance::at(root)?.filter(its).map(|glance| Known {
+            parent: root,
+            start_time: glance.start_time,
+            program: glance.program,
+            incarnation: Incarnation::of(root),
+            by: Birth::Exec,
+            before: None,
+            seen,
+            sleds: false,
+            state,
+        });
+        self.known.extend(first.map(|known| (root, known)));
+        Ok(())
     }
 
     /// Waits for the next look.
@@ -188,6 +196,10 @@ impl Search {
         let pids: Vec<Pid> = self.known.keys().copied().collect();
         let (mut reading, mut attaching) = (Duration::ZERO, Duration::ZERO);
         for pid in pids {
+            // An attach before may have hung.
+            if self.signal.over.load(Ordering::Acquire) {
+                return;
+            }
             if !self.visit(pid, before) {
                 continue;
             }

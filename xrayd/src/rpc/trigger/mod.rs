@@ -2,26 +2,28 @@
 //!
 //! ```text
 //!  matches ───────► fired ─► switches ─► wait until `after` is over ─► snapshot in pieces ─► done
-//!  ten times a second: new processes are armed, ended ones are reported
+//!  ten times a second, beside it: new processes are armed, ended ones are reported
 //!  the client: fire · gone
 //!  time: the period of the limit is over · expired
 //! ```
 //!
-//! It does one thing at a time. So a slow client is waited for here, and only here. Matches that
-//! come meanwhile wait, as many as the limit allows, and further ones are counted.
+//! It does one thing at a time, except that it looks for new processes beside everything else. A
+//! process that hangs holds up only that look, and with it the reports of new and ended processes.
+//! A slow client is waited for here, and only here. Matches that come meanwhile wait, as many as
+//! the limit allows, and further ones are counted.
 
 mod plan;
 mod watched;
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio::{
     sync::mpsc,
-    task::spawn_blocking,
+    task::{JoinError, JoinSet, spawn_blocking},
     time::{Instant as At, sleep_until},
 };
 use tonic::{Code, Status, Streaming};
@@ -39,7 +41,6 @@ use super::{
 };
 use crate::{
     export::Shot,
-    lock::lock,
     process::Firing,
     refusal::{Reason, Refusal},
     target::{Caller, Ending},
@@ -57,8 +58,8 @@ const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Triggering {
     plan: Plan,
-    /// Locked only on threads that may block.
-    watched: Arc<Mutex<Watched>>,
+    /// Used only on threads that may block.
+    watched: Arc<Watched>,
     hits: Matches,
     sender: Sender<v1::TriggerEvent>,
     /// Threads for work that may block.
@@ -78,6 +79,10 @@ struct Gone;
 
 type Told<T = ()> = Result<T, Gone>;
 
+/// The look for new processes that is under way, if there is one. Its result is true if no
+/// condition can be met any more.
+type Looking = JoinSet<Result<bool, JoinError>>;
+
 // === impl Triggering ===
 
 impl Triggering {
@@ -89,7 +94,7 @@ impl Triggering {
     ) -> Self {
         Self {
             plan,
-            watched: Arc::new(Mutex::new(watched)),
+            watched: Arc::new(watched),
             hits,
             sender,
             workers,
@@ -111,7 +116,7 @@ impl Triggering {
         let watched = Arc::clone(&self.watched);
         // This does not count against the user's limit on calls, because it has to be done. The
         // panic hook has logged a panic.
-        let end = move || lock(&watched).end();
+        let end = move || watched.end();
         let _ended = self.workers.run(Lane::Release, self.caller.uid, end).await;
     }
 
@@ -121,6 +126,9 @@ impl Triggering {
         self.expires = expire.and_then(|expire| began.checked_add(expire));
         let expires = self.expires;
         let mut look_at = began + LOOK_EVERY;
+        // A look that still waits for a thread ends with this.
+        let mut looking = Looking::new();
+        let mut looked_at = began;
         let mut may_ask = true;
         loop {
             let give_back = self.given_back.front().copied();
@@ -149,30 +157,45 @@ impl Triggering {
                     Ok(None) => may_ask = false,
                     Err(_) => return Err(Gone),
                 },
-                () = at(Some(look_at)) => {
-                    let looked = Instant::now();
-                    if self.look().await? {
+                () = at(Some(look_at)), if looking.is_empty() => {
+                    looked_at = Instant::now();
+                    self.begin_to_look(&mut looking);
+                }
+                Some(is_over) = looking.join_next() => {
+                    let is_over = is_over.and_then(std::convert::identity);
+                    if self.end_look(is_over).await? {
                         return self.over(Why::Ended).await;
                     }
-                    let pause = looked.elapsed().saturating_mul(LOOK_SHARE);
+                    let pause = looked_at.elapsed().saturating_mul(LOOK_SHARE);
                     look_at = Instant::now() + pause.clamp(LOOK_EVERY, LONGEST_LOOK_PAUSE);
                 }
             }
         }
     }
 
-    /// Arms the trigger in new processes, and reports ended ones. True if no condition can be met
-    /// any more and all matches were reported.
-    async fn look(&mut self) -> Told<bool> {
-        let (over, endings) = self
-            .blocking(|watched| {
-                watched.look();
-                // All matches of a process that is over are in the queue.
-                (watched.trigger().is_over(), watched.take_endings())
-            })
-            .await?;
+    /// Begins to arm the trigger in new processes.
+    fn begin_to_look(&self, looking: &mut Looking) {
+        let (workers, uid) = (self.workers.clone(), self.caller.uid);
+        let watched = Arc::clone(&self.watched);
+        let look = move || {
+            watched.look();
+            // All matches of a process that is over are in the queue.
+            watched.trigger().is_over()
+        };
+        looking.spawn(async move { workers.run(Lane::Step, uid, look).await });
+    }
+
+    /// Reports processes that have ended. True if no condition can be met any more and all matches
+    /// were reported.
+    async fn end_look(&mut self, is_over: Result<bool, JoinError>) -> Told<bool> {
+        let Ok(is_over) = is_over else {
+            // The panic hook has logged the panic.
+            return self.fail(error::bug()).await;
+        };
+        // Taken here, as for a firing, so that an end is reported before the firing that it causes.
+        let endings = self.blocking(Watched::take_endings).await?;
         self.tell_endings(endings).await?;
-        if !over {
+        if !is_over {
             return Ok(false);
         }
         while let Some(hit) = self.hits.next_now() {
@@ -186,6 +209,7 @@ impl Triggering {
             .blocking(move |watched| {
                 let trigger = watched.trigger();
                 let (firing, skipped) = (trigger.describe(&hit), trigger.take_skipped());
+                drop(trigger);
                 (firing, skipped, watched.take_endings())
             })
             .await?;
@@ -304,10 +328,10 @@ impl Triggering {
     /// Runs `work` on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Watched) -> T + Send + 'static,
+        work: impl FnOnce(&Watched) -> T + Send + 'static,
     ) -> Told<T> {
         let watched = Arc::clone(&self.watched);
-        let work = move || work(&mut lock(&watched));
+        let work = move || work(&watched);
         match self.workers.run(Lane::Step, self.caller.uid, work).await {
             Ok(done) => Ok(done),
             // The panic hook has logged the panic.

@@ -5,7 +5,7 @@ use std::{
     collections::HashSet,
     hash::{BuildHasher as _, RandomState},
     num::NonZeroU64,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -19,7 +19,8 @@ use super::plan::{Plan, SnapshotPlan, Switching};
 use crate::{
     audit::{AuditLog, Operation},
     control::Patterns,
-    process::{MOST_IN_A_CALL, Registry, Session, Trigger, in_parallel},
+    lock::lock,
+    process::{Registry, Session, Trigger},
     refusal::{Reason, Refusal},
     rpc::{
         authorise,
@@ -35,23 +36,33 @@ use crate::{
 };
 
 /// The processes of a trigger.
+///
+/// No lock is held while a process is waited for, since it may hang: a match is answered meanwhile.
 #[derive(Debug)]
 pub(crate) struct Watched {
     registry: Registry,
     audit: AuditLog,
     caller: Caller,
     whom: Targets,
-    trigger: Trigger,
+    /// Locked before `lending` where both are locked.
+    trigger: Mutex<Trigger>,
     /// The lease under which the functions of the conditions are on.
     loan: LeaseId,
     /// The selections of the conditions, compiled once and shared.
     selections: Vec<Arc<Patterns>>,
     /// True if functions with event sleds have to be on, too.
     events: bool,
-    /// The processes with the lease.
-    lent: Vec<Lent>,
+    lending: Mutex<Lending>,
     /// Keys of processes whose end was reported.
-    told: HashSet<usize>,
+    told: Mutex<HashSet<usize>>,
+}
+
+/// The processes with the lease.
+#[derive(Debug, Default)]
+struct Lending {
+    lent: Vec<Lent>,
+    /// True once the trigger has ended. A lease that begins meanwhile ends at once.
+    is_over: bool,
 }
 
 /// A target with the lease.
@@ -76,28 +87,34 @@ impl Watched {
         let selections = plan.conditions.iter().filter_map(Condition::selection);
         let compile = |selection| registry.compile(caller.payer(), selection);
         let number = RandomState::new().hash_one(caller.pid);
-        let mut watched = Self {
+        let watched = Self {
             registry: registry.clone(),
             audit: audit.clone(),
             caller,
             whom: plan.whom,
-            trigger,
+            trigger: Mutex::new(trigger),
             loan: LeaseId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
             selections: selections.map(compile).collect::<Result<_, _>>()?,
             events: plan
                 .conditions
                 .iter()
                 .any(|condition| matches!(condition, Condition::Event(_))),
-            lent: Vec::new(),
-            told: HashSet::new(),
+            lending: Mutex::default(),
+            told: Mutex::default(),
         };
-        match watched.arm() {
-            Ok(()) if watched.trigger.sessions().next().is_some() => Ok((watched, hits)),
-            Ok(()) => {
-                watched.end();
+        let armed = watched.arm();
+        let is_armed = watched.trigger().sessions().next().is_some();
+        let armed = match armed {
+            // The others are watched. The trigger is armed in this one once it goes on.
+            Err(refusal) if refusal.reason == Reason::Busy && is_armed => Ok(()),
+            Ok(()) if !is_armed => {
                 let message = "no process that lives is attached";
                 Err(Refusal::new(Reason::NotAttached, message))
             }
+            armed => armed,
+        };
+        match armed {
+            Ok(()) => Ok((watched, hits)),
             Err(refusal) => {
                 watched.end();
                 Err(refusal)
@@ -105,12 +122,13 @@ impl Watched {
         }
     }
 
-    pub(super) fn trigger(&self) -> &Trigger {
-        &self.trigger
+    /// The trigger, locked.
+    pub(super) fn trigger(&self) -> MutexGuard<'_, Trigger> {
+        lock(&self.trigger)
     }
 
     /// Arms the trigger in new processes, and forgets processes that are gone.
-    pub(super) fn look(&mut self) {
+    pub(super) fn look(&self) {
         match self.arm() {
             Ok(()) => {}
             // The process ended, or was detached from. The caller of this notices that.
@@ -120,56 +138,102 @@ impl Watched {
                 tracing::debug!(uid = self.caller.uid, %reason, message, "a trigger is not armed in somebody new");
             }
         }
-        self.trigger.tidy();
-        let known: HashSet<usize> = self.trigger.sessions().map(|(key, _)| key).collect();
-        self.told.retain(|key| known.contains(key));
+        let mut trigger = self.trigger();
+        trigger.tidy();
+        let known: HashSet<usize> = trigger.sessions().map(|(key, _)| key).collect();
+        drop(trigger);
+        lock(&self.told).retain(|key| known.contains(key));
     }
 
-    fn arm(&mut self) -> Result<(), Refusal> {
+    /// Arms the trigger in all processes of the plan in which it is not armed yet. A process that
+    /// cannot be watched is no reason to stop watching others.
+    ///
+    /// # Errors
+    /// The refusal for one of the processes: not `busy`, if there is another.
+    fn arm(&self) -> Result<(), Refusal> {
         let (caller, whom) = (self.caller, self.whom);
         let all = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
-        // Targets that are gone are dropped.
-        let there = all.as_deref().unwrap_or_default();
-        let lent = std::mem::take(&mut self.lent).into_iter();
-        let (lent, gone) =
-            lent.partition(|known| there.iter().any(|other| other.is(&known.traced)));
-        self.lent = lent;
-        self.take_back(&gone);
+        self.drop_gone(all.as_deref().unwrap_or_default());
+        let mut new = all?;
+        new.retain(|traced| is_living(traced) && !self.is_armed_in(traced));
+        let armed = authorise::for_each(caller, &new, |traced| self.arm_in(traced));
+        armed.into_iter().fold(Ok(()), worse)
+    }
+
+    /// True if all functions of the conditions are on in a target, and the trigger is armed in all
+    /// its processes.
+    fn is_armed_in(&self, traced: &Traced) -> bool {
+        let trigger = self.trigger();
+        let mut sessions = traced.sessions().into_iter();
+        self.has_lent(traced)
+            && sessions.all(|session| trigger.has(&session) || !session.is_living())
+    }
+
+    /// Leases the functions of the conditions in a target, and arms the trigger there.
+    fn arm_in(&self, traced: &Traced) -> Result<(), Refusal> {
+        if !self.has_lent(traced) {
+            self.lend_once(traced)?;
+        }
         let mut failed = Ok(());
-        for traced in all? {
-            let mut living = traced.sessions();
-            living.retain(|session| session.is_living());
-            if living.is_empty() {
-                continue;
-            }
-            if let Err(refusal) = self.lend_once(traced) {
-                failed = Err(refusal);
-                continue;
-            }
-            living.retain(|session| !self.trigger.has(session));
-            for session in &living {
-                // A process that cannot be watched is no reason to stop watching the others.
-                if let Err(refusal) = self.trigger.arm(session) {
-                    failed = Err(refusal);
-                }
-            }
+        for session in traced.sessions() {
+            let armed = match self.arm_session(&session) {
+                Ok(true) => Trigger::read_all(&session),
+                armed => armed.map(drop),
+            };
+            failed = worse(failed, armed);
         }
         failed
     }
 
-    /// Leases the functions of the conditions, unless that was done.
-    fn lend_once(&mut self, traced: Traced) -> Result<(), Refusal> {
-        let known = self.lent.iter().position(|known| known.traced.is(&traced));
-        if known.is_some_and(|at| self.lent[at].whole) {
+    /// Ends the lease in targets that are not there any more.
+    fn drop_gone(&self, there: &[Traced]) {
+        let mut lending = lock(&self.lending);
+        let lent = std::mem::take(&mut lending.lent).into_iter();
+        let (lent, gone) =
+            lent.partition(|known| there.iter().any(|other| other.is(&known.traced)));
+        lending.lent = lent;
+        drop(lending);
+        self.take_back(&gone);
+    }
+
+    /// True if all functions of the conditions are on in a target.
+    fn has_lent(&self, traced: &Traced) -> bool {
+        let lending = lock(&self.lending);
+        let mut lent = lending.lent.iter();
+        lent.any(|known| known.whole && known.traced.is(traced))
+    }
+
+    /// Leases the functions of the conditions, and notes that. Does nothing once the trigger has
+    /// ended.
+    fn lend_once(&self, traced: &Traced) -> Result<(), Refusal> {
+        if lock(&self.lending).is_over {
             return Ok(());
         }
-        let done = self.lend(&traced);
+        let done = self.lend(traced);
         let whole = done.is_ok();
-        match known {
-            Some(at) => self.lent[at].whole = whole,
-            None => self.lent.push(Lent { traced, whole }),
+        let traced = traced.clone();
+        let mut lending = lock(&self.lending);
+        if lending.is_over {
+            drop(lending);
+            self.take_back(&[Lent { traced, whole }]);
+            return done;
+        }
+        let mut lent = lending.lent.iter_mut();
+        match lent.find(|known| known.traced.is(&traced)) {
+            Some(known) => known.whole = whole,
+            None => lending.lent.push(Lent { traced, whole }),
         }
         done
+    }
+
+    /// Arms the trigger in a process that lives, unless that was done. True if the drain has to
+    /// read all rings for it.
+    fn arm_session(&self, session: &Arc<Session>) -> Result<bool, Refusal> {
+        let mut trigger = self.trigger();
+        if !session.is_living() || lock(&self.lending).is_over {
+            return Ok(false);
+        }
+        trigger.arm(session)
     }
 
     /// Leases the functions of the conditions while the trigger is armed.
@@ -194,8 +258,8 @@ impl Watched {
     }
 
     /// Processes that have ended since the last call, and how.
-    pub(super) fn take_endings(&mut self) -> Vec<(u32, Ending)> {
-        let Self { trigger, told, .. } = self;
+    pub(super) fn take_endings(&self) -> Vec<(u32, Ending)> {
+        let (trigger, mut told) = (self.trigger(), lock(&self.told));
         let ended = trigger.sessions().filter_map(|(key, session)| {
             let ending = session.ending()?;
             told.insert(key).then(|| (session.pid().as_u32(), ending))
@@ -204,7 +268,7 @@ impl Watched {
     }
 
     /// Switches functions permanently in all processes of the plan.
-    pub(super) fn switch(&mut self, switching: &Switching) -> Vec<v1::ToggleReport> {
+    pub(super) fn switch(&self, switching: &Switching) -> Vec<v1::ToggleReport> {
         let (caller, whom) = (self.caller, self.whom);
         let call = self.audit.call(caller, Operation::TriggerSwitch);
         let mut call = call.with(described::setting(switching));
@@ -213,17 +277,14 @@ impl Watched {
         if allowed.is_err() {
             call.decide(&allowed);
         }
-        let Ok((traced, toggle)) = allowed else {
+        let Ok((mut traced, toggle)) = allowed else {
             return Vec::new();
         };
-        let reports = traced.into_iter().flat_map(|traced| {
-            let living = traced.sessions().iter().any(|session| session.is_living());
-            match living {
-                true => traced.toggle(&self.registry, caller, &toggle),
-                false => Vec::new(),
-            }
+        traced.retain(is_living);
+        let reports = authorise::for_each(caller, &traced, |traced| {
+            traced.toggle(&self.registry, caller, &toggle)
         });
-        let reports: Outcomes<_> = reports.collect();
+        let reports: Outcomes<_> = reports.into_iter().flatten().collect();
         call.decide_each(&reports);
         let reports = reports.into_iter().map(|(pid, report)| match report {
             Ok(report) => convert::toggle_report(pid, report),
@@ -240,7 +301,7 @@ impl Watched {
         begun: Ticks,
         at: Ticks,
     ) -> (Ticks, Ticks, Duration) {
-        let trigger = &self.trigger;
+        let trigger = self.trigger();
         let since = plan.before.map_or(Ticks(0), |before| {
             let before = at.0.saturating_sub(trigger.ticks_in(before));
             Ticks(before.min(begun.0))
@@ -264,11 +325,20 @@ impl Watched {
         sessions
     }
 
-    /// Disarms the trigger, and ends its lease.
-    pub(super) fn end(&mut self) {
-        self.trigger.disarm();
-        let lent = std::mem::take(&mut self.lent);
+    /// Disarms the trigger, and ends its lease. A look that is under way undoes what it did.
+    pub(super) fn end(&self) {
+        let lent = self.close();
         self.take_back(&lent);
+    }
+
+    /// Disarms the trigger. Returns the targets whose lease has to be ended.
+    fn close(&self) -> Vec<Lent> {
+        let mut lending = lock(&self.lending);
+        lending.is_over = true;
+        let lent = std::mem::take(&mut lending.lent);
+        drop(lending);
+        self.trigger().disarm();
+        lent
     }
 
     fn take_back(&self, lent: &[Lent]) {
@@ -280,8 +350,7 @@ impl Drop for Watched {
     /// Also covers a client that has gone before the trigger was armed everywhere. Does not wait,
     /// because a thread that serves all clients may drop it.
     fn drop(&mut self) {
-        self.trigger.disarm();
-        let lent = std::mem::take(&mut self.lent);
+        let lent = self.close();
         if lent.is_empty() {
             return;
         }
@@ -294,9 +363,21 @@ impl Drop for Watched {
     }
 }
 
+/// The first refusal that is not `busy`, if there is one.
+fn worse(one: Result<(), Refusal>, other: Result<(), Refusal>) -> Result<(), Refusal> {
+    match &one {
+        Err(refusal) if refusal.reason != Reason::Busy || other.is_ok() => one,
+        _ => other,
+    }
+}
+
+fn is_living(traced: &Traced) -> bool {
+    traced.sessions().iter().any(|session| session.is_living())
+}
+
 /// Ends the lease of a trigger in these processes.
 fn take_back(registry: &Registry, caller: Caller, loan: LeaseId, lent: &[Lent]) {
-    let release = |lent: &Lent| {
+    authorise::for_each(caller, lent, |lent| {
         let back = Toggle::TakeBack(loan);
         for (pid, report) in lent.traced.toggle(registry, caller, &back) {
             let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
@@ -306,12 +387,7 @@ fn take_back(registry: &Registry, caller: Caller, loan: LeaseId, lent: &[Lent]) 
                 tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, %reason, message, "what was on for a trigger stays on");
             }
         }
-    };
-    match caller.payer() {
-        // A process that hangs keeps no other user's process on.
-        None => drop(in_parallel(lent, MOST_IN_A_CALL, release)),
-        Some(_) => lent.iter().for_each(release),
-    }
+    });
 }
 
 /// The functions with event sleds.
