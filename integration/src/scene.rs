@@ -396,7 +396,7 @@ impl Ran {
         self.failed(
             4,
             &[&format!(
-                "[{reason}]; `xrayctl explain {reason}` tells more"
+                "[{reason}]; `xrayctl explain {reason}` explains it"
             )],
         )
     }

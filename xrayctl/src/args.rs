@@ -11,14 +11,14 @@ use crate::output::ColourChoice;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  something failed, such as a file that cannot be written
-  2  usage
-  3  nothing matched
-  4  refused; `xrayctl explain ID` tells why
-  5  no daemon answers
-  6  events were lost, under --strict";
+  1  a failure without a code of its own, such as a file that cannot be written
+  2  wrong usage of the command line
+  3  nothing matched, such as a name that no function has
+  4  refused; `xrayctl explain ID` explains the reason
+  5  no daemon answers, or the daemon went away
+  6  --strict was given, and events were lost";
 
-/// Traces functions of running programs
+/// Trace functions of running programs
 #[derive(Debug, Parser)]
 #[command(name = "xrayctl", version, after_help = EXIT_CODES, propagate_version = true)]
 pub(crate) struct Cli {
@@ -31,10 +31,12 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Talk to the daemon at this socket, and to no other
+    /// Use the daemon at this socket, and no other
     ///
-    /// Without this, the user's daemon is tried, then the system's; if neither answers, ps, doctor,
-    /// functions --pid and record work by themselves.
+    /// Without this, xrayctl tries the user's daemon ($XDG_RUNTIME_DIR/xrayd.sock), then the
+    /// system's (/run/xrayd/xrayd.sock). If neither answers, ps, doctor, functions --pid, record,
+    /// watch, top, profile and count work without a daemon; profile --kept and count --kept do not.
+    /// record -- CMD never uses a daemon.
     #[arg(
         long,
         global = true,
@@ -63,9 +65,9 @@ pub(crate) enum Command {
     Ps(cmd::ps::Args),
     /// Check whether a process can be traced, and change nothing
     Doctor(cmd::doctor::Args),
-    /// Attach to a process; switch nothing on
+    /// Attach to a process, without switching functions on
     Attach(cmd::attach::Args),
-    /// List functions: id, module, name, source line, sleds, on or off, calls seen
+    /// List functions: id, module, name, source line, sleds, state, calls
     Functions(cmd::functions::Args),
     /// Switch functions on
     Enable(cmd::enable::Args),
@@ -79,19 +81,19 @@ pub(crate) enum Command {
     Record(cmd::record::Args),
     /// Show calls as they happen, a line each
     Watch(cmd::watch::Args),
-    /// Show what a process does, as it does it, on the whole screen
+    /// Show the busiest functions of a process, live, on the whole screen
     Top(cmd::top::Args),
-    /// Show which functions the time goes to, without keeping events
+    /// Show which functions take the time, without keeping events
     Profile(cmd::profile::Args),
-    /// Count calls, in the program itself, and record nothing
+    /// Count calls in the program itself, and record nothing else
     Count(cmd::count::Args),
-    /// Say what tracing may cost, and see what came of it
+    /// Limit what tracing may cost, or show what it costs
     Budget(cmd::budget::Args),
     /// Choose which calls are recorded, and which events are kept
     Filter(cmd::filter::Args),
-    /// Write what happened last into a file
+    /// Write the newest events into a file
     Snapshot(cmd::snapshot::Args),
-    /// Wait until something happens, then take a snapshot or do something else
+    /// Wait for a condition, then take a snapshot or do other actions
     Trigger(cmd::trigger::Args),
     /// Show the call tree and the table of functions of a trace
     Report(cmd::report::Args),
@@ -99,17 +101,17 @@ pub(crate) enum Command {
     Extract(cmd::extract::Args),
     /// Show what is in a trace
     Info(cmd::info::Args),
-    /// Count the calls of a trace: how often, how long
+    /// Show number and duration of the calls of a trace, by function
     Account(cmd::account::Args),
     /// Show the stacks of calls of a trace
     Stack(cmd::stack::Args),
-    /// Show who called whom, call by call
+    /// Show the call tree of a trace, call by call
     Tree(cmd::tree::Args),
     /// Draw the call graph of a trace in DOT
     Graph(cmd::graph::Args),
-    /// Draw how the call graphs of two traces differ in DOT
+    /// Draw the difference of the call graphs of two traces in DOT
     GraphDiff(cmd::graph_diff::Args),
-    /// Draw a flame graph
+    /// Draw a flame graph of a trace
     Flame(cmd::flame::Args),
     /// Show a trace in a browser
     View(cmd::view::Args),
@@ -117,9 +119,9 @@ pub(crate) enum Command {
     Convert(cmd::convert::Args),
     /// Print the records of one of LLVM's flight data recorder logs
     FdrDump(cmd::fdr_dump::Args),
-    /// Switch everything off, prove it, and let a process go
+    /// Switch all functions off, check the code of the process, and detach from it
     Detach(cmd::detach::Args),
-    /// Explain why something was refused
+    /// Explain the reason id of a refusal
     Explain(cmd::explain::Args),
     /// Print the completions for a shell
     Completions(cmd::completions::Args),

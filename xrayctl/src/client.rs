@@ -96,7 +96,7 @@ impl std::fmt::Display for Silent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let why = match self.source.kind() {
             io::ErrorKind::NotFound => "no such socket",
-            _ => "nobody listens",
+            _ => "no process listens",
         };
         write!(f, "{} ({why})", self.path.display())
     }

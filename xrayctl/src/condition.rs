@@ -81,7 +81,7 @@ pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     };
     let rest = rest.trimmed();
     if !rest.text.is_empty() {
-        return Err(rest.error(format!("nothing more was expected, not {:?}", rest.text)));
+        return Err(rest.error(format!("unexpected {:?} after the condition", rest.text)));
     }
     Ok(Condition {
         text: text.trim().to_owned(),
@@ -111,7 +111,7 @@ fn rate(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
     let (inner, rest) = rest.parenthesised("rate(SELECTOR) > NUMBER/s")?;
     let selection = selector(inner)?;
     let (more, rest) = rest.comparison()?;
-    let wrong = || rest.error("expected a number of calls in a second, like 1000/s".to_owned());
+    let wrong = || rest.error("expected a number of calls per second, like 1000/s".to_owned());
     let (number, unit) = rest.text.split_once('/').ok_or_else(wrong)?;
     if unit.trim() != "s" {
         return Err(wrong());
@@ -119,7 +119,7 @@ fn rate(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
     let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
     let at_least = number.saturating_add(more);
     if at_least == 0 {
-        return Err(rest.error("expected 1 or more: none at all is always reached".to_owned()));
+        return Err(rest.error("expected 1 or more: a rate of 0 is always reached".to_owned()));
     }
     let what = What::Rate(RateCondition {
         selection: Some(selection),
@@ -134,12 +134,12 @@ fn event(inner: Rest<'_>) -> Parsed<EventCondition> {
         .strip_prefix('"')
         .and_then(|text| text.strip_suffix('"'));
     let which = match quoted {
-        Some("") => return Err(inner.error("expected the name of a type".to_owned())),
+        Some("") => return Err(inner.error("expected the name of an event type".to_owned())),
         Some(name) => Which::Name(name.to_owned()),
         None if text == "custom" => Which::Custom(true),
         None if text.starts_with(|c: char| c.is_ascii_digit()) => {
             let number: u16 = text.parse().map_err(|_| {
-                inner.error("expected the number of a type, from 0 to 65535; a name that begins with a digit is written in quotation marks".to_owned())
+                inner.error("expected the number of an event type, from 0 to 65535; write a name that begins with a digit in quotation marks".to_owned())
             })?;
             Which::Type(number.into())
         }

@@ -23,7 +23,7 @@ pub(crate) enum Failure {
     #[error("nothing matched: {0}")]
     NothingMatched(String),
     /// The engine declined, and changed nothing.
-    #[error("{message} [{reason}]; `xrayctl explain {reason}` tells more")]
+    #[error("{message} [{reason}]; `xrayctl explain {reason}` explains it")]
     Refused {
         /// The id for `xrayctl explain`.
         reason: String,
@@ -95,7 +95,7 @@ pub(crate) fn from_status(status: &tonic::Status) -> anyhow::Error {
             Failure::Unreachable(format!("the daemon went away: {message}")).into()
         }
         (None, tonic::Code::InvalidArgument) => Failure::Usage(message).into(),
-        (None, code) => anyhow::anyhow!("{} ({code:?})", message),
+        (None, code) => anyhow::anyhow!("{message} ({code})"),
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             format!("{error:#}"),
-            "cannot attach to 5: traced by gdb (77) [foreign-tracer]; `xrayctl explain foreign-tracer` tells more"
+            "cannot attach to 5: traced by gdb (77) [foreign-tracer]; `xrayctl explain foreign-tracer` explains it"
         );
         check(error, Some(4));
     }

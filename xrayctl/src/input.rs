@@ -36,10 +36,10 @@ pub(crate) struct Selection {
     /// Only functions with this name, which may be a glob
     #[arg(long, value_name = "NAME")]
     function: Vec<String>,
-    /// Only calls that begin at this time after the trace's first event, or later
+    /// Only calls that begin at least this long after the trace's first event, like 1.5s
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     since: Option<Duration>,
-    /// Only calls that begin before this time after the trace's first event
+    /// Only calls that begin less than this long after the trace's first event
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     until: Option<Duration>,
 }
@@ -47,12 +47,12 @@ pub(crate) struct Selection {
 /// What llvm-xray can be told about logs that are not in order.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Unpaired {
-    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted.
-    /// They never stop the work
+    /// List exits without an entry one by one, up to 20 of a trace; without this, they are counted.
+    /// They are no error
     #[arg(short, long)]
     pub(crate) keep_going: bool,
-    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call,
-    /// but for those that the trace says were left; for old logs, which have no tail exits
+    /// End calls without an exit when their caller exits, as if they had ended in a sibling call,
+    /// except calls that the trace says were left; for old logs, which have no tail exits
     #[arg(short, long)]
     pub(crate) deduce_sibling_calls: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Unpaired {
 /// Where text is written to.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Destination {
-    /// The file to write; -: standard output
+    /// The file to write; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Destined(Option<WholeFile>);
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Logs of LLVM's runtime")]
 pub(crate) struct Logs {
-    /// The program of the log, or its instrumentation map in YAML: tells the names of the functions
+    /// The program of the log, or its instrumentation map in YAML, for the names of functions
     #[arg(
         short = 'm',
         long = "instr_map",
@@ -81,7 +81,7 @@ pub(crate) struct Logs {
         value_name = "FILE"
     )]
     instr_map: Option<PathBuf>,
-    /// Of a damaged log, keep everything that can be read, and say what was left out
+    /// Read a damaged log on behind the damage, and list what was left out
     #[arg(long)]
     salvage: bool,
 }
@@ -102,7 +102,7 @@ impl Logs {
         match self.read(path, console)? {
             (Log::Trace(opened), _) => Ok(opened.trace),
             (Log::Profile(_), _) => anyhow::bail!(
-                "{} is a profile, which has sums of calls but no events; account, stack, flame, info and convert read it",
+                "{} is a profile, which has sums of calls but no events; account, stack, flame, info, convert, view and report --html read it",
                 path.display()
             ),
         }
@@ -120,7 +120,8 @@ impl Logs {
             && opened.format != Format::Xtrace
         {
             let path = path.display().to_string();
-            let what = "a profile: its times are ticks of a counter whose rate it does not tell";
+            let what =
+                "a profile without the rate of its counter: times are in ticks, not nanoseconds";
             console.note(&format!("{}: {what}", text::printable(&path)));
         }
         Ok((log, bytes))
@@ -193,7 +194,7 @@ impl Selection {
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since >= until
         {
-            let what = "no time is both --since and before --until".to_owned();
+            let what = "--since must be before --until".to_owned();
             return Err(Failure::Usage(what).into());
         }
         let since = self.since.map(|since| tick_at(trace, since));
@@ -215,7 +216,8 @@ impl Selection {
     /// The filter for a trace or a profile.
     pub(crate) fn filter_of(&self, log: &Log) -> anyhow::Result<Filter> {
         if matches!(log, Log::Profile(_)) && (self.since.is_some() || self.until.is_some()) {
-            let what = "a profile does not tell when calls were made: no --since, no --until";
+            let what =
+                "--since and --until do not work with a profile, which has no times of calls";
             return Err(Failure::Usage(what.to_owned()).into());
         }
         self.filter(log.tables())
@@ -232,7 +234,7 @@ fn named<T: Ord>(
     for pattern in patterns {
         let matched = matching(pattern).map_err(|error| Failure::Usage(error.to_string()))?;
         if matched.is_empty() {
-            let what = format!("no {noun} of the trace is called {pattern:?}");
+            let what = format!("no {noun} of the trace matches {pattern:?}");
             return Err(Failure::NothingMatched(what).into());
         }
         found.extend(matched);
@@ -318,7 +320,10 @@ pub(crate) fn refuse_inputs(output: &Path, inputs: &[&Path]) -> Result<(), Failu
     };
     let there = file_id(output);
     if there.is_some() && inputs.iter().any(|input| file_id(input) == there) {
-        let what = format!("{} is the input itself", output.display());
+        let what = format!(
+            "{} is an input, so it cannot be the output",
+            output.display()
+        );
         return Err(Failure::Usage(what));
     }
     Ok(())

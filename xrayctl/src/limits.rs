@@ -10,12 +10,13 @@ use crate::parse;
 /// What tracing may cost.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Limits {
-    /// Let tracing cost at most so much of the program's time, like 2%: functions that cost more
-    /// than they show rest
+    /// Limit the cost of tracing to this share of the program's own time, from 0.01% to 100%, like
+    /// 2%: functions that are called often and take little time are suppressed
     #[arg(long, value_name = "PERCENT", value_parser = parse::percent, conflicts_with = "duty")]
     max_overhead: Option<u32>,
-    /// Record everything for a while, again and again, and nothing in between, like 5ms/1s
-    #[arg(long, value_name = "TIME/TIME", value_parser = parse::duty)]
+    /// Record for TIME in each CYCLE, and nothing in the rest of it, like 5ms/1s; TIME is at least
+    /// 1ms, CYCLE at most 1h
+    #[arg(long, value_name = "TIME/CYCLE", value_parser = parse::duty)]
     duty: Option<(Duration, Duration)>,
 }
 

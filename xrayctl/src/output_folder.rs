@@ -44,7 +44,7 @@ impl OutputFolder {
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         if path.symlink_metadata().is_ok() {
             anyhow::bail!(
-                "this format is a directory, which is never replaced: {} is there already",
+                "{} already exists: this format is a directory, which xrayctl never replaces",
                 path.display()
             );
         }
@@ -53,10 +53,10 @@ impl OutputFolder {
         let unfinished = unfinished(&path);
         private::create_dir(&unfinished).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => anyhow::anyhow!(
-                "{} is there already, from a conversion that was cut off: remove it",
+                "{} already exists, from an interrupted conversion: remove it",
                 unfinished.display()
             ),
-            _ => anyhow::Error::new(error).context(format!("cannot make {}", path.display())),
+            _ => anyhow::Error::new(error).context(format!("cannot create {}", path.display())),
         })?;
         Ok(Self {
             path,
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(written.unwrap(), ((), 6));
         assert_eq!(fs::read_to_string(path.join("two")).unwrap(), "two");
         let error = format!("{:#}", OutputFolder::create(&path).unwrap_err());
-        assert!(error.ends_with("t.ctf is there already"), "{error}");
+        assert!(error.contains("t.ctf already exists"), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(pid) if pid > 0 => Ok(pid),
         Ok(_) | Err(_) => {
-            Err("expected the number of a process; `xrayctl ps` lists what there is".to_owned())
+            Err("expected the pid of a process; `xrayctl ps` lists processes".to_owned())
         }
     }
 }
@@ -20,7 +20,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
 /// script. It would match nothing, or, as a regular expression, everything.
 pub(crate) fn pattern(text: &str) -> Result<String, String> {
     if text.is_empty() {
-        Err("expected a name or a pattern, not nothing".to_owned())
+        Err("expected a name or a pattern, not an empty text".to_owned())
     } else {
         Ok(text.to_owned())
     }
@@ -70,7 +70,7 @@ pub(crate) fn percent(text: &str) -> Result<u32, String> {
 /// A duty cycle: the time in which everything is on, and the length of the cycle.
 pub(crate) fn duty(text: &str) -> Result<(Duration, Duration), String> {
     let expected = || {
-        "expected two times, like 5ms/1s, the first of at least 1ms and the shorter one".to_owned()
+        "expected TIME/CYCLE, like 5ms/1s: at least 1ms, in a longer cycle of at most 1h".to_owned()
     };
     let (on, every) = text.split_once('/').ok_or_else(expected)?;
     let (on, every) = (positive_duration(on)?, positive_duration(every)?);
@@ -130,7 +130,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| {
         if time.is_zero() {
-            Err("expected more than nothing".into())
+            Err("expected a time greater than 0".into())
         } else {
             Ok(time)
         }

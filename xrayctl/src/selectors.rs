@@ -12,8 +12,8 @@ const HEADING: &str = "Which functions";
 /// What becomes of selectors that name nothing yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub(crate) struct Pending {
-    /// Wait for libraries that are loaded later, if the selectors name nothing that is loaded now.
-    /// So it is with --module, too: a library is waited for
+    /// If no loaded function matches the selectors, wait for libraries that are loaded later.
+    /// --module implies this option
     #[arg(long, help_heading = HEADING)]
     pending: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Selectors {
     /// Functions in whose demangled name a regular expression is found
     #[arg(long, value_name = "RE", value_parser = parse::pattern, help_heading = HEADING)]
     regex: Vec<String>,
-    /// Functions of a module: its file name, or a glob over its path
+    /// Functions of a module, given by its file name or by a glob over its path
     #[arg(long, value_name = "LIB", value_parser = parse::pattern, help_heading = HEADING)]
     module: Vec<String>,
     /// Functions whose source file's path matches a glob, such as 'src/*'
@@ -42,22 +42,22 @@ pub(crate) struct Selectors {
     /// Every function
     #[arg(long, help_heading = HEADING)]
     all: bool,
-    /// But not the function of this name
+    /// Exclude the function of this name
     #[arg(long, value_name = "NAME", value_parser = parse::pattern, help_heading = HEADING)]
     except_function: Vec<String>,
-    /// But not functions whose demangled name matches a glob
+    /// Exclude functions whose demangled name matches a glob
     #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
     except_glob: Vec<String>,
-    /// But not functions in whose demangled name a regular expression is found
+    /// Exclude functions in whose demangled name a regular expression is found
     #[arg(long, value_name = "RE", value_parser = parse::pattern, help_heading = HEADING)]
     except_regex: Vec<String>,
-    /// But not functions of a module
+    /// Exclude functions of a module
     #[arg(long, value_name = "LIB", value_parser = parse::pattern, help_heading = HEADING)]
     except_module: Vec<String>,
-    /// But not functions whose source file's path matches a glob
+    /// Exclude functions whose source file's path matches a glob
     #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
     except_source: Vec<String>,
-    /// But not the function with this id
+    /// Exclude the function with this id
     #[arg(long, value_name = "N", help_heading = HEADING)]
     except_id: Vec<u32>,
 }

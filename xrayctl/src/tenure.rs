@@ -97,7 +97,7 @@ pub(crate) async fn attach(
     if is_attached(rpc, pid).await {
         if request.follow() != v1::Follow::Unspecified {
             console.note(&format!(
-                "process {pid} is attached already: what is followed from it is what was said then; `xrayctl attach {pid} --follow WHAT` says it anew"
+                "process {pid} is attached already, and its --follow setting stays; `xrayctl attach {pid} --follow WHAT` changes it"
             ));
         }
         return Ok(Undo::TakeBack(some_number()));

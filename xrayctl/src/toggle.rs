@@ -33,7 +33,7 @@ pub(crate) struct ToggleArgs {
     pid: Option<u32>,
     #[command(flatten)]
     selectors: Selectors,
-    /// Say what would be done, and change nothing
+    /// Show what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(crate) async fn run(
     console: &mut Console,
 ) -> anyhow::Result<()> {
     let Some(selection) = args.selectors.selection()?.map(selectors::wire) else {
-        let what = "no selector says which functions: give --function, --glob, --regex, --module, \
+        let what = "no functions are selected: give --function, --glob, --regex, --module, \
                     --source, --id or --all";
         return Err(Failure::Usage(what.to_owned()).into());
     };
@@ -101,16 +101,17 @@ pub(crate) async fn run(
     match toggled.refusal() {
         None => Ok(()),
         Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("nothing was done to {pid}"))
+            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
         }
     }
 }
 
 /// The note for selectors that wait for libraries.
-pub(crate) const MATCHES_LATER: &str = "the selectors name no function that is loaded now: waiting for libraries that are loaded later";
+pub(crate) const MATCHES_LATER: &str =
+    "no loaded function matches the selectors: waiting for libraries that are loaded later";
 
 /// The same note for a dry run.
-const WOULD_MATCH_LATER: &str = "the selectors name no function that is loaded now: libraries that are loaded later would be waited for";
+const WOULD_MATCH_LATER: &str = "no loaded function matches the selectors: enable would wait for libraries that are loaded later";
 
 /// Fails if the selectors match no function, unless they may match one later.
 pub(crate) async fn ensure_matches(
@@ -131,21 +132,23 @@ pub(crate) async fn ensure_matches(
 
 /// The error for selectors that match no function.
 pub(crate) fn nothing_matched() -> anyhow::Error {
-    let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is, and with --pending what is loaded later \
-                is waited for";
+    let what = "no function matches the selectors; `xrayctl functions --pid PID` lists all functions, \
+                and --pending waits for libraries that are loaded later";
     Failure::NothingMatched(what.to_owned()).into()
 }
 
 /// The same error for `disable`, which waits for no library.
 fn nothing_to_disable() -> anyhow::Error {
-    let what = "the selectors name no function; `xrayctl functions --pid PID` lists what there is";
+    let what =
+        "no function matches the selectors; `xrayctl functions --pid PID` lists all functions";
     Failure::NothingMatched(what.to_owned()).into()
 }
 
 /// The same error for selectors that stay in force.
 fn nothing_matched_yet() -> anyhow::Error {
-    let what = "the selectors name no function that is loaded now; what they name in libraries that are loaded later is switched on \
-                then (`xrayctl disable` with the same selectors takes that back)";
+    let what = "no loaded function matches the selectors; matching functions of libraries that are \
+                loaded later will be switched on (`xrayctl disable` with the same selectors cancels \
+                that)";
     Failure::NothingMatched(what.to_owned()).into()
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct OutputFile {
     file: File,
     /// True for a new file that is still empty: dropping this removes it. Cleared by `begin`.
     removable: bool,
+    /// True if some bytes are written. The first bytes are the header of a trace.
+    has_header: bool,
 }
 
 /// The treatment of a trace without an end mark.
@@ -77,7 +79,7 @@ impl OutputFile {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match overwrite {
                 Overwrite::Yes => (open_there(path), false),
                 Overwrite::No if path.is_file() => {
-                    anyhow::bail!("{} is there already; --force overwrites it", path.display())
+                    anyhow::bail!("{} already exists; --force replaces it", path.display())
                 }
                 Overwrite::No => anyhow::bail!("{} is not a regular file", path.display()),
             },
@@ -88,6 +90,7 @@ impl OutputFile {
             path: path.to_owned(),
             file,
             removable,
+            has_header: false,
         };
         // A finished trace is read back, and a pipe or a device cannot be.
         if !this
@@ -113,10 +116,20 @@ impl OutputFile {
             .with_context(|| format!("cannot empty {}", self.path.display()))
     }
 
-    /// Writes all bytes.
+    /// Writes the next bytes of a trace. After an error, such as a full disk, the file stays: it
+    /// can be read up to the place where it was cut.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        let written = self.file.write_all(bytes);
-        written.with_context(|| format!("cannot write {}", self.path.display()))
+        let path = self.path.display();
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.has_header = true;
+                Ok(())
+            }
+            Err(error) if self.has_header => Err(anyhow::anyhow!(
+                "cannot write {path}: {error}; the trace is cut: {path} holds the events up to that moment"
+            )),
+            Err(error) => Err(error).with_context(|| format!("cannot write {path}")),
+        }
     }
 
     /// Reads the written trace back and counts its contents. Adds an index of time and an end mark
@@ -143,7 +156,10 @@ impl OutputFile {
             let output = BufWriter::new(&mut self.file);
             let written = trace.write_end(output, &survey.index);
             let written = written.and_then(|mut output| output.flush());
-            written.with_context(|| format!("cannot write {}", self.path.display()))?;
+            written.map_err(|error| {
+                let path = self.path.display();
+                anyhow::anyhow!("cannot write the end of {path}: {error}; {path} holds all events")
+            })?;
         }
         let bytes = self.file.metadata().with_context(cannot)?.len();
         Ok(Tally::new(&trace, &survey, bytes))
@@ -319,7 +335,7 @@ mod tests {
         assert!(
             refused
                 .to_string()
-                .ends_with("is there already; --force overwrites it")
+                .ends_with("already exists; --force replaces it")
         );
         let mut file = OutputFile::open(&path, Overwrite::Yes).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");

@@ -8,11 +8,12 @@ const HEADING: &str = "Which values";
 /// What is recorded of calls beside their time.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Values {
-    /// Record the first N integer arguments of each call, as registers hold them, up to 6
+    /// Record the first N integer arguments of each call, as registers hold them: 0 (the default)
+    /// to 6
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
           value_parser = arguments, help_heading = HEADING)]
     args: Capture,
-    /// Record what each call returns, as the register holds it
+    /// Record the result of each call, as the register for integer results holds it
     #[arg(long, help_heading = HEADING)]
     retval: bool,
 }
@@ -34,7 +35,7 @@ fn arguments(count: &str) -> Result<Capture, String> {
     let count = count.parse().ok();
     count
         .and_then(|count| Capture::NONE.with_arguments(count))
-        .ok_or_else(|| format!("a number up to {most} is wanted: more are not in registers"))
+        .ok_or_else(|| format!("expected a number from 0 to {most}: no more are in registers"))
 }
 
 /// The values for a daemon; `None` if none is recorded.

@@ -70,7 +70,7 @@ impl WholeFile {
                 anyhow::bail!("{shown} is not a regular file; - is standard output")
             }
             Ok(_) if overwrite == Overwrite::No => {
-                anyhow::bail!("{shown} is there already; --force overwrites it")
+                anyhow::bail!("{shown} already exists; --force replaces it")
             }
             Ok(there) => Some(there),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -267,7 +267,7 @@ fn a_map_in_yaml_is_read_back_with_its_names() {
     check(dir.path(), "map.yaml", &[]);
     let again = xrayctl(["extract", program, "-o", map]);
     assert_eq!(again.code, 1, "{}", again.out);
-    assert!(again.err.contains("--force overwrites it"), "{}", again.err);
+    assert!(again.err.contains("--force replaces it"), "{}", again.err);
     assert_eq!(fs::read_to_string(&yaml).unwrap(), first);
     assert_eq!(
         xrayctl(["extract", program, "--output", map, "--force"]).code,

@@ -183,7 +183,7 @@ fn a_directory_that_was_cut_off_says_so() {
     assert_eq!(names(dir.path()), ["new.ctf.unfinished", "small.xtrace"]);
     let again = shell(dir.path(), convert);
     let err = text(&again.stderr);
-    assert!(err.contains("new.ctf.unfinished is there already"), "{err}");
+    assert!(err.contains("new.ctf.unfinished already exists"), "{err}");
     fs::remove_dir_all(dir.path().join("new.ctf.unfinished")).unwrap();
     let whole = shell(dir.path(), &format!("{convert}/"));
     assert!(whole.status.success(), "{whole:?}");
@@ -252,10 +252,7 @@ fn a_terminal_gets_text_only() {
         let ran = on_terminal(format);
         assert_eq!(ran.status.code(), Some(2), "{format}");
         let told = text(&ran.stdout);
-        assert!(
-            told.contains("is nothing that a terminal can show"),
-            "{told}"
-        );
+        assert!(told.contains("a terminal cannot show the format"), "{told}");
     }
     let ran = on_terminal("--to csv");
     assert!(ran.status.success() && text(&ran.stdout).contains("time_ns,"));
@@ -269,5 +266,5 @@ fn a_program_is_not_replaced_by_its_map() {
     let map = map.to_str().unwrap();
     let ran = xrayctl(["extract", map, "-o", map, "--force"]);
     assert_eq!(ran.code, 2, "{}", ran.err);
-    assert!(ran.err.contains("is the input itself"), "{}", ran.err);
+    assert!(ran.err.contains("is an input"), "{}", ran.err);
 }

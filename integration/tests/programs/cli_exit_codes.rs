@@ -53,7 +53,7 @@ fn usage_nothing_matched_refused_and_unreachable() -> Result<()> {
         &["detach", "--all"],
     ] {
         cli.run(command)?
-            .failed(5, &["no daemon answers at", "nobody listens"])?;
+            .failed(5, &["no daemon answers at", "no process listens"])?;
     }
     ensure!(!scene.path("f").exists());
     Ok(())

@@ -162,7 +162,7 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
 
     let shown = cli.ok(["status"])?;
     ensure!(shown.contains("its forks are followed"), "{shown}");
-    ensure!(shown.contains("\n  who comes is noticed "), "{shown}");
+    ensure!(shown.contains("\n  new processes are detected "), "{shown}");
     let listed = cli.ok(["ps"])?;
     ensure!(listed.contains(&format!("traced, from {root}")), "{listed}");
 

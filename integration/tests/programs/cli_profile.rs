@@ -131,7 +131,7 @@ fn what_is_kept_is_shown_and_compared() -> Result<()> {
     let kept = ["profile", &pid, "--kept", "-o", "after.xtrace"];
     let table = cli.json([&kept[..], &["--top", "0"]].concat())?;
     ensure_exact(&table, &truth)?;
-    cli.run(kept)?.failed(1, &["is there already; --force"])?;
+    cli.run(kept)?.failed(1, &["already exists; --force"])?;
     let diff = ["profile", "--diff", "before.xtrace", "after.xtrace"];
     let diff = cli.json([&diff[..], &["--top", "0"]].concat())?;
     let mut calls = 0;

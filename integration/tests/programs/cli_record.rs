@@ -120,7 +120,7 @@ fn a_selection_is_recorded_into_the_default_file() -> Result<()> {
     let name = scene.path(&format!("xray-counted-{pid}.xtrace"));
     let bytes = fs::read(&name)?;
     let ran = cli.run(["record", &pid, "--duration", "10ms"])?;
-    ran.failed(1, &["is there already"])?;
+    ran.failed(1, &["already exists"])?;
     ensure!(fs::read(&name)? == bytes);
     ensure_as_compiled(&target)
 }
@@ -412,7 +412,7 @@ fn a_killed_process_leaves_all_that_it_did() -> Result<()> {
         let ran = running.wait()?;
         ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
         let end = format!(
-            "process {pid} ended while it was recorded; the file holds everything up to its last event"
+            "process {pid} ended while it was recorded; the file holds all events up to its end"
         );
         ensure!(ran.out.contains(&end), "{ran:?}");
         let file = scene.path("f.xtrace");

@@ -40,8 +40,8 @@ fn one_interval_is_printed() -> Result<()> {
     ensure_nothing_left(&before, target.pid())?;
 
     for (more, why) in [
-        (&["--json"][..], "--json wants --once"),
-        (&[], "no terminal; --once prints"),
+        (&["--json"][..], "--json works only with --once"),
+        (&[], "not a terminal; --once prints"),
     ] {
         let ran = cli.run([&["top", &pid], more].concat())?;
         ran.failed(2, &[why])?;

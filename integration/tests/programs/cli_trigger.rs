@@ -761,7 +761,7 @@ fn what_makes_no_sense_is_said_at_once() -> Result<()> {
             2,
             "column 16: expected > or >=",
         ),
-        (vec!["--when", "call(slow)"], 2, "no --output says where"),
+        (vec!["--when", "call(slow)"], 2, "a snapshot needs --output"),
         (
             vec!["--when", "call(slow)", "--do", "exec true", "-o", "x"],
             2,

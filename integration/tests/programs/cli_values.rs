@@ -140,7 +140,7 @@ fn what_a_function_records_is_told_and_can_be_changed() -> Result<()> {
         let args = format!("--args={wrong}");
         let ran = cli.run(["enable", "--pid", &pid, "--all", &args])?;
         ensure!(
-            ran.code == Some(2) && ran.err.contains("a number up to 6 is wanted"),
+            ran.code == Some(2) && ran.err.contains("expected a number from 0 to 6"),
             "{ran:?}"
         );
     }

@@ -146,7 +146,7 @@ fn a_recording_survives_its_daemon() -> Result<()> {
             ensure!(ran.out.contains("has no end mark"), "{ran:?}");
             ensure!(report["trace"]["completeness"] == "unfinished", "{report}");
         } else {
-            ensure!(ran.out.contains("somebody else detached"), "{ran:?}");
+            ensure!(ran.out.contains("another client detached"), "{ran:?}");
             ensure!(report["trace"]["completeness"] == "complete", "{report}");
             ensure_exact(&scene.path("f"), &truth)?;
             ensure_as_compiled(&target)?;

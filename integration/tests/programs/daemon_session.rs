@@ -147,7 +147,7 @@ fn from_ps_to_detach() -> Result<()> {
     // An existing file stays as it is.
     let bytes = std::fs::read(&now)?;
     cli.run(["snapshot", "-o", "now.xtrace"])?
-        .failed(1, &["now.xtrace is there already"])?;
+        .failed(1, &["now.xtrace already exists"])?;
     ensure!(std::fs::read(&now)? == bytes);
 
     let off = cli.json(["disable", "--all"])?;
@@ -159,7 +159,7 @@ fn from_ps_to_detach() -> Result<()> {
 
     let detached = cli.ok(["detach", &pid])?;
     ensure!(
-        detached.contains(&format!("proof: {sleds} sleds read back, every one off")),
+        detached.contains(&format!("proof: {sleds} sleds read back, all off")),
         "{detached}"
     );
     ensure!(

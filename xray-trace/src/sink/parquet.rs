@@ -258,8 +258,16 @@ fn bits(number: u64) -> i64 {
     number.cast_signed()
 }
 
+/// The error of the file where there is one. The writer wraps it, and its message would appear
+/// twice.
 fn failed(error: ParquetError) -> io::Error {
-    io::Error::other(error)
+    match error {
+        ParquetError::External(inner) => match inner.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(inner) => io::Error::other(inner),
+        },
+        error => io::Error::other(error),
+    }
 }
 
 // === impl Output ===

@@ -24,7 +24,7 @@ impl Sink for Xtrace {
     }
 
     fn about(&self) -> &'static str {
-        "our own, written anew"
+        "the format of xrayctl itself, written anew"
     }
 
     fn is_text(&self) -> bool {

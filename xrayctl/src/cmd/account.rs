@@ -22,36 +22,37 @@ Example:
            1      4  ns::parse(char const*)
            1      4  ns::next()
 
-Columns and order are those of llvm-xray; calls without an exit are left out there, and are shown below. --columns all shows everything.
-Up to 256 calls of a function, percentiles are exact; beyond, they are off by less than 1 %.";
+Columns and order are those of llvm-xray, which leaves out calls without an exit. A second table
+shows them. --columns all shows all columns. Percentiles are exact up to 256 calls of a function.
+Beyond that they are off by less than 1 %.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace, or a profile; -: standard input
+    /// The trace or profile; - is standard input
     file: PathBuf,
     #[command(flatten)]
     unpaired: Unpaired,
     /// Count only calls that are part of a recursion
     #[arg(long)]
     recursive_calls_only: bool,
-    /// What there is a row for
+    /// Print a row for each function, thread, process or module
     #[arg(long, value_name = "SUBJECT", value_enum, default_value_t)]
     by: By,
-    /// How to print it
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     format: Format,
-    /// Which columns text and csv have; without this, those of llvm-xray, or all unless it is --by
-    /// function and of a trace
+    /// The columns of text and csv; without this, llvm for a trace with --by function, and all
+    /// otherwise
     #[arg(long, value_enum)]
     columns: Option<Columns>,
-    /// What to sort by
+    /// The column to sort by
     #[arg(short, long, value_name = "COLUMN", value_enum, default_value_t)]
     sort: Sort,
-    /// Least or greatest first
+    /// The order of rows
     #[arg(short = 'r', long, value_name = "ORDER", value_enum, default_value_t)]
     sortorder: SortOrder,
-    /// Only so many rows; 0 or less: all
+    /// Print at most N rows; 0 or less prints all
     #[arg(short = 'p', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     top: i64,
     #[command(flatten)]
@@ -73,34 +74,37 @@ enum By {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Sort {
-    /// The function's id, or that of what there is a row for
+    /// The id of the function, thread, process or module
     #[default]
     Funcid,
-    /// Calls that saw their exit
+    /// Number of calls with an exit
     Count,
-    /// All calls
+    /// Number of all calls
     Calls,
-    /// Calls that saw no exit
+    /// Number of calls without an exit
     Unfinished,
     /// The shortest call
     Min,
     /// The mean call
     Mean,
-    /// The call in the middle
+    /// The median call
     Med,
+    /// The 90th percentile
     #[value(name = "90p")]
     P90,
+    /// The 99th percentile
     #[value(name = "99p")]
     P99,
+    /// The 99.9th percentile
     #[value(name = "99.9p")]
     P999,
     /// The longest call
     Max,
-    /// All durations together; a call within a call counts twice
+    /// Sum of durations; the time of a recursive call counts several times
     Sum,
-    /// Time within, with what was called
+    /// Time in the function, callees included; recursive calls count once
     Total,
-    /// Time within, without what was called
+    /// Time in the function, without callees
     #[value(name = "self")]
     SelfTime,
     /// The name
@@ -118,7 +122,7 @@ enum SortOrder {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if args.recursive_calls_only && args.by != By::Function {
-        let what = "--recursive-calls-only counts by function".to_owned();
+        let what = "--recursive-calls-only works only with --by function".to_owned();
         return Err(Failure::Usage(what).into());
     }
     let output = args.destination.open(&[&args.file])?;
@@ -145,7 +149,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
                 } else {
                     "--recursive-calls-only"
                 };
-                let what = format!("a profile does not tell of single calls: no {option}");
+                let what =
+                    format!("{option} does not work with a profile, which has no single calls");
                 return Err(Failure::Usage(what).into());
             }
             analysis::account_profile(&opened.profile, &filter, args.by.into())

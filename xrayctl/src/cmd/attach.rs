@@ -30,22 +30,22 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid)]
     pid: u32,
     #[command(flatten)]
     memory: Memory,
-    /// How events are kept: flight, the newest in rings until a snapshot is wanted, or stream, all
-    /// read by the daemon; see `xrayctl mode --help`
+    /// How events are kept: flight (rings keep the newest), stream (the daemon reads all), profile
+    /// (the daemon adds up calls) or count (the program counts calls); see `xrayctl mode --help`
     #[arg(long, value_name = "MODE", default_value = "flight", value_parser = parse::mode)]
     mode: Mode,
     #[command(flatten)]
     limits: Limits,
-    /// Trace what comes from it as well: the processes that it forks (fork), the program that it
-    /// becomes (exec), everything (all), or nothing (none), as without this
+    /// Also trace processes that come from the process: the processes that it forks (fork), the
+    /// program that it becomes (exec), everything (all), or nothing (none, the default)
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
     follow: Follow,
-    /// Attach also if nothing that is loaded has sleds: libraries that are loaded later may
+    /// Attach even if no loaded module has sleds: libraries that are loaded later may have them
     #[arg(long)]
     pending: bool,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub(crate) struct Memory {
     /// Size of each thread's ring: a power of two from 64KiB to 1GiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse::ring_size)]
     pub(crate) ring_size: u64,
-    /// Threads that can be traced at the same time
+    /// Largest number of threads that are traced at the same time, from 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) max_threads: u32,
@@ -144,7 +144,7 @@ async fn attach(rpc: &mut Rpc, request: AttachRequest) -> anyhow::Result<AttachR
             .with_context(|| format!("cannot attach to {pid}"))?
             .into_inner()),
         () = signals.next() => bail!(
-            "interrupted: the daemon undoes what it has done, unless process {pid} was attached before"
+            "interrupted: the daemon undoes this attach, unless process {pid} was attached before"
         ),
     }
 }

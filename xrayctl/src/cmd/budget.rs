@@ -11,14 +11,21 @@ use crate::output::economy_set::EconomySet;
 use crate::output::{Console, refused};
 
 const EXAMPLES: &str = "\
-With --max-overhead, functions that cost more than they show rest: those that are called often and take no time. They stay switched on and are off, so that the others keep to
-the budget, in each thread and in all; a second after the load has changed they do again. Now and then, what rests is on for milliseconds, to see what it costs by now and how
-often it is called. What rested, when, and about how many calls of it nobody saw is in status and in every trace.
+With --max-overhead, xrayd suppresses functions that are called often and take little time, until
+the cost of tracing is within the budget, in each thread and in all threads together. A suppressed
+function stays on, but its sleds are off. xrayd adapts to a new load within about a second. At most
+once a second, it resumes suppressed functions for 1 to 50 ms, to measure what they cost and how
+often they are called. status and every trace show which functions were suppressed, when, and about
+how many calls were not recorded.
 
-With --duty, everything is recorded for a while, for all functions and threads at once, and nothing in between; each call then stands for as many as the trace says.
+With --duty, xrayd records all functions and threads for TIME in each CYCLE, and nothing in the rest
+of it. Each recorded call then stands for several calls; the trace says for how many.
 
-Without options, what is in force is shown, and what rests. What a filter leaves out in the program cannot be weighed: such filters do not go with a budget. Without --pid, every
-attached process is meant.
+--max-overhead does not work with a filter that leaves out calls in the program, because the cost of
+such calls is not known.
+
+Without options, budget shows the budget in force and the suppressed functions. Without --pid, it
+applies to every attached process.
 
 Examples:
   xrayctl budget --pid 1234 --max-overhead 2%
@@ -34,7 +41,7 @@ pub(crate) struct Args {
     pid: Option<u32>,
     #[command(flatten)]
     limits: Limits,
-    /// Let tracing cost whatever it does
+    /// Remove the limit
     #[arg(long, conflicts_with_all = ["max_overhead", "duty"])]
     clear: bool,
     #[command(flatten)]
@@ -55,7 +62,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let response = rpc.set_economy(request).await;
     let reports = response
         .map_err(|status| failure::from_status(&status))
-        .context("cannot set what tracing may cost")?
+        .context("cannot set or show the budget")?
         .into_inner()
         .reports;
     if reports.is_empty() {
@@ -67,7 +74,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             rpc.get_status(StatusRequest { pid })
                 .await
                 .map_err(|status| failure::from_status(&status))
-                .context("cannot ask what rests")?
+                .context("cannot list the suppressed functions")?
                 .into_inner()
                 .processes
         }
@@ -81,7 +88,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     match set.refusal() {
         None => Ok(()),
         Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("nothing was done to {pid}"))
+            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
         }
     }
 }

@@ -26,37 +26,37 @@ Examples:
   xrayctl convert run.xtrace -o run.json
   xrayctl convert run.xtrace -o log.bin --to fdr
   xrayctl convert xray-log.server.KHpRsM -m server -o run.json
-  xrayctl convert xray-log.server.KHpRsM -m server -f yaml -y | less   as llvm-xray has it";
+  xrayctl convert xray-log.server.KHpRsM -m server -f yaml -y | less   like llvm-xray";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace, or a profile; -: standard input
+    /// The trace or profile; - is standard input
     file: PathBuf,
-    /// The file to write; for some formats, the directory; -: standard output
+    /// The file to write, or for some formats the directory; - is standard output
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
-    /// The format; without this, the extension of OUT says it, and for standard output it is raw,
-    /// as llvm-xray has it
+    /// The format; without this, the format of the extension of OUT, or raw for standard output,
+    /// as in llvm-xray
     #[arg(short = 'f', long, visible_alias = "output-format", value_name = "FORMAT",
           value_parser = clap::builder::PossibleValuesParser::new(FORMATS.iter().map(described)))]
     to: Option<String>,
-    /// Accepted as by llvm-xray; the names of functions are written wherever they are known
+    /// Accepted because llvm-xray has it; names of functions are always written where known
     #[arg(short = 'y', long)]
     symbolize: bool,
-    /// Write functions' names for people (the default)
+    /// Write demangled names of functions (the default)
     #[arg(long, overrides_with = "no_demangle")]
     demangle: bool,
-    /// Write functions' symbols as the linker knows them, instead of their names for people
+    /// Write the linker's symbols of functions, instead of their demangled names
     #[arg(long, overrides_with = "demangle")]
     no_demangle: bool,
-    /// Put the records of all threads in one order of time, where the format has one; with false,
+    /// Write the records of all threads in order of time, if the format has an order; with false,
     /// one thread after the other
     #[arg(short, long, value_name = "BOOL", default_value = "true", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = ArgAction::Set,
           value_parser = BoolishValueParser::new())]
     sort: bool,
-    /// Replace OUT if it is there already
+    /// Replace OUT if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -161,7 +161,7 @@ fn unrecorded(format: TraceFormat, trace: &Trace) -> Vec<(String, u64)> {
 }
 
 fn not_as_it_was(what: &str, count: u64) -> String {
-    format!("not as it was: {what} ({})", units::count(count))
+    format!("changed or left out: {what} ({})", units::count(count))
 }
 
 /// A format in the help.
@@ -204,14 +204,17 @@ impl Args {
     fn print(&self, format: TraceFormat, console: &mut Console) -> anyhow::Result<()> {
         let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
         let TraceFormat::File(sink) = format else {
-            return usage(&format!("{} is a directory: give -o OUT", format.name()));
+            return usage(&format!(
+                "the format {} is a directory: give -o OUT",
+                format.name()
+            ));
         };
         if self.format.json {
-            return usage("--json prints where the trace is to go: give -o OUT");
+            return usage("standard output cannot have both the trace and --json: give -o OUT");
         }
         if console.is_terminal() && !sink.is_text() {
             return usage(&format!(
-                "{} is nothing that a terminal can show: give -o OUT, or --to a format of text",
+                "a terminal cannot show the format {}: give -o OUT, or a text format with --to",
                 format.name()
             ));
         }
@@ -249,7 +252,7 @@ impl Args {
             .join(", ");
         let (file, format) = (self.file.display(), format.name());
         Failure::Usage(format!(
-            "{file} is a profile, which has sums of calls but no events for {format}: give --to {names}"
+            "{file} is a profile, which has sums of calls but no events for {format}: give --to with one of {names}"
         ))
     }
 
@@ -273,7 +276,7 @@ impl Args {
             let names = FORMATS.iter().map(TraceFormat::name).collect::<Vec<_>>();
             let (output, names) = (self.output.display(), names.join(", "));
             Failure::Usage(format!(
-                "the name {output} says no format: give --to {names}"
+                "the extension of {output} is of no known format: give --to with one of {names}"
             ))
         })
     }

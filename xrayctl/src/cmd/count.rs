@@ -30,13 +30,15 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without a selector, all functions are meant. Each thread counts in its own memory, in the program itself, without a look at the clock: a tenth of what
-a traced call costs. No event is recorded, so there are no times, and no losses.
+Without a selector, all functions are counted. Each thread of the program counts its calls in its
+own memory, and does not read the clock. That costs about a tenth of recording a call. No event is
+recorded, so there are no times and no losses.
 
-A process that is not attached is attached to for that time. One that is attached has to be in the mode count (`xrayctl mode count`), which its other
-users would notice; what is switched on here is off again afterwards.
+count attaches to a process that is not attached, and detaches at the end. An attached process must
+be in mode count (`xrayctl mode count`). count does not change the mode itself, because other users
+of the process would miss events. Functions that count switches on are off again afterwards.
 
-With --kept, what is shown is what was counted since the mode became count, and nothing is switched.
+With --kept, count shows the counts since the mode became count, and switches no function.
 
 Examples:
   xrayctl count 1234 --duration 10s
@@ -46,23 +48,23 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid)]
     pid: u32,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
     pending: Pending,
-    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
-    /// What was counted since the mode became count
+    /// Show the counts since the mode became count
     #[arg(long, conflicts_with = "duration")]
     kept: bool,
-    /// A row for each function of each thread
+    /// Show a row for each function of each thread
     #[arg(long)]
     by_thread: bool,
-    /// Only so many rows; 0: all
+    /// Show at most N rows; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 25)]
     top: usize,
     #[command(flatten)]
@@ -131,7 +133,7 @@ async fn count(
     };
     let response = rpc.stream_events(request).await;
     let response = response.map_err(|status| failure::from_status(&status));
-    let response = response.context("cannot wait for the process's end")?;
+    let response = response.context("cannot wait for the end of the process")?;
     let batches = stream.insert(response.into_inner());
     let begun = Instant::now();
     toggle::toggle(rpc, switching, console).await?;
@@ -154,7 +156,7 @@ async fn count(
 async fn fetch(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Counts> {
     let failed = |status: tonic::Status| failure::from_status(&status);
     let response = rpc.fetch_counts(FetchCountsRequest { pid }).await;
-    let response = response.map_err(failed).context("nothing was counted")?;
+    let response = response.map_err(failed).context("cannot read the counts")?;
     let mut messages = response.into_inner();
     let mut counts = Counts::default();
     while let Some(message) = messages.message().await.map_err(failed)? {

@@ -10,8 +10,8 @@ use crate::output::detached::Detached;
 use crate::output::{Console, refused};
 
 const EXAMPLES: &str = "\
-Ends with its proof: every sled read back and found off, and the text outside the sleds compared with the file.
-Exits with 1 if the proof fails.
+detach switches all functions off, reads every sled back, and compares the text outside the sleds
+with the file. It prints the result, and exits with 1 if a sled is still on or the text differs.
 
 Examples:
   xrayctl detach 1234
@@ -20,7 +20,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid,
           required_unless_present = "all", conflicts_with = "all")]
     pid: Option<u32>,
@@ -56,6 +56,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
     match detached.unproven() {
         None => Ok(()),
-        Some(pid) => anyhow::bail!("process {pid} is not proven to be as it was"),
+        Some(pid) => anyhow::bail!(
+            "process {pid} may not be as it was: a sled is still on, or its text differs from the file"
+        ),
     }
 }

@@ -5,7 +5,9 @@ use xrayd::types::Wanted;
 use crate::{client::Daemon, output::Console, toggle, toggle::ToggleArgs};
 
 const EXAMPLES: &str = "\
-Without --pid, every attached process is meant.
+Without --pid, disable switches functions of every attached process off.
+
+Selectors add up: a function is selected if one of them matches it, and no --except option does.
 
 Examples:
   xrayctl disable --all

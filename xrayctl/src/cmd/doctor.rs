@@ -20,7 +20,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid)]
     pid: u32,
     #[command(flatten)]
@@ -43,7 +43,9 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     if checks.is_ready() {
         return Ok(());
     }
-    let (reason, message) = checks.failure().unwrap_or(("io", "no check says why"));
+    let (reason, message) = checks
+        .failure()
+        .unwrap_or(("io", "no check gives a reason"));
     let refusal = Failure::Refused {
         reason: printable(reason),
         message: printable(message),

@@ -7,8 +7,12 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without --pid, every attached process is meant. What is on already and recorded other values records these from
-then on; without --args and --retval none. For that its process stands still for a moment.
+Without --pid, enable switches functions of every attached process on.
+
+Selectors add up: a function is selected if one of them matches it, and no --except option does.
+
+A function that is on already records the values of --args and --retval from then on, or no values
+without these options. Changing the values stops the process for a moment.
 
 Examples:
   xrayctl enable --all

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::{Console, Tone, text};
 
 const EXAMPLES: &str = "\
-Without an id, all of them are listed.
+Without an id, explain lists all reasons.
 
 Examples:
   xrayctl explain foreign-tracer";
@@ -19,7 +19,7 @@ const PROSE_WIDTH: usize = 100;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The id that came with the refusal
+    /// The reason id of a refusal, in brackets in its message
     id: Option<String>,
     #[command(flatten)]
     format: Format,
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         Some(id) => vec![Reason::from_id(id).ok_or_else(|| {
             let ids: Vec<_> = Reason::ALL.iter().map(|reason| reason.id()).collect();
             Failure::Usage(format!(
-                "there is no reason {id:?}; the ids are {}",
+                "there is no reason id {id:?}; the ids are {}",
                 ids.join(", ")
             ))
         })?],

@@ -32,26 +32,26 @@ Prints for a sled:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A program, a library, a file still to be linked, for any processor that LLVM makes sleds
-    /// for; or a map in YAML; -: standard input
+    /// A program, library or object file for any processor that LLVM makes sleds for, or a map in
+    /// YAML; - is standard input
     #[arg(required_unless_present = "pid")]
     file: Option<PathBuf>,
-    /// Everything that this process has mapped, program and libraries, also if their files are gone
+    /// Read the program and all libraries that this process has mapped, even from deleted files
     #[arg(long, conflicts_with = "file", value_parser = parse::pid)]
     pid: Option<u32>,
-    /// The file to write; `-` is standard output
+    /// The file to write; - is standard output
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
-    /// Replace OUT if it is there already
+    /// Replace OUT if it exists
     #[arg(long)]
     force: bool,
     /// Print the names of functions
     #[arg(short, long)]
     symbolize: bool,
-    /// Print names to be read (the default)
+    /// Print demangled names (the default)
     #[arg(long, overrides_with = "no_demangle")]
     demangle: bool,
-    /// Print names as the linker knows them
+    /// Print the linker's symbols instead of demangled names
     #[arg(long, overrides_with = "demangle")]
     no_demangle: bool,
     #[command(flatten)]

@@ -25,12 +25,12 @@ Prints for a call:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The log, of any version; -: standard input
+    /// The log, of any version; - is standard input
     file: PathBuf,
     /// Check the order of the records in each buffer, and print buffer by buffer
     #[arg(long)]
     verify: bool,
-    /// Go on behind damage, and list on standard error what was left out
+    /// Continue behind damage, and list on standard error what was left out
     #[arg(long, conflicts_with = "verify")]
     salvage: bool,
 }

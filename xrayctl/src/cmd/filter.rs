@@ -13,15 +13,18 @@ use crate::output::{Console, refused};
 use crate::parse;
 
 const EXAMPLES: &str = "\
-What is said here takes the place of the filter before; options that are not given leave nothing out. Without options, the filter that is in force is shown.
+A new filter replaces the former one; options that are not given leave nothing out. Without options,
+filter shows the filter in force.
 
-In the program itself, before anything is written: --min-duration, --max-depth, --one-in, --inside, --thread. What they leave out costs little, is counted (`left out` in
-status), and nothing else is known of it. In the daemon, of what was read: --module, --from, --until (`filtered`).
+The program applies --min-duration, --max-depth, --one-in, --inside and --thread before it writes an
+event. A call that they leave out costs little and is counted (`left out` in status); nothing else
+is known of it. The daemon applies --module, --from and --until after it has read the event.
 
-Calls whose arguments are recorded, and calls in which custom or typed events are said, are recorded however short they are, and so is what they are in. Of a call that is still
-open, nothing is written before it has lasted as long as --min-duration says.
+Calls whose arguments are recorded, and calls in which the program emits custom or typed events, are
+recorded however short they are. So are the calls that they are in. With --min-duration, the program
+writes a call when it ends, or when something in it is written.
 
-Without --pid, every attached process is meant.
+Without --pid, filter applies to every attached process.
 
 Examples:
   xrayctl filter --pid 1234 --min-duration 100us
@@ -35,33 +38,35 @@ pub(crate) struct Args {
     /// Only this process; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
-    /// Record calls that take so long at least
+    /// Record only calls that take at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     min_duration: Option<Duration>,
-    /// Record calls so deep at most; the outermost that is on has depth 1
+    /// Record only calls up to this depth, from 1 to 128; the outermost function that is on, or the
+    /// outermost one of --inside, has depth 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     max_depth: Option<u32>,
-    /// Record the first of so many call trees of each thread
+    /// Record the first of every N call trees of each thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     one_in: Option<u32>,
-    /// Record only what happens inside calls of this function or glob; can be given several times
+    /// Record only calls of functions with this name or glob, and calls inside them; can be given
+    /// several times
     #[arg(long, value_name = "NAME")]
     inside: Vec<String>,
     /// Record only threads with this id, or with a name that matches this glob; can be given
     /// several times
     #[arg(long, value_name = "THREAD")]
     thread: Vec<String>,
-    /// Keep only events of this module: file name, that without version or ending, or glob; can be
-    /// given several times
+    /// Keep only events of this module: a file name (libfoo.so.1, libfoo.so or libfoo) or a glob;
+    /// can be given several times
     #[arg(long, value_name = "MODULE")]
     module: Vec<String>,
-    /// Keep only calls that begin after so long from now
+    /// Keep only calls that begin at least this long from now
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     from: Option<Duration>,
-    /// Keep only calls that begin before so long from now
+    /// Keep only calls that begin less than this long from now
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     until: Option<Duration>,
-    /// Leave nothing out any more
+    /// Remove the filter
     #[arg(long, conflicts_with_all = ["min_duration", "max_depth", "one_in", "inside", "thread", "module", "from", "until"])]
     clear: bool,
     #[command(flatten)]
@@ -78,7 +83,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let response = rpc.set_filter(request).await;
     let reports = response
         .map_err(|status| failure::from_status(&status))
-        .context("cannot set the filter")?
+        .context("cannot set or show the filter")?
         .into_inner()
         .reports;
     if reports.is_empty() {
@@ -93,7 +98,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     match set.refusal() {
         None => Ok(()),
         Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("nothing was done to {pid}"))
+            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
         }
     }
 }

@@ -18,17 +18,18 @@ Example:
   $ xrayctl flame run.xtrace -o run.svg
   run.svg: a flame graph of 4 stacks, 45.00 ms
 
-A browser shows it: click to zoom, Ctrl-F to search. With --diff, what takes longer than before is red, what takes less is blue.";
+Open the file in a browser: click to zoom, Ctrl-F to search. With --diff, functions that take longer
+than before are red, and those that take less are blue.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace, or a profile; -: standard input
+    /// The trace or profile; - is standard input
     file: PathBuf,
-    /// The SVG file to write; -: standard output
+    /// The SVG file to write; - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Compare with this trace, by the names of functions; it is the one that is drawn
+    /// Compare with this trace, by the names of functions, and draw this one
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
     /// Draw callers above what they call

@@ -21,7 +21,7 @@ Examples:
 pub(crate) struct Args {
     /// A part of the name, or a glob over the whole name if it has wildcards
     pattern: Option<String>,
-    /// Only this process, which need not be attached; without this, every attached process
+    /// Only this process, attached or not; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let functions = list(&mut rpc, args.pid.unwrap_or(0), selection).await?;
     if functions.is_empty() {
         let what = match (&args.pattern, args.pid) {
-            (Some(pattern), _) => format!("no function is called like {pattern:?}"),
+            (Some(pattern), _) => format!("no function matches {pattern:?}"),
             (None, Some(pid)) => format!("process {pid} has no functions with sleds"),
             (None, None) => "no process is attached".to_owned(),
         };

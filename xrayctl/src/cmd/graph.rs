@@ -19,28 +19,28 @@ Example:
   F16777219 [label=\"ns::next()\"];
   }
 
-F0 stands for what called the outermost functions. A dashed edge has no call that finished.";
+F0 is the unknown caller of the outermost functions. A dashed edge has no finished call.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace; -: standard input
+    /// The trace; - is standard input
     file: PathBuf,
     #[command(flatten)]
     unpaired: Unpaired,
-    /// What edges are labelled with
+    /// Label edges with this statistic
     #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
     edge_label: Statistic,
-    /// What vertices are labelled with
+    /// Label vertices with this statistic
     #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
     vertex_label: Statistic,
-    /// What edges are coloured by
+    /// Colour edges by this statistic
     #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
     color_edges: Statistic,
-    /// What vertices are coloured by
+    /// Colour vertices by this statistic
     #[arg(short = 'b', long, value_name = "FIELD", value_enum, default_value_t)]
     color_vertices: Statistic,
-    /// How to print it
+    /// The output format
     #[arg(long, value_enum, default_value_t)]
     format: GraphFormat,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) fn note(graph: &Graph, console: &Console) {
     if graph.beyond > 0 {
         let calls = units::counted(graph.beyond, "call");
         console.note(&format!(
-            "{calls} left out of the edges: too many distinct ones"
+            "{calls} left out: the graph has too many distinct edges"
         ));
     }
 }

@@ -20,33 +20,33 @@ Example:
   F3 [label=\"ns::parse(char const*)\" color=\"black\"]
   }
 
-What is only in the first graph is red, what is only in the second one is green.";
+Red: only in the first graph. Green: only in the second graph.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace before
+    /// The first trace
     before: PathBuf,
-    /// The trace after
+    /// The second trace
     after: PathBuf,
     #[command(flatten)]
     unpaired: UnpairedEach,
-    /// What edges are labelled with the change of
+    /// Label edges with the change of this statistic
     #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
     edge_label: Statistic,
-    /// What edges are coloured by the change of
+    /// Colour edges by the change of this statistic
     #[arg(short = 'c', long, value_name = "FIELD", value_enum, default_value_t)]
     edge_color: Statistic,
-    /// What vertices are labelled with the change of
+    /// Label vertices with the change of this statistic
     #[arg(short, long, value_name = "FIELD", value_enum, default_value_t)]
     vertex_label: Statistic,
-    /// What vertices are coloured by the change of
+    /// Colour vertices by the change of this statistic
     #[arg(short = 'b', long, value_name = "FIELD", value_enum, default_value_t)]
     vertex_color: Statistic,
-    /// How many characters of a function's name are shown
+    /// Cut names of functions to N characters
     #[arg(short = 't', long, value_name = "N", default_value_t = 40)]
     vertex_label_trun: usize,
-    /// How to print it
+    /// The output format
     #[arg(long, value_enum, default_value_t)]
     format: GraphFormat,
     #[command(flatten)]
@@ -60,30 +60,30 @@ pub(crate) struct Args {
 /// What llvm-xray can be told for both logs, or for one.
 #[derive(Debug, clap::Args)]
 struct UnpairedEach {
-    /// Tell of exits without an entry one by one, as llvm-xray does; without this they are counted.
-    /// They never stop the work
+    /// List exits without an entry one by one, up to 20 of a trace; without this, they are counted.
+    /// They are no error
     #[arg(short, long)]
     keep_going: bool,
-    /// The same, for the trace before
+    /// --keep-going for the first trace only
     #[arg(long = "keep-going-1", visible_alias = "k1")]
     keep_going_before: bool,
-    /// The same, for the trace after
+    /// --keep-going for the second trace only
     #[arg(long = "keep-going-2", visible_alias = "k2")]
     keep_going_after: bool,
-    /// Calls without an exit end when their caller exits, as if they had ended in a sibling call,
-    /// but for those that the trace says were left
+    /// End calls without an exit when their caller exits, as if they had ended in a sibling call,
+    /// except calls that the trace says were left
     #[arg(short, long)]
     deduce_sibling_calls: bool,
-    /// The same, for the trace before
+    /// --deduce-sibling-calls for the first trace only
     #[arg(long = "deduce-sibling-calls-1", visible_alias = "d1")]
     deduce_before: bool,
-    /// The same, for the trace after
+    /// --deduce-sibling-calls for the second trace only
     #[arg(long = "deduce-sibling-calls-2", visible_alias = "d2")]
     deduce_after: bool,
-    /// The same, for the trace before
+    /// --instr-map for the first trace only
     #[arg(long = "instr-map-1", visible_alias = "m1", value_name = "FILE")]
     instr_map_before: Option<PathBuf>,
-    /// The same, for the trace after
+    /// --instr-map for the second trace only
     #[arg(long = "instr-map-2", visible_alias = "m2", value_name = "FILE")]
     instr_map_after: Option<PathBuf>,
 }

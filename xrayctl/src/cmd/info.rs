@@ -33,7 +33,7 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace, or a profile; -: standard input
+    /// The trace or profile; - is standard input
     file: PathBuf,
     #[command(flatten)]
     format: Format,

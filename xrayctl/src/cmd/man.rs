@@ -15,7 +15,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The directory, which is made if it is not there
+    /// The directory, which is created if it does not exist
     dir: PathBuf,
 }
 

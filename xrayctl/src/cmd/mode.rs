@@ -14,15 +14,20 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-flight: rings hold the newest events of each thread, and nobody reads them until a snapshot is taken, or the thread or the process ends. While a
-recording or another live stream runs, it is as in stream.
-stream: the daemon reads all events and retains the newest of them. What finds a full ring is lost, and counted.
-profile: the daemon reads all events and adds them up, by thread and stack of calls; `xrayctl profile PID --kept` shows the sums. No event is kept.
-count: calls are counted in the program itself, by function and thread, and nothing is recorded of them; `xrayctl count PID --kept` shows the counts.
+flight: the ring of each thread keeps its newest events. The daemon reads them when a snapshot is
+  taken, or when the thread or the process ends. While a client reads a live stream, such as a
+  recording, flight works like stream.
+stream: the daemon reads all events and retains the newest. Events that find a full ring are lost,
+  and counted.
+profile: the daemon reads all events and adds them up, by thread and stack of calls. It keeps no
+  event. `xrayctl profile PID --kept` shows the sums.
+count: the program counts its calls, by function and thread, and records no event.
+  `xrayctl count PID --kept` shows the counts.
 
-What is retained when a flight or a profile begins goes, and so does what was added up when a profile ends.
+Switching to flight or profile discards retained events. Changing the mode discards the sums of
+profile.
 
-Without --pid, every attached process is meant.
+Without --pid, mode changes every attached process.
 
 Examples:
   xrayctl mode flight
@@ -32,7 +37,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// flight, stream, profile or count
+    /// The mode: flight, stream, profile or count
     #[arg(value_parser = parse::mode)]
     mode: Mode,
     /// Only this process; without this, every attached process
@@ -66,7 +71,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     match set.refusal() {
         None => Ok(()),
         Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("nothing was done to {pid}"))
+            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
         }
     }
 }

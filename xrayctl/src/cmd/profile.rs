@@ -43,13 +43,17 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without a selector, all functions are meant. Calls are added up in the daemon, by thread and stack, with a distribution of their durations; no event is
-kept, so this can go on for days. A process that is not attached is attached to for that time. One that is attached stays so, in the mode that it is in; what is switched on
-here is off again afterwards.
+Without a selector, all functions are profiled. The daemon adds up calls by thread and stack, with a
+distribution of their durations. It keeps no event, so a profile can run for days.
 
-With --kept, what is shown is what has been added up since the mode became profile (`xrayctl mode profile`), and nothing is switched.
+profile attaches to a process that is not attached, and detaches at the end. An attached process
+keeps its mode; functions that profile switches on in it are off again afterwards.
 
-With --output, the profile goes into a file, too, which account, stack, flame, info and convert read.
+With --kept, profile shows the sums since the mode became profile (`xrayctl mode profile`), and
+switches no function.
+
+With --output, profile also writes a file, which account, stack, flame, info, convert, view and
+report --html read.
 
 Examples:
   xrayctl profile 1234 --duration 30s
@@ -63,32 +67,32 @@ Examples:
     override_usage = "xrayctl profile [OPTIONS] <PID>\n       xrayctl profile [OPTIONS] --diff <BEFORE> <AFTER>"
 )]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid, required_unless_present = "diff", conflicts_with = "diff")]
     pid: Option<u32>,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
     pending: Pending,
-    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
-    /// What has been added up since the mode became profile
+    /// Show the sums since the mode became profile
     #[arg(long, conflicts_with_all = [
         "duration", "diff", "pending", "function", "glob", "regex", "module", "source", "id", "all", "except_function",
         "except_glob", "except_regex", "except_module", "except_source", "except_id",
     ])]
     kept: bool,
-    /// How two profiles or traces differ, function by function
+    /// Show how two profiles or traces differ, function by function
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["duration", "output"])]
     diff: Option<Vec<PathBuf>>,
-    /// Only so many functions; 0: all
+    /// Show at most N functions; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 25)]
     top: usize,
-    /// Write the profile into this file, too
+    /// Also write the profile into this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if it is there already
+    /// Replace the file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -215,7 +219,7 @@ pub(crate) async fn fetch(
     requests.try_send(request).context("no request was sent")?;
     let response = rpc.fetch_profile(ReceiverStream::new(sent)).await;
     let response = response.map_err(|status| failure::from_status(&status));
-    let chunks = response.context("cannot have calls added up")?;
+    let chunks = response.context("cannot profile the process")?;
     Ok((requests, chunks.into_inner()))
 }
 
@@ -252,7 +256,7 @@ fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> 
     let too_deep = profile.missing().too_deep;
     if too_deep > 0 {
         console.note(&format!(
-            "{too_deep} calls were not counted: they were within more than 65,536 others"
+            "{too_deep} calls were not counted: they were nested in more than 65,536 others"
         ));
     }
     Ok(())

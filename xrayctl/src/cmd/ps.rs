@@ -35,7 +35,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     }
     console.show(|out, look: Look| listing.render(out, look))?;
     if listing.processes.is_empty() && !geteuid().is_root() {
-        console.note("those of other users are not shown: only root may trace them");
+        console.note("processes of other users are not shown: only root may trace them");
     }
     Ok(())
 }

@@ -49,10 +49,16 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without a selector, everything is recorded. Ctrl-C ends the recording. A program is started with its functions on
-before the first instruction of main, by the engine in this process, never by a daemon; if the time is up before it
-ends, it goes on without being recorded. The programs that it starts are recorded as well, from a few milliseconds after
-their start on, unless --follow says otherwise; it need not have sleds itself then.
+Without a selector, all functions are recorded. Ctrl-C ends the recording.
+
+With CMD, record starts a program, with its functions on before the first instruction of main. No
+daemon is used for that. Processes that come from the program are recorded, too, from a few
+milliseconds after their start on, and the program itself needs no sleds. With --follow none, no
+other process is recorded. With --follow none or fork, the program must have sleds. If the recording
+ends before the program, the program goes on.
+
+A process that was attached before stays attached. Functions that record switches on in it are off
+again afterwards.
 
 Examples:
   xrayctl record 1234
@@ -72,7 +78,7 @@ const TICK: Duration = Duration::from_millis(100);
     override_usage = "xrayctl record [OPTIONS] <PID>\n       xrayctl record [OPTIONS] -- <CMD>..."
 )]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid,
           required_unless_present = "command", conflicts_with = "command")]
     pid: Option<u32>,
@@ -85,25 +91,25 @@ pub(crate) struct Args {
     pending: Pending,
     #[command(flatten)]
     values: Values,
-    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
     /// The file to write; without this, xray-COMMAND-PID.xtrace
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if it is there already
+    /// Replace the file if it exists
     #[arg(long)]
     force: bool,
-    /// Record what comes from it as well: the processes that it forks (fork), the program that it
-    /// becomes (exec), everything (all), or nothing (none); without this, everything that comes
-    /// from CMD, and nothing that comes from PID
+    /// Also record processes that come from the process: the processes that it forks (fork), the
+    /// program that it becomes (exec), everything (all), or nothing (none); the default is all for
+    /// CMD, and none for PID
     #[arg(long, value_name = "WHAT", value_parser = parse::follow)]
     follow: Option<Follow>,
     #[command(flatten)]
     memory: Memory,
     #[command(flatten)]
     limits: Limits,
-    /// Exit with 6 if events were lost
+    /// Exit with code 6 if events were lost
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -206,7 +212,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     if let (Outcome::Stopped, Target::Launched(_)) = (outcome, &target) {
         console.note(&match target.ended() {
             None => format!("the program goes on as process {}", target.pid()),
-            Some(how) => format!("the program ended ({how}); what it started goes on"),
+            Some(how) => format!("the program ended ({how}); processes that it started go on"),
         });
     }
     let untraced = target.has_no_sleds() && recorded.processes == 0;
@@ -222,7 +228,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         }
         (_, lost) if args.strict && lost > 0 => Err(Failure::Lost { events: lost }.into()),
         _ if untraced => {
-            let what = "the program has no sleds, and nothing that came from it was traced; the trace is empty";
+            let what = "the trace is empty: the program has no sleds, and no process that came from it was traced";
             Err(Failure::NothingMatched(what.to_owned()).into())
         }
         _ => Ok(()),
@@ -307,7 +313,7 @@ async fn stream(
     if foreign > 0 {
         let sleds = units::counted(foreign, "sled");
         console.note(&format!(
-            "{sleds} left alone: somebody else has patched there"
+            "{sleds} left unchanged: another tool has patched them"
         ));
     }
     target.resume()?;
@@ -398,12 +404,12 @@ fn outcome(
                 let pid = report.pid;
                 if report.text_bytes_different > 0 || report.sleds_on > 0 {
                     console.note(&format!(
-                        "process {pid} is not proven to be as it was: its code was changed by somebody"
+                        "process {pid} may not be as it was: its code differs from the file, or sleds are still on"
                     ));
                 }
                 if let Some(refusal) = &report.refusal {
                     console.note(&format!(
-                        "process {pid} was not let go: {}",
+                        "process {pid} was not detached: {}",
                         refusal.message
                     ));
                 }

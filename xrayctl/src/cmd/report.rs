@@ -19,8 +19,9 @@ use crate::output::{Console, trace_summary, units};
 use crate::page;
 
 const EXAMPLES: &str = "\
-Without --tree or --table both are shown. Times in a function are counted whatever part of the trace is shown.
---html writes one file that needs no other: flame graph, timeline, table of functions. It reads profiles as well.
+Without --tree or --table, report prints both. Times of calls are complete, even if only a part of
+the trace is shown. --html writes a page in one file: flame graph, timeline, table of functions. It
+also reads profiles.
 
 Examples:
   xrayctl report run.xtrace
@@ -33,12 +34,12 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace; with --html, also a profile; -: standard input
+    /// The trace; with --html, also a profile; - is standard input
     file: PathBuf,
     /// Write a page for a browser
     #[arg(long, requires = "output", conflicts_with_all = ["tree", "table", "limit", "sort", "order", "json"])]
     html: bool,
-    /// The page to write; -: standard output
+    /// The page to write; - is standard output
     #[arg(short, long, value_name = "OUT", requires = "html")]
     output: Option<PathBuf>,
     /// Show the call tree
@@ -53,13 +54,13 @@ pub(crate) struct Args {
     open: bool,
     #[command(flatten)]
     selection: Selection,
-    /// Lines of the tree and rows of the table at most; 0: no limit
+    /// Print at most N lines of the tree and N rows of the table; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
-    /// What to sort the table by, greatest first
+    /// The column to sort the table by, greatest first
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t)]
     sort: Sort,
-    /// How the threads' lines of the tree come
+    /// The order of lines of several threads in the tree
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     order: Lines,
     #[command(flatten)]
@@ -70,19 +71,19 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Sort {
-    /// Time within, with what it called
+    /// Time in the function, callees included
     #[default]
     Total,
-    /// Time within, without what it called
+    /// Time in the function, without callees
     #[value(name = "self")]
     SelfTime,
     /// Number of calls
     Calls,
     /// The shortest call
     Min,
-    /// The call in the middle
+    /// The median call
     Median,
-    /// The call that is longer than 99 in 100
+    /// The 99th percentile
     P99,
     /// The longest call
     Max,
@@ -90,7 +91,7 @@ enum Sort {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Lines {
-    /// All together, in order of time
+    /// All threads together, in order of time
     #[default]
     Time,
     /// One thread after the other

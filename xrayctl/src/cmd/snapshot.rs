@@ -18,13 +18,15 @@ use crate::progress::Progress;
 use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 
 const EXAMPLES: &str = "\
-The process is not stopped, and is recorded on. Of one that hangs it works as well, and of one that has ended, however that was, until it is
-detached or another one takes its place. Calls that are open at its end are in it from their begin on, however long ago that was, as far as their
-entries were not overwritten; `xrayctl report --open` shows them.
+snapshot does not stop the process. It also works on hung processes, and on terminated ones until
+the process is detached or another process takes its place. A call that is open at the end of the
+snapshot is in it from its beginning on, if its entry was not overwritten. `xrayctl report --open`
+shows such calls.
 
-Without --pid, every attached process is meant; if there are several, each gets a file of its own, with its pid in the
-name, and is taken by itself. Processes that are followed from another one are in its file. With --all-processes, all are in one file, up to
-the same moment.
+Without --pid, snapshot writes every attached process. With several processes, each gets a file of
+its own, with the pid in its name, and a moment of its own. Processes that are followed from another
+one are in the file of that one. With --all-processes, one file has all processes up to the same
+moment.
 
 Examples:
   xrayctl snapshot -o now.xtrace
@@ -40,16 +42,16 @@ pub(crate) struct Args {
     /// Only this process; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
-    /// Every attached process, up to the same moment, in one file
+    /// Write every attached process into one file, up to the same moment
     #[arg(long, conflicts_with = "pid")]
     all_processes: bool,
-    /// Only what happened in the last so long, like 100ms or 5s
+    /// Write only this last time, like 100ms or 5s; without this, all events that are there
     #[arg(long, value_name = "TIME", value_parser = crate::parse::duration)]
     last: Option<Duration>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Replace FILE if it is there already
+    /// Replace FILE if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -179,7 +181,7 @@ async fn take(
         bytes += data.len() as u64;
         progress.recorded(events, lost, bytes);
     }
-    begun.context("the daemon sent nothing")
+    begun.context("the daemon sent no snapshot")
 }
 
 /// The name with the pid before its extension: `now-1234.xtrace`.

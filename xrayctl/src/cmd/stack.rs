@@ -20,12 +20,13 @@ Example:
   main;ns::parse(char const*);ns::next() 750
   work 50
 
-Folded stacks have self times in nanoseconds, so that a flame graph adds up; with --diff, before and after.";
+Folded stacks have self times in nanoseconds, so that a flame graph adds up. With --diff, they have
+the times of both traces.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The traces, or profiles; their stacks are taken together; -: standard input
+    /// The traces or profiles, whose stacks are added up; - is standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -36,19 +37,19 @@ pub(crate) struct Args {
     /// Keep the stacks of threads apart
     #[arg(long, conflicts_with = "aggregate_threads")]
     per_thread_stacks: bool,
-    /// Take the stacks of all threads together, as is done without --all-stacks anyway
+    /// Add up the stacks of all threads, which is the default without --all-stacks
     #[arg(long)]
     aggregate_threads: bool,
-    /// All stacks, and not only the top ones; by thread, unless they are to be aggregated
+    /// Print all stacks, not only the top ones; by thread, unless --aggregate-threads is given
     #[arg(long, visible_alias = "all")]
     all_stacks: bool,
-    /// How many stacks are at the top
+    /// Number of top stacks
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// How to print them
+    /// The output format
     #[arg(long, value_enum, default_value_t)]
     stack_format: StackFormat,
-    /// What folded stacks are measured by
+    /// The measure of folded stacks
     #[arg(long, value_enum, default_value_t)]
     aggregation_type: Aggregation,
     #[command(flatten)]
@@ -73,7 +74,7 @@ enum Aggregation {
     /// Self time, in nanoseconds
     #[default]
     Time,
-    /// Calls
+    /// Number of calls
     Count,
 }
 

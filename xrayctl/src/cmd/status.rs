@@ -21,8 +21,8 @@ pub(crate) struct Args {
     /// Only this process; without this, every attached process
     #[arg(long, value_parser = crate::parse::pid)]
     pid: Option<u32>,
-    /// The modules of each process as well: what is on in them, the memory that patching made
-    /// private to the process, and how soon a library that was loaded later was armed
+    /// Also show the modules of each process: functions that are on, memory that patching made
+    /// private to the process, and how soon functions of a library that was loaded later were on
     #[arg(long)]
     modules: bool,
     #[command(flatten)]

@@ -47,11 +47,21 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without a selector, all functions are meant. A process that is not attached is attached to for that time; of one that is, functions are on loan. The time in a function is that of calls
-that have ended in the interval, its own time also that of calls that go on.
+Without a selector, all functions are shown. The time in a function is the time of its calls that
+have ended in the interval. Its self time also has the time of calls that go on.
 
-Keys: q or Ctrl-C ends, up and down mark a function, enter shows who calls it and what it calls (esc goes back), space switches it off or on, s chooses what comes
-first, / filters by name, t shows threads, p stands still.
+top attaches to a process that is not attached, and detaches at the end. In an attached process,
+functions that top switches on are off again afterwards.
+
+Keys:
+  q, Ctrl-C    quit
+  up, down     select a function
+  enter        show callers and callees of the function; esc goes back
+  space        switch the function off or on
+  s            change the column to sort by
+  /            filter by name
+  t            show threads
+  p            pause
 
 Examples:
   xrayctl top 1234
@@ -64,17 +74,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid)]
     pid: u32,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
     pending: Pending,
-    /// How often it is drawn anew
+    /// Time between two updates of the screen
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration, default_value = "1s")]
     interval: Duration,
-    /// Print one interval, and end
+    /// Print one interval, and exit
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -85,11 +95,11 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     if !args.once && args.format.json {
-        let what = "--json wants --once: a screen is no JSON";
+        let what = "--json works only with --once";
         return Err(Failure::Usage(what.to_owned()).into());
     }
     if !args.once && !console.is_terminal() {
-        let what = "standard output is no terminal; --once prints one interval";
+        let what = "standard output is not a terminal; --once prints one interval";
         return Err(Failure::Usage(what.to_owned()).into());
     }
     let mut signals = Signals::hold()?;

@@ -26,22 +26,22 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace; -: standard input
+    /// The trace; - is standard input
     file: PathBuf,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with
     /// their times before and after
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
-    /// Only calls that took so long, or longer
+    /// Print only calls that took at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
     min_duration: Duration,
-    /// Only so many levels
+    /// Print only the outermost N levels
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
-    /// Lines at most; 0: no limit
+    /// Print at most N lines; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: usize,
-    /// How the threads' lines come
+    /// The order of lines of several threads
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     order: Lines,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Lines {
-    /// All together, in order of time
+    /// All threads together, in order of time
     #[default]
     Time,
     /// One thread after the other

@@ -15,8 +15,9 @@ use crate::signals::Signals;
 use crate::view::{Browser, Report, Server};
 
 const EXAMPLES: &str = "\
-The page is that of `xrayctl report --html`, but zooming into its timeline shows every call, and it can hand the trace to the Perfetto UI.
-It is served to this machine alone, at an address that nobody can guess, until Ctrl-C.
+view serves the page of `xrayctl report --html` until Ctrl-C. In addition, zooming into the timeline
+shows every call, and a button opens the trace in the Perfetto UI.
+The server listens on the loopback interface only, at an address with a random word.
 
 Examples:
   xrayctl view run.xtrace
@@ -25,12 +26,12 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace, or a profile; -: standard input
+    /// The trace or profile; - is standard input
     file: PathBuf,
-    /// The port on the loopback interface; 0: any that is free
+    /// The port on the loopback interface; 0 is any free port
     #[arg(long, value_name = "N", default_value_t = 0)]
     port: u16,
-    /// Only print the address
+    /// Print the address, and open no browser
     #[arg(long)]
     no_browser: bool,
     #[command(flatten)]
@@ -72,7 +73,7 @@ pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()>
         }
         opened => opened,
     };
-    console.note("a browser on this machine shows the report at that address; Ctrl-C ends this");
+    console.note("open this address in a browser on this machine; Ctrl-C ends the server");
     tokio::select! {
         () = server.serve(report) => {}
         () = signals.next() => {}

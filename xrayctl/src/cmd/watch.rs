@@ -34,8 +34,13 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Without a selector, all functions are meant. A call is shown when it has ended, with how long it took. Calls that were left without an exit are not shown. Of a program that calls more than a
-terminal can show, some are left out, and a line says how many.
+Without a selector, all functions are shown. watch prints a call when it has ended, with its
+duration. It does not print calls that are left without an exit, for example by an exception. If the
+program makes more calls than the terminal can show, watch leaves calls out, and a line shows how
+many.
+
+watch attaches to a process that is not attached, and detaches at the end. In an attached process,
+functions that watch switches on are off again afterwards.
 
 Examples:
   xrayctl watch 1234 --function ns::handle
@@ -46,7 +51,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The process
+    /// Pid of the process
     #[arg(value_parser = crate::parse::pid)]
     pid: u32,
     #[command(flatten)]
@@ -55,13 +60,13 @@ pub(crate) struct Args {
     pending: Pending,
     #[command(flatten)]
     values: Values,
-    /// Only calls that took so long, like 1ms
+    /// Print only calls that took at least this time, like 1ms
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     min_duration: Option<Duration>,
-    /// Stop after so many calls
+    /// Stop after N calls
     #[arg(long, value_name = "N")]
     limit: Option<NonZeroU64>,
-    /// Stop after this time; without this, when the process ends or on Ctrl-C
+    /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
     #[command(flatten)]

@@ -27,9 +27,9 @@ pub(crate) enum Format {
 /// Which columns text and CSV have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Columns {
-    /// Those of llvm-xray, in seconds
+    /// The columns of llvm-xray, in seconds
     Llvm,
-    /// All that is known; csv has nanoseconds
+    /// All columns; csv has nanoseconds
     All,
 }
 

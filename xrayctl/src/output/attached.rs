@@ -26,9 +26,9 @@ impl Attached {
             ..
         } = self.report;
         let how = match (adopted, stopped_ns) {
-            (true, _) => "memory of an earlier attach taken over, no thread was stopped".to_owned(),
+            (true, _) => "memory of an earlier attach reused, no thread was stopped".to_owned(),
             (false, 0) => "no thread was stopped".to_owned(),
-            (false, ns) => format!("thread {stopped_tid} stood still for {}", units::time(ns)),
+            (false, ns) => format!("thread {stopped_tid} was stopped for {}", units::time(ns)),
         };
         let functions = units::counted(self.status.functions.into(), "function");
         let pid = self.status.pid;

@@ -246,7 +246,7 @@ impl Rows {
         if self.unnamed > 0 {
             let unnamed = units::counted(self.unnamed, "call");
             notes.push(format!(
-                "{unnamed} of functions that could not be told apart: more functions were called than are counted for themselves, or their library was gone"
+                "{unnamed} of unnamed functions: more functions were called than can be counted one by one, or their library was unloaded"
             ));
         }
         notes

@@ -61,12 +61,12 @@ fn render_row(row: &DetachReport, out: &mut dyn io::Write, look: Look) -> io::Re
     );
     let off = units::counted(row.sleds_off, "sled");
     match row.sleds_on {
-        0 => writeln!(out, "  {proof}: {off} read back, every one off")?,
+        0 => writeln!(out, "  {proof}: {off} read back, all off")?,
         on => {
             let on = units::count(on);
             writeln!(
                 out,
-                "  {no_proof}: {off} read back and off, {on} left, where somebody else's bytes stand"
+                "  {no_proof}: {off} read back and off, {on} left unchanged, because another tool has patched them"
             )?;
         }
     }
@@ -80,7 +80,7 @@ fn render_row(row: &DetachReport, out: &mut dyn io::Write, look: Look) -> io::Re
             let different = units::counted(different, "byte");
             writeln!(
                 out,
-                "  {no_proof}: text outside the sleds differs from the file in {different}, made so by xrayd or by others; {equal} are identical"
+                "  {no_proof}: text outside the sleds differs from the file in {different}, changed by xrayd or by another tool; {equal} are identical"
             )
         }
     }

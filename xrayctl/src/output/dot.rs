@@ -24,11 +24,11 @@ pub(crate) enum Statistic {
     /// Nothing
     #[default]
     None,
-    /// Calls that finished
+    /// Number of finished calls
     Count,
     /// The shortest call
     Min,
-    /// The call in the middle
+    /// The median call
     Med,
     /// The 90th percentile
     #[value(name = "90p")]
@@ -38,7 +38,7 @@ pub(crate) enum Statistic {
     P99,
     /// The longest call
     Max,
-    /// All durations together
+    /// Sum of durations
     Sum,
 }
 

@@ -105,7 +105,7 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
                 units::count(units::rough(function.unrecorded_estimate))
             )
             .into(),
-            if function.rests { "rests" } else { "on" }.into(),
+            if function.rests { "suppressed" } else { "on" }.into(),
             printable(&function.name).into(),
         ]);
     }
@@ -115,7 +115,7 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
 /// The limit in words.
 pub(crate) fn describe(economy: &Economy) -> String {
     match (economy.max_overhead_ppm, &economy.duty) {
-        (0, None) => "whatever it costs".to_owned(),
+        (0, None) => "no limit".to_owned(),
         (ppm, None) => format!("at most {}", percent(ppm.into())),
         (_, Some(duty)) => format!(
             "everything for {} in each {}",
@@ -140,22 +140,23 @@ pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
     let budget = economy.map_or(0, |economy| economy.max_overhead_ppm);
     if let (Some(ppm), true) = (overhead_ppm, budget > 0) {
         lines.push(format!(
-            "about {} of {} spent",
+            "cost: about {}, limit {}",
             percent(*ppm),
             percent(budget.into())
         ));
     }
     match resting {
         0 => {}
-        1 => lines.push("1 function rests".to_owned()),
-        more => lines.push(format!("{more} functions rest")),
+        1 => lines.push("1 function suppressed".to_owned()),
+        more => lines.push(format!("{more} functions suppressed")),
     }
     if *unrecorded_estimate > 0 {
         let calls = units::count(units::rough(*unrecorded_estimate));
         lines.push(format!("~{calls} calls not recorded"));
     }
     if *windows > 0 {
-        lines.push(format!("on {} so far", units::counted(*windows, "time")));
+        let windows = units::counted(*windows, "window");
+        lines.push(format!("recorded in {windows} so far"));
     }
     lines
 }
@@ -190,7 +191,7 @@ mod tests {
             }),
         };
         for (economy, expected) in [
-            (budget(0), "whatever it costs"),
+            (budget(0), "no limit"),
             (budget(20_000), "at most 2 %"),
             (budget(1_500), "at most 0.15 %"),
             (budget(25_000), "at most 2.5 %"),
@@ -258,12 +259,12 @@ mod tests {
         set.render(&mut out, Look::PLAIN).unwrap();
         let expected = "\
 7: at most 2 %
-7: about 1.73 % of 2 % spent
-7: 1 function rests
+7: cost: about 1.73 %, limit 2 %
+7: 1 function suppressed
 7: ~2,500,000 calls not recorded
-NOT RECORDED  NOW    FUNCTION
-  ~1,200,000  rests  f1
-  ~1,200,000  on     f2
+NOT RECORDED  NOW         FUNCTION
+  ~1,200,000  suppressed  f1
+  ~1,200,000  on          f2
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

@@ -71,7 +71,7 @@ impl Excluded {
     pub(crate) fn words(self) -> Option<String> {
         let exits = units::counted(self.earlier_exits, "exit");
         (self.earlier_exits > 0)
-            .then(|| format!("{exits} excluded: of calls that began before the recording"))
+            .then(|| format!("excluded: {exits} of calls that began before the recording"))
     }
 }
 

@@ -9,12 +9,12 @@ use super::units;
 pub(crate) fn not_whole(family: &FamilyStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if family.missed > 0 {
-        let (missed, it) = match family.missed {
-            1 => ("1 process".to_owned(), "it"),
-            several => (format!("{} processes", units::count(several)), "they"),
+        let missed = match family.missed {
+            1 => "1 process".to_owned(),
+            several => format!("{} processes", units::count(several)),
         };
         lines.push(format!(
-            "{missed} with sleds had ended before {it} could be attached to"
+            "{missed} with sleds ended before xrayd could attach"
         ));
     }
     lines.extend(family.not_followed.iter().map(|process| {
@@ -48,13 +48,13 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
     } = family;
     let what = match follow.as_str() {
         "fork" => "its forks are followed",
-        "exec" => "what it becomes is followed",
-        _ => "everything that comes from it is followed",
+        "exec" => "the program that it becomes is followed",
+        _ => "all processes that come from it are followed",
     };
-    let over = if *over { ", until all had ended" } else { "" };
+    let over = if *over { ", all have ended" } else { "" };
     let dropped = match dropped {
         0 => String::new(),
-        dropped => format!(", {dropped} ended and dropped for space"),
+        dropped => format!(", {dropped} ended and dropped to save memory"),
     };
     format!(
         "process {root}: {what}{over}; {traced} traced, {followed} followed so far, {untraced} without sleds or not traceable{dropped}"
@@ -65,11 +65,11 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
 pub(crate) fn noticing(family: &FamilyStatus) -> Option<String> {
     match family.noticing.as_str() {
         _ if family.over => None,
-        "perf" => Some("who comes is noticed at once, by perf events".to_owned()),
+        "perf" => Some("new processes are detected at once, by perf events".to_owned()),
         "looks" => {
             let why = printable(&family.noticing_why);
             Some(format!(
-                "who comes is noticed by looking every few milliseconds: {why}"
+                "new processes are detected by looking every few milliseconds: {why}"
             ))
         }
         _ => None,

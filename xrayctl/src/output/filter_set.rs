@@ -85,7 +85,7 @@ pub(crate) fn describe(filter: &Filter) -> String {
     let mut parts = Vec::new();
     if *min_duration_ns > 0 {
         parts.push(format!(
-            "calls of {} and more",
+            "calls of at least {}",
             units::time(*min_duration_ns)
         ));
     }
@@ -93,7 +93,7 @@ pub(crate) fn describe(filter: &Filter) -> String {
         parts.push(format!("to depth {max_depth}"));
     }
     if *one_in > 1 {
-        parts.push(format!("one tree in {one_in}"));
+        parts.push(format!("one call tree in {one_in}"));
     }
     for (what, names) in [
         ("inside", inside),
@@ -105,7 +105,7 @@ pub(crate) fn describe(filter: &Filter) -> String {
         }
     }
     if (*from_wall_ns, *until_wall_ns) != (0, 0) {
-        parts.push("in a window of time".to_owned());
+        parts.push("in a time window".to_owned());
     }
     match parts.is_empty() {
         true => ALL.to_owned(),
@@ -131,7 +131,7 @@ mod tests {
         };
         assert_eq!(
             describe(&filter),
-            "calls of 100.0 µs and more, to depth 3, one tree in 10, inside ns::* main, threads 7, modules libfoo, in a window of time"
+            "calls of at least 100.0 µs, to depth 3, one call tree in 10, inside ns::* main, threads 7, modules libfoo, in a time window"
         );
         let set = FilterSet::new(
             Some(Filter::default()),
@@ -146,7 +146,7 @@ mod tests {
         assert!(
             String::from_utf8(out)
                 .unwrap()
-                .starts_with("7: everything; before: calls of 100")
+                .starts_with("7: everything; before: calls of at least 100")
         );
     }
 }

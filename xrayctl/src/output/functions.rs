@@ -84,7 +84,7 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
         true => {
             let values = values::in_words(row.capture.as_ref());
             match row.rests {
-                true => Cell::toned(format!("rests{values}"), Tone::Warning),
+                true => Cell::toned(format!("suppressed{values}"), Tone::Warning),
                 false => Cell::toned(format!("on{values}"), Tone::Good),
             }
         }

@@ -124,7 +124,7 @@ impl OpenCalls {
         if self.overwritten > 0 {
             let threads = units::counted(self.overwritten as u64, "thread");
             notes.push(format!(
-                "older events of {threads} were overwritten: open calls that began before what is there may be missing"
+                "older events of {threads} were overwritten: open calls that began before the oldest event may be missing"
             ));
         }
         if !no && !notes.is_empty() {
@@ -149,7 +149,7 @@ impl OpenStack {
         let at_least = match self.unseen_ns {
             0 => String::new(),
             unseen => format!(
-                " or longer: nothing of it is known from the last {}",
+                " or longer: the trace has no events of its last {}",
                 units::time(unseen)
             ),
         };
@@ -176,7 +176,7 @@ impl OpenStack {
             None => Ok(()),
             Some(since) => {
                 let line = format!(
-                    "  events before {} after the begin were overwritten: calls that began earlier may be missing",
+                    "  events of the first {} were overwritten: calls that began in that time may be missing",
                     units::time(since)
                 );
                 writeln!(out, "{}", look.paint(Tone::Dim, &line))

@@ -111,14 +111,14 @@ impl Recorded {
             Outcome::ProcessEnded => Some(match &self.program {
                 Some(how) => format!("the program ended: {how}"),
                 None => format!(
-                    "process {pid} ended while it was recorded; the file holds everything up to its last event"
+                    "process {pid} ended while it was recorded; the file holds all events up to its end"
                 ),
             }),
             Outcome::DetachedElsewhere => Some(format!(
-                "somebody else detached from process {pid}; the file holds what came before"
+                "another client detached process {pid}; the file holds all events before that"
             )),
             Outcome::DaemonGone => Some(
-                "the daemon went away; the file holds what it had sent, and has no end mark"
+                "the daemon went away; the file holds the events that it had sent, and has no end mark"
                     .to_owned(),
             ),
         };

@@ -30,7 +30,7 @@ pub(crate) struct Top {
 /// The note that the stacks were too many to keep all apart.
 pub(crate) fn note(stacks: &Stacks) -> Option<String> {
     let beyond = stacks.beyond();
-    let what = "too many distinct stacks; they stand for [more stacks]";
+    let what = "too many distinct stacks; these are shown as [more stacks]";
     (beyond > 0).then(|| format!("{}: {what}", units::counted(beyond, "call")))
 }
 

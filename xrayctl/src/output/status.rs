@@ -68,7 +68,7 @@ impl Statuses {
             }
             if !row.rings_refused.is_empty() {
                 let line = format!(
-                    "{}: threads lose their events for lack of a ring: {}",
+                    "{}: threads without a ring lose all their events: {}",
                     row.pid,
                     printable(&row.rings_refused)
                 );
@@ -92,10 +92,10 @@ impl Statuses {
                 .is_some_and(|what| what != filter_set::ALL);
             if leaves_out || row.left_out > 0 || row.filtered > 0 {
                 let left_out = units::count(row.left_out);
-                writeln!(out, "{}: filtered, {left_out} left out", row.pid)?;
+                writeln!(out, "{}: filtered in the program: {left_out}", row.pid)?;
                 if row.filtered > 0 {
                     let filtered = units::count(row.filtered);
-                    writeln!(out, "{}: {filtered} read and not kept", row.pid)?;
+                    writeln!(out, "{}: filtered in the daemon: {filtered}", row.pid)?;
                 }
             }
         }
@@ -189,7 +189,7 @@ impl Statuses {
             Column::right("ON"),
             Column::right("OF"),
             Column::right("COPIED"),
-            Column::right("ARMED AFTER").minor(1),
+            Column::right("ON AFTER").minor(1),
             Column::left("BUILD ID").minor(2),
             Column::elastic("MODULE"),
         ]);
@@ -209,13 +209,16 @@ impl Statuses {
         for process in &self.processes {
             let how = match process.noticing.as_str() {
                 "perf" => "at once, by perf events".to_owned(),
-                "maps" => format!("by looking at its maps: {}", process.noticing_why),
+                "maps" => format!(
+                    "every few milliseconds, from its memory map: {}",
+                    process.noticing_why
+                ),
                 _ => continue,
             };
             let how = printable(&how);
             writeln!(
                 out,
-                "process {}: libraries that it loads are noticed {how}",
+                "process {}: libraries that it loads are detected {how}",
                 process.pid
             )?;
         }

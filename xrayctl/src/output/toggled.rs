@@ -100,18 +100,18 @@ impl Toggled {
             }
             if row.restaged > 0 {
                 let sleds = units::counted(row.restaged, "sled");
-                write!(out, ", {sleds} for other values")?;
+                write!(out, ", {sleds} to record other values")?;
             }
             if !self.dry_run {
                 write!(out, ", {}", units::time(row.elapsed_ns))?;
                 if row.stopped_ns > 0 {
-                    write!(out, ", standing still for {}", units::time(row.stopped_ns))?;
+                    write!(out, ", process stopped for {}", units::time(row.stopped_ns))?;
                 }
             }
             writeln!(out, ")")?;
             if row.foreign > 0 {
                 let what = units::counted(row.foreign, "sled");
-                let line = format!("  {what} left alone: somebody else has patched there");
+                let line = format!("  {what} left unchanged: another tool has patched them");
                 writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
             }
             if self.dry_run {

@@ -209,7 +209,7 @@ impl TraceInfo {
         let anchors = units::counted(self.clock.anchors as u64, "anchor");
         match self.clock.frequency {
             Some(hertz) => writeln!(out, "clock: {} Hz, {anchors}", units::count(hertz))?,
-            None => writeln!(out, "clock: of an unknown rate, {anchors}")?,
+            None => writeln!(out, "clock: unknown rate, {anchors}")?,
         }
         let EventCounts {
             entries,
@@ -234,8 +234,8 @@ impl TraceInfo {
             (typed_events, "typed events"),
             (cpu_changes, "changes of processor"),
             (losses, "losses"),
-            (unwindings, "times that calls were left"),
-            (astray_exits, "exits of no open call"),
+            (unwindings, "exceptions and jumps that left calls"),
+            (astray_exits, "exits without an open call"),
         ] {
             if number > 0 {
                 writeln!(out, "{:>15} {what}", units::count(number))?;

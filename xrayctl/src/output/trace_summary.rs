@@ -121,7 +121,7 @@ pub(crate) fn clock_lines(faults: impl Iterator<Item = (u64, bool)>) -> Vec<Stri
         let many = units::counted(times.len() as u64, noun);
         let first = units::time(*first_ns);
         Some(format!(
-            "{what} ({many}): durations around are wrong; first at {first} of CLOCK_MONOTONIC"
+            "{what} ({many}): durations across such a moment are wrong; first at {first} of CLOCK_MONOTONIC"
         ))
     };
     let lines = [
@@ -314,7 +314,7 @@ impl TraceSummary {
             (
                 damaged_blocks,
                 "block",
-                "damaged: what follows within is left out",
+                "damaged, and read up to the damage",
                 Tone::Bad,
             ),
             (
@@ -338,7 +338,7 @@ impl TraceSummary {
             (
                 deduced_siblings,
                 "call",
-                "taken to have ended with its caller",
+                "without an exit, taken to have ended with the caller",
                 Tone::Warning,
             ),
             (
@@ -361,7 +361,7 @@ impl TraceSummary {
         let followed = origins.clone().count() as u64;
         if let Some(longest) = origins.map(|origin| origin.unrecorded_ns).max() {
             let line = format!(
-                "{} followed, at most {} after they began; what they did before is not in the trace",
+                "{} followed, at most {} after the start; earlier events are not in the trace",
                 match followed {
                     1 => "1 process was".to_owned(),
                     several => format!("{} processes were", units::count(several)),
@@ -382,9 +382,9 @@ impl TraceSummary {
         let ending = match self.completeness {
             Ended::Complete => None,
             Ended::Unfinished => {
-                Some("the file has no end mark: its writer was stopped; every event before is here")
+                Some("the file has no end mark: its writer was stopped; all events before are here")
             }
-            Ended::Cut => Some("the file was cut within a record; every event before is here"),
+            Ended::Cut => Some("the file was cut within a record; all events before are here"),
         };
         let clock = (!self.calibrated && self.events > 0)
             .then_some("the rate of the counter is not known: times are in ticks, not nanoseconds");

@@ -136,7 +136,7 @@ impl<'a> Told<'a> {
                     0 => String::new(),
                     many => format!(", watching {}", units::counted((*many).into(), "function")),
                 };
-                writeln!(out, "armed in {processes}{functions}")
+                writeln!(out, "trigger armed in {processes}{functions}")
             }
             Self::Fired(fired) => fired.render(out, look),
             Self::Switched {
@@ -172,7 +172,7 @@ impl<'a> Told<'a> {
                 let how = match (signal, code) {
                     (Some(signal), _) => format!("was ended by {}", name_of(*signal)),
                     (None, Some(code)) => format!("has ended with code {code}"),
-                    (None, None) => "has ended, nobody knows how".to_owned(),
+                    (None, None) => "has ended in an unknown way".to_owned(),
                 };
                 writeln!(out, "process {pid} {how}")
             }
@@ -187,13 +187,13 @@ impl<'a> Told<'a> {
                     many => format!("has fired {many} times"),
                 };
                 let why = match *why {
-                    "limit" => ", as often as it may",
-                    "expired" => ": its time is up",
+                    "limit" => ", which is its limit",
+                    "expired" => ": --expire is over",
                     "ended" => ": no process is left",
                     _ => "",
                 };
                 let skipped = skipped_of(*skipped);
-                writeln!(out, "over: it {times}{why}{skipped}")
+                writeln!(out, "over: the trigger {times}{why}{skipped}")
             }
         }
     }
@@ -286,14 +286,8 @@ impl Fired {
 fn skipped_of(skipped: u64) -> String {
     match skipped {
         0 => String::new(),
-        many => format!(" (met {} more, beyond the limit)", times(many)),
-    }
-}
-
-fn times(number: u64) -> String {
-    match number {
-        1 => "once".to_owned(),
-        many => format!("{} times", units::count(many)),
+        1 => " (1 more match beyond the limit)".to_owned(),
+        many => format!(" ({} more matches beyond the limit)", units::count(many)),
     }
 }
 

@@ -110,7 +110,7 @@ impl Unrecorded {
             filters: filters.collect(),
             whose: match filter.threads {
                 None => "",
-                Some(_) => ", of all threads",
+                Some(_) => ", in all threads",
             },
         })
     }
@@ -146,11 +146,11 @@ impl Unrecorded {
         }
         lines.extend(filters.iter().map(|(text, all)| {
             let always = |one: &&InForce| one.since_ns.is_none() && one.until_ns.is_none();
-            let what = "only what this filter lets pass was recorded";
+            let what = "recorded with this filter";
             let text = text::printable(text);
             let line = match all.iter().all(always) {
                 true => format!("{what}: {text}"),
-                false => format!("at times, {what}: {text}"),
+                false => format!("{what} at times: {text}"),
             };
             (Tone::Dim, line)
         }));
@@ -165,7 +165,11 @@ impl Unrecorded {
         let lines = resting.top.iter().map(|off| {
             let more = about(off.unrecorded_calls_estimate, "call");
             let name = text::cut(&text::printable(&off.function), NAME_WIDTH);
-            format!("{name} was off {}: {more} more{}", off.time(), self.whose)
+            let time = off.time();
+            format!(
+                "{name} was suppressed {time}: {more} not recorded{}",
+                self.whose
+            )
         });
         let more = resting.functions - resting.top.len();
         let more =
@@ -192,7 +196,7 @@ impl Unrecorded {
         }
         if let Some(resting) = &self.resting {
             let mut table = Table::new([
-                Column::right("OFF"),
+                Column::right("SUPPRESSED"),
                 Column::right("CALLS MISSING"),
                 Column::elastic("FUNCTION"),
             ]);
@@ -260,7 +264,7 @@ impl RestingFunctions {
     fn line(&self) -> String {
         let functions = units::counted(self.functions as u64, "function");
         let calls = about(self.unrecorded_calls_estimate, "call");
-        format!("{functions} rested, to keep to a budget; not recorded: {calls}")
+        format!("{functions} suppressed to keep a budget: {calls} not recorded")
     }
 
     fn line_with_names(&self) -> String {
@@ -443,10 +447,10 @@ mod tests {
         let lines = unrecorded.lines_with_names();
         let lines: Vec<_> = lines.iter().map(|(_, line)| line.as_str()).collect();
         let expected = [
-            "12 functions rested, to keep to a budget; not recorded: about 4,100,000 calls \
+            "12 functions suppressed to keep a budget: about 4,100,000 calls not recorded \
              (dictFind 4,100,000, ns::a_function_with<quite, a, name>(int) 17, f 1, 9 more functions)",
             "recorded for 5.000 ms of each 1.000 s: counts stand for about 200 times as many",
-            "at times, only what this filter lets pass was recorded: --min-duration 10us --module libfoo.so",
+            "recorded with this filter at times: --min-duration 10us --module libfoo.so",
         ];
         assert_eq!(lines, expected);
     }

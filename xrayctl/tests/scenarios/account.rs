@@ -68,7 +68,7 @@ fn account_deduce_tail_call() {
     }
     let err = files.ours("account log -deduce-sibling-calls").err;
     assert!(
-        err.contains("1 call taken to have ended with its caller"),
+        err.contains("1 call without an exit, taken to have ended with the caller"),
         "{err}"
     );
 }

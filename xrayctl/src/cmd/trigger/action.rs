@@ -68,7 +68,8 @@ fn selection(text: &str) -> Result<Selection, String> {
     } = words;
     selectors.add_globs(globs);
     let selection = selectors.selection().map_err(|error| error.to_string())?;
-    let selection = selection.ok_or("no selector says which functions, like 'ns::*' or --all")?;
+    let selection =
+        selection.ok_or("no functions are selected: give a glob, like 'ns::*', or --all")?;
     Ok(selectors::wire(selection))
 }
 
@@ -132,7 +133,7 @@ async fn run_shell(
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = signals.next() => return Ok("not waited for any more".to_owned()),
+            () = signals.next() => return Ok("still running, and xrayctl no longer waits for it".to_owned()),
         }
     }
 }

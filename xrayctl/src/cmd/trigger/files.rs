@@ -47,7 +47,7 @@ impl Files {
                     Err(error) => {
                         return Err(error).with_context(|| {
                             format!(
-                                "more than one snapshot goes into a directory: cannot make {}",
+                                "cannot create the directory {} for snapshots",
                                 path.display()
                             )
                         });
@@ -109,7 +109,7 @@ impl Drop for Files {
 impl Place {
     fn next(&mut self, fired: &Fired) -> anyhow::Result<OutputFile> {
         match self {
-            Self::File(file) => file.take().context("it has fired more than once"),
+            Self::File(file) => file.take().context("the trigger has fired more than once"),
             Self::Directory { path, .. } => {
                 let time = moment::in_file_name(fired.wall_ns);
                 let name = format!("{}-{time}.xtrace", fired.number);

@@ -22,8 +22,7 @@ pub(super) fn parse(text: &str) -> Result<Limit, String> {
     };
     let times = times.trim().parse().ok();
     let times = times.filter(|times| (1..=MOST_FIRINGS).contains(times));
-    let wrong =
-        || format!("expected a number from 1 to {MOST_FIRINGS}, or one and a time, like 3/1h");
+    let wrong = || format!("expected N or N/TIME, like 3/1h, with N from 1 to {MOST_FIRINGS}");
     Ok(Limit {
         times: times.ok_or_else(wrong)?,
         period,

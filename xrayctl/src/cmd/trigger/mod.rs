@@ -49,21 +49,30 @@ use crate::{
 };
 
 const EXAMPLES: &str = "\
-Conditions (several --when: any of them):
-  duration(SELECTOR) > TIME   a call has ended and took longer; or >=
+Conditions (several --when: any of them fires):
+  duration(SELECTOR) > TIME   a call ended that took longer; or >=
   call(SELECTOR)              a call begins
-  rate(SELECTOR) > N/s        a process calls these functions more than N times within a second; again after it was less
-  event(custom)               the program says something: a custom event, a typed one by number or by name
-  death                       a process ends by a signal; death(SIGSEGV): by this one; death(any): however
-  demand                      only when told to: SIGUSR1 to xrayctl, or Enter on a terminal, which fires any trigger
+  rate(SELECTOR) > N/s        a process made more than N calls of these functions within a second;
+                              or >=; fires again after the rate was lower
+  event(custom)               the program emits a custom event; event(7), event(NAME): a typed event
+                              with this number or name
+  death                       a signal ends a process; death(SIGSEGV): this signal; death(any): the
+                              process ends in any way
+  demand                      never by itself
 
-A SELECTOR is the name of a function or a glob. What the conditions name is on while the trigger is armed; what else is in the
-snapshot is what else is on (`xrayctl enable`). While it has to see calls or events, the daemon reads all of them, as with watch.
+SIGUSR1 to xrayctl, or Enter on a terminal, fires any trigger.
 
-Actions, whatever their order, are done like this: enable and disable at once, for good; then the snapshot; then commands, here, by sh, with
-XRAY_NUMBER, XRAY_WHEN, XRAY_PID, XRAY_TID, XRAY_FUNCTION, XRAY_VALUE and XRAY_FILE in their environment.
+A SELECTOR is the name of a function or a glob. The functions of the conditions are on while the
+trigger is armed. To have other functions in the snapshot, switch them on before (`xrayctl enable`).
+While a trigger waits for calls or events, the daemon reads all events of the process, as with
+watch.
 
-With a limit of one firing, OUT is a file. Else it is a directory, in which each snapshot has a name of its number and time.
+Actions are done in a fixed order: first enable and disable, permanently; then the snapshot; then
+commands, which sh runs as the user of xrayctl, with XRAY_NUMBER, XRAY_WHEN, XRAY_PID, XRAY_TID,
+XRAY_FUNCTION, XRAY_VALUE and XRAY_FILE in their environment.
+
+With --limit 1, the default, OUT is a file. Otherwise it is a directory, in which the name of each
+snapshot has its number and time.
 
 Examples:
   xrayctl trigger --when 'duration(ns::handle) > 10ms' -o slow.xtrace
@@ -74,40 +83,40 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to wait for; see below
+    /// Wait for this condition, see below; can be given up to 8 times
     #[arg(long, value_name = "CONDITION", required = true, value_parser = condition::argument)]
     when: Vec<Condition>,
-    /// Only in this process and those that are followed from it; without this, in every attached
+    /// Only this process and processes that are followed from it; without this, every attached
     /// process
     #[arg(long, value_parser = parse::pid)]
     pid: Option<u32>,
-    /// Wait for libraries that are loaded later, if a condition names nothing that is loaded now
+    /// If no loaded function matches a condition, wait for libraries that are loaded later
     #[arg(long)]
     pending: bool,
-    /// What to do: snapshot, which it is if nothing is said; `enable SELECTION`; `disable
-    /// SELECTION`; `exec COMMAND`
+    /// What to do: snapshot (the default), `enable SELECTION`, `disable SELECTION` or `exec
+    /// COMMAND`; can be given several times
     #[arg(long = "do", value_name = "ACTION", value_parser = action::parse)]
     actions: Vec<Action>,
-    /// The snapshot is of every attached process, all up to the same moment
+    /// Write every attached process into the snapshot, up to the same moment
     #[arg(long)]
     all_processes: bool,
-    /// How far the snapshot reaches back before the moment; without this, as far as there is
-    /// anything. A call that it has fired for is always whole
+    /// Begin the snapshot this long before the trigger fires; without this, with the oldest event
+    /// that is there. The call that fired is always whole
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     before: Option<Duration>,
-    /// How far it goes beyond that moment
+    /// End the snapshot this long after the trigger fires
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse::duration)]
     after: Duration,
-    /// How often it fires: so often in all, or N/TIME: in any such time, like 3/1h
+    /// Fire at most N times in all, or N times in any TIME, like 3/1h; N is 1 to 1000
     #[arg(long, value_name = "N[/TIME]", default_value = "1", value_parser = limit::parse)]
     limit: Limit,
-    /// Stop waiting after this time
+    /// Stop waiting after this time; without this, wait until the trigger or the processes end
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     expire: Option<Duration>,
-    /// Where snapshots go
+    /// The file or directory for snapshots
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Replace OUT if it is a file that is there already
+    /// Replace OUT if it is an existing file
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -204,11 +213,11 @@ impl Args {
     fn check(&self) -> anyhow::Result<()> {
         let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
         if self.conditions().count() > MOST_CONDITIONS {
-            return usage(&format!("at most {MOST_CONDITIONS} conditions at a time"));
+            return usage(&format!("expected at most {MOST_CONDITIONS} conditions"));
         }
         match (self.takes_snapshots(), &self.output) {
-            (true, None) => usage("no --output says where the snapshot goes"),
-            (false, Some(_)) => usage("an --output is for snapshots: give --do snapshot, too"),
+            (true, None) => usage("a snapshot needs --output"),
+            (false, Some(_)) => usage("--output is for snapshots: give --do snapshot, too"),
             _ => Ok(()),
         }
     }
@@ -316,7 +325,7 @@ impl Waiting<'_> {
             return true;
         }
         self.is_leaving = true;
-        let what = "a snapshot is on its way; another Ctrl-C does not wait for it";
+        let what = "waiting for the snapshot; another Ctrl-C exits without it";
         self.console.note(what);
         false
     }
@@ -327,7 +336,7 @@ impl Waiting<'_> {
                 self.tell(&Told::armed(armed))?;
                 if self.console.shows_progress() {
                     self.console.note(&format!(
-                        "Ctrl-C ends it; Enter or `kill -USR1 {}` fires it",
+                        "Ctrl-C ends the trigger; Enter or `kill -USR1 {}` fires it",
                         std::process::id()
                     ));
                 }
