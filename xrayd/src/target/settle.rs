@@ -5,16 +5,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{ThreadState, Threads, cpu_time};
+use super::{Threads, cpu_time};
 use crate::pid::{Pid, Tid};
 
-/// Longest wait for a thread without a processor: a control group whose quota is used up usually
-/// gets the next one 100 ms later.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// Time between two looks.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Longest wait for a thread that waits for a processor. On a busy machine, or once the quota of
+/// its control group is used up, that takes hundreds of milliseconds.
+const LONGEST_WITHOUT_PROCESSOR: Duration = Duration::from_secs(2);
+/// Longest wait for a thread that is stopped or sleeps uninterruptibly.
+const LONGEST_STANDSTILL: Duration = Duration::from_millis(200);
+/// A thread that has run this long has left a trampoline, even if interrupts took most of it. A
+/// shorter time may be that of the kernel alone, before the thread lost its processor again.
+const ENOUGH: Duration = Duration::from_micros(100);
+/// Time between the first two looks. It doubles up to `LONGEST_PAUSE`.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
-/// A thread that runs or waits for a processor.
+/// A thread that runs, waits for a processor, or stands still.
 #[derive(Debug)]
 struct Ready {
     tid: Tid,
@@ -25,32 +31,39 @@ struct Ready {
 /// trampoline has left it then: it needs less than a microsecond there, unless it loses its
 /// processor.
 ///
-/// Gives up after 200 ms. A thread may have to wait longer for a processor, and a stopped thread
-/// does not run at all.
+/// Gives up on a thread that gets no processor for 2 s, or that stands still for 200 ms.
 pub(crate) fn let_threads_run(pid: Pid) {
     let begun = Instant::now();
-    let in_time = || begun.elapsed() < PATIENCE;
+    let is_awaited = |tid| patience(pid, tid).is_some_and(|longest| begun.elapsed() < longest);
     let mut ready: Vec<Ready> = Threads::of(pid)
         .into_iter()
-        .filter(|tid| in_time() && is_ready(pid, *tid))
+        .filter(|tid| is_awaited(*tid))
         .map(|tid| Ready {
             tid,
             ran: ran(pid, tid),
         })
         .collect();
+    let mut pause = FIRST_PAUSE;
     while !ready.is_empty() {
-        thread::sleep(PAUSE);
-        ready.retain(|thread| {
-            in_time() && is_ready(pid, thread.tid) && ran(pid, thread.tid) == thread.ran
-        });
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        ready.retain(|thread| is_awaited(thread.tid) && !has_run(pid, thread));
     }
 }
 
-fn is_ready(pid: Pid, tid: Tid) -> bool {
-    match Threads::state(pid, tid) {
-        // A trampoline's store may wait for a page.
-        ThreadState::Stoppable | ThreadState::Uninterruptible => true,
-        ThreadState::Sleeping | ThreadState::Dead => false,
+fn has_run(pid: Pid, thread: &Ready) -> bool {
+    let times = ran(pid, thread.tid).zip(thread.ran);
+    times.is_some_and(|(now, before)| now.saturating_sub(before) >= ENOUGH)
+}
+
+/// The longest wait for a thread. `None` if the thread sleeps or has ended, and so is in no
+/// trampoline.
+fn patience(pid: Pid, tid: Tid) -> Option<Duration> {
+    match Threads::state_letter(pid, tid)? {
+        b'S' | b'Z' | b'X' | b'x' => None,
+        b'R' => Some(LONGEST_WITHOUT_PROCESSOR),
+        // It is stopped, or a trampoline's store waits for a page.
+        _ => Some(LONGEST_STANDSTILL),
     }
 }
 
@@ -105,13 +118,13 @@ mod tests {
             .unwrap();
         let pid = Pid::try_from(child.id()).unwrap();
         let tid = pid.leader();
-        while is_ready(pid, tid) {
+        while patience(pid, tid).is_some() {
             thread::yield_now();
         }
         let_threads_run(pid);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!is_ready(pid, tid));
+        assert_eq!(patience(pid, tid), None);
         let_threads_run(pid);
     }
 }

@@ -100,8 +100,14 @@ impl Threads {
 
     /// The activity of a thread; `Dead` if the thread does not exist.
     pub(crate) fn state(pid: Pid, tid: Tid) -> ThreadState {
-        let stat = proc_file::read(format!("/proc/{pid}/task/{tid}/stat"));
-        stat.map_or(ThreadState::Dead, |stat| state_in(&stat))
+        state_of(Self::state_letter(pid, tid))
+    }
+
+    /// The activity of a thread as the kernel's letter: `R` for a thread that runs or waits for a
+    /// processor. `None` if the thread does not exist.
+    pub(crate) fn state_letter(pid: Pid, tid: Tid) -> Option<u8> {
+        let stat = proc_file::read(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+        letter_in(&stat)
     }
 
     /// The start time of a thread; `None` if it has ended.
@@ -172,7 +178,11 @@ fn behind_name(stat: &[u8]) -> Option<&[u8]> {
 
 /// The state in a `stat`, the third field.
 fn state_in(stat: &[u8]) -> ThreadState {
-    state_of(behind_name(stat).and_then(|rest| rest.get(1).copied()))
+    state_of(letter_in(stat))
+}
+
+fn letter_in(stat: &[u8]) -> Option<u8> {
+    behind_name(stat)?.get(1).copied()
 }
 
 /// The field of a `stat` with this number, from 4 on, counted as in proc_pid_stat(5).
