@@ -11,7 +11,8 @@ use crate::pid::{Pid, Tid};
 /// Longest wait for a thread that waits for a processor. On a busy machine, or once the quota of
 /// its control group is used up, that takes hundreds of milliseconds.
 const LONGEST_WITHOUT_PROCESSOR: Duration = Duration::from_secs(2);
-/// Longest wait for a thread that is stopped or sleeps uninterruptibly.
+/// Longest wait for a thread that is stopped or sleeps uninterruptibly, and for any thread if the
+/// kernel reports no processor times.
 const LONGEST_STANDSTILL: Duration = Duration::from_millis(200);
 /// A thread that has run this long has left a trampoline, even if interrupts took most of it. A
 /// shorter time may be that of the kernel alone, before the thread lost its processor again.
@@ -24,6 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 #[derive(Debug)]
 struct Ready {
     tid: Tid,
+    /// Its processor time. `None` if the kernel does not report it.
     ran: Option<Duration>,
 }
 
@@ -31,7 +33,8 @@ struct Ready {
 /// trampoline has left it then: it needs less than a microsecond there, unless it loses its
 /// processor.
 ///
-/// Gives up on a thread that gets no processor for 2 s, or that stands still for 200 ms.
+/// Gives up on a thread that gets no processor for 2 s, or that stands still for 200 ms. If the
+/// kernel reports no processor times, the function waits 200 ms.
 pub(crate) fn let_threads_run(pid: Pid) {
     let begun = Instant::now();
     let is_awaited = |tid| patience(pid, tid).is_some_and(|longest| begun.elapsed() < longest);
@@ -47,13 +50,17 @@ pub(crate) fn let_threads_run(pid: Pid) {
     while !ready.is_empty() {
         thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
-        ready.retain(|thread| is_awaited(thread.tid) && !has_run(pid, thread));
+        ready.retain(|thread| is_awaited(thread.tid) && !has_run(pid, thread, begun.elapsed()));
     }
 }
 
-fn has_run(pid: Pid, thread: &Ready) -> bool {
-    let times = ran(pid, thread.tid).zip(thread.ran);
-    times.is_some_and(|(now, before)| now.saturating_sub(before) >= ENOUGH)
+/// True if a thread has run for long enough, or if `waited` is enough for a thread without a
+/// reported processor time.
+fn has_run(pid: Pid, thread: &Ready, waited: Duration) -> bool {
+    match (ran(pid, thread.tid), thread.ran) {
+        (Some(now), Some(before)) => now.saturating_sub(before) >= ENOUGH,
+        (None, _) | (_, None) => waited >= LONGEST_STANDSTILL,
+    }
 }
 
 /// The longest wait for a thread. `None` if the thread sleeps or has ended, and so is in no
@@ -67,8 +74,11 @@ fn patience(pid: Pid, tid: Tid) -> Option<Duration> {
     }
 }
 
+/// The processor time of a thread. `None` if the kernel does not report it: the file is missing, or
+/// has zeros.
 fn ran(pid: Pid, tid: Tid) -> Option<Duration> {
-    cpu_time::of_thread(pid, u32::try_from(tid.as_raw()).ok()?)
+    let time = cpu_time::of_thread(pid, u32::try_from(tid.as_raw()).ok()?);
+    time.filter(|time| !time.is_zero())
 }
 
 #[cfg(test)]
@@ -108,6 +118,21 @@ mod tests {
             // A busy machine may keep a thread from processors for longer than the wait.
             assert!(stood_still < 5, "{stood_still} of 20 times");
         });
+    }
+
+    #[test]
+    fn a_thread_without_a_reported_time_is_awaited_for_a_short_time() {
+        let pid = Pid::try_from(std::process::id()).unwrap();
+        let tid = pid.leader();
+        let unknown = Ready { tid, ran: None };
+        assert!(!has_run(pid, &unknown, Duration::ZERO));
+        assert!(has_run(pid, &unknown, LONGEST_STANDSTILL));
+        // This kernel reports the time.
+        let known = Ready {
+            tid,
+            ran: Some(Duration::MAX),
+        };
+        assert!(!has_run(pid, &known, LONGEST_STANDSTILL));
     }
 
     #[test]
