@@ -38,7 +38,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause between two tries to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Requests that wait for one thread at most. More wait only for a thread that hangs.
+/// Pause between two tries to hand over a request.
+const ROOM_PAUSE: Duration = Duration::from_millis(2);
+
+/// The most requests that wait for one thread.
 pub(crate) const MOST_REQUESTS: usize = 64;
 
 /// Whether a thread that answers requests takes them up.
@@ -64,6 +67,8 @@ pub(crate) enum NoAnswer {
     Hangs,
     /// The thread hangs, and did not get the request.
     Refused,
+    /// [`MOST_REQUESTS`] requests wait already, and the thread did not get this one.
+    Full,
 }
 
 /// Looks at a thread from one moment on.
@@ -115,27 +120,65 @@ impl Liveness {
     /// Hands a request to the thread. Does not wait.
     ///
     /// # Errors
-    /// The thread has ended; or it hangs, and does not get the request.
+    /// The thread has ended, it hangs, or too many requests wait for it. It does not get the
+    /// request.
     pub(crate) fn send<T>(&self, requests: &SyncSender<T>, request: T) -> Result<(), NoAnswer> {
         if self.is_overdue.load(Relaxed) {
             return Err(NoAnswer::Refused);
         }
-        hand_over(requests, request)
+        requests.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => NoAnswer::Full,
+            TrySendError::Disconnected(_) => NoAnswer::Ended,
+        })
     }
 
-    /// The same for a request that undoes something: a thread that hangs gets it all the same.
+    /// The same, but waits until fewer requests wait for the thread.
+    ///
+    /// # Errors
+    /// The thread has ended; or it hangs, and does not get the request.
+    pub(crate) fn send_when_room<T>(
+        self: &Arc<Self>,
+        requests: &SyncSender<T>,
+        mut request: T,
+    ) -> Result<(), NoAnswer> {
+        let mut watch = self.watch();
+        let pause = LOOK_EVERY.min(self.patience);
+        let mut next_look = Instant::now() + pause;
+        while !self.is_overdue.load(Relaxed) {
+            request = match requests.try_send(request) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(NoAnswer::Ended),
+                Err(TrySendError::Full(request)) => request,
+            };
+            if Instant::now() < next_look {
+                thread::sleep(ROOM_PAUSE);
+                continue;
+            }
+            if watch.sees_a_hang(pause) {
+                self.is_overdue.store(true, Relaxed);
+            }
+            next_look = Instant::now() + pause;
+        }
+        Err(NoAnswer::Refused)
+    }
+
+    /// The same for a request that undoes something: a thread that hangs gets it all the same,
+    /// unless too many requests wait for it.
     ///
     /// # Errors
     /// The thread has ended; or it hangs, and may get the request later.
     pub(crate) fn send_anyway<T>(
-        &self,
+        self: &Arc<Self>,
         requests: &SyncSender<T>,
         request: T,
     ) -> Result<(), NoAnswer> {
-        let sent = hand_over(requests, request);
-        match self.is_overdue.load(Relaxed) {
-            true => sent.and(Err(NoAnswer::Hangs)),
-            false => sent,
+        if !self.is_overdue.load(Relaxed) {
+            return self.send_when_room(requests, request);
+        }
+        match requests.try_send(request) {
+            Ok(()) => Err(NoAnswer::Hangs),
+            Err(TrySendError::Full(_)) => Err(NoAnswer::Refused),
+            Err(TrySendError::Disconnected(_)) => Err(NoAnswer::Ended),
         }
     }
 
@@ -167,7 +210,7 @@ impl Liveness {
         End(Arc::clone(self))
     }
 
-    /// The refusal of a request to a thread that hangs.
+    /// The refusal of a request to a thread that hangs, or that has too many requests.
     pub(crate) fn refusal(&self, why: NoAnswer) -> Refusal {
         let pid = self.pid;
         let cause = "xrayd waits for its memory or its files, which do not answer";
@@ -176,6 +219,9 @@ impl Liveness {
                 format!("process {pid}: {cause}; the request may still be carried out")
             }
             NoAnswer::Refused | NoAnswer::Ended => format!("process {pid}: {cause}"),
+            NoAnswer::Full => format!(
+                "process {pid}: {MOST_REQUESTS} requests for it wait already; try again later"
+            ),
         };
         Refusal::new(Reason::Busy, message)
     }
@@ -264,13 +310,6 @@ impl Alone {
         self.holder.thread.store(gettid().as_raw(), Relaxed);
         Some(guard)
     }
-}
-
-fn hand_over<T>(requests: &SyncSender<T>, request: T) -> Result<(), NoAnswer> {
-    requests.try_send(request).map_err(|error| match error {
-        TrySendError::Full(_) => NoAnswer::Refused,
-        TrySendError::Disconnected(_) => NoAnswer::Ended,
-    })
 }
 
 /// How long a thread of this process has run, in clock ticks and, where the kernel counts them, in
@@ -396,7 +435,35 @@ mod tests {
         let liveness = Liveness::new(Pid::this());
         assert_eq!(liveness.send(&requests, 1), Ok(()));
         assert_eq!(liveness.send(&requests, 2), Ok(()));
-        assert_eq!(liveness.send(&requests, 3), Err(NoAnswer::Refused));
+        assert_eq!(liveness.send(&requests, 3), Err(NoAnswer::Full));
+        let refusal = liveness.refusal(NoAnswer::Full);
+        assert!(refusal.message.contains("wait already"), "{refusal}");
+    }
+
+    #[test]
+    fn a_request_that_must_arrive_waits_for_room() {
+        let (requests, received) = sync_channel(1);
+        let liveness = Liveness::with_patience(Pid::this(), SHORT, 600 * SHORT);
+        assert_eq!(liveness.send(&requests, 1), Ok(()));
+        let (of_thread, sends) = (Arc::clone(&liveness), requests.clone());
+        let sender = thread::spawn(move || of_thread.send_anyway(&sends, 2));
+        // A thread that has not begun does not hang.
+        thread::sleep(3 * SHORT);
+        assert!(!sender.is_finished());
+        assert_eq!(received.recv(), Ok(1));
+        assert_eq!(received.recv(), Ok(2));
+        assert_eq!(sender.join().unwrap(), Ok(()));
+        // This thread takes requests, and sleeps.
+        liveness.looks_for_requests();
+        assert_eq!(liveness.send(&requests, 3), Ok(()));
+        let (of_thread, sends) = (Arc::clone(&liveness), requests.clone());
+        let sender = thread::spawn(move || of_thread.send_when_room(&sends, 4));
+        assert_eq!(sender.join().unwrap(), Err(NoAnswer::Refused));
+        assert!(liveness.is_overdue());
+        assert_eq!(liveness.send_anyway(&requests, 5), Err(NoAnswer::Refused));
+        assert_eq!(received.recv(), Ok(3));
+        assert_eq!(liveness.send_anyway(&requests, 6), Err(NoAnswer::Hangs));
+        assert_eq!(received.recv(), Ok(6));
     }
 
     #[test]

@@ -600,7 +600,7 @@ impl Control {
         };
         let no_answer = |why| match why {
             NoAnswer::Ended => gone(),
-            NoAnswer::Hangs | NoAnswer::Refused => self.liveness.refusal(why),
+            NoAnswer::Hangs | NoAnswer::Refused | NoAnswer::Full => self.liveness.refusal(why),
         };
         let (answer, answered) = sync_channel(1);
         send(command(answer)).map_err(no_answer)?;

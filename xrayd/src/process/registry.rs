@@ -383,7 +383,9 @@ impl Registry {
         let stands = liveness.watch().wait(&answered).map_err(|why| match why {
             NoAnswer::Ended => lost_thread(pid),
             // The receiver is gone then, so that the attach is undone when the thread goes on.
-            NoAnswer::Hangs | NoAnswer::Refused => liveness.refusal(NoAnswer::Refused),
+            NoAnswer::Hangs | NoAnswer::Refused | NoAnswer::Full => {
+                liveness.refusal(NoAnswer::Refused)
+            }
         })?;
         let Stands::Traced(attached, Some(reserved)) = stands? else {
             return Err(lost_thread(pid));

@@ -68,6 +68,8 @@ pub(crate) struct DrainHandle {
 pub(crate) struct DrainCaller {
     pub(super) requests: SyncSender<Request>,
     pub(super) liveness: Arc<Liveness>,
+    /// True while a [`Request::Wake`] waits. More of them would only take the room of others.
+    pub(super) is_woken: Arc<AtomicBool>,
 }
 
 /// A request to the drain thread whose answer was not waited for yet.
@@ -121,7 +123,7 @@ impl DrainHandle {
             .liveness
             .send_anyway(&caller.requests, request(answer));
         let answer = sent.and_then(|()| caller.liveness.watch().wait(&answered));
-        if let Err(why @ (NoAnswer::Hangs | NoAnswer::Refused)) = answer {
+        if let Err(why @ (NoAnswer::Hangs | NoAnswer::Refused | NoAnswer::Full)) = answer {
             // The rings may be the next session's by the time at which the thread goes on.
             is_abandoned.store(true, Relaxed);
             return Err(caller.liveness.refusal(why));
@@ -148,8 +150,14 @@ impl DrainCaller {
 
     /// Announces that events are about to come.
     pub(crate) fn wake(&self) {
-        // If the thread has ended, its owner notices at the next request that has an answer.
-        let _ = self.requests.try_send(Request::Wake);
+        if self.is_woken.swap(true, Relaxed) {
+            return;
+        }
+        // If the thread has ended, its owner notices at the next request that has an answer. If
+        // there is no room, the thread wakes up for the requests that wait.
+        if self.requests.try_send(Request::Wake).is_err() {
+            self.is_woken.store(false, Relaxed);
+        }
     }
 
     /// Makes the meaning of sites known, from `since` on. When this returns, they may be switched
@@ -163,7 +171,7 @@ impl DrainCaller {
 
     /// Sets the filter for events that are recorded from now on; `None` keeps all. Events that were
     /// recorded before are filtered as before. In mode `flight` nothing has read them yet, so there
-    /// the new filter holds for them, too. Does not wait.
+    /// the new filter holds for them, too. Does not wait for the answer.
     ///
     /// # Errors
     /// As above.
@@ -172,7 +180,7 @@ impl DrainCaller {
         keep: Option<Arc<Keep>>,
         threads: Option<Arc<ThreadChoice>>,
     ) -> Result<Asked<()>> {
-        self.begin(|answer| Request::Keep(keep, threads, answer))
+        self.begin_when_room(|answer| Request::Keep(keep, threads, answer))
     }
 
     /// The same to undo a change that the thread may have got. A thread that hangs does it later.
@@ -233,13 +241,33 @@ impl DrainCaller {
 
     /// Waits for the answer. A thread that has ended has logged the cause.
     fn ask(&self, request: impl FnOnce(SyncSender<()>) -> Request) -> Result<()> {
-        self.begin(request)?.wait().map(|_ended| ())
+        self.begin_when_room(request)?.wait().map(|_ended| ())
     }
 
-    /// Hands a request over.
+    /// Hands a client's request over.
     fn begin<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> Result<Asked<T>> {
+        self.hand_over(request, |request| {
+            self.liveness.send(&self.requests, request)
+        })
+    }
+
+    /// Hands over a request that the session depends on. Requests of clients may wait before it.
+    fn begin_when_room<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> Request,
+    ) -> Result<Asked<T>> {
+        self.hand_over(request, |request| {
+            self.liveness.send_when_room(&self.requests, request)
+        })
+    }
+
+    fn hand_over<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> Request,
+        send: impl FnOnce(Request) -> std::result::Result<(), NoAnswer>,
+    ) -> Result<Asked<T>> {
         let (answer, answered) = sync_channel(1);
-        let answer = match self.liveness.send(&self.requests, request(answer)) {
+        let answer = match send(request(answer)) {
             Ok(()) => Some((answered, self.liveness.watch())),
             Err(NoAnswer::Ended) => None,
             Err(why) => return Err(self.liveness.refusal(why)),
@@ -263,5 +291,39 @@ impl<T> Asked<T> {
             None | Some(Err(NoAnswer::Ended)) => Ok(None),
             Some(Err(why)) => Err(liveness.refusal(why)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{liveness::MOST_REQUESTS, pid::Pid};
+
+    /// The thread gets no processor, and functions are switched on again and again.
+    #[test]
+    fn wakes_take_the_room_of_one_request() {
+        let (requests, received) = sync_channel(MOST_REQUESTS);
+        let caller = DrainCaller {
+            requests,
+            liveness: Liveness::new(Pid::this()),
+            is_woken: Arc::default(),
+        };
+        for _ in 0..2 * MOST_REQUESTS {
+            caller.wake();
+        }
+        assert!(matches!(received.try_recv(), Ok(Request::Wake)));
+        assert!(received.try_recv().is_err());
+        // The thread has taken it.
+        caller.is_woken.store(false, Relaxed);
+        caller.wake();
+        assert!(matches!(received.try_recv(), Ok(Request::Wake)));
+        // Without room, nothing stays behind that keeps later ones from being sent.
+        caller.is_woken.store(false, Relaxed);
+        let asked: Vec<_> = std::iter::repeat_with(|| caller.begin(Request::Flush))
+            .take(MOST_REQUESTS)
+            .collect();
+        assert!(asked.iter().all(Result::is_ok));
+        caller.wake();
+        assert!(!caller.is_woken.load(Relaxed));
     }
 }

@@ -186,6 +186,8 @@ impl Drain {
         let of_thread = Arc::clone(&liveness);
         let is_abandoned = Arc::new(AtomicBool::new(false));
         let abandoned = Arc::clone(&is_abandoned);
+        let is_woken = Arc::new(AtomicBool::new(false));
+        let woken = Arc::clone(&is_woken);
         let thread = std::thread::Builder::new()
             .name(format!("drain-{pid}"))
             .spawn(move || {
@@ -195,14 +197,18 @@ impl Drain {
                 // Nothing uses the drain after a panic. What it shares is consistent between
                 // statements.
                 let ran = catch_unwind(AssertUnwindSafe(|| {
-                    drain.run(&received, &of_thread, &abandoned);
+                    drain.run(&received, &of_thread, (&abandoned, &woken));
                 }));
                 if let Err(payload) = ran {
                     output.fail(format!("a bug in xrayd: {}", message_of(&*payload)));
                 }
             })?;
         Ok(DrainHandle {
-            caller: DrainCaller { requests, liveness },
+            caller: DrainCaller {
+                requests,
+                liveness,
+                is_woken,
+            },
             is_abandoned,
             thread: Some(thread),
             switches,
@@ -259,7 +265,7 @@ impl Drain {
         &mut self,
         requests: &Receiver<Request>,
         liveness: &Liveness,
-        is_abandoned: &AtomicBool,
+        (is_abandoned, is_woken): (&AtomicBool, &AtomicBool),
     ) {
         liveness.looks_for_requests();
         self.settle_mode();
@@ -299,7 +305,7 @@ impl Drain {
                 return;
             }
             match request {
-                Ok(Request::Wake) => {}
+                Ok(Request::Wake) => is_woken.store(false, Relaxed),
                 Ok(Request::Learn(sites, since, answer)) => {
                     let table = Arc::make_mut(&mut self.sites);
                     for site in sites {
