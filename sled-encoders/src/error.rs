@@ -12,7 +12,7 @@ pub enum EncodeError {
         to: u64,
     },
     /// An AArch64 instruction at an address that is no multiple of four.
-    #[error("no instruction can stand at {address:#x}: not a multiple of 4")]
+    #[error("no instruction can be at {address:#x}: not a multiple of 4")]
     Unaligned {
         /// The address.
         address: u64,

@@ -79,7 +79,7 @@ fn damage_is_told_behind_what_could_be_read() {
     // The first buffer's second call is of a kind that does not exist.
     bytes[32 + 16 + 109] |= 8;
     let log = file(dir.path(), &bytes);
-    let reason = "record at offset 157: there is no function record kind 5";
+    let reason = "record at offset 157: unknown function record kind 5";
     let ran = xrayctl(["fdr-dump", &log]);
     assert_eq!(ran.code, 1);
     assert_eq!(ran.err, format!("xrayctl: cannot read {log}: {reason}\n"));
@@ -88,7 +88,7 @@ fn damage_is_told_behind_what_could_be_read() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(
         ran.err,
-        format!("xrayctl: 8 bytes left out from offset 157: {reason}\n")
+        format!("xrayctl: skipped 8 bytes from offset 157: {reason}\n")
     );
     assert_eq!(ran.out.lines().count(), 17);
 }
@@ -116,7 +116,7 @@ fn a_file_that_is_no_log_is_refused() {
     assert_eq!(ran.code, 1);
     assert!(
         ran.err
-            .contains("this is no FDR log: the first bytes are 2d 2d 2d 0a"),
+            .contains("the file does not have the format FDR log: its first bytes are 2d 2d 2d 0a"),
         "{}",
         ran.err
     );

@@ -263,8 +263,12 @@ fn usage_errors_exit_with_2_and_say_what_is_missing() {
         2,
         "no functions are selected",
     );
-    check(&["enable", "--regex", "("], 2, "bad regular expression '('");
-    check(&["functions", "["], 2, "bad glob");
+    check(
+        &["enable", "--regex", "("],
+        2,
+        "invalid regular expression '('",
+    );
+    check(&["functions", "["], 2, "invalid glob");
     check(&["record"], 2, "required");
     check(&["explain", "luck"], 2, "the ids are ");
     check(
@@ -273,7 +277,7 @@ fn usage_errors_exit_with_2_and_say_what_is_missing() {
         "works only with --by function",
     );
     check(&["tree", "f", "--diff", "g", "--json"], 1, "cannot read f");
-    check(&["record", "1", "--glob", "["], 2, "bad glob");
+    check(&["record", "1", "--glob", "["], 2, "invalid glob");
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub enum BuildError {
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The service manager passed an unusable descriptor.
-    #[error("cannot use what the service manager passed")]
+    #[error("cannot use the sockets that the service manager passed")]
     Inherit(#[from] InheritError),
     /// The metrics endpoint cannot be bound.
     #[error(transparent)]
@@ -95,7 +95,7 @@ pub enum BuildError {
     #[error(transparent)]
     Audit(#[from] AuditError),
     /// The signal handlers cannot be installed.
-    #[error("cannot listen to signals")]
+    #[error("cannot install the signal handlers")]
     Signals(#[source] io::Error),
 }
 
@@ -139,7 +139,7 @@ impl App {
         })?;
         let socket = match inherited.clients {
             Some(listener) => {
-                tracing::info!("listening at the socket of the service manager");
+                tracing::info!("listening on the socket of the service manager");
                 BoundSocket::inherited(listener)
             }
             None => {
@@ -222,7 +222,7 @@ impl App {
             None => match tokio::time::timeout(DRAIN_TIME, &mut server).await {
                 Ok(ended) => served(ended),
                 Err(_) => {
-                    tracing::warn!("cutting connections off that did not end");
+                    tracing::warn!("closing connections that did not end in time");
                     server.abort();
                     Ok(())
                 }
@@ -237,7 +237,7 @@ impl App {
         if let Some(file) = file {
             let path = file.path().to_owned();
             if let Err(error) = file.remove() {
-                tracing::warn!(socket = %path.display(), %error, "the socket was not removed");
+                tracing::warn!(socket = %path.display(), %error, "cannot remove the socket");
             }
         }
         let flushed = tokio::task::spawn_blocking(move || audit.flush());
@@ -261,7 +261,7 @@ impl Metrics {
             (None, Some(address)) => metrics::bind(address)?,
             (None, None) => {
                 if config.metrics_functions.is_some() {
-                    tracing::warn!("--metrics-functions says nothing without --metrics");
+                    tracing::warn!("--metrics-functions has no effect without --metrics");
                 }
                 return Ok(None);
             }
@@ -324,7 +324,7 @@ async fn detach_all(registry: &Registry, time: Duration) {
         let late = Instant::now() >= deadline;
         let mut busy = started.is_err() && !late;
         if let Err(error) = started {
-            tracing::error!(%error, "no thread to detach");
+            tracing::error!(%error, "cannot start a thread that detaches");
         }
         // The panic hook has logged a panic.
         let done = done.ok().and_then(Result::ok).unwrap_or_default();
@@ -333,7 +333,7 @@ async fn detach_all(registry: &Registry, time: Duration) {
                 Ok(_) => tracing::info!(%pid, "detached"),
                 Err(refusal) if refusal.reason == Reason::Busy && !late => busy = true,
                 Err(Refusal { reason, message }) => {
-                    tracing::error!(%pid, %reason, message, "not detached");
+                    tracing::error!(%pid, %reason, message, "cannot detach");
                 }
             }
         }

@@ -267,7 +267,7 @@ fn open(path: &Path) -> Result<File, AuditError> {
         .open(path)
         .and_then(|file| match file.metadata()?.is_file() {
             true => Ok(file),
-            false => Err(io::Error::other("it is not a regular file")),
+            false => Err(io::Error::other("not a regular file")),
         });
     opened.map_err(|source| AuditError {
         path: path.to_owned(),
@@ -292,7 +292,7 @@ fn run(
         if let Err(error) = &written
             && !is_failing
         {
-            tracing::error!(%error, "the audit record cannot be written");
+            tracing::error!(%error, "cannot write the audit record");
         }
         is_failing = written.is_err();
     };

@@ -21,71 +21,75 @@ use crate::{
 
 /// Daemon that traces functions of running programs
 ///
-/// Serves xrayd.v1 (gRPC) on a unix socket: attaches to running programs that were compiled with
-/// XRay sleds, switches their functions on and off, and keeps and streams what they do.
+/// Serves xrayd.v1 (gRPC) on a unix socket. Attaches to running programs that were compiled with
+/// XRay sleds, switches their functions on and off, and retains and streams their events.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "xrayd", version)]
 pub struct Args {
-    /// Socket to listen at [default: /run/xrayd/xrayd.sock for root, else
+    /// Listen on this socket [default: /run/xrayd/xrayd.sock for root, else
     /// $XDG_RUNTIME_DIR/xrayd.sock]
     ///
-    /// A socket that the service manager passes goes first.
+    /// A socket that the service manager passes takes precedence.
     #[arg(long, env = "XRAYD_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Events to keep for each process, in packed bytes; the oldest go first
+    /// Retain up to this size of events of each process, in packed bytes; the oldest are dropped
+    /// first
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub retain: ByteSize,
 
-    /// Events to keep of processes that have ended, in packed bytes for each user; the oldest
-    /// processes go first
+    /// Retain up to this size of events of ended processes, in packed bytes for each user; the
+    /// oldest processes are dropped first
     ///
-    /// The latest one is kept in any case, and no more than 64.
+    /// The latest process is always retained. At most 64 are retained.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub retain_exited: ByteSize,
 
-    /// Limit what sessions take of the daemon: NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB
+    /// Limit a resource that sessions take: NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB
     ///
-    /// May be given several times. Quotas are sessions (1000/2000), threads of sessions
-    /// (2500/5000), mapped bytes of rings (8TiB/64TiB), retained bytes of living processes
-    /// (2GiB/8GiB), and bytes of compiled patterns, of requests and of what was enabled for later
-    /// libraries (64MiB/256MiB). Root has no quota.
+    /// Can be given several times. The defaults are sessions=1000/2000, threads=2500/5000 (of
+    /// sessions), mapped=8TiB/64TiB (bytes of rings), retained=2GiB/8GiB (bytes of events of living
+    /// processes) and patterns=64MiB/256MiB (bytes of compiled patterns, of requests and of rules
+    /// for libraries that are loaded later). Root has no quota.
     #[arg(long, value_name = "QUOTA")]
     pub quota: Vec<QuotaSetting>,
 
     /// Serve metrics over HTTP, at /metrics of this address: ADDRESS:PORT, a port of 127.0.0.1, or
     /// unix:PATH
     ///
-    /// Off by default. A unix socket has mode 0660. On a loopback address, a request's Host must be
-    /// localhost or such an address. Whoever can connect sees names of programs and functions. A
-    /// TCP socket that the service manager passes goes first.
+    /// Off by default. The metrics endpoint is unauthenticated: every client that can connect sees
+    /// names of programs and functions. A unix socket has mode 0660. On a loopback address, a
+    /// request's Host must be localhost or a loopback address. A TCP socket that the service
+    /// manager passes takes precedence.
     #[arg(long, env = "XRAYD_METRICS", value_name = "ADDR")]
     pub metrics: Option<MetricsAddress>,
 
-    /// Have a histogram of call durations for each function whose name matches, such as 'api::*'
+    /// Keep a histogram of call durations for each function whose name matches, such as 'api::*'
     ///
-    /// May be given several times. A function is measured while it is on. Rings of processes that
-    /// have such functions are read all the time.
+    /// Can be given several times. The daemon measures a function while it is on. It reads the
+    /// rings of processes that have such functions all the time.
     #[arg(long, value_name = "GLOB")]
     pub metrics_functions: Vec<String>,
 
-    /// Histograms at most, in all processes; further functions are counted and left out
+    /// Keep at most this number of histograms, in all processes together; further functions are
+    /// counted and left out
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub metrics_max_functions: u32,
 
-    /// Record each decision about a call as a line of JSON: log, off, or a file that is extended
+    /// Record each decision about a call as a line of JSON: log, off, or a file to append to
     ///
     /// A record has time, caller, operation, processes, selection and decision. In the log, the
-    /// lines have the target `audit`. A user's records have a rate; beyond it they are dropped and
-    /// counted.
+    /// lines have the target `audit`. The rate of each user's records is limited. Records beyond
+    /// the limit are dropped and counted.
     #[arg(long, env = "XRAYD_AUDIT", value_name = "WHERE", default_value = "log")]
     pub audit: AuditSink,
 
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
     pub log: LogFormat,
 
-    /// Level of log lines: off, error, warn, info, debug or trace. Does not hold for audit records
+    /// Most detailed level of log lines: off, error, warn, info, debug or trace; does not apply to
+    /// audit records
     #[arg(
         long,
         env = "XRAYD_LOG_LEVEL",
@@ -130,16 +134,16 @@ const LEAST_RETAINED: ByteSize = ByteSize::new(1 << 20);
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No socket was named, and there is no default one.
-    #[error("no socket to listen at")]
+    #[error("there is no socket to listen on")]
     Socket(#[from] SocketError),
     /// `--retain` is too small to hold a block of events.
-    #[error("--retain {retain} is too little: at least {LEAST_RETAINED}")]
+    #[error("--retain {retain} is too small: the minimum is {LEAST_RETAINED}")]
     Retain {
         /// The value of `--retain`.
         retain: ByteSize,
     },
     /// A pattern is invalid.
-    #[error("--metrics-functions cannot be understood")]
+    #[error("--metrics-functions is invalid")]
     MetricsFunctions(#[from] SelectionError),
 }
 
@@ -285,7 +289,7 @@ mod tests {
             (&["--retain", "lots"], "lots"),
             (
                 &["--retain", "4KiB"],
-                "--retain 4KiB is too little: at least 1MiB",
+                "--retain 4KiB is too small: the minimum is 1MiB",
             ),
             (&["--log-level", "loud"], "loud"),
             (&["--log", "xml"], "xml"),
@@ -295,7 +299,7 @@ mod tests {
             ),
             (
                 &["--metrics-functions", "a[b"],
-                "--metrics-functions cannot be understood",
+                "--metrics-functions is invalid",
             ),
             (&["--metrics-max-functions", "0"], "0 is not in 1..=1000"),
             (&["--metrics-max-functions", "1001"], "1001 is not in"),

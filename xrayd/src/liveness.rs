@@ -213,10 +213,10 @@ impl Liveness {
     /// The refusal of a request to a thread that hangs, or that has too many requests.
     pub(crate) fn refusal(&self, why: NoAnswer) -> Refusal {
         let pid = self.pid;
-        let cause = "xrayd waits for its memory or its files, which do not answer";
+        let cause = "its memory or its files do not answer, and xrayd waits for them";
         let message = match why {
             NoAnswer::Hangs => {
-                format!("process {pid}: {cause}; the request may still be carried out")
+                format!("process {pid}: {cause}; xrayd may still carry out the request")
             }
             NoAnswer::Refused | NoAnswer::Ended => format!("process {pid}: {cause}"),
             NoAnswer::Full => format!(

@@ -40,11 +40,11 @@ pub(crate) const AUDIT_TARGET: &str = "audit";
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// `journal` below a service manager, else `text`.
+    /// `journal` if a service manager connected standard error to journald, else `text`.
     Auto,
-    /// Time, level, message, fields; coloured on a terminal.
+    /// Time, level, message and fields; coloured on a terminal.
     Text,
-    /// A priority in front (`<6>`) and no time, as journald has its own.
+    /// A priority in front (`<6>`) and no time, because journald adds its own.
     Journal,
 }
 
@@ -112,7 +112,7 @@ pub fn init(format: LogFormat, level: LevelFilter) {
             thread,
             place,
             message,
-            "panic: a bug in xrayd; the other sessions go on"
+            "panic: a bug in xrayd; other sessions continue"
         );
     }));
 }

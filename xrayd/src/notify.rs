@@ -22,11 +22,12 @@ use sd_notify::NotifyState;
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
     /// The environment variables violate the protocol.
-    #[error("LISTEN_FDS or LISTEN_PID is unusable")]
+    #[error("LISTEN_FDS or LISTEN_PID is invalid")]
     Environment(#[source] io::Error),
     /// Two sockets of one kind.
     #[error(
-        "the service manager passed {count} sockets, expected one unix socket for clients and one TCP socket for metrics at most"
+        "the service manager passed {count} sockets; it may pass one unix socket for clients and \
+         one TCP socket for metrics"
     )]
     Count {
         /// Number of descriptors that were passed.
@@ -63,7 +64,7 @@ pub(crate) fn stopping() {
 
 fn send(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the service manager was not reached");
+        tracing::debug!(%error, "cannot reach the service manager");
     }
 }
 
@@ -118,7 +119,7 @@ impl TryFrom<OwnedFd> for Listening {
 
     fn try_from(descriptor: OwnedFd) -> io::Result<Self> {
         if !getsockopt(&descriptor, sockopt::AcceptConn)? {
-            let message = "it does not listen";
+            let message = "the socket does not listen";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let address: SockaddrStorage = getsockname(descriptor.as_raw_fd())?;
@@ -134,7 +135,7 @@ impl TryFrom<OwnedFd> for Listening {
                 Ok(Self::Metrics(listener))
             }
             _ => {
-                let message = "it is of another address family";
+                let message = "the socket has another address family";
                 Err(io::Error::new(io::ErrorKind::InvalidInput, message))
             }
         }

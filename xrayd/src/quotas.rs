@@ -58,13 +58,13 @@ pub enum QuotaError {
     #[error("a quota is written NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB")]
     Form,
     /// An unknown resource.
-    #[error("there is no quota '{0}'; there are {list}", list = Resource::list())]
+    #[error("there is no quota '{0}'; the quotas are {list}", list = Resource::list())]
     Name(String),
     /// The amount is neither a number nor a size.
     #[error(transparent)]
     Size(#[from] SizeError),
     /// The total is smaller than the limit of one user.
-    #[error("the total of quota {0} is less than what one user may have")]
+    #[error("the total of quota {0} is less than its limit for one user")]
     Total(Resource),
 }
 
@@ -357,12 +357,14 @@ fn exceeded(resource: Resource, quota: Quota, more: u64, user: Option<(u32, u64)
     let more = resource.show(more);
     let message = match user {
         Some((uid, has)) => format!(
-            "user {uid} has {} of at most {}, and needs {more}; `xrayd --quota {setting}` is the limit",
+            "user {uid} has {} of at most {}, and needs {more} more; `xrayd --quota {setting}` \
+             sets the limit",
             resource.show(has),
             resource.show(quota.per_user),
         ),
         None => format!(
-            "all users together may have at most {}, and {more} are needed; `xrayd --quota {setting}` is the limit",
+            "all users together may have at most {}, and this request needs {more} more; `xrayd \
+             --quota {setting}` sets the limit",
             resource.show(quota.total),
         ),
     };
@@ -445,8 +447,8 @@ mod tests {
         let error = |text: &str| text.parse::<QuotaSetting>().unwrap_err().to_string();
         assert!(error("sessions=7").contains("NAME=PER_USER/TOTAL"));
         assert!(error("7/9").contains("NAME=PER_USER/TOTAL"));
-        assert!(error("fish=7/9").contains("there are sessions, threads, mapped"));
-        assert!(error("sessions=9/7").contains("less than what one user"));
+        assert!(error("fish=7/9").contains("the quotas are sessions, threads, mapped"));
+        assert!(error("sessions=9/7").contains("less than its limit for one user"));
         assert!(error("mapped=x/9").contains('x'), "{}", error("mapped=x/9"));
         assert!(Quotas::DAEMON.to_string().contains("mapped=8TiB/64TiB"));
     }

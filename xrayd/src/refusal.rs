@@ -160,134 +160,183 @@ impl Reason {
     pub const fn explain(self) -> &'static str {
         match self {
             Self::NoSuchProcess => {
-                "There is no process with this pid in the daemon's pid namespace. It may have ended, or the \
-                 number may come from inside a container. `xrayctl ps` lists what can be traced."
+                "No process in xrayd's pid namespace has this pid. The process may have ended, or \
+                 the pid may come from inside a container. `xrayctl ps` lists the processes that \
+                 can be traced."
             }
             Self::Permission => {
-                "The kernel forbids reading or writing this process (ptrace access), or it would forbid it to you: \
-                 the daemon serves each caller only the processes that the kernel lets that caller trace. Look at the \
-                 process's user and group ids, at its capabilities (CapPrm in /proc/PID/status), at \
-                 /proc/sys/kernel/yama/ptrace_scope (1: only descendants, 2: only root, 3: none), and at whether it made \
-                 itself undumpable. The daemon serves no caller in another user or pid namespace, under a seccomp \
-                 filter, a security module's confinement, or no_new_privs. Use `sudo xrayctl record PID`, or start \
-                 xrayctl outside of the sandbox."
+                "The kernel forbids xrayd to read or write this process (ptrace access), or it \
+                 would forbid it to you: the daemon serves each caller only the processes that the \
+                 kernel lets that caller trace. Check the user and group ids of the process, its \
+                 capabilities (CapPrm in /proc/PID/status), and /proc/sys/kernel/yama/ptrace_scope \
+                 (1: only descendants, 2: only root, 3: none). Only root can trace a process that \
+                 has made itself undumpable. The daemon serves no caller in another user or pid \
+                 namespace, under a seccomp filter that the daemon is not under, under a security \
+                 module's confinement, or with no_new_privs. Use `sudo xrayctl record PID`, or \
+                 start xrayctl outside the sandbox."
             }
             Self::NoSleds => {
-                "No module of the process has an xray_instr_map section. Build the program with \
-                 `clang -fxray-instrument` (small functions need -fxray-instruction-threshold=1) or \
-                 `rustc -Z instrument-xray`."
+                "No module of the process has an xray_instr_map section that xrayd can use. If a \
+                 section exists, the message says why xrayd cannot use it. Otherwise build the \
+                 program with `clang -fxray-instrument` (small functions need \
+                 -fxray-instruction-threshold=1) or `rustc -Z instrument-xray`."
             }
             Self::Not64Bit => {
                 "The process runs 32-bit (or x32) code. xrayd traces x86-64 processes only."
             }
             Self::Tsc => {
-                "A thread of the process has forbidden itself to read the time stamp counter \
-                 (prctl(PR_SET_TSC, PR_TSC_SIGSEGV)): each event reads it, and the first one would end the process by \
-                 SIGSEGV. Nothing was changed. Have the program leave the counter readable. Only the thread that \
-                 attaching borrows can be asked; threads inherit the setting from the one that made them."
+                "A thread of the process may not read the time stamp counter (prctl(PR_SET_TSC, \
+                 PR_TSC_SIGSEGV)). Each event reads the counter, so the first event would end the \
+                 process by SIGSEGV. Nothing was changed. Let the program leave the counter \
+                 readable. xrayd checks only the thread that it borrows for the attach. A thread \
+                 inherits the setting from the thread that creates it."
             }
             Self::SeccompStrict => {
-                "A thread is in seccomp's strict mode, where any system call but read, write, exit and sigreturn \
-                 kills it; xrayd would have to map memory in the process. It cannot be traced."
+                "A thread is in seccomp's strict mode, where any system call but read, write, exit \
+                 and sigreturn kills it. xrayd would have to map memory in the process, so it \
+                 cannot trace the process."
             }
             Self::SeccompFilter => {
-                "Every thread of the process is under a seccomp filter, and xrayd cannot suspend it. Attaching has one \
-                 thread make a few system calls, for which a filter may kill the program; so it is not tried. Suspending needs \
-                 CAP_SYS_ADMIN and a tracer under no filter: `sudo xrayctl record PID` outside any container, or the \
-                 system daemon by the unit as shipped (not confined.conf). Within one container it works without, if \
-                 tracer and program are under the container's own filter and no other. A filter that both are under may \
-                 have refused a call; then it has to allow mmap, madvise, memfd_create and ftruncate. Nothing was changed."
+                "Every thread of the process is under a seccomp filter that xrayd cannot suspend. \
+                 To attach, xrayd lets one thread make a few system calls, and a filter may kill \
+                 the program for them. So xrayd does not try. Suspending a filter needs \
+                 CAP_SYS_ADMIN and a tracer under no filter: use `sudo xrayctl record PID` outside \
+                 any container, or the system daemon with the unit as shipped (not confined.conf). \
+                 Inside one container xrayd needs neither if tracer and program are under the \
+                 container's own filter and no other. Such a common filter may have refused a \
+                 call. It has to allow mmap, madvise, prctl, memfd_create and ftruncate, and for a \
+                 process with locked memory munlock and mprotect. Nothing was changed."
             }
             Self::ForeignTracer => {
-                "A debugger or strace is attached to the process; the kernel allows one tracer. End it, attach with \
-                 xrayd, and attach the debugger again: xrayd needs the tracer's seat for less than a millisecond."
+                "A debugger or strace is attached to the process. The kernel allows one tracer at \
+                 a time. Detach it, attach with xrayd, and attach the debugger again. xrayd has to \
+                 be the process's tracer only for moments, usually less than a millisecond. While \
+                 a debugger is attached, xrayd refuses operations that stop the process."
             }
             Self::AlreadyPatched => {
-                "LLVM's XRay runtime inside the process has patched sleds (patch_premain or __xray_patch). Two \
-                 tracers cannot share a sled. Start the program without XRAY_OPTIONS=patch_premain=true, or have it \
-                 call __xray_unpatch and restart it."
+                "LLVM's XRay runtime inside the process has patched sleds (patch_premain or \
+                 __xray_patch). Two tracers cannot share a sled. Restart the program without \
+                 XRAY_OPTIONS=patch_premain=true and without calls of __xray_patch. __xray_unpatch \
+                 is not enough, because the runtime leaves bytes of its own in the sleds."
             }
-            Self::KernelThread => "This is a thread of the kernel; it has no user memory to trace.",
+            Self::KernelThread => "This is a thread of the kernel. It has no user memory to trace.",
             Self::Zombie => {
-                "The process has ended; its parent has not collected it yet. There is nothing left to trace."
+                "The process has ended, and its parent has not collected it yet. There is nothing \
+                 left to trace."
             }
             Self::PidReused => {
-                "The pid now belongs to another process than the one that was listed. List again."
+                "The pid now belongs to another process than the one that was listed. List the \
+                 processes again."
             }
             Self::Busy => {
-                "Another attach or detach of this process is under way, or another xrayd traces it: two cannot share a \
-                 process. Or it runs in the memory of another process that is traced, as a vforked child does until it executes \
-                 its program. Wait for it to end and try again, or talk to that daemon (`xrayctl --socket`)."
+                "xrayd cannot carry out the request at the moment; the message gives the cause. \
+                 Another attach or detach of the process is under way: wait for it to end, and try \
+                 again. Another xrayd traces the process, and two cannot share one: use that \
+                 daemon (`xrayctl --socket`), or wait until it detaches. The process runs in the \
+                 memory of another traced process, as a vforked child does until it executes its \
+                 program: try again after that. Or the memory or the files of the process do not \
+                 answer, as on a dead network file system. Then a detach does not end, a snapshot \
+                 lacks processes, or functions cannot be selected by source file. Try again when \
+                 the file system answers."
             }
             Self::TooMany => {
-                "Your user has as many connections, calls or streams under way at this daemon as one user may have. \
-                 The process is not concerned. Wait for one to end (a `record` or a `snapshot` that still runs counts), or \
-                 end it, and try again."
+                "Your user has reached the daemon's limit on connections, calls and streams under \
+                 way, or the daemon's limit on snapshots is reached, for your user or for all \
+                 users together. The process itself is not the cause. Wait for one of them to end, \
+                 or end it, and try again. A `record` or `snapshot` that still runs counts."
             }
             Self::Quota => {
-                "The daemon bounds what sessions take of it: for each user, and for all users together. The message \
-                 names the quota, how much of it is in use, and the option of xrayd that sets it. Nothing was changed. \
-                 Detach from processes that need not be traced any more, follow fewer, or use smaller rings (--ring-size, \
-                 --max-threads); or have the administrator start xrayd with a larger --quota. Root is \
-                 never refused for this, and neither is a detach or switching off."
+                "The daemon limits the resources that sessions take: for each user, and for all \
+                 users together. The message names the quota, how much of it is in use, and the \
+                 option of xrayd that sets it. Nothing was changed. Detach from processes that you \
+                 need not trace any more, follow fewer processes, or use smaller rings \
+                 (--ring-size, --max-threads). An administrator can start xrayd with a larger \
+                 --quota. The quotas do not apply to root, nor to detaching and switching off."
             }
             Self::TargetExited => {
-                "The process ended while xrayd worked on it, or has ended since. What was recorded up to its last \
-                 event is retained until `xrayctl detach`, or until newer ones need its room (`xrayd --retain-exited`); \
-                 `xrayctl snapshot` writes it."
+                "The process ended while xrayd worked on it, or before. The daemon retains the \
+                 recorded events, up to the last one, until `xrayctl detach`, or until processes \
+                 that end later need the room (`xrayd --retain-exited`). `xrayctl snapshot` writes \
+                 them."
             }
             Self::Followed => {
-                "The process is traced already, because it was followed from another one: what is followed is said there, \
-                 once for all that come from it, `xrayctl attach ROOT --follow WHAT`; `xrayctl status` tells the root. To \
-                 have it by itself, `xrayctl detach PID`, then attach again."
+                "The process is traced already, because xrayd followed it from another process. \
+                 The first process of the group decides what is followed, for all processes that \
+                 come from it: `xrayctl attach ROOT --follow WHAT`. `xrayctl status` shows ROOT. \
+                 To trace the process by itself, use `xrayctl detach PID`, then attach again."
             }
             Self::NotAttached => {
-                "The daemon is not attached to this process. `xrayctl attach PID` first, or use `xrayctl record PID`."
+                "The daemon is not attached to this process. Use `xrayctl attach PID` first, or \
+                 use `xrayctl record PID`."
             }
             Self::Mode => {
-                "What is asked for is not kept in this mode: sums of calls since the mode was set are kept in mode profile alone. `xrayctl mode profile` \
-                 has them kept from then on; `xrayctl profile PID --duration TIME` has them made for a while, in any mode."
+                "The request does not fit the mode or the filter of the session. The daemon keeps \
+                 counts of calls only in mode count, and sums of calls by stack only in mode \
+                 profile: `xrayctl mode count` or `xrayctl mode profile` begins them. In any mode \
+                 but count, `xrayctl profile PID --duration TIME` makes sums for a limited time. A \
+                 budget or a duty cycle does not go with mode count, because counts would not be \
+                 exact. A budget does not go with a filter that leaves out calls in the program, \
+                 because the cost of these calls is not known: use `xrayctl budget --clear` or \
+                 `xrayctl filter --clear`."
             }
             Self::SessionFailed => {
-                "xrayd does not read this process's events any more; the message and the daemon's log say why. Every \
-                 function was switched off, and what was recorded before is retained: `xrayctl snapshot` writes it. \
-                 `xrayctl detach PID` ends the session; then the process can be attached to again. If the message names a bug \
-                 in xrayd, please report it. Else a privileged process has cut the memory of the rings, or the system had \
-                 no memory for them."
+                "xrayd does not read this process's events any more. The message and the daemon's \
+                 log give the cause. xrayd has switched all functions off, unless the message says \
+                 otherwise. It retains the events recorded before: `xrayctl snapshot` writes them. \
+                 `xrayctl detach PID` ends the session. Then you can attach again. If the message \
+                 names a bug in xrayd, please report it. Otherwise another xrayd has taken the \
+                 process over, a privileged process has cut the memory of the rings, the system \
+                 had no memory for them, or the memory of the process does not answer."
             }
             Self::Selection => {
-                "A selector cannot be understood: an invalid regular expression, glob or id. The message says which."
+                "xrayd cannot use a selection or a filter of the request: a selection is missing \
+                 or empty, a regular expression, glob or id is invalid, or a value of the filter \
+                 is out of its range. The message names it."
             }
-            Self::Limit => "A value is out of its range; the message gives the range.",
+            Self::Limit => {
+                "A value of the request is missing, does not fit the others, or is out of its \
+                 range, or a fixed limit of xrayd is reached. The message names the value or the \
+                 limit."
+            }
             Self::NoMemory => {
-                "The process could not map the memory that tracing needs (its address space limit, the machine's \
-                 overcommit policy), or there is no free address range within 2 GiB of a module: try a smaller \
-                 --ring-size or --max-threads. Or its control group has no room for the pages of text that would \
-                 become private: select fewer functions, or raise the group's limit."
+                "The process could not map the memory that tracing needs (its address space limit, \
+                 its limit on locked memory, the machine's overcommit policy), or there is no free \
+                 address range within 2 GiB of a module: try a smaller --ring-size or \
+                 --max-threads. Or its control group has no room for the rings, or for the pages \
+                 of text that would become private: use smaller rings, select fewer functions, or \
+                 raise the group's limit."
             }
             Self::OtherVersion => {
-                "The process carries trampolines of another version of xrayd, or ones that somebody changed. \
-                 They cannot be replaced while it lives, because a thread may stand in them. Restart the process, or \
-                 use the xrayd version that attached first."
+                "The process carries trampolines of another version of xrayd, or trampolines that \
+                 another program has changed. xrayd cannot replace them while the process lives, \
+                 because a thread may be running in them. Restart the process, or use the xrayd \
+                 version that attached first."
             }
             Self::ThreadId => {
-                "xrayd finds a thread's ring by the thread id that the C library keeps in each thread's control \
-                 block, and could not find it there. That happens in processes without a thread library. Report \
-                 the C library and its version."
+                "xrayd finds a thread's ring by the thread id that the C library keeps in each \
+                 thread's control block. It did not find the id there. This happens in processes \
+                 without a thread library. Please report the C library and its version."
             }
             Self::StopTimeout => {
-                "No thread of the process could be stopped within the time limit: all of them wait \
-                 uninterruptibly in the kernel (a vfork parent, a dead network file system). Or a thread did not make \
-                 its calls in time: the process is frozen (cgroup.freeze), or changes its own text. Nothing was changed. Try again."
+                "xrayd could not stop a thread of the process, or all threads, within the time \
+                 limit. All threads may wait uninterruptibly in the kernel (a vfork parent, a dead \
+                 network file system), the process may start threads faster than xrayd stops them, \
+                 or every thread may stand where it cannot be borrowed. Or a thread did not make \
+                 its calls in time: the process is frozen (cgroup.freeze), or changes its own \
+                 text. Nothing was changed. Try again."
             }
             Self::MemoryWrite => {
-                "The kernel refused to write to the process's code through /proc/PID/mem. From Linux 6.12 on, the boot \
-                 parameter proc_mem.force_override=never forbids it; boot with proc_mem.force_override=always."
+                "The kernel refused to write to the process's code through /proc/PID/mem. From \
+                 Linux 6.12 on, the boot parameter proc_mem.force_override=never forbids it. Boot \
+                 with proc_mem.force_override=always."
             }
-            Self::Io => "A system call failed that should not; the message says which and how.",
+            Self::Io => {
+                "A system call or a step of xrayd failed unexpectedly. The message names the step \
+                 and the error. If it names a bug in xrayd, please report it."
+            }
             Self::Launch => {
-                "The program could not be started under xrayd: it does not exist, is not executable, or ended before \
-                 its first instruction."
+                "The program could not be started under xrayd: it does not exist, is not \
+                 executable, or ended before its first instruction."
             }
         }
     }

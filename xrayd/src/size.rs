@@ -20,7 +20,7 @@ pub struct ByteSize(u64);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// The number is missing or malformed.
-    #[error("`{text}` is no size: write a whole number and a unit, such as 256MiB")]
+    #[error("`{text}` is not a size: give a whole number and a unit, such as 256MiB")]
     Number {
         /// The input.
         text: String,
@@ -28,13 +28,13 @@ pub enum SizeError {
         source: ParseIntError,
     },
     /// An unknown unit.
-    #[error("`{unit}` is no unit of size: use B, KiB, MiB, GiB, TiB, or kB, MB, GB, TB")]
+    #[error("`{unit}` is not a unit of size: use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB")]
     Unit {
         /// The text after the number.
         unit: String,
     },
     /// More than 2^64 - 1 bytes.
-    #[error("{text} is more bytes than can be counted")]
+    #[error("{text} is too large: the maximum is 2^64 - 1 bytes")]
     TooLarge {
         /// The input.
         text: String,
@@ -166,15 +166,15 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_the_reason() {
-        check_error("", "no size");
-        check_error("MiB", "no size");
-        check_error("-1", "no size");
-        check_error("1.5GiB", "no unit");
-        check_error("1 2", "no unit");
-        check_error("1XiB", "`XiB` is no unit");
-        check_error("18446744073709551616", "more bytes");
-        check_error("18446744073709551615KiB", "more bytes");
-        check_error("16777216TiB", "more bytes");
+        check_error("", "not a size");
+        check_error("MiB", "not a size");
+        check_error("-1", "not a size");
+        check_error("1.5GiB", "not a unit");
+        check_error("1 2", "not a unit");
+        check_error("1XiB", "`XiB` is not a unit");
+        check_error("18446744073709551616", "too large");
+        check_error("18446744073709551615KiB", "too large");
+        check_error("16777216TiB", "too large");
     }
 
     #[test]

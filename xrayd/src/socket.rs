@@ -52,7 +52,9 @@ pub enum Access {
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The user has no runtime directory.
-    #[error("XDG_RUNTIME_DIR is not set: name the socket with --socket or XRAYD_SOCKET")]
+    #[error(
+        "XDG_RUNTIME_DIR is not set: give the path of the socket with --socket or XRAYD_SOCKET"
+    )]
     NoRuntimeDir,
     /// A daemon answers at this path or holds its lock.
     #[error("another xrayd is running at {}", path.display())]
@@ -147,12 +149,12 @@ impl BoundSocket {
             }
         };
         if path == Path::new(SYSTEM_SOCKET) {
-            make_directory(path).map_err(failed("make the directory of"))?;
+            make_directory(path).map_err(failed("create the directory of"))?;
         }
         let lock = lock(path)?;
         remove_stale(path)?;
-        let listener = listen(path, access).map_err(failed("listen at"))?;
-        let metadata = fs::symlink_metadata(path).map_err(failed("look at"))?;
+        let listener = listen(path, access).map_err(failed("listen on"))?;
+        let metadata = fs::symlink_metadata(path).map_err(failed("read the metadata of"))?;
         let identity = (metadata.dev(), metadata.ino());
         let file = SocketFile {
             path: path.to_owned(),
@@ -268,7 +270,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
                 path: path.to_owned(),
             });
         }
-        Err(error) => return Err(failed("look at")(error)),
+        Err(error) => return Err(failed("read the metadata of")(error)),
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(SocketError::Running {

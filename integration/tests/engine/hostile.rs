@@ -154,7 +154,7 @@ fn buckets_may_say_what_they_like() -> Result<()> {
 /// A panic of the drain thread ends its session, which reports it, and nothing else.
 #[test]
 fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
-    const BUG: &str = "freed a slow path that was never left";
+    const BUG: &str = "freed the ring of a slow path that never ended";
     let mut target = Target::spawn(Fixture::Switching, [""; 0])?;
     let mut other = busy_thread()?;
     let mut tracer = Tracer::spawn_panicking_at(BUG)?;

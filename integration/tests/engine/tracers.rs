@@ -112,7 +112,7 @@ fn a_tracer_that_was_taken_over_says_so_and_switches_nothing() -> Result<()> {
         let state = scene.inner.ask("state")?;
         Ok(state.starts_with("Failed").then_some(state))
     })?;
-    ensure!(state.contains("it is traced by process "), "{state}");
+    ensure!(state.contains("another xrayd, process "), "{state}");
     ensure!(scene.inner.refused("detach")? == "session-failed");
     let report = scene.outer.detach(pid(scene.inside)?)?;
     ensure!(report.sleds_off > 0 && report.sleds_on == 0, "{report:?}");

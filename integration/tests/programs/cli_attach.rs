@@ -60,7 +60,7 @@ fn what_was_attached_before_is_reported_and_stays_so_after_ctrl_c() -> Result<()
     let other = cli.ok(["attach", &pid, "--ring-size", "64KiB"])?;
     ensure!(
         other.contains(
-            "the process has rings of 1024 KiB for 1024 threads from an earlier attach; they stay"
+            "the process keeps its rings of 1024 KiB for 1024 threads from an earlier attach"
         ),
         "{other}"
     );

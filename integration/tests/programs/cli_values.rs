@@ -194,12 +194,12 @@ fn every_format_that_has_room_has_the_values_of_a_live_process() -> Result<()> {
     for (file, what, count) in [
         (
             "v.fdr",
-            "arguments of calls but the first, and results",
+            "arguments of calls after the first, and results",
             left,
         ),
         (
             "v.yaml",
-            "arguments of calls but the first, and results",
+            "arguments of calls after the first, and results",
             left,
         ),
         ("v.folded", "arguments of calls", entries),

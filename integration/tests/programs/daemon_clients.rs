@@ -49,8 +49,8 @@ fn a_python_client_attaches_enables_and_fetches() -> Result<()> {
     );
     let report = cli.json(["report", "f"])?;
     ensure!(report["trace"]["completeness"] == "complete", "{report}");
-    // When the live reader ends, the session is in mode `flight` again, and drops the blocks that it
-    // retained. It counts their events as overwritten.
+    // When the live reader ends, the session is in mode `flight` again, and drops the blocks that
+    // it retained. It counts their events as overwritten.
     let count = |key: &str| report["trace"].pointer(key).and_then(Value::as_u64);
     let known =
         count("/events").context("no events")? + count("/overwritten/events").unwrap_or_default();

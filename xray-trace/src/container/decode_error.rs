@@ -21,16 +21,16 @@ pub enum DecodeError {
         kind: u8,
     },
     /// The event omits its function, and no function is expected.
-    #[error("the event at byte {at} of the block leaves out its function, and none is expected")]
+    #[error("the event at byte {at} of the block omits its function, but no function is expected")]
     NothingExpected {
         /// The begin of the event in the block.
         at: usize,
     },
     /// The block could not be read from its file.
-    #[error("the block cannot be read from the file: {0}")]
+    #[error("cannot read the block from the file: {0}")]
     Unreadable(io::ErrorKind),
     /// The checksum of the block in its file is wrong.
-    #[error("the block at byte {section} of the file is damaged: its checksum does not fit")]
+    #[error("the block at byte {section} of the file is damaged: its checksum is wrong")]
     Checksum {
         /// The begin of the block's section in the file.
         section: u64,

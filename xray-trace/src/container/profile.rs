@@ -45,7 +45,7 @@ pub struct ProfiledCalls {
 
 /// The reason why the stacks of a part cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a profile's stacks, byte {at}: {reason}")]
+#[error("byte {at} of the profile's stacks: {reason}")]
 pub struct ProfileError {
     /// The place in the packed stacks.
     pub at: usize,
@@ -108,7 +108,7 @@ fn stack(fields: &mut FieldReader<'_>, own: u32) -> Result<ProfiledCalls, FieldE
     };
     let caller = fields.number32("caller")?.checked_sub(1);
     if caller.is_some_and(|caller| caller >= own) {
-        return Err(invalid("a caller that does not stand before"));
+        return Err(invalid("a caller does not come before its callee"));
     }
     let function = FunctionId(fields.number32("function")?);
     let mut sums = CallSums {
@@ -130,7 +130,7 @@ fn stack(fields: &mut FieldReader<'_>, own: u32) -> Result<ProfiledCalls, FieldE
         let step = usize::try_from(fields.number("range")?).unwrap_or(usize::MAX);
         range = range.saturating_add(step);
         if range >= MOST_RANGES || nth > 0 && step == 0 {
-            return Err(invalid("a range of durations that there is not"));
+            return Err(invalid("a range of durations does not exist"));
         }
         sums.durations.add_to(range, fields.number("durations")?);
     }
@@ -217,7 +217,7 @@ pub(super) fn part_fields(payload: &[u8]) -> Result<(ProfilePart, usize), FieldE
         missing: Missing {
             exits_without_entry: fields.number("exits without an entry")?,
             lost: fields.number("lost events")?,
-            too_deep: fields.number("calls too far in")?,
+            too_deep: fields.number("calls too deep")?,
         },
         first: fields.number32("first stack")?,
         stacks: Payload::from([]),

@@ -96,7 +96,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file is shorter than a file header.
-    #[error("not a trace: {len} bytes are too few for the file header, which has {HEADER_LEN}")]
+    #[error("not a trace: the file has {len} bytes, but its header needs {HEADER_LEN} bytes")]
     TooShort {
         /// The length of the file.
         len: usize,
@@ -123,7 +123,8 @@ pub enum ReadError {
     },
     /// A section has an impossible length.
     #[error(
-        "section {section} at byte {offset}: a length of {len}, and at most {MAX_SECTION_LEN} is allowed"
+        "section {section} at byte {offset}: its length is {len} bytes, but the maximum is \
+         {MAX_SECTION_LEN}"
     )]
     TooLong {
         /// The kind of the section.

@@ -165,9 +165,9 @@ impl<'a> FieldReader<'a> {
         let (value, len) = varint::read(rest).map_err(|error| match error {
             VarintError::Short => FieldError {
                 short: true,
-                ..self.error(field, "the section ends inside it")
+                ..self.error(field, "the section ends inside this field")
             },
-            VarintError::TooLong => self.error(field, "the number does not fit 64 bits"),
+            VarintError::TooLong => self.error(field, "the number does not fit into 64 bits"),
         })?;
         self.at += len;
         Ok(value)
@@ -186,7 +186,7 @@ impl<'a> FieldReader<'a> {
         let value = self.number(field)?;
         N::try_from(value).map_err(|_| FieldError {
             at: start,
-            ..self.error(field, &format!("{value} does not fit {width}"))
+            ..self.error(field, &format!("{value} does not fit into {width}"))
         })
     }
 
@@ -197,7 +197,8 @@ impl<'a> FieldReader<'a> {
             .ok()
             .filter(|len| *len <= MAX_TEXT_LEN)
             .ok_or_else(|| {
-                let problem = format!("a length of {len}, and at most {MAX_TEXT_LEN} is allowed");
+                let problem =
+                    format!("its length is {len} bytes, but the maximum is {MAX_TEXT_LEN}");
                 FieldError {
                     at: start,
                     ..self.error(field, &problem)
@@ -208,7 +209,7 @@ impl<'a> FieldReader<'a> {
             .get(self.at..self.at + len)
             .ok_or_else(|| FieldError {
                 short: true,
-                ..self.error(field, "the section ends inside it")
+                ..self.error(field, "the section ends inside this field")
             })?;
         self.at += len;
         Ok(bytes)
@@ -233,7 +234,10 @@ impl<'a> FieldReader<'a> {
             1 => Ok(true),
             other => Err(FieldError {
                 at: start,
-                ..self.error(field, &format!("{other} says neither present nor absent"))
+                ..self.error(
+                    field,
+                    &format!("{other} is neither 0 (absent) nor 1 (present)"),
+                )
             }),
         }
     }

@@ -341,8 +341,9 @@ impl<W: Write> Writer<W> {
             .ok()
             .filter(|_| len <= MAX_SECTION_LEN)
             .ok_or_else(|| {
-                let problem =
-                    format!("a section of {len} bytes, and at most {MAX_SECTION_LEN} fit");
+                let problem = format!(
+                    "a section of {len} bytes is too long: the maximum is {MAX_SECTION_LEN}"
+                );
                 io::Error::new(io::ErrorKind::InvalidInput, problem)
             })?;
         self.scratch[4..8].copy_from_slice(&len.to_le_bytes());

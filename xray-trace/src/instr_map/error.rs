@@ -8,7 +8,8 @@ use crate::model::BuildId;
 pub enum ObjectError {
     /// A Mach-O file of a kind that never has sleds.
     #[error(
-        "a Mach-O file of 32 bits, in big endian or for several processors; take a 64-bit one out of it with lipo -thin"
+        "a Mach-O file that is 32-bit, big-endian or for several processors; extract a 64-bit \
+         file with lipo -thin"
     )]
     OtherMachO,
     /// A Mach-O file for a processor without sleds in LLVM.
@@ -21,7 +22,7 @@ pub enum ObjectError {
     #[error("not an ELF file")]
     NotElf,
     /// The file is a 32-bit ELF file (also x32).
-    #[error("a 32-bit ELF file; only 64-bit ones can be traced")]
+    #[error("a 32-bit ELF file; only 64-bit files can be traced")]
     ThirtyTwoBit,
     /// The file is a relocatable object, not yet linked.
     #[error("a relocatable object file; link it first")]
@@ -89,13 +90,13 @@ pub enum ObjectError {
         text: u64,
     },
     /// The sections have more bytes than the file.
-    #[error("sections of the file overlap each other or are holes")]
+    #[error("sections of the file overlap each other, or are holes")]
     Overlap,
     /// There are more functions than ids.
     #[error("more than {} functions", u32::MAX)]
     TooManyFunctions,
     /// The debug file belongs to another build.
-    #[error("the debug file's build id {found} is not the object's, {expected}")]
+    #[error("the debug file has build id {found}, but the object has build id {expected}")]
     OtherBuild {
         /// The build id of the object.
         expected: BuildId,

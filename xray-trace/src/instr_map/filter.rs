@@ -79,7 +79,7 @@ pub struct Candidate<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
     /// A glob is malformed.
-    #[error("bad glob '{glob}': {reason}")]
+    #[error("invalid glob '{glob}': {reason}")]
     Glob {
         /// The glob.
         glob: String,
@@ -87,7 +87,7 @@ pub enum SelectionError {
         reason: String,
     },
     /// A regular expression is malformed or too big.
-    #[error("bad regular expression '{regex}': {reason}")]
+    #[error("invalid regular expression '{regex}': {reason}")]
     Regex {
         /// The expression.
         regex: String,
@@ -95,7 +95,7 @@ pub enum SelectionError {
         reason: String,
     },
     /// A pattern is too long.
-    #[error("a pattern of {length} bytes; at most {LONGEST_PATTERN} are allowed")]
+    #[error("a pattern of {length} bytes is too long: the maximum is {LONGEST_PATTERN} bytes")]
     TooLong {
         /// Its length.
         length: usize,
@@ -107,7 +107,7 @@ pub enum SelectionError {
     )]
     TooBig,
     /// There are too many patterns.
-    #[error("{count} patterns; at most {MOST_PATTERNS} are allowed (names and ids do not count)")]
+    #[error("{count} patterns: the maximum is {MOST_PATTERNS} (names and ids do not count)")]
     TooMany {
         /// The number of patterns.
         count: usize,
@@ -357,7 +357,9 @@ impl Compiler {
             .build(pattern);
         let built = built.map_err(|error| {
             if let Some(limit) = error.size_limit() {
-                return bad(format!("compiled, it exceeds the limit of {limit} bytes"));
+                return bad(format!(
+                    "its compiled form exceeds the limit of {limit} bytes"
+                ));
             }
             // A syntax error has several lines with a drawing; the last line is the message.
             let drawn = error
@@ -472,19 +474,20 @@ mod tests {
         for (rule, message) in [
             (
                 Rule::Regex("(foo".into()),
-                "bad regular expression '(foo': unclosed group",
+                "invalid regular expression '(foo': unclosed group",
             ),
             (
                 Rule::Glob("operator[".into()),
-                "bad glob 'operator[': unclosed character class; missing ']'",
+                "invalid glob 'operator[': unclosed character class; missing ']'",
             ),
             (
                 Rule::Regex("a{1000}{1000}".into()),
-                "bad regular expression 'a{1000}{1000}': compiled, it exceeds the limit of 1048576 bytes",
+                "invalid regular expression 'a{1000}{1000}': its compiled form exceeds the limit \
+                 of 1048576 bytes",
             ),
             (
                 Rule::Source("x".repeat(5000)),
-                "a pattern of 5000 bytes; at most 4096 are allowed",
+                "a pattern of 5000 bytes is too long: the maximum is 4096 bytes",
             ),
         ] {
             let selection = Selection {

@@ -57,7 +57,8 @@ impl fmt::Display for Warning {
                 first,
             } => write!(
                 f,
-                "xray_fn_idx with {entries} entries does not fit the {functions} functions of xray_instr_map, first at entry {first}; the map is taken"
+                "xray_fn_idx with {entries} entries does not agree with the {functions} functions \
+                 of xray_instr_map, first at entry {first}; xray_instr_map is used"
             ),
             Self::Unrelocated { count } => {
                 write!(
@@ -80,7 +81,7 @@ impl fmt::Display for Warning {
             Self::NamesLeftOut { count } => {
                 write!(
                     f,
-                    "{count} functions are left without their very long names"
+                    "{count} functions have no name, because all names together are too long"
                 )
             }
         }

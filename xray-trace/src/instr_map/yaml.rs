@@ -28,19 +28,19 @@ pub enum YamlProblem {
     #[error("not YAML: {0}")]
     Syntax(String),
     /// Another element is in the place of this one.
-    #[error("here should be {0}")]
+    #[error("expected {0}")]
     Expected(&'static str),
     /// An entry has an unknown field.
-    #[error("an entry has no field '{0}'")]
+    #[error("an entry has the unknown field '{0}'")]
     UnknownField(String),
     /// An entry has a field twice.
-    #[error("the field '{0}' stands here twice")]
+    #[error("the field '{0}' occurs twice")]
     Twice(&'static str),
     /// An entry lacks a field.
     #[error("the field '{0}' is missing")]
     Missing(&'static str),
     /// A field has an impossible value.
-    #[error("'{value}' is no {what}")]
+    #[error("'{value}' is not a valid {what}")]
     Value {
         /// The value, cut if it is long.
         value: String,
@@ -106,9 +106,12 @@ pub(super) fn read(text: &str) -> Result<InstrMap, YamlError> {
     }
     reader.expect(
         |event| matches!(event, Event::DocumentEnd),
-        "the document's end",
+        "the end of the document",
     )?;
-    reader.expect(|event| matches!(event, Event::StreamEnd), "the text's end")?;
+    reader.expect(
+        |event| matches!(event, Event::StreamEnd),
+        "the end of the text",
+    )?;
     Ok(InstrMap::new(sleds, functions, Vec::new()))
 }
 

@@ -18,7 +18,7 @@ pub enum Error {
     #[error("the file is empty")]
     Empty,
     /// The file ends in its header.
-    #[error("the file ends in its header: it has {has} bytes of {needs}")]
+    #[error("the file ends inside its header: it has {has} of {needs} bytes")]
     ShortHeader {
         /// The number of bytes in the file.
         has: usize,
@@ -26,7 +26,7 @@ pub enum Error {
         needs: usize,
     },
     /// The file is no log of the wanted kind.
-    #[error("this is no {wanted}: the first bytes are {start}")]
+    #[error("the file does not have the format {wanted}: its first bytes are {start}")]
     Other {
         /// The wanted kind.
         wanted: &'static str,
@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// The log has a version that is not specified yet.
     #[error(
-        "version {version} of the {log} is not supported; the newest that is known is {newest}"
+        "version {version} of the {log} is not supported; the newest supported version is {newest}"
     )]
     Version {
         /// The kind of the log.
@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// The file ends inside a record.
     #[error(
-        "{record} record at offset {offset}: the file ends in it, after {has} of {needs} bytes"
+        "{record} record at offset {offset}: the file ends inside it, after {has} of {needs} bytes"
     )]
     Truncated {
         /// The kind of the record.
@@ -60,7 +60,7 @@ pub enum Error {
         has: u64,
     },
     /// The record has a kind that does not exist.
-    #[error("record at offset {offset}: there is no {what} {number}")]
+    #[error("record at offset {offset}: unknown {what} {number}")]
     UnknownKind {
         /// The unknown field: a kind of metadata record, of function record, …
         what: &'static str,
@@ -70,7 +70,9 @@ pub enum Error {
         offset: u64,
     },
     /// An EndOfBuffer record in a log whose buffers begin with their length.
-    #[error("EndOfBuffer record at offset {offset}: version {version} of the log has none")]
+    #[error(
+        "EndOfBuffer record at offset {offset}: logs of version {version} have no such records"
+    )]
     EndOfBuffer {
         /// The offset of the record.
         offset: u64,
@@ -78,7 +80,7 @@ pub enum Error {
         version: u16,
     },
     /// An event has a negative size.
-    #[error("{record} record at offset {offset}: its size is {size}")]
+    #[error("{record} record at offset {offset}: its size {size} is negative")]
     NegativeSize {
         /// The kind of the event.
         record: Kind,
@@ -88,7 +90,7 @@ pub enum Error {
         size: i32,
     },
     /// A part of the log is longer than any writer makes it.
-    #[error("{what} at offset {offset}: it has {len} bytes, more than the {limit} that are read")]
+    #[error("{what} at offset {offset}: its {len} bytes exceed the limit of {limit} bytes")]
     TooLong {
         /// The name of the part.
         what: &'static str,
@@ -101,7 +103,8 @@ pub enum Error {
     },
     /// A record reaches beyond the end of its buffer.
     #[error(
-        "{record} record at offset {offset}: it reaches {over} bytes beyond its buffer, which ends at {end}"
+        "{record} record at offset {offset}: it extends {over} bytes beyond its buffer, which \
+         ends at {end}"
     )]
     BeyondBuffer {
         /// The kind of the record.
@@ -115,7 +118,8 @@ pub enum Error {
     },
     /// A buffer begins before the end of the previous one.
     #[error(
-        "BufferExtents record at offset {offset}: a buffer begins, but the one before goes on for {missing} bytes"
+        "BufferExtents record at offset {offset}: a buffer begins {missing} bytes before the end \
+         of the previous one"
     )]
     BufferInBuffer {
         /// The offset of the record.
@@ -124,7 +128,9 @@ pub enum Error {
         missing: u64,
     },
     /// The file ends before the end of a buffer.
-    #[error("buffer at offset {offset}: the file ends in it, {missing} bytes early")]
+    #[error(
+        "buffer at offset {offset}: the file ends {missing} bytes before the end of the buffer"
+    )]
     ShortBuffer {
         /// The offset of the buffer.
         offset: u64,
@@ -132,7 +138,10 @@ pub enum Error {
         missing: u64,
     },
     /// A buffer has a length that is impossible for a file.
-    #[error("BufferExtents record at offset {offset}: no file has room for {size} bytes")]
+    #[error(
+        "BufferExtents record at offset {offset}: a buffer of {size} bytes does not fit into any \
+         file"
+    )]
     Extents {
         /// The offset of the record.
         offset: u64,
@@ -140,7 +149,7 @@ pub enum Error {
         size: u64,
     },
     /// There is no buffer where one should begin.
-    #[error("at offset {offset}, where a buffer should begin, stands the byte {found:#04x}")]
+    #[error("offset {offset}: expected a buffer, found the byte {found:#04x}")]
     NoBuffer {
         /// The offset.
         offset: u64,
@@ -157,7 +166,7 @@ pub enum Error {
         why: Invalid,
     },
     /// A buffer ends before its first event.
-    #[error("the buffer that ends at offset {offset} ends with {last}, which ends none")]
+    #[error("the buffer that ends at offset {offset} has no event: its last record is {last}")]
     Terminal {
         /// The end of the buffer.
         offset: u64,
@@ -166,7 +175,8 @@ pub enum Error {
     },
     /// An argument does not belong to any entry.
     #[error(
-        "argument record at offset {offset}: no function entry that it belongs to stands in front of it"
+        "argument record at offset {offset}: it does not follow a function entry that it belongs \
+         to"
     )]
     Argument {
         /// The offset of the record.
@@ -174,7 +184,8 @@ pub enum Error {
     },
     /// An argument belongs to another call than the entry before it.
     #[error(
-        "argument record at offset {offset}: it belongs to {argument}, but behind an entry of {entry}"
+        "argument record at offset {offset}: it belongs to {argument}, but follows an entry of \
+         {entry}"
     )]
     OtherArgument {
         /// The offset of the record.
@@ -185,7 +196,9 @@ pub enum Error {
         entry: Owner,
     },
     /// The counter exceeds 64 bits.
-    #[error("{record} record at offset {offset}: {base} and {delta} ticks are no time")]
+    #[error(
+        "{record} record at offset {offset}: {base} plus {delta} ticks does not fit into 64 bits"
+    )]
     Time {
         /// The kind of the record.
         record: Kind,
@@ -198,7 +211,8 @@ pub enum Error {
     },
     /// A block of a profile is too short for its content.
     #[error(
-        "block at offset {offset}: a path in it ends at {path_end}, but the block at {block_end}"
+        "block at offset {offset}: a path in it ends at {path_end}, but the block ends at \
+         {block_end}"
     )]
     PathBeyondBlock {
         /// The offset of the block.

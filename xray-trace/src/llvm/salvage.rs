@@ -43,7 +43,7 @@ pub struct SkippedList {
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, why } = self;
-        write!(f, "{} bytes left out from offset {from}: {why}", to - from)
+        write!(f, "skipped {} bytes from offset {from}: {why}", to - from)
     }
 }
 

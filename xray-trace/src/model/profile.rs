@@ -106,12 +106,12 @@ impl Profile {
             if u32::try_from(places.len()) != Ok(part.first) {
                 return Err(ProfileError {
                     at: 0,
-                    reason: "the stacks before these are missing".to_owned(),
+                    reason: "the preceding stacks are missing".to_owned(),
                 });
             }
             part.each(|calls| {
                 if stacks.len() >= MOST_STACKS {
-                    return Err(format!("there are more than {MOST_STACKS}"));
+                    return Err(format!("the profile has more than {MOST_STACKS} stacks"));
                 }
                 let caller = calls.caller.and_then(|at| places.get(at as usize)).copied();
                 let CallSums {

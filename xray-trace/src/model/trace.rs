@@ -492,8 +492,7 @@ impl Tables {
 
     /// Adds an item. The error has the kind of the section, and the reason.
     fn add(&mut self, item: Item) -> Result<(), (SectionKind, String)> {
-        let twice =
-            |section, id| Err((section, format!("the id {id} is there for the second time")));
+        let twice = |section, id| Err((section, format!("the id {id} occurs twice")));
         match item {
             Item::Process(process) => {
                 if let Some(former) = self.processes.insert(process.id, process) {

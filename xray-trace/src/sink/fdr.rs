@@ -365,11 +365,11 @@ impl LeftOut {
             thread_unknown,
         );
         report.leave_out(
-            "exits of calls that began before the trace or in a gap, or that had been left",
+            "exits of calls that began before the trace or in a gap, or that were closed earlier",
             exits_without_entry,
         );
         report.leave_out(
-            "exits that were not seen, added where the call was last seen open",
+            "missing exits, added where the call was last seen open",
             exits_added,
         );
         report.leave_out("custom and typed events without data", empty_events);

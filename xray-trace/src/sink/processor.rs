@@ -3,7 +3,7 @@
 use crate::analysis::Steps;
 
 /// The report's text for formats without the processor.
-pub(super) const UNSAID: &str = "on which processor a thread ran";
+pub(super) const UNSAID: &str = "processors on which threads ran";
 
 /// Tracks the processor of one thread.
 #[derive(Debug, Clone, Copy, Default)]

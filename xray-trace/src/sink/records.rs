@@ -41,10 +41,9 @@ pub(super) enum What {
 }
 
 /// The report's text for formats with room for one argument of a call.
-pub(super) const VALUES: &str = "arguments of calls but the first, and results";
+pub(super) const VALUES: &str = "arguments of calls after the first, and results";
 /// The report's text for formats that cannot mark a cut user event.
-pub(super) const CUT: &str =
-    "sizes of custom and typed events that a limit cut, whose beginning stands for the whole";
+pub(super) const CUT: &str = "original sizes of custom and typed events that a limit has cut";
 
 /// Facts that no record contains, or not all formats.
 #[derive(Debug, Default)]
@@ -336,7 +335,7 @@ impl Met {
             unsaid,
         } = self;
         report.leave_out(
-            "exits that were not seen, added where the call was last seen open",
+            "missing exits, added where the call was last seen open",
             notes.unwound + notes.closed_by_outer_exit + notes.closed_by_loss + notes.closed_at_end,
         );
         report.leave_out("lost events", notes.lost);

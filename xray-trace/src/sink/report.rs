@@ -6,7 +6,7 @@ use crate::analysis::{Notes, Steps};
 use crate::model::{Profile, Trace};
 
 /// How the report names damaged blocks.
-pub(super) const DAMAGED_BLOCKS: &str = "blocks whose events could not all be unpacked";
+pub(super) const DAMAGED_BLOCKS: &str = "damaged blocks, of which some events cannot be decoded";
 
 /// The report of a sink.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Report {
     /// The same, for formats that have the processor of a thread.
     pub(super) fn leave_out_of_notes(&mut self, notes: &Notes) {
         self.leave_out(
-            "exits of calls that began before the trace or in a gap, or that had been left",
+            "exits of calls that began before the trace or in a gap, or that were closed earlier",
             notes.exits_without_entry,
         );
         self.leave_out(DAMAGED_BLOCKS, notes.damaged_blocks);
@@ -59,7 +59,7 @@ impl Report {
     /// Counts lost events without an event for the loss.
     pub(super) fn leave_out_unplaced(&mut self, trace: &Trace) {
         for (_, events) in trace.losses() {
-            self.leave_out("lost events whose place is not known", *events);
+            self.leave_out("lost events at an unknown place", *events);
         }
     }
 }

@@ -152,7 +152,7 @@ impl Stacks {
 
     pub(super) fn tell(&self, report: &mut Report) {
         report.leave_out(
-            "calls more than 1000 deep, whose time is with the call at that depth",
+            "calls more than 1000 deep, whose time is added to the call at that depth",
             self.too_deep,
         );
     }

@@ -41,7 +41,7 @@ impl Unsaid {
         report.leave_out("results of calls", results);
         report.leave_out("custom and typed events", data);
         report.leave_out(
-            "exits that were not seen, taken to be where the call was last seen open",
+            "missing exits, assumed where the call was last seen open",
             closed,
         );
         report.leave_out("lost events", lost);

@@ -118,7 +118,7 @@ impl Sink for Yaml {
             }
         })?;
         met.tell(trace, &mut report);
-        report.leave_out("events whose data is no text", writer.altered());
+        report.leave_out("events whose data is not text", writer.altered());
         report.leave_out(CUT, cut);
         report.leave_out(VALUES, values);
         writer.finish()?;

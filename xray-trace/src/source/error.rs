@@ -18,13 +18,13 @@ pub enum OpenError {
     #[error(transparent)]
     Llvm(#[from] llvm::Error),
     /// The file is text, but not a trace in LLVM's YAML.
-    #[error("not a trace: read as llvm-xray's YAML, {0}")]
+    #[error("not a trace in llvm-xray's YAML: {0}")]
     Yaml(llvm::Error),
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
     /// The file is a profile, for [`super::open_profile`].
-    #[error("a profile has sums of calls, but no events: it is no trace")]
+    #[error("the file is a profile, not a trace: it has sums of calls, but no events")]
     Profile,
     /// The profile is too large.
     #[error("the profile has more than {limit} different stacks of calls")]

@@ -278,11 +278,11 @@ impl<'a> Importer<'a> {
         let kept = skipped.kept().len() as u64;
         notes.extend([
             (
-                "more places that were left out".to_owned(),
+                "more skipped places".to_owned(),
                 skipped.places().saturating_sub(kept),
             ),
             (
-                "times that ran backwards within a thread, taken as the moment before".to_owned(),
+                "times that went backwards within a thread, replaced by the time before".to_owned(),
                 backwards,
             ),
             (

@@ -289,7 +289,7 @@ fn broken_files_are_refused_with_their_numbers() {
         (patched(0, b"MZ"), "not an ELF file".into()),
         (
             patched(4, &[1]),
-            "a 32-bit ELF file; only 64-bit ones can be traced".into(),
+            "a 32-bit ELF file; only 64-bit files can be traced".into(),
         ),
         (patched(4, &[3]), "damaged header".into()),
         (patched(5, &[7]), "damaged header".into()),

@@ -154,32 +154,32 @@ fn what_is_no_map_is_refused_with_its_place() {
     for (text, message) in [
         (
             "int main;\n".to_owned(),
-            "line 1, column 1: here should be a list of sleds",
+            "line 1, column 1: expected a list of sleds",
         ),
-        ("--- [[".into(), "line 1, column 6: here should be an entry"),
+        ("--- [[".into(), "line 1, column 6: expected an entry"),
         (
             entry("id: 1"),
             "line 2, column 3: the field 'address' is missing",
         ),
         (
             entry(&format!("{good}, foo: 3")),
-            "line 2, column 80: an entry has no field 'foo'",
+            "line 2, column 80: an entry has the unknown field 'foo'",
         ),
         (
             entry(&format!("{good}, id: 3")),
-            "line 2, column 80: the field 'id' stands here twice",
+            "line 2, column 80: the field 'id' occurs twice",
         ),
         (
             entry(&good.replace("id: 1", "id: -1")),
-            "line 2, column 9: '-1' is no id",
+            "line 2, column 9: '-1' is not a valid id",
         ),
         (
             entry(&good.replace("id: 1", "id: 2147483648")),
-            "line 2, column 9: '2147483648' is no id",
+            "line 2, column 9: '2147483648' is not a valid id",
         ),
         (
             entry(&good.replace("tail", "head")),
-            "line 2, column 43: 'head-exit' is no kind",
+            "line 2, column 43: 'head-exit' is not a valid kind",
         ),
         (
             entry(&good.replace("id: 1", "id: *a")),
@@ -187,7 +187,7 @@ fn what_is_no_map_is_refused_with_its_place() {
         ),
         (
             format!("{}...\n---\n[]\n", entry(good)),
-            "line 4, column 1: here should be the text's end",
+            "line 4, column 1: expected the end of the text",
         ),
     ] {
         let error = InstrMap::read(text.as_bytes()).unwrap_err();

@@ -100,7 +100,7 @@ fn a_log_cut_at_any_byte_gives_what_stands_in_front() {
     let error = read(&whole[..70]).1.unwrap();
     assert_eq!(
         error.to_string(),
-        "function record at offset 64: the file ends in it, after 6 of 32 bytes"
+        "function record at offset 64: the file ends inside it, after 6 of 32 bytes"
     );
 }
 
@@ -127,26 +127,26 @@ fn wrong_records_are_named_and_left_out_alone() {
         2,
         3,
         4,
-        "record at offset 96: there is no kind of function record 4",
+        "record at offset 96: unknown kind of function record 4",
         &[0, 1],
     );
     check(
         1,
         0,
         9,
-        "record at offset 64: there is no record type 9",
+        "record at offset 64: unknown record type 9",
         &[0, 2],
     );
     check(
         1,
         4,
         2,
-        "argument record at offset 64: it belongs to function 2 in thread 2590 of process 2589, but behind an entry of \
-         function 1 in thread 2590 of process 2589",
+        "argument record at offset 64: it belongs to function 2 in thread 2590 of process 2589, \
+         but follows an entry of function 1 in thread 2590 of process 2589",
         &[0, 2],
     );
     let message =
-        "argument record at offset 64: no function entry that it belongs to stands in front of it";
+        "argument record at offset 64: it does not follow a function entry that it belongs to";
     let mut bytes = log(3, ByteOrder::Little, &call(3));
     bytes[32 + 3] = 1;
     assert_eq!(read(&bytes).1.unwrap().to_string(), message);
@@ -162,7 +162,7 @@ fn a_future_version_is_named() {
     let message = read(&log(9, ByteOrder::Little, &[])).1.unwrap().to_string();
     assert_eq!(
         message,
-        "version 9 of the basic-mode log is not supported; the newest that is known is 3"
+        "version 9 of the basic-mode log is not supported; the newest supported version is 3"
     );
 }
 

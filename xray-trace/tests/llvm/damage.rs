@@ -90,19 +90,19 @@ fn a_header_that_is_none_is_refused() {
     assert_eq!(message(b""), "the file is empty");
     assert_eq!(
         message(&[5]),
-        "the file ends in its header: it has 1 bytes of 32"
+        "the file ends inside its header: it has 1 of 32 bytes"
     );
     assert_eq!(
         with(0, 6),
-        "version 6 of the FDR log is not supported; the newest that is known is 5"
+        "version 6 of the FDR log is not supported; the newest supported version is 5"
     );
     assert_eq!(
         with(2, 0),
-        "this is no FDR log: the first bytes are 05 00 00 00 03 00 00 00"
+        "the file does not have the format FDR log: its first bytes are 05 00 00 00 03 00 00 00"
     );
     assert_eq!(
         message(b"#!/bin/sh\n"),
-        "this is no FDR log: the first bytes are 23 21 2f 62 69 6e 2f 73"
+        "the file does not have the format FDR log: its first bytes are 23 21 2f 62 69 6e 2f 73"
     );
 }
 
@@ -117,35 +117,38 @@ fn extents_that_lie() {
     check(
         &with(90),
         3,
-        "Function record at offset 136: it reaches 6 bytes beyond its buffer, which ends at 138",
+        "Function record at offset 136: it extends 6 bytes beyond its buffer, which ends at 138",
         &all,
         1,
     );
     check(
         &with(88),
         3,
-        "at offset 136, where a buffer should begin, stands the byte 0x12",
+        "offset 136: expected a buffer, found the byte 0x12",
         &all,
         1,
     );
     check(
         &with(104),
         4,
-        "BufferExtents record at offset 144: a buffer begins, but the one before goes on for 8 bytes",
+        "BufferExtents record at offset 144: a buffer begins 8 bytes before the end of the \
+         previous one",
         &all,
         1,
     );
     check(
         &with(1 << 40),
         4,
-        "BufferExtents record at offset 144: a buffer begins, but the one before goes on for 1099511627680 bytes",
+        "BufferExtents record at offset 144: a buffer begins 1099511627680 bytes before the end \
+         of the previous one",
         &all,
         1,
     );
     check(
         &with(u64::MAX),
         0,
-        "BufferExtents record at offset 32: no file has room for 18446744073709551615 bytes",
+        "BufferExtents record at offset 32: a buffer of 18446744073709551615 bytes does not fit \
+         into any file",
         &[2, 2, 2, 2],
         1,
     );
@@ -154,7 +157,7 @@ fn extents_that_lie() {
     check(
         &last,
         8,
-        "buffer at offset 144: the file ends in it, 4 bytes early",
+        "buffer at offset 144: the file ends 4 bytes before the end of the buffer",
         &all,
         1,
     );
@@ -171,21 +174,21 @@ fn records_that_do_not_exist() {
     check(
         &with(at, 0x12 | 8),
         1,
-        "record at offset 120: there is no function record kind 5",
+        "record at offset 120: unknown function record kind 5",
         &[1, 2, 2, 2, 2],
         1,
     );
     check(
         &with(at, 12 << 1 | 1),
         1,
-        "record at offset 120: there is no metadata record kind 12",
+        "record at offset 120: unknown metadata record kind 12",
         &[1, 2, 2, 2, 2],
         1,
     );
     check(
         &with(FIRST, 0),
         0,
-        "at offset 32, where a buffer should begin, stands the byte 0x00",
+        "offset 32: expected a buffer, found the byte 0x00",
         &[1, 1, 1, 1, 2, 2, 2, 2],
         3,
     );
@@ -216,14 +219,14 @@ fn records_in_an_order_that_is_none() {
     assert_eq!(threads(&saved), [2, 2]);
 
     let bytes = log(header(5), &buffer(1, 100, &[])[..4]);
-    assert!(events_error(&bytes).contains("16 bytes early"));
+    assert!(events_error(&bytes).contains("16 bytes before the end of the buffer"));
     let mut records = buffer(1, 100, &[]);
     records.truncate(4);
     records[0] = extents(&records[1..]);
     check(
         &log(header(5), &records),
         0,
-        "the buffer that ends at offset 96 ends with PIDEntry, which ends none",
+        "the buffer that ends at offset 96 has no event: its last record is PIDEntry",
         &[],
         1,
     );
@@ -252,21 +255,21 @@ fn events_with_impossible_sizes() {
     check(
         &with(-1),
         1,
-        "CustomEvent record at offset 120: its size is -1",
+        "CustomEvent record at offset 120: its size -1 is negative",
         &[1, 2],
         1,
     );
     check(
         &with(1 << 20),
         1,
-        "CustomEvent record at offset 120: the file ends in it, after 116 of 1048592 bytes",
+        "CustomEvent record at offset 120: the file ends inside it, after 116 of 1048592 bytes",
         &[1, 2],
         1,
     );
     check(
         &with(i32::MAX),
         1,
-        "CustomEvent at offset 120: it has 2147483647 bytes, more than the 16777216 that are read",
+        "CustomEvent at offset 120: its 2147483647 bytes exceed the limit of 16777216 bytes",
         &[1, 2],
         1,
     );
@@ -279,7 +282,7 @@ fn an_argument_without_its_entry_is_left_out_alone() {
     check(
         &bytes,
         1,
-        "argument record at offset 120: no function entry that it belongs to stands in front of it",
+        "argument record at offset 120: it does not follow a function entry that it belongs to",
         &[1, 1],
         1,
     );

@@ -75,7 +75,7 @@ fn arguments_belong_to_the_entry_in_front() {
         let (_, error) = events_of(&bytes);
         assert_eq!(
             error,
-            "argument record at offset 120: no function entry that it belongs to stands in front of it"
+            "argument record at offset 120: it does not follow a function entry that it belongs to"
         );
     }
     let bytes = log(header(5), &buffer(1, 0, &[argument]));

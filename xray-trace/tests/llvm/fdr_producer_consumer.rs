@@ -104,7 +104,7 @@ fn a_function_id_of_29_bits_is_not_written() {
     let error = writer.record(&enter(MAX_FUNCTION_ID + 1, 0)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the function id is too great for an FDR log"
+        "the function id is too large for an FDR log"
     );
 }
 

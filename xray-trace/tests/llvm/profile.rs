@@ -150,7 +150,7 @@ fn damage_is_named_and_the_next_block_is_read() {
     assert_eq!(seen, expected()[..1]);
     assert_eq!(
         error.unwrap().to_string(),
-        "block at offset 32: a path in it ends at 116, but the block at 108"
+        "block at offset 32: a path in it ends at 116, but the block ends at 108"
     );
     let (seen, error, skipped) = read(&bytes, Mode::Salvage);
     assert!(error.is_none());
@@ -162,7 +162,8 @@ fn damage_is_named_and_the_next_block_is_read() {
     bytes[8] = 0x25;
     let version = VERSION + 1;
     let message = format!(
-        "version {version} of the profile is not supported; the newest that is known is {VERSION}"
+        "version {version} of the profile is not supported; the newest supported version is \
+         {VERSION}"
     );
     assert_eq!(read(&bytes, Mode::Strict).1.unwrap().to_string(), message);
     assert!(matches!(read(b"", Mode::Strict).1, Some(Error::Empty)));

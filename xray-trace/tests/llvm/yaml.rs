@@ -223,13 +223,13 @@ fn wrong_records_are_named_and_left_out_alone() {
     check(
         "tsc: 9",
         "tsc: nine",
-        (9, "the field tsc cannot be \"nine\""),
+        (9, "the field tsc has the invalid value \"nine\""),
         std::slice::from_ref(&second),
     );
     check(
         "function-exit",
         "function-left",
-        (10, "the field kind cannot be \"function-left\""),
+        (10, "the field kind has the invalid value \"function-left\""),
         std::slice::from_ref(&first),
     );
     check(
@@ -241,13 +241,13 @@ fn wrong_records_are_named_and_left_out_alone() {
     check(
         "cpu: 4",
         "cpu: 70000",
-        (9, "the field cpu cannot be \"70000\""),
+        (9, "the field cpu has the invalid value \"70000\""),
         std::slice::from_ref(&second),
     );
     check(
         "cpu: 4",
         "colour: 4",
-        (9, "a record has no field \"colour\""),
+        (9, "a record has the unknown field \"colour\""),
         std::slice::from_ref(&second),
     );
 }
@@ -275,11 +275,11 @@ fn headers_that_are_none_are_refused() {
     assert_eq!(message(""), "the file is empty");
     assert_eq!(
         message("- { id: 1 }\n"),
-        "line 1, column 1: a trace should stand here"
+        "line 1, column 1: expected a trace"
     );
     assert_eq!(
         message("records: []\n"),
-        "line 1, column 1: the field header should stand here"
+        "line 1, column 1: expected the field header"
     );
     assert_eq!(
         message("header: { version: 1 }\n"),
@@ -287,7 +287,7 @@ fn headers_that_are_none_are_refused() {
     );
     assert_eq!(
         message("header: { version: 65536 }\n"),
-        "line 1, column 20: the field version cannot be \"65536\""
+        "line 1, column 20: the field version has the invalid value \"65536\""
     );
 }
 

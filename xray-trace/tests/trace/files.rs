@@ -252,7 +252,7 @@ fn of_what_was_off_no_file_can_say_too_much() {
     assert_eq!(trace.rests()[0].until, Some(Ticks(3)));
     bytes.extend(section(*b"FILT", &[0, 0, 0xff, 0xff, 0x7f]));
     let error = refused(&bytes);
-    assert!(error.contains("at most 65536 is allowed"), "{error}");
+    assert!(error.contains("the maximum is 65536"), "{error}");
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn types_of_events_have_a_name_in_each_process() {
     let mut bytes = Writer::new(Vec::new()).unwrap().into_inner();
     bytes.extend(section(*b"ETYP", &[0, 0x80, 0x80, 0x04, 1, b'a']));
     let error = items(&bytes).unwrap_err().to_string();
-    assert!(error.contains("65536 does not fit 16 bits"), "{error}");
+    assert!(error.contains("65536 does not fit into 16 bits"), "{error}");
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn what_is_wrong_is_said_with_its_place() {
     );
     assert_eq!(
         refused(&begin[..9]),
-        "not a trace: 9 bytes are too few for the file header, which has 16"
+        "not a trace: the file has 9 bytes, but its header needs 16 bytes"
     );
     let mut damaged = begin.clone();
     damaged[10] = 1;
@@ -471,19 +471,19 @@ fn what_is_wrong_is_said_with_its_place() {
     );
     check(
         b"FUNC\xff\xff\xff\xff",
-        "section FUNC at byte 16: a length of 4294967295, and at most 16777216 is allowed",
+        "section FUNC at byte 16: its length is 4294967295 bytes, but the maximum is 16777216",
     );
     check(
         &section(*b"LOST", &[0xff; 11]),
-        "section LOST, byte 24 of the file: thread: the number does not fit 64 bits",
+        "section LOST, byte 24 of the file: thread: the number does not fit into 64 bits",
     );
     check(
         &section(*b"LOST", &[1]),
-        "section LOST, byte 25 of the file: events: the section ends inside it",
+        "section LOST, byte 25 of the file: events: the section ends inside this field",
     );
     check(
         &section(*b"THRD", &[0xff, 0xff, 0xff, 0xff, 0x7f]),
-        "section THRD, byte 24 of the file: id: 34359738367 does not fit 32 bits",
+        "section THRD, byte 24 of the file: id: 34359738367 does not fit into 32 bits",
     );
     check(
         &section(*b"THRD", &[0, 0, 0, 2, b'a', 0xff]),
@@ -491,16 +491,17 @@ fn what_is_wrong_is_said_with_its_place() {
     );
     check(
         &section(*b"THRD", &[0, 0, 0, 0xff, 0xff, 0x7f]),
-        "section THRD, byte 27 of the file: name: a length of 2097151, and at most 65536 is allowed",
+        "section THRD, byte 27 of the file: name: its length is 2097151 bytes, but the maximum is \
+         65536",
     );
     check(
         &section(*b"MODL", &[0, 0, 0, 7]),
-        "section MODL, byte 27 of the file: build id: 7 says neither present nor absent",
+        "section MODL, byte 27 of the file: build id: 7 is neither 0 (absent) nor 1 (present)",
     );
     let module = section(*b"MODL", &[4, 0, 0, 0, 0]);
     check(
         &[module.clone(), module.clone()].concat(),
-        "section MODL, byte 33 of the file: the id 4 is there for the second time",
+        "section MODL, byte 33 of the file: the id 4 occurs twice",
     );
     let mut flipped = module;
     flipped[8] ^= 1;
@@ -511,8 +512,8 @@ fn what_is_wrong_is_said_with_its_place() {
     // A block that is cut, and whose content is invalid.
     check(
         b"BLCK\x40\0\0\0\x00\x00\x00\x00\x00\x00",
-        "section BLCK, byte 29 of the file: \
-         the event at byte 0 of the block leaves out its function, and none is expected",
+        "section BLCK, byte 29 of the file: the event at byte 0 of the block omits its function, \
+         but no function is expected",
     );
 }
 

@@ -87,7 +87,7 @@ fn the_tree_holds_it_between_begin_and_end() {
 fn chrome_shows_it_as_text() {
     let mut out = Vec::new();
     let report = Chrome.write(&talkative(&WORDS), &mut out).unwrap();
-    let processors = ("on which processor a thread ran".to_owned(), 1);
+    let processors = ("processors on which threads ran".to_owned(), 1);
     assert_eq!(report.left_out, [processors]);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     let events = json["traceEvents"].as_array().unwrap();

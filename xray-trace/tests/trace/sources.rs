@@ -105,7 +105,7 @@ fn what_is_no_trace_is_told() {
     for (bytes, expected) in [
         (&b""[..], "the file is empty"),
         (b"hello, world, this is text", "not a trace"),
-        (&0x7872_6179_7072_6f66_u64.to_le_bytes(), "no trace"),
+        (&0x7872_6179_7072_6f66_u64.to_le_bytes(), "not a trace"),
     ] {
         let error = opened(bytes).unwrap_err().to_string();
         assert!(error.contains(expected), "{bytes:?}: {error}");

@@ -92,7 +92,7 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
     // A rewritten trace does not have the block.
     let mut copy = Vec::new();
     let report = Xtrace.write(&trace, &mut copy).unwrap();
-    let told = "blocks whose events could not all be unpacked".to_owned();
+    let told = "damaged blocks, of which some events cannot be decoded".to_owned();
     assert_eq!(report.left_out, [(told, 1)]);
     let copy = Trace::read(copy.as_slice()).unwrap();
     assert_eq!(copy.blocks().len(), trace.blocks().len() - 1);

@@ -114,7 +114,7 @@ mod tests {
             status: Some(status.clone()),
             report: Some(AttachReport {
                 already: true,
-                notes: vec!["the process has rings of 1024 KiB for 1024 threads from an earlier attach; they stay".into()],
+                notes: vec!["the process keeps its rings of 1024 KiB for 1024 threads from an earlier attach".into()],
                 ..AttachReport::default()
             }),
         });

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The reason why a process in another group gets no more rings.
-const MOVED: &str = "the process is in another control group than when it was attached to";
+const MOVED: &str = "the process has moved to another control group since the attach";
 
 /// Memory that rings may still take of control groups, by group.
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ impl RingRefusal {
     fn set(&self, pid: Pid, why: Option<String>) {
         let mut told = lock(&self.0);
         if let (None, Some(why)) = (&*told, &why) {
-            tracing::warn!(%pid, why, "threads lose their events for lack of a ring");
+            tracing::warn!(%pid, why, "threads without a ring lose their events");
         }
         *told = why;
     }

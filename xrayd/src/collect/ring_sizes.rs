@@ -145,11 +145,12 @@ impl RingSizes {
         } = chosen;
         let note = || {
             let more = match open_slots < geometry.slots() {
-                true => format!(", and for up to {} as they come,", geometry.slots() / 2),
+                true => format!(", growing to at most {},", geometry.slots() / 2),
                 false => String::new(),
             };
             format!(
-                "rings of {} KiB for {} threads{more} instead of {} KiB for {}: {}, and rings may take half of that",
+                "rings of {} KiB for {} threads{more} instead of {} KiB for {}: {}, and rings may \
+                 take half of that",
                 geometry.ring_bytes() >> 10,
                 open_slots / 2,
                 self.wanted.ring_bytes() >> 10,

@@ -139,7 +139,11 @@ impl Controller {
                     let is_given_up = answer.send(self.lead(counting, self.choosing)).is_err();
                     // The mode stays as it was.
                     if is_given_up && let Err(refusal) = self.lead(counted, self.choosing) {
-                        tracing::warn!(%refusal, "calls are counted or recorded against the mode");
+                        tracing::warn!(
+                            %refusal,
+                            "the mode is unchanged, but calls are counted or recorded as in the \
+                             other mode"
+                        );
                     }
                 }
                 Ok(Command::Choose { choice, answer }) => {
@@ -165,7 +169,7 @@ impl Controller {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     if let Err(error) = self.detach() {
-                        tracing::error!(pid = self.target.pid().as_raw(), %error, "detach failed");
+                        tracing::error!(pid = self.target.pid().as_raw(), %error, "cannot detach");
                     }
                     break;
                 }
@@ -222,8 +226,8 @@ impl Controller {
         self.leave(Phase::Exited, Ok(report));
         let pid = self.target.pid().as_raw();
         match executed {
-            true => tracing::info!(pid, "target became another program"),
-            false => tracing::info!(pid, "target exited"),
+            true => tracing::info!(pid, "the process executed another program"),
+            false => tracing::info!(pid, "the process has ended"),
         }
     }
 
@@ -244,7 +248,13 @@ impl Controller {
         match &report {
             Ok(_) => tracing::error!(pid, thread, failure, "the session has failed"),
             Err(error) => {
-                tracing::error!(pid, thread, failure, %error, "the session has failed, and its process could not be let go");
+                tracing::error!(
+                    pid,
+                    thread,
+                    failure,
+                    %error,
+                    "the session has failed, and the daemon cannot detach from its process"
+                );
             }
         }
         self.leave(Phase::Failed, report);
@@ -255,8 +265,8 @@ impl Controller {
     /// other tracer, so this session touches nothing of them any more.
     fn end_of_tenure(&mut self, why: &str) {
         let pid = self.target.pid();
-        let failure = format!("{why}; this session left everything in the process as it was");
-        tracing::error!(%pid, failure, "the session has lost its process");
+        let failure = format!("{why}; this session has changed nothing more in the process");
+        tracing::error!(%pid, failure, "another xrayd has taken over the session's process");
         self.output.fail(failure.clone());
         let report = self.leave_to_others(&failure);
         self.leave(Phase::Failed, report);
@@ -265,7 +275,7 @@ impl Controller {
     fn leave_to_others(&mut self, failure: &str) -> Result<DetachReport> {
         let drain = lock(&self.shared.drain).take();
         if let Some(Err(refusal)) = drain.map(DrainHandle::abandon) {
-            tracing::warn!(%refusal, "events were not read");
+            tracing::warn!(%refusal, "the drain thread did not read the last events");
         }
         self.output.close();
         self.claim = None;
@@ -285,7 +295,8 @@ impl Controller {
         self.output.close();
         self.claim = None;
         let message = format!(
-            "process {pid}: a bug in xrayd kept its sleds from being switched off ({message}); they record nothing, and the next attach switches them off"
+            "process {pid}: because of a bug in xrayd, its sleds are still on ({message}); they \
+             record nothing, and the next attach switches them off"
         );
         Refusal::new(Reason::SessionFailed, message)
     }
@@ -304,7 +315,9 @@ impl Controller {
                 self.child = None;
             }
             Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "cannot collect a child"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot collect the exit status of a child process");
+            }
         }
     }
 
@@ -323,7 +336,11 @@ impl Controller {
                 }
             });
         if let Err(error) = reaper {
-            tracing::warn!(%error, "a child will not be collected before the daemon ends");
+            tracing::warn!(
+                %error,
+                "cannot start a thread that collects a child process; the child is not collected \
+                 before the daemon ends"
+            );
         }
     }
 
@@ -352,7 +369,11 @@ impl Controller {
         choice
             .write(&self.memory, &self.loading.layout)
             .map_err(|error| {
-                Refusal::from_io(self.target.pid(), "write which calls are recorded", &error)
+                Refusal::from_io(
+                    self.target.pid(),
+                    "write the filter of calls to its table",
+                    &error,
+                )
             })
     }
 
@@ -628,8 +649,8 @@ impl Controller {
         let drain = lock(&self.shared.drain).take();
         let finished = drain.map_or(Ok(()), DrainHandle::finish);
         finished.map_err(|refusal| {
-            tracing::warn!(%refusal, "events were not read");
-            let message = "the events in its rings were not read: its memory does not answer";
+            tracing::warn!(%refusal, "the drain thread did not read the last events");
+            let message = "xrayd did not read the rings: the process's memory does not answer";
             self.output.fail(message.to_owned());
             let message = format!("process {}: {message}", self.target.pid());
             Refusal::new(Reason::SessionFailed, message)
@@ -687,7 +708,10 @@ impl Controller {
         // A thread that has just taken a sled is in a trampoline.
         let_threads_run(self.target.pid());
         if let Some(Err(refusal)) = self.shared.drain().map(|drain| drain.flush()) {
-            tracing::warn!(%refusal, "events were not read before the end");
+            tracing::warn!(
+                %refusal,
+                "the drain thread did not read the last events before the detach"
+            );
         }
         // This matters most if a sled could not be switched off: each thread that still takes it
         // stops recording at the end of its chunk.
@@ -698,7 +722,7 @@ impl Controller {
             tracing::warn!(
                 pid = self.target.pid().as_raw(),
                 sleds = patched.foreign,
-                "sleds left to somebody else"
+                "left sleds alone, because another tracer or the program has changed them"
             );
         }
         let maps = maps_of(&self.target)?;

@@ -107,7 +107,7 @@ impl Filtering {
             && names.len() > Choice::MOST_INSIDE
         {
             let message = format!(
-                "process {pid}: calls inside {} functions cannot be chosen, at most {}",
+                "process {pid}: --inside matches {} functions; the maximum is {}",
                 names.len(),
                 Choice::MOST_INSIDE
             );

@@ -242,7 +242,12 @@ impl Shared {
             return None;
         }
         filtering.choice(pid, functions).unwrap_or_else(|error| {
-            tracing::warn!(pid = pid.as_raw(), %error, "calls inside a library's functions are left out");
+            tracing::warn!(
+                pid = pid.as_raw(),
+                %error,
+                "cannot extend the filter to a new library: calls inside its functions are not \
+                 recorded"
+            );
             None
         })
     }
@@ -594,7 +599,7 @@ impl Control {
                 Refusal::new(Reason::TargetExited, message)
             }
             None => {
-                let message = format!("the session of process {} is over", self.pid);
+                let message = format!("the session of process {} has ended", self.pid);
                 Refusal::new(Reason::NotAttached, message)
             }
         };

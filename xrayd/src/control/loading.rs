@@ -413,7 +413,8 @@ impl Controller {
         let ids = functions.ids() + module.object.functions().len();
         if again.is_none() && (index >= MOST_MODULES || ids > self.loading.room) {
             let message = format!(
-                "process {pid}: so many libraries were loaded since the attach that the functions of {} have no ids; detach, then attach again",
+                "process {pid}: too many libraries were loaded since the attach, so the functions \
+                 of {} get no ids; detach, then attach again",
                 module.path
             );
             return Err(Refusal::new(Reason::Limit, message));
@@ -470,7 +471,11 @@ impl Controller {
         if !left_on.is_empty()
             && let Err(refusal) = self.patch(&left_on, Wanted::Off)
         {
-            tracing::error!(pid = pid.as_raw(), %refusal, "sleds of a library stay on");
+            tracing::error!(
+                pid = pid.as_raw(),
+                %refusal,
+                "cannot switch off the sleds of a library"
+            );
         }
         self.arm(load);
         Ok(())
@@ -561,7 +566,12 @@ impl Controller {
                 let failures = traced.failures.map_or(1, |failures| failures + 1);
                 traced.failures = Some(failures);
                 if failures == LOOKS {
-                    tracing::warn!(pid, module = path, %refusal, "a library cannot be switched on");
+                    tracing::warn!(
+                        pid,
+                        module = path,
+                        %refusal,
+                        "cannot switch on functions of a library"
+                    );
                     let path = path.clone();
                     self.shared.refuse(RefusedModule {
                         path,
@@ -604,7 +614,7 @@ impl Controller {
                     pid = self.target.pid().as_raw(),
                     module = other.loaded.module.path,
                     sleds = before - sites.len(),
-                    "sleds left alone: their events could not be told from this library's"
+                    "left sleds alone: xrayd could not distinguish their events from this library's"
                 );
             }
         }

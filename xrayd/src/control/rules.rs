@@ -114,7 +114,8 @@ impl Rules {
         {
             tracing::warn!(
                 rule = ?oldest.patterns.lasting(),
-                "libraries that are loaded later will not be switched by this rule: there are too many"
+                "dropped a rule, because there are too many: it does not apply to libraries that \
+                 are loaded from now on"
             );
         }
     }

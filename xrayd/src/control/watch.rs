@@ -137,7 +137,7 @@ impl Watch {
             tracing::info!(
                 pid = self.pid.as_raw(),
                 by = ?noticing,
-                "how libraries that are loaded later are noticed"
+                "detection method for libraries that are loaded later"
             );
             self.shared.set_noticing(noticing);
         }

@@ -114,7 +114,7 @@ impl<'a> Lender<'a> {
     pub(super) fn find(target: &'a Target, memory: &'a Memory, maps: &'a Maps) -> Result<Self> {
         let gadgets = Gadgets::find(target, memory, maps).ok_or_else(|| {
             let message = format!(
-                "process {} has no syscall instruction that can be borrowed",
+                "process {} has no syscall instruction that xrayd can use",
                 target.pid()
             );
             Refusal::new(Reason::Io, message)
@@ -160,7 +160,7 @@ impl<'a> Lender<'a> {
             Ok(Ok((done, stopped))) => Ok((done, Some(stopped))),
             Ok(Err(failure)) => Err(self.explain(failure)),
             Err(_) => {
-                let message = format!("process {pid}: a bug while its thread was borrowed");
+                let message = format!("process {pid}: a bug in xrayd while it borrowed a thread");
                 Err(Refusal::new(Reason::Io, message).into())
             }
         }
@@ -247,17 +247,18 @@ impl<'a> Lender<'a> {
     fn check_place(&self, thread: &Stopped) -> std::result::Result<(), Failure> {
         if thread.dispatches_calls() {
             return Err(Failure::Unsuited(
-                "in code whose system calls are answered by a signal",
+                "in code whose system calls raise a signal instead (syscall user dispatch)",
             ));
         }
         let is_in_call = thread.registers().orig_rax.cast_signed() >= 0;
         match Restart::of(is_in_call, || thread.sequences()) {
             Restart::Outside => Ok(()),
             Restart::Unknown => Err(Failure::Unsuited(
-                "outside of system calls, where a kernel before 5.13 does not say whether it is in a restartable sequence",
+                "outside of system calls, where a kernel before 5.13 does not show whether it is \
+                 in a restartable sequence",
             )),
             Restart::Perhaps(place) if is_covered(self.memory, place, thread) => {
-                Err(Failure::Unsuited("in restartable sequences"))
+                Err(Failure::Unsuited("in a restartable sequence"))
             }
             Restart::Perhaps(_) => Ok(()),
         }
@@ -265,7 +266,9 @@ impl<'a> Lender<'a> {
 
     fn spread_net(&self, thread: &Stopped) -> std::result::Result<Option<Net>, Failure> {
         let Some(way_back) = self.gadgets.way_back else {
-            tracing::debug!("no rt_sigreturn in the target: nothing catches the thread if we die");
+            tracing::debug!(
+                "no rt_sigreturn in the target: the thread cannot restore itself if xrayd dies"
+            );
             return Ok(None);
         };
         match Net::spread(thread, self.memory, self.maps, way_back, &self.sizes) {
@@ -298,7 +301,10 @@ impl<'a> Lender<'a> {
         if let Some(net) = net
             && let Err(error) = net.take_away(self.memory)
         {
-            tracing::debug!(%error, "what lay below the stack of a borrowed thread is not put back");
+            tracing::debug!(
+                %error,
+                "cannot restore the memory below the stack of a borrowed thread"
+            );
         }
         done
     }
@@ -312,7 +318,8 @@ impl<'a> Lender<'a> {
             Passage::Unfiltered | Passage::Shared => Ok(Seccomp::Kept),
             Passage::Closed(obstacle) => {
                 let message = format!(
-                    "process {pid}: thread {tid} is under a seccomp filter, which cannot be suspended: {obstacle}"
+                    "process {pid}: thread {tid} is under a seccomp filter that xrayd cannot \
+                     suspend: {obstacle}"
                 );
                 Err(Refusal::new(Reason::SeccompFilter, message))
             }
@@ -349,7 +356,8 @@ impl<'a> Lender<'a> {
             Failure::Unstoppable(error) => trace_refusal(self.target, &error).into(),
             Failure::Unsuited(where_) => {
                 let message = format!(
-                    "process {}: no thread can be borrowed: whenever one was stopped, it was {where_}",
+                    "process {}: xrayd can borrow no thread: whenever it stopped one, the thread \
+                     was {where_}",
                     self.target.pid()
                 );
                 Refusal::new(Reason::StopTimeout, message).into()

@@ -44,7 +44,10 @@ pub(super) fn while_halted<T: Send>(
         Ok(thread.join())
     })?;
     done.unwrap_or_else(|_| {
-        let message = format!("process {}: a bug while it was stopped", target.pid());
+        let message = format!(
+            "process {}: a bug in xrayd while the process was stopped",
+            target.pid()
+        );
         Err(Refusal::new(Reason::Io, message))
     })
 }
@@ -68,7 +71,7 @@ fn halt<T>(target: &Target, work: impl FnOnce() -> Result<T>) -> Result<(T, Dura
         stop(target, new, since, &mut held)?;
     }
     let message = format!(
-        "process {}: it starts threads faster than they can be stopped",
+        "process {}: it starts threads faster than xrayd can stop them",
         target.pid()
     );
     Err(Refusal::new(Reason::StopTimeout, message))
@@ -104,7 +107,7 @@ fn release(held: Vec<Stopped>) {
         match thread.release() {
             Ok(_) | Err(TraceError::Gone(_)) => {}
             Err(error) => {
-                tracing::error!(tid = tid.as_raw(), %error, "could not let a stopped thread go");
+                tracing::error!(tid = tid.as_raw(), %error, "cannot release a stopped thread");
             }
         }
     }
@@ -118,7 +121,8 @@ fn not_seized(target: &Target, error: &TraceError) -> Refusal {
     match tracer {
         Some(tracer) => {
             let message = format!(
-                "process {} is traced by process {tracer}: it cannot be stopped, and what can be unloaded is not written to otherwise",
+                "process {} is traced by process {tracer}, so xrayd cannot stop it, as this change \
+                 needs: detach that tracer, and try again",
                 target.pid()
             );
             Refusal::new(Reason::ForeignTracer, message)

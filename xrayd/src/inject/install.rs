@@ -247,8 +247,9 @@ pub(crate) fn extend(
 }
 
 fn place_taken(pid: Pid) -> Refusal {
-    let message =
-        format!("process {pid}: every place near its modules is taken as soon as it is found");
+    let message = format!(
+        "process {pid}: the process takes each free place near its modules before xrayd can use it"
+    );
     Refusal::new(Reason::NoMemory, message)
 }
 
@@ -275,8 +276,7 @@ fn plan(
                 regions.push(region);
             }
             Some(Ok(_)) => {
-                let message =
-                    format!("process {pid}: two different sets of xrayd's memory are in it");
+                let message = format!("process {pid} has two different sets of xrayd's memory");
                 return Err(Refusal::new(Reason::OtherVersion, message));
             }
             Some(Err(why)) => {
@@ -292,7 +292,8 @@ fn plan(
     let mine = mine.map(|at| (at, memory.read_u64(at).unwrap_or(0)));
     if let Some(owner) = mine.and_then(|(at, mine)| other_owner(target, at, mine)) {
         let message = format!(
-            "process {pid} runs in the memory of process {owner}, as a vforked child does, and xrayd is in that one"
+            "process {pid} runs in the memory of process {owner}, as a vforked child does, and \
+             xrayd uses that memory already"
         );
         return Err(Refusal::new(Reason::Busy, message));
     }
@@ -402,8 +403,9 @@ fn map_missing(
         // The kernel reserves the pages of a memfd when they are written. If none is left to
         // reserve, it sends SIGBUS, which would end the target inside a trampoline.
         let message = format!(
-            "process {pid}: vm.overcommit_memory is 2, and this tracer can share memory with the process only through a memfd, \
-             whose pages the kernel may refuse when they are written: CAP_CHECKPOINT_RESTORE is needed here and must not be had there"
+            "process {pid}: vm.overcommit_memory is 2, and this tracer can share memory with the \
+             process only through a memfd, whose pages the kernel may refuse when they are \
+             written; this tracer needs CAP_CHECKPOINT_RESTORE, and the process must not have it"
         );
         return Err(Refusal::new(Reason::NoMemory, message).into());
     }
@@ -450,7 +452,7 @@ fn tid_offset(target: &Target, memory: &Memory, plan: &Plan, remote: &Remote<'_>
         .or_else(|| thread_id::find(memory, pid, thread.tid(), thread.registers().fs_base))
         .ok_or_else(|| {
             let message = format!(
-                "process {pid}: thread {} keeps its id nowhere in its control block",
+                "process {pid}: the control block of thread {} does not contain the thread's id",
                 thread.tid()
             );
             Refusal::new(Reason::ThreadId, message)
@@ -490,7 +492,8 @@ fn make_mappings(
     let scratch = table + SCRATCH_AT;
     if remote.has_no_counter(memory, scratch)? {
         let message = format!(
-            "process {}: thread {} may not read the time stamp counter (PR_SET_TSC), as every traced call does",
+            "process {}: thread {} may not read the time stamp counter (PR_SET_TSC), which every \
+             traced call reads",
             target.pid(),
             remote.thread().tid()
         );
@@ -628,8 +631,9 @@ fn map_memfd(
 
 fn exchanged(pid: Pid, tid: Tid, fd: i64, why: &dyn std::error::Error) -> Refusal {
     let message = format!(
-        "process {pid}: descriptor {fd} of thread {tid} should be the memory that was made for the rings: {why}. \
-         Nothing was changed. Another thread may exchange or close descriptors: try again"
+        "process {pid}: descriptor {fd} of thread {tid} is not the memory that xrayd made for the \
+         rings: {why}; another thread may have exchanged or closed the descriptor; nothing was \
+         changed; try again"
     );
     Refusal::new(Reason::Io, message)
 }
@@ -707,7 +711,7 @@ fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> 
         return Ok(());
     }
     let message = format!(
-        "process {}: another xrayd attached to it at the same time",
+        "another xrayd attached to process {} at the same time",
         target.pid()
     );
     Err(Refusal::new(Reason::Busy, message))
@@ -730,7 +734,7 @@ fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut 
         tracing::warn!(
             pid = target.pid().as_raw(),
             ?error,
-            "mappings stay in the target"
+            "cannot remove mappings from the target"
         );
     }
 }
@@ -786,7 +790,7 @@ fn share(
     };
     let others = |what: &str| {
         let message =
-            format!("process {pid}: what lies at {start:#x} are not xrayd's rings: it is {what}");
+            format!("process {pid}: the mapping at {start:#x} is not xrayd's rings: it is {what}");
         Refusal::new(Reason::OtherVersion, message)
     };
     let file = proven.map_err(|why| match why {
@@ -864,8 +868,9 @@ fn remote_refusal(target: &Target, error: &RemoteError, geometry: Geometry) -> R
                 Some(libc::EAGAIN) => (
                     Reason::NoMemory,
                     format!(
-                        " (it locks its memory by mlockall, {}, and the rings take {} MiB of address space for a moment: \
-                         smaller rings, a greater limit, or CAP_IPC_LOCK for the process)",
+                        " (the process locks its memory by mlockall, {}, and the rings take {} MiB \
+                         of address space for a moment: use smaller rings, a greater limit, or \
+                         CAP_IPC_LOCK for the process)",
                         memory_lock_limit(pid),
                         geometry.rings_bytes() >> 20
                     ),

@@ -40,7 +40,11 @@ impl Patcher {
             let its: Vec<&PatchSite> = sites.iter().filter(|site| site.module == index).collect();
             let file = open_mapped(self.pid, &module.entry)
                 .inspect_err(|error| {
-                    tracing::warn!(module = %module.path, %error, "text not compared with the file");
+                    tracing::warn!(
+                        module = %module.path,
+                        %error,
+                        "cannot compare the text with the file"
+                    );
                 })
                 .ok();
             for text in module.texts(maps) {
@@ -130,7 +134,7 @@ fn read_up_to(file: &File, offset: u64, into: &mut [u8]) -> usize {
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                tracing::warn!(%error, "text not compared with the file");
+                tracing::warn!(%error, "cannot compare the text with the file");
                 break;
             }
         }

@@ -91,7 +91,7 @@ impl Region {
         let trampolines = Trampolines::assemble(&layout.spec(address))?;
         if trampolines.code.len() as u64 > STUBS_AT - TRAMPOLINES_AT {
             return Err(EncodeError::Assembler(
-                "the trampolines outgrew their pages".to_owned(),
+                "the trampolines do not fit into their pages".to_owned(),
             ));
         }
         Ok(Self {
@@ -147,7 +147,7 @@ impl Region {
         bytes: &[u8; HANDSHAKE_WORDS * 8],
     ) -> Result<(Self, Layout), &'static str> {
         if bytes[..8] != MAGIC {
-            return Err("its version is another one");
+            return Err("it is of another version");
         }
         let mut words = [0u64; HANDSHAKE_WORDS];
         for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -165,12 +165,12 @@ impl Region {
         ] = words;
         let halves = |word: u64| (u32::try_from(word & 0xffff_ffff), u32::try_from(word >> 32));
         let (Ok(ring_shift), Ok(slots_shift)) = halves(shifts) else {
-            return Err("its sizes are no sizes");
+            return Err("its sizes are invalid");
         };
         let geometry =
-            Geometry::from_shifts(ring_shift, slots_shift).map_err(|_| "its sizes are no sizes")?;
-        let tid_offset =
-            i32::try_from(tid_offset.cast_signed()).map_err(|_| "its thread id offset is none")?;
+            Geometry::from_shifts(ring_shift, slots_shift).map_err(|_| "its sizes are invalid")?;
+        let tid_offset = i32::try_from(tid_offset.cast_signed())
+            .map_err(|_| "its thread id offset is invalid")?;
         let fits = length == entry.range.end - entry.range.start
             && table.checked_add(geometry.table_bytes()).is_some()
             && rings.is_multiple_of(geometry.chunk_bytes())
@@ -180,7 +180,7 @@ impl Region {
                 .zip(map_start.checked_add(map_bytes))
                 .is_some_and(|(end, map_end)| end <= map_end);
         if !fits {
-            return Err("its addresses do not fit");
+            return Err("its addresses are inconsistent");
         }
         let layout = Layout {
             table,
@@ -190,10 +190,10 @@ impl Region {
             tid_offset,
         };
         let region = Self::plan(entry.range.start, length, &layout)
-            .map_err(|_| "its addresses do not fit")?;
+            .map_err(|_| "its addresses are inconsistent")?;
         match region.stands(memory) {
             Ok(true) => Ok((region, layout)),
-            Ok(false) => Err("its trampolines are other ones"),
+            Ok(false) => Err("its trampolines differ"),
             Err(_) => Err("it cannot be read"),
         }
     }
@@ -369,7 +369,7 @@ mod tests {
             let handshake: Vec<u8> = handshake.collect();
             memory.write(TargetAddr(address), &handshake).unwrap();
             let found = Region::find(&memory, &entry).unwrap();
-            assert_eq!(found.unwrap_err(), "its addresses do not fit");
+            assert_eq!(found.unwrap_err(), "its addresses are inconsistent");
         }
     }
 

@@ -164,7 +164,7 @@ impl<'a> Remote<'a> {
             ],
         );
         if let Err(error) = result {
-            tracing::debug!(%error, "a mapping has no name");
+            tracing::debug!(%error, "cannot name a mapping");
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Remote<'a> {
             libc::SYS_close,
             [fd.cast_unsigned(), 0, 0, 0, 0, 0],
         ) {
-            tracing::warn!(%error, "a descriptor stays open in the target");
+            tracing::warn!(%error, "cannot close a descriptor in the target");
         }
     }
 
@@ -244,7 +244,7 @@ impl Drop for Remote<'_> {
     fn drop(&mut self) {
         for (address, bytes) in std::mem::take(&mut self.mapped) {
             if let Err(error) = self.unmap(address, bytes) {
-                tracing::warn!(%error, "a mapping stays in the target");
+                tracing::warn!(%error, "cannot remove a mapping from the target");
             }
         }
     }

@@ -107,12 +107,12 @@ impl RingsFile {
             return Err(Unproven::Other("sealed already"));
         }
         if link_of(&file)? != format!("/memfd:{name} (deleted)") {
-            return Err(Unproven::Other("not the one that was made"));
+            return Err(Unproven::Other("not the file that xrayd made"));
         }
         file.set_len(bytes)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(FIXED))?;
         if !seals(&file)?.contains(FIXED) || file.metadata()?.len() != bytes {
-            return Err(Unproven::Other("of a length that changes"));
+            return Err(Unproven::Other("of changing length"));
         }
         Ok(Self { file })
     }
@@ -162,7 +162,7 @@ impl RingsFile {
         if is_it {
             Ok(())
         } else {
-            Err(Unproven::Other("not what is mapped there"))
+            Err(Unproven::Other("not the file that is mapped there"))
         }
     }
 
@@ -205,14 +205,14 @@ fn is_shared_memory(file: &File) -> Result<(), Unproven> {
     let own = File::from(memfd_create(c"xrayd", MFdFlags::MFD_CLOEXEC)?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(Unproven::Other("no regular file"));
+        return Err(Unproven::Other("not a regular file"));
     }
     if metadata.dev() != own.metadata()?.dev() || metadata.nlink() != 0 {
-        return Err(Unproven::Other("a file of some file system"));
+        return Err(Unproven::Other("a file of a file system"));
     }
     let system = fstatfs(file)?;
     if system.filesystem_type() != TMPFS_MAGIC || system.block_size() != PAGE {
-        return Err(Unproven::Other("memory of other pages"));
+        return Err(Unproven::Other("memory with pages of another size"));
     }
     Ok(())
 }
@@ -274,7 +274,7 @@ mod tests {
         let name = RingsFile::new_name().unwrap();
         let sealing = MFdFlags::MFD_ALLOW_SEALING;
         let other = RingsFile::new_name().unwrap();
-        assert!(refused(memfd(&other, sealing), &name).contains("not the one"));
+        assert!(refused(memfd(&other, sealing), &name).contains("not the file that xrayd made"));
         assert!(refused(memfd(&name, MFdFlags::empty()), &name).contains("sealed"));
         let mut file = memfd(&name, sealing);
         file.write_all(b"x").unwrap();
@@ -290,7 +290,7 @@ mod tests {
         let path = path.open(own_link(&file)).unwrap();
         assert!(refused(path, &name).contains("not open"));
         let device = File::options().read(true).write(true).open("/dev/null");
-        assert!(refused(device.unwrap(), &name).contains("no regular file"));
+        assert!(refused(device.unwrap(), &name).contains("not a regular file"));
         let file = tempfile::tempfile().unwrap();
         assert!(refused(file, &name).contains("file system"));
         // Pages of another size are on another mount. A kernel without them makes none.

@@ -287,7 +287,7 @@ impl TableClaim {
                 return Ok(claim);
             }
         }
-        let message = format!("process {pid}: another xrayd attaches to it at the same time");
+        let message = format!("another xrayd attaches to process {pid} at the same time");
         Err(Refusal::new(Reason::Busy, message))
     }
 
@@ -339,11 +339,14 @@ impl TableClaim {
         }
         let is_live = header[LIVE_AT..LIVE_AT + 8] != [0; 8];
         match Seen::understand(&header[RECORD_AT..]).tracer {
-            Some(other) if other != self.tracer => {
-                Tenure::Lost(format!("it is traced by {} now", other.describe()))
-            }
+            Some(other) if other != self.tracer => Tenure::Lost(format!(
+                "another xrayd, {}, traces the process now",
+                other.describe()
+            )),
             // That tracer is gone by now, or the program wrote to the table itself.
-            _ if !is_live => Tenure::Lost("another xrayd has traced it and let it go".to_owned()),
+            _ if !is_live => {
+                Tenure::Lost("another xrayd has traced the process and detached from it".to_owned())
+            }
             Some(_) => {
                 if self.renewed.elapsed() >= RENEW_EVERY {
                     self.renewed = Instant::now();
@@ -387,7 +390,7 @@ impl Drop for TableClaim {
 }
 
 /// The step that fails where a tracer cannot name itself.
-const LOOK: &str = "read what tells this tracer from others";
+const LOOK: &str = "read the identity of this tracer";
 
 #[cfg(test)]
 mod tests {

@@ -80,11 +80,18 @@ impl Listener {
         let address = match address {
             Ok(address) => address,
             Err(error) => {
-                return tracing::warn!(%error, "metrics are served at an address that is not known");
+                return tracing::warn!(
+                    %error,
+                    "serving metrics, but cannot read the address of the socket"
+                );
             }
         };
         if address.is_open() {
-            tracing::warn!(%address, "metrics are served to whoever can reach this address: names of programs and functions are in them");
+            tracing::warn!(
+                %address,
+                "serving metrics without authentication to other machines; metrics contain names \
+                 of programs and functions"
+            );
         } else {
             tracing::info!(%address, "serving metrics");
         }

@@ -113,7 +113,7 @@ pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Sto
         let stream = match accepted {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection for metrics was not accepted");
+                tracing::warn!(%error, "cannot accept a connection for metrics");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -123,7 +123,7 @@ pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Sto
         if places.len() >= MOST_CONNECTIONS
             && let Some(oldest) = places.pop_front()
         {
-            tracing::debug!("too many connections for metrics, cut the oldest off");
+            tracing::debug!("too many connections for metrics: closing the oldest");
             oldest.abort();
         }
         let answering = answer(stream, Arc::clone(&pages), stopping.clone());
@@ -134,7 +134,7 @@ pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Sto
     // Connections that have not ended by then are closed.
     let _ = tokio::time::timeout(DRAIN_TIME, ended).await;
     if let Some(error) = file.and_then(|file| file.remove().err()) {
-        tracing::warn!(%error, "the socket for metrics was not removed");
+        tracing::warn!(%error, "cannot remove the socket for metrics");
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) async fn answer(stream: Stream, pages: Arc<Pages>, stopping: Stopping
     match ended.await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics failed"),
-        Err(_) => tracing::debug!("a connection for metrics took too long"),
+        Err(_) => tracing::debug!("a connection for metrics timed out"),
     }
 }
 
@@ -247,7 +247,7 @@ impl Pages {
         if host.is_some_and(|host| !self.names.contain(host)) {
             return told(
                 StatusCode::MISDIRECTED_REQUEST,
-                "metrics are served to this machine: ask localhost\n",
+                "this address serves metrics only if the Host is localhost or a loopback address\n",
             );
         }
         if request.uri().path() != "/metrics" {
@@ -266,7 +266,7 @@ impl Pages {
         let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
         let format = format_for(&accept.join(","));
         let Some(page) = self.page(format).await else {
-            let text = "a bug in xrayd: see its log\n";
+            let text = "a bug in xrayd: see the daemon's log\n";
             return told(StatusCode::INTERNAL_SERVER_ERROR, text);
         };
         let mut response = Response::new(Full::new(page));
@@ -290,7 +290,7 @@ impl Pages {
         let made = Instant::now();
         let making = tokio::task::spawn_blocking(move || {
             let own = OwnUse::now().inspect_err(|error| {
-                tracing::debug!(%error, "what the daemon uses cannot be read");
+                tracing::debug!(%error, "cannot read the daemon's own use of resources");
             });
             let page = Bytes::from(page(&metering.read(), own.ok(), format));
             latest[format as usize] = Some((made, page.clone()));

@@ -37,7 +37,7 @@ use crate::{
 const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_POLL: Duration = Duration::from_millis(5);
 /// The reason for leaving a sled alone that shares its name in the rings with another sled.
-const AMBIGUOUS: &str = "its events could not be told from another sled's";
+const AMBIGUOUS: &str = "xrayd could not distinguish their events from those of another sled";
 
 /// Options of an attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Default for AttachOptions {
 pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
     let note = || {
         format!(
-            "the process has rings of {} KiB for {} threads from an earlier attach; they stay",
+            "the process keeps its rings of {} KiB for {} threads from an earlier attach",
             there.ring_bytes() >> 10,
             there.slots() / 2,
         )
@@ -185,8 +185,9 @@ pub(crate) fn prepare(
     if let Some(start_time) = options.start_time
         && start_time != target.start_time()
     {
-        let message =
-            format!("process {pid} is not the one that was listed: it started at another time");
+        let message = format!(
+            "process {pid} is another process than the one that was listed: its start time differs"
+        );
         return Err(Refusal::new(Reason::PidReused, message));
     }
     options.economy.check()?;
@@ -318,7 +319,7 @@ pub(crate) fn prepare(
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
     let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output))
-        .map_err(|error| Refusal::from_io(pid, "make a descriptor", &error))?;
+        .map_err(|error| Refusal::from_io(pid, "create an eventfd", &error))?;
     let metered = metering.map(|metering| {
         let subject = Subject {
             pid,
@@ -400,7 +401,7 @@ pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refus
     if there {
         return refusal;
     }
-    let message = format!("process {pid} ended while it was attached to");
+    let message = format!("process {pid} ended during the attach");
     Refusal::new(Reason::TargetExited, message)
 }
 

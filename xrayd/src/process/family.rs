@@ -537,7 +537,8 @@ impl Family {
         }
         let root = self.root;
         let message = format!(
-            "process {member} was followed from process {root}, and what is followed is said there: `xrayctl attach {root} --follow WHAT`"
+            "xrayd followed process {member} from process {root}, which decides what is followed: \
+             use `xrayctl attach {root} --follow WHAT`"
         );
         Err(Refusal::new(Reason::Followed, message))
     }
@@ -617,7 +618,10 @@ impl Family {
         let source = {
             let mut kin = self.kin();
             if kin.over {
-                let message = format!("process {}: following has ended", session.pid());
+                let message = format!(
+                    "process {}: xrayd does not follow its group any more",
+                    session.pid()
+                );
                 return Err(Refusal::new(Reason::Followed, message));
             }
             self.make_room(&mut kin)?;
@@ -675,7 +679,8 @@ impl Family {
         let oldest = members.position(|(_, session)| !is_living(session));
         oldest.map(Some).ok_or_else(|| {
             let message = format!(
-                "{MOST_MEMBERS} processes are traced that come from process {}; no more are followed",
+                "xrayd traces {MOST_MEMBERS} processes that come from process {}, which is the \
+                 maximum, and follows no more",
                 self.root
             );
             Refusal::new(Reason::Limit, message)

@@ -114,7 +114,7 @@ fn bring_to_start(pid: Pid, thread: &mut Stopped) -> std::result::Result<(), Tra
         source,
     };
     let memory =
-        Memory::open(pid, pid.leader()).map_err(|error| failed("opening its memory", error))?;
+        Memory::open(pid, pid.leader()).map_err(|error| failed("opening the memory", error))?;
     let auxiliary =
         fs::read(format!("/proc/{pid}/auxv")).map_err(|error| failed("reading auxv", error))?;
     let value = |key| auxiliary_value(&auxiliary, key);
@@ -124,7 +124,7 @@ fn bring_to_start(pid: Pid, thread: &mut Stopped) -> std::result::Result<(), Tra
             let at = TargetAddr(entry);
             memory
                 .read(at, &mut original)
-                .map_err(|error| failed("reading its entry point", error))?;
+                .map_err(|error| failed("reading the entry point", error))?;
             memory
                 .write(at, &INT3)
                 .map_err(|error| failed("setting a breakpoint", error))?;
@@ -143,7 +143,7 @@ fn bring_to_start(pid: Pid, thread: &mut Stopped) -> std::result::Result<(), Tra
             }
             Err(failed(
                 "starting",
-                std::io::Error::other("it keeps its thread id nowhere"),
+                std::io::Error::other("it keeps its thread id at no known place"),
             ))
         }
     }

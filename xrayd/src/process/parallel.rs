@@ -64,7 +64,10 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
                 let started = named().spawn_scoped(scope, run);
                 if let Err(error) = &started {
                     // The others do its work.
-                    tracing::debug!(%error, "a thread less");
+                    tracing::debug!(
+                        %error,
+                        "cannot start one of several threads; the others do its work"
+                    );
                 }
                 started.is_ok()
             });
@@ -100,7 +103,7 @@ pub(super) fn in_parallel_until<T: Send + Sync + 'static, R: Send + 'static>(
     });
     let runs = Arc::clone(&run);
     if let Err(error) = named().spawn(move || runs()) {
-        tracing::debug!(%error, "no thread to wait beside");
+        tracing::debug!(%error, "cannot start a thread that waits; this one waits itself");
         run();
     }
     for _ in 0..results.len() {

@@ -305,7 +305,7 @@ impl Registry {
                 self.found(Family::new(root, options, Rules::default()), options.follow)
             {
                 if let Err(second) = self.end(&attached.session) {
-                    tracing::warn!(%pid, %second, "a process was not let go");
+                    tracing::warn!(%pid, %second, "cannot detach from a process");
                 }
                 return Err(refusal);
             }
@@ -418,7 +418,7 @@ impl Registry {
             let pid = started.undo.pid();
             // The name is that of any other control thread.
             if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
-                tracing::debug!(%error, "a thread keeps its name");
+                tracing::debug!(%error, "cannot name a thread");
             }
             let target = Target::open(pid)?;
             let awaited = attach.sleds == Sleds::Awaited;
@@ -474,10 +474,10 @@ impl Registry {
                 // The user did not ask for an untraced run. The program is our child, so the pid is
                 // still its own.
                 if let Err(error) = kill(pid.as_nix(), Signal::SIGKILL) {
-                    tracing::warn!(%error, "a launched program was not ended");
+                    tracing::warn!(%error, "cannot kill a launched program");
                 }
                 if let Err(error) = self.detach(pid) {
-                    tracing::warn!(%error, "a launched program was not detached from");
+                    tracing::warn!(%error, "cannot detach from a launched program");
                 }
                 Err(refusal)
             }
@@ -802,7 +802,13 @@ impl Inner {
                 for family in &families {
                     family.drop_retained(&session);
                 }
-                tracing::warn!(%pid, uid, bytes, "dropped what was retained of a process that has ended: newer ones take its room");
+                tracing::warn!(
+                    %pid,
+                    uid,
+                    bytes,
+                    "dropped the retained events of an ended process, because newer ones need the \
+                     room"
+                );
             }
         }
         lock(&self.families).retain(|_, family| !family.is_empty());
@@ -925,13 +931,14 @@ fn control_thread_name(pid: Pid) -> String {
 fn busy(pid: Pid) -> Refusal {
     Refusal::new(
         Reason::Busy,
-        format!("process {pid}: another attach or detach is under way"),
+        format!("another attach or detach of process {pid} is under way"),
     )
 }
 
 fn still_detaching(pid: Pid) -> Refusal {
     let message = format!(
-        "process {pid}: its detach has not ended; a file system that the process uses may not answer"
+        "process {pid}: the detach has not ended yet; a file system that the process uses may not \
+         answer"
     );
     Refusal::new(Reason::Busy, message)
 }
@@ -940,7 +947,8 @@ fn still_detaching(pid: Pid) -> Refusal {
 /// became another process's.
 fn orphan(pid: Pid) -> Refusal {
     let message = format!(
-        "process {pid} was followed from a process that has ended; detach from it, then attach again"
+        "xrayd followed process {pid} from a process that has ended; detach from it, then attach \
+         again"
     );
     Refusal::new(Reason::Followed, message)
 }

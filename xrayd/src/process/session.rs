@@ -82,7 +82,7 @@ impl Session {
         let rings = rings.and_then(|(wanted, there)| attach::other_rings(wanted, there));
         let mode = (options.mode != self.mode()).then(|| {
             let (is, other) = (self.mode(), options.mode);
-            format!("it stays in mode {is}; `xrayctl mode {other}` changes that")
+            format!("the process stays in mode {is}; `xrayctl mode {other}` changes the mode")
         });
         rings.into_iter().chain(mode)
     }
@@ -201,7 +201,8 @@ impl Session {
         let ids = self.source.functions.matching(&modules, &compiled);
         if compiled.needs_source() && self.source.functions.lacks_lines() {
             let message = format!(
-                "process {}: a file with source lines does not answer, so functions cannot be selected by source file",
+                "process {}: functions cannot be selected by source file, because a file with \
+                 source lines does not answer",
                 self.pid()
             );
             return Err(Refusal::new(Reason::Busy, message));

@@ -78,11 +78,11 @@ impl Trigger {
     /// Too many conditions, a limit out of its range, or an invalid condition.
     pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Matches)> {
         if conditions.len() > MOST_CONDITIONS {
-            let message = format!("a trigger has {MOST_CONDITIONS} conditions at most");
+            let message = format!("a trigger can have at most {MOST_CONDITIONS} conditions");
             return Err(Refusal::new(Reason::Limit, message));
         }
         if !(1..=MOST_FIRINGS).contains(&limit) {
-            let message = format!("a trigger fires once to {MOST_FIRINGS} times");
+            let message = format!("a trigger can fire between 1 and {MOST_FIRINGS} times");
             return Err(Refusal::new(Reason::Limit, message));
         }
         conditions.iter().try_for_each(Condition::check)?;
@@ -284,5 +284,5 @@ fn frequency(session: &Session) -> Result<u64> {
     }
     anchors.push(now_anchor().map_err(|error| cannot(error.to_string()))?);
     let frequency = Clock::new(anchors).frequency();
-    frequency.ok_or_else(|| cannot("it stands still".to_owned()))
+    frequency.ok_or_else(|| cannot("the processor's counter stands still".to_owned()))
 }

@@ -102,7 +102,9 @@ impl Keeper {
         let _ = answer.send(released);
         match child.wait() {
             Ok(status) => *lock(&exit_status) = Some(status),
-            Err(error) => tracing::warn!(%error, "cannot collect a child"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot collect the exit status of a child process");
+            }
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 /// without any rights.
 pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().copied();
-    let unknown = || Refusal::new(Reason::Permission, "the caller's credentials are not known");
+    let unknown = || Refusal::new(Reason::Permission, "the caller's credentials are unknown");
     let caller = caller.ok_or_else(unknown)?;
     admits(caller)?;
     Ok(caller)
@@ -71,7 +71,7 @@ pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 pub(super) fn admits(caller: Caller) -> Result<(), Refusal> {
     caller.confinement().map_or(Ok(()), |why| {
         let message = format!(
-            "the daemon serves no process that the kernel may hold back from tracing: {why}"
+            "the daemon does not serve callers that the kernel may hinder from tracing: {why}"
         );
         Err(Refusal::new(Reason::Permission, message))
     })

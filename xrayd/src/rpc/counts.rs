@@ -30,7 +30,7 @@ pub(super) fn get(traced: &Traced, pid: Pid) -> Result<Vec<(Arc<Session>, CallCo
     }
     if counted.is_empty() {
         let message = format!(
-            "process {pid}: its calls are not counted; `xrayctl mode {}` has that done",
+            "process {pid}: the daemon has no counts of its calls; use `xrayctl mode {}` first",
             Mode::Count
         );
         return Err(Refusal::new(Reason::Mode, message));

@@ -32,7 +32,7 @@ pub(super) fn too_many(what: &str, uid: u32) -> Refusal {
 pub(super) fn reader_too_slow(patience: Duration) -> Status {
     Status::new(
         Code::DeadlineExceeded,
-        format!("the reader took nothing for {patience:?}"),
+        format!("the client read nothing for {patience:?}"),
     )
 }
 

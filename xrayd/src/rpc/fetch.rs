@@ -169,7 +169,7 @@ impl ChunkPipe {
                 } else if let Some(refusal) = refusal_in(&error) {
                     refusal.clone().into()
                 } else {
-                    Status::internal(format!("the trace is not whole: {error}"))
+                    Status::internal(format!("the trace is incomplete: {error}"))
                 };
                 // The pipe may be full. A task waits until the reader takes a message or leaves, so
                 // that the thread does not have to.

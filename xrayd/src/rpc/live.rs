@@ -113,7 +113,7 @@ pub(super) async fn run<E: Encode>(
         let messages = match messages {
             Ok(messages) => messages,
             Err(error) => {
-                let status = Status::internal(format!("the stream broke off: {error}"));
+                let status = Status::internal(format!("the stream is incomplete: {error}"));
                 let _gone = sender.send(Err(status)).await;
                 return Ending::Early;
             }

@@ -53,7 +53,7 @@ impl Profiles {
         }
         if kept.is_empty() {
             let message = format!(
-                "process {pid}: its calls are not added up; `xrayctl mode {}` has that done",
+                "process {pid}: the daemon has no sums of its calls; use `xrayctl mode {}` first",
                 Mode::Profile
             );
             return Err(Refusal::new(Reason::Mode, message));

@@ -47,7 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The reflection service cannot read the contract.
-    #[error("the contract cannot be served by reflection")]
+    #[error("cannot serve the API by reflection")]
     Reflection(#[from] tonic_reflection::server::Error),
     /// The transport failed.
     #[error("the transport failed")]
@@ -137,7 +137,7 @@ async fn accept(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -145,7 +145,7 @@ async fn accept(
         let peer = match Peer::of(&stream) {
             Ok(peer) => peer,
             Err(error) => {
-                tracing::warn!(%error, "a connection whose peer is not known was closed");
+                tracing::warn!(%error, "closed a connection: its peer is unknown");
                 continue;
             }
         };

@@ -522,8 +522,9 @@ impl Xrayd for Service {
                 };
                 let feed = traced.subscribe(loan);
                 let recorded = loan.map(|_| Recorded::of(selection, duration));
-                let encoder = TraceMessages::new(recorded)
-                    .map_err(|error| Refusal::new(Reason::Io, format!("no trace: {error}")))?;
+                let encoder = TraceMessages::new(recorded).map_err(|error| {
+                    Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))
+                })?;
                 Ok((what, pid, traced, feed, encoder))
             })
             .await?;
@@ -607,7 +608,7 @@ impl Xrayd for Service {
             pid,
             from_now,
             undo,
-        } = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
+        } = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
         let (what, pid, traced, profiles) = self
             .blocking(call.of(pid), move |registry, _| {
                 let pid = authorise::one(pid)?;
@@ -634,7 +635,7 @@ impl Xrayd for Service {
         let admitted = self.stream(&mut call)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
-        let first = first.ok_or_else(|| Status::invalid_argument("no request was sent"))?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
         let call = call.of(first.pid).with(described::trigger(&first));
         let audit = self.audit.clone();
         let (plan, begun, armed) = self

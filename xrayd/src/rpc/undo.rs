@@ -107,7 +107,7 @@ impl Undo {
             what = ?self,
             %reason,
             message,
-            "the client is gone, and what was changed for it stays"
+            "the client is gone, and the daemon cannot undo its change"
         );
     }
 }
@@ -122,7 +122,7 @@ impl TryFrom<v1::Undo> for Undo {
             Some(What::Loan(number)) => NonZeroU64::new(number),
         };
         let loan = loan.ok_or_else(|| {
-            let why = "what is to be undone is neither a detach nor a loan";
+            let why = "the undo names neither a detach nor a lease";
             Refusal::new(Reason::Limit, why.to_owned())
         })?;
         Ok(Self::Loan(LeaseId(loan)))

@@ -101,8 +101,9 @@ impl Workers {
         let turn = tokio::time::timeout(SNAPSHOT_WAIT, self.snapshots.wait(caller.uid)).await;
         turn.map_err(|_| {
             let message = format!(
-                "other snapshots have been under way for {SNAPSHOT_WAIT:?}: user {} may have {SNAPSHOTS_OF_A_USER} \
-                 at a time, all users together {SNAPSHOTS}; wait for one to end",
+                "no place for a snapshot became free within {SNAPSHOT_WAIT:?}: user {} may have \
+                 {SNAPSHOTS_OF_A_USER} snapshots at a time, all users together {SNAPSHOTS}; wait \
+                 for one to end",
                 caller.uid
             );
             Refusal::new(Reason::TooMany, message)

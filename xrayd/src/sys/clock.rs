@@ -70,7 +70,7 @@ pub(crate) fn now_anchor() -> std::io::Result<ClockAnchor> {
         }
     }
     best.map(|(_, anchor)| anchor)
-        .ok_or_else(|| std::io::Error::other("no clock"))
+        .ok_or_else(|| std::io::Error::other("no reading of the clock succeeded"))
 }
 
 fn nanoseconds(time: nix::sys::time::TimeSpec) -> u64 {

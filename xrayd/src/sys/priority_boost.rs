@@ -37,7 +37,7 @@ impl Drop for PriorityBoost {
         if let Some(before) = self.before
             && let Err(error) = set_nice(before)
         {
-            tracing::warn!(%error, before, "a thread keeps the priority that it had for a moment");
+            tracing::warn!(%error, before, "cannot lower a thread's priority to its former value");
         }
     }
 }

@@ -67,23 +67,23 @@ pub(crate) struct Rights {
 /// The reason why a caller has no rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Confinement {
-    #[error("its process has ended, or cannot be looked at from here")]
+    #[error("the caller's process has ended, or the daemon cannot read its status")]
     Unseen,
-    #[error("it has more than {MOST_CALLER_THREADS} threads")]
+    #[error("the caller's process has more than {MOST_CALLER_THREADS} threads")]
     Threads,
-    #[error("its process has other user or group ids than it had when it connected")]
+    #[error("the user or group ids of the caller's process have changed since it connected")]
     Ids,
-    #[error("its user or group has no number in the daemon's user namespace")]
+    #[error("the caller's user or group has no id in the daemon's user namespace")]
     Unmapped,
-    #[error("it is in another user namespace than the daemon")]
+    #[error("the caller is in another user namespace than the daemon")]
     UserNamespace,
-    #[error("it is in another pid namespace than the daemon")]
+    #[error("the caller is in another pid namespace than the daemon")]
     PidNamespace,
-    #[error("a security module confines it (AppArmor, SELinux, Smack)")]
+    #[error("a security module confines the caller (AppArmor, SELinux, Smack)")]
     SecurityModule,
-    #[error("it is under a seccomp filter that the daemon is not under")]
+    #[error("the caller is under a seccomp filter that the daemon is not under")]
     Seccomp,
-    #[error("it runs with no_new_privs, as processes under Landlock and seccomp do")]
+    #[error("the caller runs with no_new_privs, as processes under Landlock and seccomp do")]
     NoNewPrivileges,
 }
 
@@ -133,7 +133,7 @@ pub(crate) enum Yama {
 /// The reason why a caller may not trace a process. The text follows "process N".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denial {
-    #[error("is not for this caller: {0}")]
+    #[error("may not be traced by this caller: {0}")]
     Caller(Confinement),
     #[error("belongs to user {owner}; user {uid} may not trace it, only its owner and root may")]
     User { owner: u32, uid: u32 },
@@ -147,11 +147,9 @@ pub(crate) enum Denial {
     Capabilities(u64),
     #[error("is in a user namespace that user {uid} does not own; only root may trace it")]
     Namespace { uid: u32 },
-    #[error(
-        "does not let its own user look into it, as after PR_SET_DUMPABLE; only root may trace it"
-    )]
+    #[error("denies its own user access to its memory (PR_SET_DUMPABLE); only root may trace it")]
     Undumpable,
-    #[error("cannot be looked at, or is about to end")]
+    #[error("is about to end, or the daemon cannot read its credentials")]
     Unreadable,
     #[error("may be traced {0} here")]
     Yama(Yama),
@@ -304,7 +302,7 @@ impl fmt::Display for Yama {
         f.write_str(match self {
             Self::Off => "by its owner",
             Self::Descendants => {
-                "only by processes that it comes from and by root (kernel.yama.ptrace_scope is 1)"
+                "only by its ancestors and by root (kernel.yama.ptrace_scope is 1)"
             }
             Self::Privileged => "only by root (kernel.yama.ptrace_scope is 2)",
             Self::Nobody => "by no process (kernel.yama.ptrace_scope is 3)",

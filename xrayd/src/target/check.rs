@@ -25,7 +25,8 @@ use crate::{
 const OUR_CODE: &str = "[anon:xrayd-code]";
 
 /// The reasons why even root cannot trace.
-const NOT_EVEN_ROOT: &str = "; this is root already: it lacks CAP_SYS_PTRACE (as in a container), or a security module forbids it";
+const NOT_EVEN_ROOT: &str = "; this tracer runs as root already: it lacks CAP_SYS_PTRACE (as in a \
+    container), or a security module forbids the access";
 
 /// Most modules that are named with their memory.
 const MODULES_TOLD: usize = 8;
@@ -186,7 +187,7 @@ fn check_access(flight: &mut Preflight, target: &Target, tid: Tid) -> Option<Mem
                 Reason::Permission,
                 "permission",
                 Outcome::Ok,
-                "its memory may be read and written",
+                "xrayd can read and write the memory of the process",
             );
             Some(memory)
         }
@@ -275,7 +276,7 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, 
         .map(|(_, survey)| survey.runtime)
         .sum();
     if flight.surveyed.is_empty() && sleds == Sleds::Awaited {
-        let finding = "none yet: libraries that are loaded later are waited for";
+        let finding = "none yet: xrayd waits for libraries that are loaded later";
         return flight.add(Reason::NoSleds, "sleds", Outcome::Warning, finding);
     }
     if flight.surveyed.is_empty() {
@@ -289,7 +290,8 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, 
     }
     let modules = flight.surveyed.len();
     let finding = format!(
-        "{functions} functions with {sites} usable sleds in {modules} module(s), {skipped} left alone"
+        "{functions} functions with {sites} usable sleds in {modules} module(s), {skipped} sleds \
+         skipped"
     );
     let outcome = if skipped > 0 || !flight.refused.is_empty() {
         Outcome::Warning
@@ -298,8 +300,9 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, 
     };
     flight.add(Reason::NoSleds, "sleds", outcome, finding);
     if runtime > 0 {
-        let finding =
-            format!("process {pid}: LLVM's XRay runtime in it has patched {runtime} sleds");
+        let finding = format!(
+            "process {pid}: LLVM's XRay runtime in the process has patched {runtime} sleds"
+        );
         flight.add(
             Reason::AlreadyPatched,
             "patched by others",
@@ -367,7 +370,7 @@ fn check_seccomp(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus
     };
     let (outcome, finding, remedy) = if filtered.len() < living.len() {
         let finding = format!(
-            "{} of {} threads under a filter; one of the others is borrowed",
+            "{} of {} threads are under a filter; xrayd borrows one of the others",
             filtered.len(),
             living.len()
         );
@@ -376,7 +379,8 @@ fn check_seccomp(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus
         match Passage::of(pid, *tid, status) {
             Passage::Closed(obstacle) => {
                 let finding = format!(
-                    "process {pid}: every thread is under a seccomp filter, which cannot be suspended: {obstacle}"
+                    "process {pid}: every thread is under a seccomp filter, and xrayd cannot \
+                     suspend it: {obstacle}"
                 );
                 // Code that an earlier attach left there may be enough, without a thread.
                 let outcome = match flight.maps.iter().any(|entry| entry.name == OUR_CODE) {
@@ -386,12 +390,11 @@ fn check_seccomp(flight: &mut Preflight, pid: Pid, threads: &[(Tid, ThreadStatus
                 (outcome, finding, obstacle.remedy(pid))
             }
             Passage::Shared => {
-                let finding = "every thread under the filter that this tracer is under as well";
+                let finding = "every thread is under the same filter as this tracer";
                 (Outcome::Ok, finding.to_owned(), String::new())
             }
             Passage::Suspended | Passage::Unfiltered => {
-                let finding =
-                    "every thread under a filter, which is suspended for the one that is borrowed";
+                let finding = "every thread is under a filter, which xrayd suspends for one thread";
                 (Outcome::Ok, finding.to_owned(), String::new())
             }
         }
@@ -407,7 +410,8 @@ fn check_runtime(flight: &mut Preflight, pid: Pid) {
         .any(|(module, _)| module.object.runtime() == XrayRuntime::Defined);
     if linked {
         let finding = format!(
-            "process {pid} carries LLVM's XRay runtime; it must not patch while xrayd traces"
+            "process {pid} contains LLVM's XRay runtime; the runtime must not patch sleds while \
+             xrayd traces"
         );
         flight.add(Reason::AlreadyPatched, "runtime", Outcome::Warning, finding);
     }
@@ -419,14 +423,16 @@ fn check_sharing(flight: &mut Preflight, pid: Pid) {
         .next()
         .is_some_and(|(module, _)| open_map_file(pid, &module.entry.range).is_ok());
     let (outcome, finding) = if reachable && Threads::can_open_map_files(pid) {
-        let finding = "through a sealed memfd: a privileged process could cut other memory off";
+        let finding = "through a sealed memfd, because the process has the right to truncate \
+            other shared memory";
         (Outcome::Ok, finding)
     } else if reachable {
         (Outcome::Ok, "through /proc/PID/map_files")
     } else {
         (
             Outcome::Warning,
-            "through a memfd: no CAP_CHECKPOINT_RESTORE here",
+            "through a memfd: this tracer cannot open a module through /proc/PID/map_files, which \
+             needs CAP_CHECKPOINT_RESTORE",
         )
     };
     flight.add(Reason::Io, "shared memory", outcome, finding);
@@ -448,7 +454,7 @@ fn check_copying(flight: &mut Preflight) {
     let mut copied: Vec<(usize, &str)> = copied.collect();
     copied.sort_by_key(|&(kib, _)| Reverse(kib));
     let total: usize = copied.iter().map(|(kib, _)| kib).sum();
-    let mut finding = format!("{total} KiB of text become private if everything is switched on");
+    let mut finding = format!("{total} KiB of text become private if all functions are on");
     let largest: Vec<String> = copied
         .iter()
         .take(MODULES_TOLD)
@@ -467,21 +473,23 @@ fn check_rings(flight: &mut Preflight, pid: Pid) {
     let rooms = ring_rooms(MemoryGroup::of(pid).as_ref(), |_| 0, 0);
     let finding = match rooms.iter().min_by_key(|room| room.bytes) {
         Some(room) => format!(
-            "they may take {} KiB: {}, and rings may take half of that",
+            "at most {} KiB: {}, and rings may take half of that",
             room.bytes >> 10,
             room.limit
         ),
-        None => "no limit on their memory".to_owned(),
+        None => "no limit on the memory of the rings".to_owned(),
     };
     flight.add(Reason::NoMemory, "rings", Outcome::Ok, finding);
 }
 
 fn check_noticing(flight: &mut Preflight) {
     let finding = match Notices::probe() {
-        Ok(()) => "libraries and followed processes are noticed at once, by perf events".to_owned(),
+        Ok(()) => {
+            "libraries and followed processes are detected at once, by perf events".to_owned()
+        }
         Err(why) => {
-            format!("libraries and followed processes are looked for every 4 ms: {why}")
+            format!("libraries and followed processes are detected by looking every 4 ms: {why}")
         }
     };
-    flight.add(Reason::Io, "what comes later", Outcome::Ok, finding);
+    flight.add(Reason::Io, "detection", Outcome::Ok, finding);
 }

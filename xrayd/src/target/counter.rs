@@ -17,8 +17,8 @@ pub(super) fn check_counter() -> (Outcome, String) {
 
 fn judge(is_invariant: bool, source: &str) -> (Outcome, String) {
     let kept = match is_invariant {
-        true => "runs at one rate",
-        false => "may change its rate, says the processor",
+        true => "constant rate",
+        false => "the processor does not promise a constant rate",
     };
     match source {
         source if FROM_COUNTER.contains(&source) => {
@@ -28,17 +28,18 @@ fn judge(is_invariant: bool, source: &str) -> (Outcome, String) {
             };
             (
                 outcome,
-                format!("{kept}; the kernel keeps time by it ({source})"),
+                format!("{kept}; the kernel's clock uses the counter ({source})"),
             )
         }
         "" => (
             Outcome::Warning,
-            format!("{kept}; the kernel's clock source cannot be read"),
+            format!("{kept}; xrayd cannot read the kernel's clock source"),
         ),
         other => (
             Outcome::Warning,
             format!(
-                "{kept}; the kernel keeps time by {other} instead, as where the counter is unstable: durations may be wrong"
+                "{kept}; the kernel's clock uses {other} instead, as it does if the counter is \
+                 unstable: durations may be wrong"
             ),
         ),
     }

@@ -355,11 +355,11 @@ impl Functions {
         };
         let thread = std::thread::Builder::new().name(format!("lines-{pid}"));
         if let Err(error) = thread.spawn(read) {
-            tracing::debug!(%pid, %error, "no thread to read source lines");
+            tracing::debug!(%pid, %error, "cannot start a thread that reads source lines");
             return;
         }
         if liveness.watch().wait(&answered) == Err(NoAnswer::Hangs) {
-            tracing::warn!(%pid, "a file with source lines does not answer");
+            tracing::warn!(%pid, "cannot read source lines: a file does not answer");
             lock(&HUNG_READERS).push((user, reader));
         }
     }

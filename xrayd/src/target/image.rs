@@ -85,7 +85,7 @@ impl Image {
     pub(crate) fn read(file: &File, parts: Parts, user: u32) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(io::Error::other("no regular file"));
+            return Err(io::Error::other("not a regular file"));
         }
         let length = metadata.len();
         if length > MAX_LENGTH {
@@ -98,7 +98,7 @@ impl Image {
             .map_anon()?;
         // One byte would take a huge page. A kernel without huge pages does not accept this advice.
         if let Err(error) = bytes.advise(Advice::NoHugePage) {
-            tracing::debug!(%error, "no advice on huge pages");
+            tracing::debug!(%error, "cannot disable huge pages for the copy of a file");
         }
         let mut image = Self {
             bytes,
@@ -182,7 +182,7 @@ impl Image {
         let end = offset.saturating_add(size).min(self.bytes.len() as u64);
         self.wanted = self.wanted.saturating_add(end.saturating_sub(offset));
         if self.wanted > MAX_WANTED {
-            return Err(too_much("file's tables", self.wanted));
+            return Err(too_much("needed part of the file", self.wanted));
         }
         let mut at = offset;
         while let Some(data) = data_in(file, &(at..end))? {
@@ -199,7 +199,7 @@ impl Image {
         // A part that stands alone also takes a page of the page tables.
         self.resident = self.resident.saturating_add((pages + 1) * PAGE);
         if self.resident > MAX_READ {
-            return Err(too_much("file's tables", self.resident));
+            return Err(too_much("needed part of the file", self.resident));
         }
         if self.resident > SMALL && self.turn.is_none() {
             self.turn = Some(Turn::take(self.user)?);
@@ -287,7 +287,9 @@ fn index(at: u64) -> usize {
 }
 
 fn too_much(what: &str, bytes: u64) -> io::Error {
-    io::Error::other(format!("the {what} of {bytes} bytes is more than is read"))
+    io::Error::other(format!(
+        "the {what} has {bytes} bytes, which is more than xrayd reads"
+    ))
 }
 
 #[cfg(test)]
@@ -345,7 +347,10 @@ mod tests {
             put(bytes, header + 32, 50 << 30);
         });
         let error = read(&file).unwrap_err();
-        assert!(error.to_string().contains("more than is read"), "{error}");
+        assert!(
+            error.to_string().contains("more than xrayd reads"),
+            "{error}"
+        );
     }
 
     /// A program with one section: `xray_instr_map`, of this size, at the end of the file.
@@ -407,7 +412,10 @@ mod tests {
             .unwrap();
         file.set_len(MAX_LENGTH).unwrap();
         let error = read(&file).unwrap_err();
-        assert!(error.to_string().contains("more than is read"), "{error}");
+        assert!(
+            error.to_string().contains("more than xrayd reads"),
+            "{error}"
+        );
     }
 
     #[test]

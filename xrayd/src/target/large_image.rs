@@ -90,7 +90,8 @@ impl Turns {
         let (mut by, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             return Err(io::Error::other(
-                "other large files are being read, and one of them does not end",
+                "xrayd reads other large files already, and these reads have not ended in time; \
+                 try again",
             ));
         }
         by.push((user, Instant::now()));

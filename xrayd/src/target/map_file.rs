@@ -90,7 +90,7 @@ impl FoundFile {
     /// The error of the system, or the file is no regular file.
     pub(crate) fn open(&self) -> io::Result<File> {
         if !self.metadata()?.is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("not a regular file"));
         }
         OpenOptions::new()
             .read(true)
@@ -171,7 +171,8 @@ fn without_map_files(pid: Pid, entry: &MapEntry) -> io::Result<File> {
     // The process chose the names. A daemon with more rights than the process does not follow them.
     if memory_owner(pid) != Some(geteuid().as_raw()) {
         return Err(io::Error::other(
-            "files of another user's process are read through map_files, which needs CAP_CHECKPOINT_RESTORE",
+            "reading the files of another user's process needs CAP_CHECKPOINT_RESTORE, for \
+             /proc/PID/map_files",
         ));
     }
     let root = find(format!("{}/root", Threads::proc_dir(pid)))?;
@@ -180,7 +181,8 @@ fn without_map_files(pid: Pid, entry: &MapEntry) -> io::Result<File> {
         return Ok(found);
     }
     Err(io::Error::other(
-        "the file on disk is no longer the one that is mapped, and reading the mapped one needs CAP_CHECKPOINT_RESTORE",
+        "the file on disk is not the mapped file any more, and reading the mapped file needs \
+         CAP_CHECKPOINT_RESTORE",
     ))
 }
 
@@ -225,7 +227,7 @@ fn settled(
 }
 
 fn other_file() -> io::Error {
-    io::Error::other("it is not mapped any more")
+    io::Error::other("the file is not mapped any more")
 }
 
 #[cfg(test)]

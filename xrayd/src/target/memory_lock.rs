@@ -19,7 +19,7 @@ fn is_any_locked(status: &str) -> bool {
 /// The limit on memory that a process may lock, in words.
 pub(crate) fn memory_lock_limit(pid: Pid) -> String {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-    let limit = limit_of(&limits).unwrap_or("not known");
+    let limit = limit_of(&limits).unwrap_or("unknown");
     format!("RLIMIT_MEMLOCK is {limit}")
 }
 

@@ -207,7 +207,10 @@ pub(crate) fn modules_among(
         };
         match objects.get(pid, first) {
             Ok(Ok(object)) if object.machine() != Machine::X86_64 => {
-                let message = format!("{}: sleds of a machine other than x86-64", first.name);
+                let message = format!(
+                    "{}: its sleds are for another architecture than x86-64",
+                    first.name
+                );
                 found.refused.push(refuse(Reason::Not64Bit, message));
             }
             Ok(Ok(object)) => match load_bias(&object, &group) {
@@ -228,7 +231,10 @@ pub(crate) fn modules_among(
                 }
                 None => found.refused.push(refuse(
                     Reason::NoSleds,
-                    format!("{}: its segments are not where the file says", first.name),
+                    format!(
+                        "{}: its segments are not mapped as the file says",
+                        first.name
+                    ),
                 )),
             },
             Ok(Err(ObjectError::ThirtyTwoBit)) => found.thirty_two_bit |= is_main,
@@ -240,7 +246,7 @@ pub(crate) fn modules_among(
                 found.refused.push(refuse(Reason::NoSleds, message));
             }
             Err(error) => {
-                let message = format!("{}: cannot be read: {error}", first.name);
+                let message = format!("cannot read {}: {error}", first.name);
                 found.refused.push(refuse(Reason::Permission, message));
             }
         }

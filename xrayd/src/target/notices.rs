@@ -169,7 +169,11 @@ impl Notices {
             match opened {
                 Ok(source) => heard.sources.push(source),
                 Err(why) => {
-                    tracing::warn!(cpu, %why, "what is done on a processor that came is not heard");
+                    tracing::warn!(
+                        cpu,
+                        %why,
+                        "cannot open a perf event on a new processor; xrayd misses events on it"
+                    );
                 }
             }
         }
@@ -184,7 +188,10 @@ impl fmt::Display for PerfUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooMany(cpus) => {
-                write!(f, "{cpus} processors would take too many descriptors")
+                write!(
+                    f,
+                    "perf events on {cpus} processors would take too many descriptors"
+                )
             }
             Self::Refused(error) => {
                 write!(f, "no perf events: {error}")?;
@@ -213,7 +220,7 @@ fn check_number(cpus: &[i32]) -> Result<(), PerfUnavailable> {
 
 fn online_cpus(online: &Path) -> io::Result<Vec<i32>> {
     let list = fs::read_to_string(online)?;
-    parse_cpus(&list).ok_or_else(|| io::Error::other("the list of processors is none"))
+    parse_cpus(&list).ok_or_else(|| io::Error::other("the list of processors is malformed"))
 }
 
 /// Parses a list such as `0-3,8`.

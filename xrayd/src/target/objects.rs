@@ -104,7 +104,7 @@ impl Objects {
         });
         read.unwrap_or_else(|| {
             Err(io::Error::other(
-                "another thread reads it, and it does not answer",
+                "another thread reads the file, and the file does not answer",
             ))
         })
     }
@@ -258,7 +258,7 @@ fn add_debug_file(object: &mut Object, user: u32) {
     if let Ok(image) = read
         && let Err(error) = object.add_symbols_from(image.bytes())
     {
-        tracing::warn!(path = %path.display(), %error, "a debug file that does not fit");
+        tracing::warn!(path = %path.display(), %error, "cannot use a debug file");
     }
 }
 

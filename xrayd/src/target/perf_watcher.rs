@@ -304,7 +304,7 @@ impl Drop for Subscription {
             // The eventfd cannot overflow: it is written once.
             let _ = shared.over.write(1);
             if thread.join().is_err() {
-                tracing::error!("the thread that hears the kernel's notices panicked");
+                tracing::error!("the thread that reads perf events panicked");
             }
         }
     }

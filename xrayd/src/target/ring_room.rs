@@ -47,7 +47,7 @@ fn commit_room() -> Option<RingRoom> {
     // An unreadable value leaves nothing.
     let left = left_to_promise(&memory).unwrap_or(0);
     let limit = format!(
-        "vm.overcommit_memory is 2 and the kernel has {} KiB left to promise",
+        "vm.overcommit_memory is 2 and the kernel can commit {} KiB more",
         left >> 10
     );
     Some(RingRoom {

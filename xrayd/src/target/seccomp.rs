@@ -102,7 +102,9 @@ impl Obstacle {
         match self {
             Self::Capability => format!("sudo xrayctl record {pid}"),
             Self::UserNamespace | Self::OwnFilter => {
-                "xrayd on the host, by a unit without SystemCallFilter= and the like".to_owned()
+                "run xrayd on the host, by a unit without seccomp settings such as \
+                 SystemCallFilter="
+                    .to_owned()
             }
         }
     }

@@ -60,7 +60,7 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
     for (index, function) in (0u32..).zip(module.object.functions()) {
         for sled in module.object.sleds_of(function) {
             let Some(kind) = usable(sled.kind, sled.version) else {
-                found.skip("of a kind that is not known");
+                found.skip("unknown kind");
                 continue;
             };
             let address = module.in_target(sled.address).0;
@@ -94,11 +94,11 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
         };
         match state {
             State::Runtime => found.runtime += 1,
-            State::Breakpoint => found.skip("a breakpoint stands there"),
-            State::Foreign => found.skip("bytes are not what a compiler writes"),
+            State::Breakpoint => found.skip("a breakpoint is set there"),
+            State::Foreign => found.skip("bytes that no compiler writes"),
             State::Compiled | State::Staged { .. } | State::On { .. } => {
                 if jump == TailJump::Other {
-                    found.skip("a tail sled that no jump follows");
+                    found.skip("no jump after a tail exit sled");
                 } else {
                     found.sites.push(Site {
                         address,

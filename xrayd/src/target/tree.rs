@@ -137,7 +137,8 @@ impl Glance {
         if has_ended(pid)? {
             return Ok(None);
         }
-        let message = format!("process {pid} shows no living thread: it ends, or calls exec");
+        let message =
+            format!("process {pid} has no live thread: it is about to end, or calls exec");
         Err(io::Error::other(message))
     }
 }

@@ -115,7 +115,11 @@ impl Walks {
                 continue;
             };
             if !ended {
-                tracing::warn!(%pid, user, "left out of a list: its files do not answer");
+                tracing::warn!(
+                    %pid,
+                    user,
+                    "the list of processes lacks a process whose files do not answer"
+                );
                 lock(&self.hung).push(Hung {
                     pid,
                     user,

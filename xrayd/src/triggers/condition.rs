@@ -74,7 +74,7 @@ impl Condition {
     /// Whether it makes sense.
     pub(crate) fn check(&self) -> Result<()> {
         if let Self::Rate { at_least: 0, .. } = self {
-            let message = "a rate of no calls at all is always reached";
+            let message = "a rate condition needs at least 1 call";
             return Err(Refusal::new(Reason::Limit, message));
         }
         self.compile().map(drop)

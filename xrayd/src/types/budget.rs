@@ -79,15 +79,15 @@ impl Economy {
         match self {
             Self::None => Ok(()),
             Self::Budget(ppm) if !Self::BUDGETS.contains(&ppm) => {
-                refuse("a budget is from 0.01 % to 100 %")
+                refuse("a budget must be from 0.01 % to 100 %")
             }
             Self::Budget(_) => Ok(()),
             Self::Duty(Duty { on, .. }) if on < Self::LEAST_ON => {
-                refuse("a duty cycle has everything on for 1 ms at least")
+                refuse("the recorded time of a duty cycle must be at least 1 ms")
             }
-            Self::Duty(Duty { on, every }) if on >= every || every > Self::MOST_EVERY => refuse(
-                "a duty cycle is longer than the time for which everything is on, and an hour at most",
-            ),
+            Self::Duty(Duty { on, every }) if on >= every || every > Self::MOST_EVERY => {
+                refuse("a duty cycle must be longer than its recorded time, and at most 1 h")
+            }
             Self::Duty(_) => Ok(()),
         }
     }
@@ -101,10 +101,13 @@ impl Economy {
         match self {
             Self::None => Ok(()),
             _ if mode == Mode::Count => refuse(
-                "counts would not be exact with a budget or a duty cycle: `xrayctl budget --clear`, or another mode",
+                "a budget or a duty cycle does not go with mode count, because counts would not be \
+                 exact: use `xrayctl budget --clear`, or another mode",
             ),
             Self::Budget(_) if filter.calls != CallFilter::default() => refuse(
-                "what a filter leaves out in the program cannot be weighed: a budget goes with --module, --from and --until only; `xrayctl budget --clear`, or `xrayctl filter --clear`",
+                "a budget goes only with the filters --module, --from and --until, because the \
+                 cost of calls that the program leaves out is not known: use `xrayctl budget \
+                 --clear`, or `xrayctl filter --clear`",
             ),
             Self::Budget(_) | Self::Duty(_) => Ok(()),
         }

@@ -124,7 +124,7 @@ impl Filter {
     /// The modules, if not all; once the rest was checked.
     pub(crate) fn modules(&self) -> Result<Option<CompiledSelection>> {
         if self.window.from_wall_ns >= self.window.until_wall_ns {
-            let message = "a window of time has to end after its begin";
+            let message = "the time window of a filter must end after its begin";
             return Err(Refusal::new(Reason::Selection, message.to_owned()));
         }
         modules(&self.modules)
@@ -137,7 +137,7 @@ impl CallFilter {
 
     pub(crate) fn inside(&self) -> Result<Option<CompiledSelection>> {
         if self.max_depth > Self::MOST_DEPTH {
-            let message = format!("calls can be told apart to depth {}", Self::MOST_DEPTH);
+            let message = format!("the maximum depth of a filter is {}", Self::MOST_DEPTH);
             return Err(Refusal::new(Reason::Selection, message));
         }
         if self.inside.is_empty() {

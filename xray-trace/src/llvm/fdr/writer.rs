@@ -125,6 +125,6 @@ fn size(data: &[u8]) -> io::Result<u32> {
 fn too_great(what: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("the {what} is too great for an FDR log"),
+        format!("the {what} is too large for an FDR log"),
     )
 }

@@ -102,7 +102,7 @@ impl<R: Read + 'static> Reader<R> {
         match event {
             Event::StreamEnd => return Err(Error::Empty),
             Event::DocumentStart(_) => {}
-            _ => return Err(wrong(&span, "a document should begin here")),
+            _ => return Err(wrong(&span, "expected a document")),
         }
         reader.expect(is_mapping, "a trace")?;
         reader.expect_key("header")?;
@@ -112,7 +112,7 @@ impl<R: Read + 'static> Reader<R> {
         reader.place = match event {
             Event::SequenceStart(0, _) => Place::InRecords,
             Event::Scalar(text, ..) if matches!(&*text, "" | "~" | "null") => Place::AtEnd,
-            _ => return Err(wrong(&span, "a list of records should begin here")),
+            _ => return Err(wrong(&span, "expected a list of records")),
         };
         Ok(reader)
     }
@@ -193,7 +193,7 @@ impl<R: Read + 'static> Reader<R> {
             let (name, span) = match self.piece()? {
                 (Event::MappingEnd, span) => break span,
                 (Event::Scalar(name, _, 0, _), span) => (name, span),
-                (_, span) => return Err(wrong(&span, "a field should stand here")),
+                (_, span) => return Err(wrong(&span, "expected a field")),
             };
             let value = self.scalar()?;
             match &*name {
@@ -222,18 +222,18 @@ impl<R: Read + 'static> Reader<R> {
         match self.piece()? {
             (event, _) if is_mapping(&event) => {}
             (Event::SequenceEnd, _) => return Ok(None),
-            (_, span) => return Err(wrong(&span, "a record should begin here")),
+            (_, span) => return Err(wrong(&span, "expected a record")),
         }
         let mut fields = Fields::default();
         loop {
             let (name, span) = match self.piece()? {
                 (Event::MappingEnd, span) => return fields.finish(&span).map(Some),
                 (Event::Scalar(name, _, 0, _), span) => (name, span),
-                (_, span) => return Err(wrong(&span, "a field should stand here")),
+                (_, span) => return Err(wrong(&span, "expected a field")),
             };
             if &*name == "args" {
                 if fields.args.is_some() {
-                    return Err(wrong(&span, "the field args stands here twice"));
+                    return Err(wrong(&span, "the field args occurs twice"));
                 }
                 fields.args = Some(self.args()?);
             } else {
@@ -256,7 +256,7 @@ impl<R: Read + 'static> Reader<R> {
                 Event::Scalar(text, _, 0, _) if args.len() < MAX_ARGS => {
                     args.push(unsigned(&text).ok_or_else(|| bad_value(&span, "args", &text))?);
                 }
-                _ => return Err(wrong(&span, "a number should stand here")),
+                _ => return Err(wrong(&span, "expected a number")),
             }
         }
     }
@@ -264,7 +264,7 @@ impl<R: Read + 'static> Reader<R> {
     fn scalar(&mut self) -> Result<(String, Span), Error> {
         match self.piece()? {
             (Event::Scalar(text, _, 0, _), span) => Ok((text.into_owned(), span)),
-            (_, span) => Err(wrong(&span, "a value should stand here")),
+            (_, span) => Err(wrong(&span, "expected a value")),
         }
     }
 
@@ -273,7 +273,7 @@ impl<R: Read + 'static> Reader<R> {
         if matches!(&event, Event::Scalar(text, ..) if text == key) {
             return Ok(());
         }
-        Err(wrong(&span, format!("the field {key} should stand here")))
+        Err(wrong(&span, format!("expected the field {key}")))
     }
 
     fn expect(&mut self, wanted: impl FnOnce(&Event<'_>) -> bool, what: &str) -> Result<(), Error> {
@@ -281,7 +281,7 @@ impl<R: Read + 'static> Reader<R> {
         if wanted(&event) {
             return Ok(());
         }
-        Err(wrong(&span, format!("{what} should stand here")))
+        Err(wrong(&span, format!("expected {what}")))
     }
 
     fn piece(&mut self) -> Result<Piece, Error> {
@@ -405,7 +405,7 @@ fn set<T>(
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<(), Error> {
     if field.is_some() {
-        return Err(wrong(span, format!("the field {name} stands here twice")));
+        return Err(wrong(span, format!("the field {name} occurs twice")));
     }
     *field = Some(parse(text).ok_or_else(|| bad_value(span, name, text))?);
     Ok(())
@@ -459,13 +459,16 @@ fn wrong(span: &Span, why: impl Into<String>) -> Error {
 }
 
 fn unknown(span: &Span, whose: &str, name: &str) -> Error {
-    wrong(span, format!("{whose} has no field {}", excerpt(name)))
+    wrong(
+        span,
+        format!("{whose} has the unknown field {}", excerpt(name)),
+    )
 }
 
 fn bad_value(span: &Span, name: &str, text: &str) -> Error {
     wrong(
         span,
-        format!("the field {name} cannot be {}", excerpt(text)),
+        format!("the field {name} has the invalid value {}", excerpt(text)),
     )
 }
 

@@ -186,7 +186,7 @@ impl Output<'_, '_> {
         }
         column.end();
         self.report.leave_out(
-            "exits that were not seen, taken to be where the call was last seen open",
+            "missing exits, assumed where the call was last seen open",
             closed,
         );
         self.report.leave_out_of_steps(&steps);

@@ -159,7 +159,7 @@ fn babeltrace_reads_a_trace_without_functions() {
 fn only_losses_without_a_place_are_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let report = export_folder("ctf", &rich(), &dir.path().join("rich.ctf"));
-    let unplaced = ("lost events whose place is not known".to_owned(), 4);
+    let unplaced = ("lost events at an unknown place".to_owned(), 4);
     assert_eq!((report.calls, report.left_out), (5, vec![unplaced]));
 }
 

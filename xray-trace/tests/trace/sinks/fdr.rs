@@ -244,7 +244,7 @@ fn yaml_has_events_of_the_programs_own() {
     ] {
         assert!(text.contains(expected), "{expected} is missing:\n{text}");
     }
-    assert_eq!(count_of(&report, "no text"), 1, "{report:?}");
+    assert_eq!(count_of(&report, "not text"), 1, "{report:?}");
 }
 
 fn yaml_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
@@ -258,7 +258,7 @@ fn yaml_file(dir: &tempfile::TempDir, trace: &Trace) -> (PathBuf, Report) {
 fn the_basic_log_tells_what_it_leaves_out() {
     let (_, report) = export("basic", &rich());
     let counts = [
-        "that were not seen",
+        "missing exits",
         "custom",
         "lost events",
         "an entry",
@@ -285,7 +285,7 @@ fn values_of_calls_that_are_left_out_are_not_counted_again() {
     let trace = trace(&NAMES, &[&events]);
     for format in ["fdr", "basic", "yaml"] {
         let (_, report) = export(format, &trace);
-        let counts = ["arguments of calls but", "does not describe"];
+        let counts = ["arguments of calls after", "does not describe"];
         let counts = counts.map(|words| count_of(&report, words));
         assert_eq!((report.calls, counts), (1, [1, 1]), "{format}: {report:?}");
     }
@@ -312,7 +312,7 @@ fn processors_are_said_and_those_that_are_not_are_told() {
     let trace = trace(&NAMES, &[&events]);
     let dir = tempfile::tempdir().unwrap();
     let (log, report) = fdr_file(&dir, &trace);
-    assert_eq!(count_of(&report, "on which processor"), 2, "{report:?}");
+    assert_eq!(count_of(&report, "processors on which"), 2, "{report:?}");
     let dump = llvm_xray(&log, &["fdr-dump"]);
     let said = dump.lines().filter(|line| line.contains("CPU: id"));
     let expected = [
@@ -323,9 +323,9 @@ fn processors_are_said_and_those_that_are_not_are_told() {
     ];
     assert_eq!(said.collect::<Vec<_>>(), expected, "{dump}");
     let (_, report) = export("yaml", &trace);
-    assert_eq!(count_of(&report, "on which processor"), 2, "{report:?}");
+    assert_eq!(count_of(&report, "processors on which"), 2, "{report:?}");
     let (_, report) = export("basic", &trace);
-    assert_eq!(count_of(&report, "on which processor"), 2, "{report:?}");
+    assert_eq!(count_of(&report, "processors on which"), 2, "{report:?}");
     assert_eq!(count_of(&report, "processors above 255"), 2, "{report:?}");
 }
 

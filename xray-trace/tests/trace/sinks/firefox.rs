@@ -100,7 +100,7 @@ fn what_samples_do_not_tell_is_in_markers_and_the_rest_is_said() {
     assert_eq!(report.calls, 5);
     let left_out = report.left_out.iter().map(|(_, count)| *count);
     assert_eq!(left_out.collect::<Vec<_>>(), [1, 1, 1, 4], "{report:?}");
-    assert_eq!(count_of(&report, "exits that were not seen"), 1);
+    assert_eq!(count_of(&report, "missing exits"), 1);
     let json = firefox(&rich);
     check_tables(&json);
     let markers = &json["threads"][0]["markers"];

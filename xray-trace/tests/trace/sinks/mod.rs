@@ -214,7 +214,7 @@ fn what_a_limit_cut_is_marked_or_counted() {
     }
     for format in ["fdr", "yaml"] {
         let (_, report) = export(format, &trace);
-        assert_eq!(count_of(&report, "that a limit cut"), 1, "{format}");
+        assert_eq!(count_of(&report, "that a limit has cut"), 1, "{format}");
     }
     for format in ["basic", "speedscope", "folded", "pprof", "callgrind"] {
         let (_, report) = export(format, &trace);

@@ -173,7 +173,7 @@ fn every_event_is_a_row() {
     assert_eq!(csv(&rich), fewer);
     for format in ["csv", "jsonl"] {
         let (_, report) = export(format, &rich);
-        let unplaced = ("lost events whose place is not known".to_owned(), 4);
+        let unplaced = ("lost events at an unknown place".to_owned(), 4);
         assert_eq!(
             (report.calls, report.left_out),
             (5, vec![unplaced]),

@@ -69,11 +69,11 @@ fn sums_say_what_they_leave_out() {
         });
         let expected = [
             ("exits of", 1),
-            ("on which", 1),
+            ("processors on", 1),
             ("arguments of", 1),
             ("results of", 1),
             ("custom and", 4),
-            ("exits that", 1),
+            ("missing exits,", 1),
             ("lost events", 9),
             ("lost events", 4),
         ];

@@ -149,7 +149,7 @@ impl Drain {
         for &index in &ended {
             if let Err(error) = self.slots.withdraw(&self.memory, index) {
                 // The process is ending: it has no more threads.
-                tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not withdrawn");
+                tracing::debug!(pid = self.pid.as_raw(), index, %error, "cannot withdraw a slot");
             }
         }
         // A thread that got the id before a slot was withdrawn may stand in that slot's ring. A

@@ -133,12 +133,12 @@ impl Drain {
         slots.truncate(granted);
         for &slot in &slots {
             if let Err(error) = self.slots.open(&self.memory, slot) {
-                tracing::debug!(pid = self.pid.as_raw(), slot, %error, "slot not opened");
+                tracing::debug!(pid = self.pid.as_raw(), slot, %error, "cannot open a slot");
             }
         }
         if granted > 0 {
             let (pid, open) = (self.pid.as_raw(), self.growth.budget.open_slots());
-            tracing::debug!(pid, needed, granted, open, "slots opened");
+            tracing::debug!(pid, needed, granted, open, "opened slots");
         }
         match granted < needed {
             true => Err(Refused),
@@ -159,7 +159,7 @@ impl Drain {
             Ok(()) if closes => self.growth.budget.close_one(),
             Ok(()) => {}
             Err(error) => {
-                tracing::debug!(pid = self.pid.as_raw(), index, %error, "slot not freed");
+                tracing::debug!(pid = self.pid.as_raw(), index, %error, "cannot free a slot");
             }
         }
     }

@@ -87,7 +87,8 @@ const LONGEST_MEASURE_PAUSE: Duration = Duration::from_secs(10);
 const SLOTS_PER_LOOK: usize = 16;
 
 /// The reason why a session with broken rings ends.
-const LOST_RINGS: &str = "the memory of its rings was taken away, or the system had none for them";
+const LOST_RINGS: &str =
+    "a process has cut the memory of the rings, or the system had no memory for them";
 
 /// The state of the drain thread.
 #[derive(Debug)]
@@ -566,7 +567,7 @@ impl Drain {
                 tracing::info!(
                     pid = self.pid.as_raw(),
                     tid = ring.owner,
-                    "freed a slow path that was never left"
+                    "freed the ring of a slow path that never ended"
                 );
             }
         }

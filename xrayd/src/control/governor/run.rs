@@ -224,7 +224,11 @@ impl Controller {
             (Economy::Duty(duty), _) => self.begin_window(duty),
         };
         if let Err(error) = done {
-            tracing::warn!(pid = self.target.pid().as_raw(), %error, "cannot keep to what tracing may cost");
+            tracing::warn!(
+                pid = self.target.pid().as_raw(),
+                %error,
+                "cannot keep the overhead budget or the duty cycle"
+            );
             self.governor.due = Some(Instant::now() + TRY_EVERY);
         }
     }
@@ -293,7 +297,7 @@ impl Controller {
         tracing::debug!(
             pid = self.target.pid().as_raw(),
             functions = ids.len(),
-            "functions rest"
+            "suppressed functions"
         );
         self.governor.resting.extend(ids);
         rested

@@ -28,27 +28,27 @@ const BUILD: Family = Family {
 const SESSIONS: Family = gauge(
     "xrayd_sessions",
     None,
-    "Processes that are traced, by state; of those that are over, the ones that are told.",
+    "Sessions by state. An ended session counts as long as it is on this page.",
 );
 const SESSIONS_LEFT_OUT: Family = gauge(
     "xrayd_sessions_left_out",
     None,
-    "Processes that are traced and have no series of their own, since there are too many.",
+    "Sessions without series of their own, because there are too many sessions.",
 );
 const SESSIONS_BEGUN: Family = counter(
     "xrayd_sessions_begun",
     None,
-    "Processes that were attached to since the daemon began.",
+    "Attached processes since the daemon's start.",
 );
 const EVENTS: Family = counter(
     "xrayd_events",
     None,
-    "Events recorded, in all sessions that there ever were.",
+    "Recorded events of all sessions since the daemon's start.",
 );
 const EVENTS_LOST: Family = counter(
     "xrayd_events_lost",
     None,
-    "Events lost in targets, in all sessions that there ever were.",
+    "Events lost in the targets of all sessions since the daemon's start.",
 );
 const FUNCTIONS_MEASURED: Family = gauge(
     "xrayd_functions_measured",
@@ -58,67 +58,68 @@ const FUNCTIONS_MEASURED: Family = gauge(
 const FUNCTIONS_MOST: Family = gauge(
     "xrayd_functions_measured_max",
     None,
-    "Functions of traced processes that have a histogram at most.",
+    "Limit on functions of traced processes that have a histogram.",
 );
 const FUNCTIONS_LEFT_OUT: Family = gauge(
     "xrayd_functions_left_out",
     None,
-    "Chosen functions that were called and have no histogram, since there are too many.",
+    "Chosen functions that were called and have no histogram, because the limit is reached.",
 );
 
 const SESSION: Family = Family {
     name: "xrayd_session",
     kind: Kind::Info,
     unit: None,
-    help: "Whose process it is.",
+    help: "The user of the process.",
 };
 const STATE: Family = Family {
     name: "xrayd_session_state",
     kind: Kind::StateSet,
     unit: None,
-    help: "Where a session is in its life.",
+    help: "The state of the session.",
 };
 const MODE: Family = Family {
     name: "xrayd_session_mode",
     kind: Kind::StateSet,
     unit: None,
-    help: "How a session's events are kept.",
+    help: "The mode of the session.",
 };
 const ATTACHED: Family = gauge(
     "xrayd_session_attach_time_seconds",
     Some("seconds"),
-    "When the process was attached to, since the Unix epoch.",
+    "Time of the attach, since the Unix epoch.",
 );
 const SESSION_EVENTS: Family = counter(
     "xrayd_session_events",
     None,
-    "Events recorded since attach; in flight, about so many.",
+    "Recorded events since the attach; an estimate in mode flight.",
 );
 const SESSION_LOST: Family = counter(
     "xrayd_session_events_lost",
     None,
-    "Events lost in the target since attach.",
+    "Events lost in the target since the attach.",
 );
 const SESSION_OVERWRITTEN: Family = counter(
     "xrayd_session_events_overwritten",
     None,
-    "Events that newer ones have taken the place of, which are no losses.",
+    "Events that newer ones have replaced. They are not losses.",
 );
 const RECORDING: Family = counter(
     "xrayd_session_recording_seconds",
     Some("seconds"),
-    "Processor time that recording has taken of the target, about: a fixed price for each event.",
+    "Estimated processor time that recording has cost the target, at a fixed time for each event.",
 );
 const RETAINED_BYTES: Family = gauge(
     "xrayd_session_retained_bytes",
     Some("bytes"),
-    "Packed bytes of events retained.",
+    "Packed bytes of the retained events.",
 );
-const RETAINED_EVENTS: Family = gauge("xrayd_session_retained_events", None, "Events in them.");
+const RETAINED_EVENTS: Family = gauge("xrayd_session_retained_events", None, "Retained events.");
 const RING_USE: Family = gauge(
     "xrayd_session_ring_use_ratio",
     Some("ratio"),
-    "How full the fullest ring was when it was last read: how far the daemon is behind.",
+    "Fill level of the fullest ring when the daemon read the rings last: how far the daemon is \
+     behind.",
 );
 const THREADS: Family = gauge("xrayd_session_threads", None, "Threads that have a ring.");
 const FUNCTIONS: Family = gauge("xrayd_session_functions", None, "Functions with sleds.");
@@ -131,19 +132,19 @@ const COPIED: Family = gauge(
 const UNASSIGNED: Family = counter(
     "xrayd_session_calls_unassigned",
     None,
-    "Calls that are in no histogram, since for want of memory it is not known which function they are of.",
+    "Calls that are in no histogram, because the daemon lacked memory to find their function.",
 );
 
 const DURATION: Family = Family {
     name: "xrayd_function_duration_seconds",
     kind: Kind::Histogram,
     unit: Some("seconds"),
-    help: "Durations of a function's calls, with what it called.",
+    help: "Durations of a function's calls, callees included.",
 };
 const WITHOUT_EXIT: Family = counter(
     "xrayd_function_calls_without_exit",
     None,
-    "Calls that were left without an exit, by an exception for one; they are in no histogram.",
+    "Calls that ended without an exit, for example by an exception. They are in no histogram.",
 );
 
 const CPU: Family = counter(
@@ -154,7 +155,7 @@ const CPU: Family = counter(
 const RESIDENT: Family = gauge(
     "process_resident_memory_bytes",
     Some("bytes"),
-    "Memory of the daemon that is in use.",
+    "Resident memory of the daemon.",
 );
 const VIRTUAL: Family = gauge(
     "process_virtual_memory_bytes",
@@ -162,16 +163,16 @@ const VIRTUAL: Family = gauge(
     "Address space of the daemon.",
 );
 const OWN_THREADS: Family = gauge("process_threads", None, "Threads of the daemon.");
-const OPEN_FDS: Family = gauge(
-    "process_open_fds",
+const OPEN_FDS: Family = gauge("process_open_fds", None, "Open descriptors of the daemon.");
+const MAX_FDS: Family = gauge(
+    "process_max_fds",
     None,
-    "Descriptors that the daemon has open.",
+    "Limit on open descriptors of the daemon.",
 );
-const MAX_FDS: Family = gauge("process_max_fds", None, "Descriptors that it may have.");
 const START: Family = gauge(
     "process_start_time_seconds",
     Some("seconds"),
-    "When the daemon began, since the Unix epoch.",
+    "Start of the daemon, since the Unix epoch.",
 );
 
 /// Limit on sessions with series of their own, of all users together.

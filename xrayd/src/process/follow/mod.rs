@@ -124,7 +124,7 @@ impl Follower {
     pub(crate) fn spawn(registry: &Arc<Inner>, family: Arc<Family>) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags)
-            .map_err(|error| Refusal::from_io(family.root(), "make a descriptor", &error.into()))?;
+            .map_err(|error| Refusal::from_io(family.root(), "create an eventfd", &error.into()))?;
         let signal = Arc::new(Signal {
             bell: Arc::new(bell),
             over: AtomicBool::new(false),
@@ -161,14 +161,20 @@ impl Follower {
                 }));
                 if let Err(payload) = ran {
                     let message = message_of(&*payload);
-                    tracing::error!(%root, message, "no more processes are followed: a thread panicked");
+                    tracing::error!(
+                        %root,
+                        message,
+                        "a thread panicked: the daemon follows no more processes of the group"
+                    );
                     family.finish();
                 }
             })
             .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;
         // The program does not run on before it was looked at: it may become another one.
         match liveness.watch().wait(&begun) {
-            Ok(begun) => begun.map_err(|error| Refusal::from_io(root, "look at it", &error))?,
+            Ok(begun) => {
+                begun.map_err(|error| Refusal::from_io(root, "read its state in /proc", &error))?
+            }
             Err(NoAnswer::Ended) => return Err(lost_thread(root)),
             Err(why) => {
                 signal.over.store(true, Ordering::Release);

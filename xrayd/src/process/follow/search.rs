@@ -66,7 +66,7 @@ impl Search {
             Ok(_) => Finding::Perf,
             Err(why) => Finding::Looks(why.to_string()),
         };
-        tracing::info!(%root, ?by, "how processes that come from it are found");
+        tracing::info!(%root, ?by, "detection method for processes that come from it");
         family.tell(|news| news.finding = Some(by));
         let subscription = subscription
             .ok()
@@ -308,7 +308,8 @@ impl Search {
         if !std::mem::replace(&mut self.full, true) {
             tracing::warn!(
                 root = %self.family.root(),
-                "more than {MOST_KNOWN} processes come from this one: the rest are not followed"
+                "more than {MOST_KNOWN} processes come from this one: the daemon follows no \
+                 further ones"
             );
         }
     }
@@ -405,7 +406,12 @@ impl Search {
                 | Reason::PidReused => {}
                 reason => {
                     if known.state.failed(Some(reason)) {
-                        tracing::warn!(%pid, root = %self.family.root(), %refusal, "not followed");
+                        tracing::warn!(
+                            %pid,
+                            root = %self.family.root(),
+                            %refusal,
+                            "cannot follow a process"
+                        );
                         let command = command_of(pid);
                         let told = NotFollowed {
                             pid,
@@ -460,7 +466,7 @@ impl Search {
         let adopted = self.family.adopt(&session, parent.as_deref(), kinship);
         if let Err(refusal) = adopted {
             if let Err(second) = registry.end(&session) {
-                tracing::warn!(%pid, %second, "a process that was not followed was not let go");
+                tracing::warn!(%pid, %second, "cannot detach from a process that is not followed");
             }
             return Err(refusal);
         }

@@ -21,7 +21,7 @@ use crate::{
 /// The selection of a request that needs one.
 fn required_selection(selection: Option<v1::Selection>) -> Result<Selection, Refusal> {
     selection
-        .ok_or_else(|| bad_selection("a selection is needed"))
+        .ok_or_else(|| bad_selection("the request has no selection"))
         .and_then(rules)
 }
 
@@ -61,11 +61,11 @@ pub(crate) fn toggle(
         (None, to) => Ok(Toggle::ForGood(compiled(selection)?, to, run)),
         (Some(to), Wanted::On(capture)) => Ok(Toggle::Lend(compiled(selection)?, to, capture, run)),
         (Some(_), Wanted::Off) if selection.is_some() => Err(bad_selection(
-            "a loan is taken back as a whole: no functions can be selected",
+            "a lease ends as a whole: the request must not select functions",
         )),
-        (Some(_), Wanted::Off) if run == Run::Dry => Err(bad_selection(
-            "what taking a loan back would do cannot be told",
-        )),
+        (Some(_), Wanted::Off) if run == Run::Dry => {
+            Err(bad_selection("the end of a lease has no dry run"))
+        }
         (Some(from), Wanted::Off) => Ok(Toggle::TakeBack(from)),
     }
 }
@@ -75,14 +75,14 @@ pub(crate) fn wanted(switch: Switch, capture: Option<v1::Capture>) -> Result<Wan
     let refused = |message: String| Err(Refusal::new(Reason::Limit, message));
     match (switch, capture) {
         (switch, None) => Ok(switch.into()),
-        (Switch::Off, Some(_)) => {
-            refused("what is switched off records nothing: no values can be named".to_owned())
-        }
+        (Switch::Off, Some(_)) => refused(
+            "a request that switches functions off must not name values to record".to_owned(),
+        ),
         (Switch::On, Some(v1::Capture { arguments, result })) => {
             let Some(capture) = Capture::NONE.with_arguments(arguments) else {
                 let most = Capture::MOST_ARGUMENTS;
                 return refused(format!(
-                    "{arguments} arguments: at most {most} are in registers and can be recorded"
+                    "cannot record {arguments} arguments: at most {most} arguments are in registers"
                 ));
             };
             Ok(Wanted::On(if result {
@@ -106,7 +106,9 @@ pub(crate) fn selection(selection: v1::Selection) -> Result<Selection, Refusal> 
 fn rules(selection: v1::Selection) -> Result<Selection, Refusal> {
     let v1::Selection { include, exclude } = selection;
     if include.is_empty() {
-        return Err(bad_selection("the selection includes nothing"));
+        return Err(bad_selection(
+            "the selection has no rule that includes functions",
+        ));
     }
     let rules = |rules: Vec<v1::Rule>| rules.into_iter().map(rule).collect::<Result<_, _>>();
     Ok(Selection {
@@ -119,7 +121,7 @@ fn rule(rule: v1::Rule) -> Result<Rule, Refusal> {
     use v1::rule::Rule as Wire;
     let v1::Rule { rule } = rule;
     Ok(
-        match rule.ok_or_else(|| bad_selection("a rule says nothing"))? {
+        match rule.ok_or_else(|| bad_selection("a rule of the selection is empty"))? {
             Wire::Function(name) => Rule::Function(name),
             Wire::Glob(glob) => Rule::Glob(glob),
             Wire::Regex(regex) => Rule::Regex(regex),
@@ -127,7 +129,11 @@ fn rule(rule: v1::Rule) -> Result<Rule, Refusal> {
             Wire::Source(source) => Rule::Source(source),
             Wire::Id(id) => Rule::Id(id),
             Wire::All(true) => Rule::All,
-            Wire::All(false) => return Err(bad_selection("a rule says `all` is false")),
+            Wire::All(false) => {
+                return Err(bad_selection(
+                    "a rule of the selection has `all` set to false",
+                ));
+            }
         },
     )
 }
@@ -203,7 +209,7 @@ pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, Refusal> {
             every: Duration::from_nanos(every_ns),
         })),
         (_, Some(_)) => {
-            let message = "a budget and a duty cycle do not go together";
+            let message = "a budget and a duty cycle exclude each other";
             Err(Refusal::new(Reason::Limit, message))
         }
     }
@@ -212,7 +218,7 @@ pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, Refusal> {
 /// The mode of a request that needs one.
 pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, Refusal> {
     match mode {
-        v1::Mode::Unspecified => Err(Refusal::new(Reason::Limit, "no mode is given")),
+        v1::Mode::Unspecified => Err(Refusal::new(Reason::Limit, "the request names no mode")),
         v1::Mode::Flight => Ok(Mode::Flight),
         v1::Mode::Stream => Ok(Mode::Stream),
         v1::Mode::Profile => Ok(Mode::Profile),
@@ -330,9 +336,9 @@ mod tests {
             include,
             exclude: Vec::new(),
         };
-        check_bad(of(Vec::new()), "includes nothing");
-        check_bad(of(vec![v1::Rule { rule: None }]), "says nothing");
-        check_bad(of(rules(&[Wire::All(false)])), "is false");
+        check_bad(of(Vec::new()), "no rule that includes");
+        check_bad(of(vec![v1::Rule { rule: None }]), "is empty");
+        check_bad(of(rules(&[Wire::All(false)])), "set to false");
         check_bad(of(rules(&[Wire::Regex("(".to_owned())])), "(");
         check_bad(of(rules(&[Wire::Glob("[".to_owned())])), "[");
         assert_eq!(

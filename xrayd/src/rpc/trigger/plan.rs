@@ -75,24 +75,26 @@ impl TryFrom<v1::TriggerRequest> for Plan {
         } = request;
         if fire {
             return Err(limit_of(
-                "the first message says what is waited for, and does not fire",
+                "the first message of a trigger must not have `fire` set",
             ));
         }
         let limit = if limit == 0 { 1 } else { limit };
         if limit > MOST_FIRINGS {
             return Err(limit_of(&format!(
-                "a trigger fires {MOST_FIRINGS} times at most"
+                "a trigger can fire at most {MOST_FIRINGS} times"
             )));
         }
         // Checked before the conditions are converted, because each may have a thousand patterns.
         if conditions.len() > MOST_CONDITIONS {
             return Err(limit_of(&format!(
-                "a trigger has {MOST_CONDITIONS} conditions at most; arm another one for the others"
+                "a trigger can have at most {MOST_CONDITIONS} conditions; arm another trigger for \
+                 the others"
             )));
         }
         if switches.len() > MOST_SWITCHES {
             return Err(limit_of(&format!(
-                "a trigger switches {MOST_SWITCHES} selections at most; one can have many patterns"
+                "a trigger can switch at most {MOST_SWITCHES} selections; a selection can have \
+                 many patterns"
             )));
         }
         Ok(Self {
@@ -147,7 +149,7 @@ impl TryFrom<v1::SnapshotWanted> for SnapshotPlan {
         let after = Duration::from_nanos(after_ns);
         if after > LONGEST_AFTER {
             return Err(limit_of(&format!(
-                "a snapshot goes on for {LONGEST_AFTER:?} at most after the moment that it is about"
+                "a snapshot can extend at most {LONGEST_AFTER:?} beyond the moment that it is about"
             )));
         }
         Ok(Self {
@@ -161,7 +163,7 @@ impl TryFrom<v1::SnapshotWanted> for SnapshotPlan {
 fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
     let v1::TriggerCondition { what } = condition;
     Ok(
-        match what.ok_or_else(|| limit_of("a condition says nothing"))? {
+        match what.ok_or_else(|| limit_of("a condition is empty"))? {
             What::Duration(v1::DurationCondition {
                 selection: of,
                 at_least_ns,
@@ -182,19 +184,20 @@ fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
                 Some(Which::Type(number)) => {
                     let number = u16::try_from(number);
                     EventWanted::Typed(
-                        number.map_err(|_| limit_of("types of events have 16 bits"))?,
+                        number
+                            .map_err(|_| limit_of("the type of an event must fit into 16 bits"))?,
                     )
                 }
                 Some(Which::Name(name)) if !name.is_empty() => EventWanted::Named(name),
                 Some(Which::Custom(false) | Which::Name(_)) | None => {
-                    return Err(limit_of("a condition does not say which event"));
+                    return Err(limit_of("an event condition names no event"));
                 }
             }),
             What::Death(v1::DeathCondition { how }) => Condition::Death(match how {
                 Some(How::AnySignal(true)) => DeathWanted::AnySignal,
                 Some(How::Signal(signal)) if signal > 0 => DeathWanted::Signal(signal),
                 Some(How::AnyEnd(true)) => DeathWanted::AnyEnd,
-                _ => return Err(limit_of("a condition does not say which end of a process")),
+                _ => return Err(limit_of("a death condition names no kind of end")),
             }),
         },
     )
@@ -205,7 +208,7 @@ fn switching(switch: v1::TriggerSwitch) -> Result<Switching, Refusal> {
     let (of, to) = match switch {
         Some(Switch::Enable(of)) => (of, Wanted::On(Capture::NONE)),
         Some(Switch::Disable(of)) => (of, Wanted::Off),
-        None => return Err(limit_of("a switch says nothing")),
+        None => return Err(limit_of("a switch is empty")),
     };
     Ok(Switching {
         selection: selection(of)?,
@@ -214,7 +217,12 @@ fn switching(switch: v1::TriggerSwitch) -> Result<Switching, Refusal> {
 }
 
 fn required(of: Option<v1::Selection>) -> Result<Selection, Refusal> {
-    let missing = || Refusal::new(Reason::Selection, "a selection is needed");
+    let missing = || {
+        Refusal::new(
+            Reason::Selection,
+            "a duration or rate condition has no selection",
+        )
+    };
     of.ok_or_else(missing).and_then(selection)
 }
 
@@ -253,15 +261,15 @@ mod tests {
             ..request()
         };
         for (request, expected) in [
-            (conditions(MOST_CONDITIONS), "a condition says nothing"),
+            (conditions(MOST_CONDITIONS), "a condition is empty"),
             (
                 conditions(MOST_CONDITIONS + 1),
-                "a trigger has 8 conditions",
+                "a trigger can have at most 8 conditions",
             ),
-            (switches(MOST_SWITCHES), "a switch says nothing"),
+            (switches(MOST_SWITCHES), "a switch is empty"),
             (
                 switches(MOST_SWITCHES + 1),
-                "a trigger switches 16 selections",
+                "a trigger can switch at most 16 selections",
             ),
         ] {
             let refusal = Plan::try_from(request).unwrap_err();

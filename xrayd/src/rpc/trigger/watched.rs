@@ -108,7 +108,7 @@ impl Watched {
             // The others are watched. The trigger is armed in this one once it goes on.
             Err(refusal) if refusal.reason == Reason::Busy && is_armed => Ok(()),
             Ok(()) if !is_armed => {
-                let message = "no process that lives is attached";
+                let message = "no living process is attached";
                 Err(Refusal::new(Reason::NotAttached, message))
             }
             armed => armed,
@@ -135,7 +135,12 @@ impl Watched {
             Err(refusal) if refusal.reason == Reason::NotAttached => {}
             Err(refusal) => {
                 let Refusal { reason, message } = refusal;
-                tracing::debug!(uid = self.caller.uid, %reason, message, "a trigger is not armed in somebody new");
+                tracing::debug!(
+                    uid = self.caller.uid,
+                    %reason,
+                    message,
+                    "cannot arm a trigger in a new process"
+                );
             }
         }
         let mut trigger = self.trigger();
@@ -358,7 +363,7 @@ impl Drop for Watched {
         let end = move || take_back(&registry, caller, loan, &lent);
         let thread = std::thread::Builder::new().name("release".to_owned());
         if let Err(error) = thread.spawn(end) {
-            tracing::error!(%error, "no thread to end the lease of a trigger");
+            tracing::error!(%error, "cannot start a thread that ends the lease of a trigger");
         }
     }
 }
@@ -384,7 +389,14 @@ fn take_back(registry: &Registry, caller: Caller, loan: LeaseId, lent: &[Lent]) 
             if let Err(Refusal { reason, message }) = report
                 && !gone(reason)
             {
-                tracing::warn!(uid = caller.uid, caller = caller.pid, %pid, %reason, message, "what was on for a trigger stays on");
+                tracing::warn!(
+                    uid = caller.uid,
+                    caller = caller.pid,
+                    %pid,
+                    %reason,
+                    message,
+                    "cannot end the lease of a trigger: its functions stay on"
+                );
             }
         }
     });

@@ -121,7 +121,11 @@ impl Stopped {
             .and_then(|()| self.check_entry(&wanted));
         if let Err(error) = entered {
             if let Err(error) = self.skip_call() {
-                tracing::debug!(tid = self.tid.as_raw(), %error, "a call that is not ours is not skipped");
+                tracing::debug!(
+                    tid = self.tid.as_raw(),
+                    %error,
+                    "cannot skip a system call of the target's own"
+                );
             }
             return Err(error);
         }
@@ -133,7 +137,7 @@ impl Stopped {
         returned?;
         let now = self.read_registers()?;
         if now.rip != instruction + 2 || now.orig_rax != number.cast_unsigned() {
-            return Err(self.strayed(format!("it went to {:#x}", now.rip)));
+            return Err(self.strayed(format!("the thread continued at {:#x}", now.rip)));
         }
         Ok(now.rax.cast_signed())
     }
@@ -144,7 +148,8 @@ impl Stopped {
             return Ok(());
         }
         Err(self.strayed(format!(
-            "it made call {:#x} of architecture {:#x} at {:#x} instead of call {:#x} at {:#x}",
+            "the thread made call {:#x} of architecture {:#x} at {:#x} instead of call {:#x} at \
+             {:#x}",
             found.number,
             found.arch,
             found.instruction_pointer,
@@ -163,7 +168,7 @@ impl Stopped {
                 Stop::SystemCall => return Ok(()),
                 Stop::Signal(libc::SIGSTOP) => self.signal = libc::SIGSTOP,
                 Stop::Signal(signal) => {
-                    return Err(self.strayed(format!("it got signal {signal}")));
+                    return Err(self.strayed(format!("the thread received signal {signal}")));
                 }
                 Stop::Interrupted | Stop::Other => {}
             }
@@ -202,9 +207,11 @@ impl Stopped {
 
     fn strayed(&self, found: String) -> TraceError {
         TraceError::Failed {
-            what: "making a system call",
+            what: "a system call",
             tid: self.tid,
-            source: io::Error::other(format!("{found}: its text was changed meanwhile")),
+            source: io::Error::other(format!(
+                "{found}; the text of the process has changed meanwhile"
+            )),
         }
     }
 }

@@ -96,12 +96,10 @@ pub(crate) enum TraceError {
     #[error("thread {0} did not stop within {1:?}")]
     Timeout(Tid, Duration),
     /// The thread did not stop again, and is released as it is.
-    #[error(
-        "thread {0} does not stop any more: it is frozen, or does not come back from the kernel"
-    )]
+    #[error("thread {0} does not stop again: it is frozen, or does not return from the kernel")]
     Lost(Tid),
     /// An operation failed.
-    #[error("{what} on thread {tid}")]
+    #[error("{what} failed on thread {tid}")]
     Failed {
         /// The operation.
         what: &'static str,
@@ -417,9 +415,9 @@ impl Stopped {
             }
             entered = is_it;
         }
-        let source = io::Error::other(format!("it never made system call {number}"));
+        let source = io::Error::other(format!("the thread did not make system call {number}"));
         Err(TraceError::Failed {
-            what: "running to a system call",
+            what: "the run to a system call",
             tid: self.tid,
             source,
         })
@@ -518,7 +516,7 @@ impl Drop for Stopped {
                 // The kernel releases the thread when this OS thread ends.
                 tracing::error!(
                     tid = self.tid.as_raw(),
-                    "a stopped thread went on and does not stop again"
+                    "a stopped thread has continued and does not stop again"
                 );
                 return;
             }
@@ -530,7 +528,7 @@ impl Drop for Stopped {
         match undone {
             Ok(()) | Err(TraceError::Gone(_)) => {}
             Err(error) => {
-                tracing::error!(tid = self.tid.as_raw(), %error, "could not let a stopped thread go");
+                tracing::error!(tid = self.tid.as_raw(), %error, "cannot release a stopped thread");
             }
         }
     }
