@@ -2,8 +2,6 @@
 //! them to live readers. It does not decode events, and does not read rings.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashSet, VecDeque},
     sync::{
         Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -14,38 +12,22 @@ use std::{
 use xray_trace::{
     analysis::StackSums,
     container::{Block, BlockEncoder},
-    model::{
-        ClockAnchor, ClockFault, EventType, FunctionId, Origin, Overwritten, ProcessId, Thread,
-        ThreadId, Ticks,
-    },
+    model::{ClockAnchor, ClockFault, EventType, FunctionId, Origin, ProcessId, ThreadId, Ticks},
 };
 
 use super::{
     calls::Calls,
-    clock_watch::ClockWatch,
     counts::Counts,
     event_types::EventTypes,
     feed::{FeedItem, FeedSender, Published},
     profiles::Profiles,
+    retained::{Retained, Snapshot},
 };
 use crate::{
     lock::lock,
     triggers::Triggers,
     types::{LeaseId, Mode, ThreadLoss},
 };
-
-/// The most clock anchors that are kept. When there are more, every second one is dropped.
-const MAX_ANCHORS: usize = 4096;
-/// The most threads in the list of losses.
-const MOST_LOSERS: usize = 16;
-/// The cost of a block beside its bytes, and the cost of a thread, in bytes: their entries, with
-/// the allocator's overhead.
-const BLOCK_COST: u64 = 128;
-const THREAD_COST: u64 = 256;
-/// The most dropped blocks whose times are kept: 96 KiB.
-const MOST_EVICTIONS: usize = 1 << 12;
-/// The thread that stands for dropped events of forgotten threads. No thread has this id.
-const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 
 /// The numbers of a session. Written by the drain alone, and read by any thread.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,23 +54,6 @@ pub(crate) struct Keeps {
     pub(crate) blocks: bool,
     /// They are added up.
     pub(crate) sums: bool,
-}
-
-/// Everything that is retained, at one moment.
-#[derive(Debug, Default)]
-pub(crate) struct Snapshot {
-    pub(crate) threads: Vec<Thread>,
-    pub(crate) event_types: Vec<EventType>,
-    pub(crate) anchors: Vec<ClockAnchor>,
-    pub(crate) blocks: Vec<Block>,
-    /// Threads that had ended.
-    pub(crate) ended: HashSet<ThreadId>,
-    /// Events that were retained and dropped, by thread.
-    pub(crate) overwritten: Vec<Overwritten>,
-    /// The newest of them, block by block.
-    pub(crate) evictions: Evictions,
-    /// Losses that were reported after the time of the snapshot, by thread.
-    pub(crate) lost: Vec<(ThreadId, u64)>,
 }
 
 /// The event store of one session.
@@ -130,60 +95,14 @@ pub(crate) struct EventStore {
     counts: Counts,
     pub(crate) event_types: EventTypes,
     retained: Mutex<Retained>,
+    /// The thread that stands for losses without a ring, once there are any.
+    ringless: OnceLock<ThreadId>,
     /// `None` once nothing more will come.
     feeds: Mutex<Option<Vec<FeedSender>>>,
     rate: Mutex<Rate>,
     /// The reason why nothing is read any more though the process lives. Written by the drain's
     /// last act.
     failure: OnceLock<String>,
-}
-
-/// Never larger than `retain_bytes`, except for threads that have a ring. Their number is bounded.
-#[derive(Debug, Default)]
-struct Retained {
-    blocks: VecDeque<Published>,
-    /// The cost of `blocks` and `threads`.
-    bytes: u64,
-    events: u64,
-    evicted: u64,
-    /// The newest dropped blocks.
-    evictions: Evictions,
-    anchors: Vec<ClockAnchor>,
-    /// The counter's faults that the anchors show.
-    clock: ClockWatch,
-    /// The threads that have a ring or a block.
-    threads: BTreeMap<ThreadId, Known>,
-    /// The number of threads described so far, which is the next id.
-    described: u32,
-    /// Dropped events of forgotten threads, and the time of the last of them.
-    forgotten: u64,
-    forgotten_until: Option<Ticks>,
-    /// The thread that stands for losses without a ring, once there are any.
-    ringless: Option<ThreadId>,
-}
-
-/// The newest blocks that were retained and dropped: thread, number of events, and time of the last
-/// event. For snapshots of a time.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Evictions {
-    newest: VecDeque<(ThreadId, u64, Ticks)>,
-    /// The time of the last event among the dropped blocks that are not in `newest` any more.
-    before: Option<Ticks>,
-}
-
-/// A thread, until nothing of it is retained.
-#[derive(Debug)]
-struct Known {
-    thread: Thread,
-    /// Its retained blocks.
-    blocks: u32,
-    /// Its events that were retained and dropped, and the time of the last of them.
-    evicted: u64,
-    evicted_until: Ticks,
-    /// Events that it has lost itself.
-    lost: u64,
-    /// True if it has no ring any more.
-    ended: bool,
 }
 
 #[derive(Debug)]
@@ -219,6 +138,7 @@ impl EventStore {
             counts: Counts::new(functions),
             event_types: EventTypes::new(),
             retained: Mutex::default(),
+            ringless: OnceLock::new(),
             feeds: Mutex::new(Some(Vec::new())),
             rate: Mutex::new(Rate {
                 since: Instant::now(),
@@ -243,35 +163,13 @@ impl EventStore {
         // It is 0 already if the store was closed before the last thread ended.
         let less = |threads: u32| threads.checked_sub(1);
         let _ = self.threads.fetch_update(Relaxed, Relaxed, less);
-        let mut retained = lock(&self.retained);
-        if let Some(known) = retained.threads.get_mut(&thread) {
-            known.ended = true;
-        }
-        retained.forget_if_done(thread);
+        lock(&self.retained).end_thread(thread);
     }
 
     fn add_thread(&self, tid: u32, name: String) -> ThreadId {
         let mut retained = lock(&self.retained);
-        // After four thousand million threads, the rest share an id.
-        let id = ThreadId(retained.described.min(FORGOTTEN.0 - 1));
-        retained.described = id.0 + 1;
-        let thread = Thread {
-            id,
-            process: self.process,
-            tid,
-            name,
-        };
-        let known = Known {
-            thread: thread.clone(),
-            blocks: 0,
-            evicted: 0,
-            evicted_until: Ticks(0),
-            lost: 0,
-            ended: false,
-        };
-        if retained.threads.insert(id, known).is_none() {
-            retained.bytes += THREAD_COST;
-        }
+        let thread = retained.add_thread(self.process, tid, name);
+        let id = thread.id;
         self.feed(&FeedItem::Thread(thread));
         id
     }
@@ -289,9 +187,7 @@ impl EventStore {
         thread: ThreadId,
         calls: impl Iterator<Item = (Option<FunctionId>, u64)>,
     ) {
-        let known = lock(&self.retained);
-        let thread = known.threads.get(&thread).map(|known| known.thread.clone());
-        drop(known);
+        let thread = lock(&self.retained).thread(thread).cloned();
         let Some(thread) = thread else {
             return;
         };
@@ -320,9 +216,7 @@ impl EventStore {
         }
         add(&self.lost, lost);
         // After the sum, so that no thread has lost more than all threads.
-        if let Some(known) = lock(&self.retained).threads.get_mut(&thread) {
-            known.lost = known.lost.saturating_add(lost);
-        }
+        lock(&self.retained).add_lost(thread, lost);
     }
 
     /// Adds calls and user events that the program itself left out.
@@ -353,25 +247,16 @@ impl EventStore {
     /// Retains a complete block and feeds it to live readers.
     pub(crate) fn publish(&self, published: Published) {
         let mut retained = lock(&self.retained);
-        retained.bytes += cost(&published.block);
-        retained.events += published.events();
-        if let Some(known) = retained.threads.get_mut(&published.block.thread) {
-            known.blocks += 1;
-        }
-        retained.blocks.push_back(published.clone());
-        retained.shrink_to(self.retain_bytes.load(Relaxed));
+        retained.push(published.clone(), self.retain_bytes.load(Relaxed));
         // Under the lock, so that a new reader sees a block either as retained or in its feed.
         self.feed(&FeedItem::Block(published));
     }
 
     /// Reports events that were lost because no slot was free, by unknown threads.
     pub(crate) fn lost_without_ring(&self, events: u64) {
-        let known = lock(&self.retained).ringless;
-        let thread = known.unwrap_or_else(|| {
-            let thread = self.add_thread(0, "(threads without a ring)".to_owned());
-            lock(&self.retained).ringless = Some(thread);
-            thread
-        });
+        let thread = *self
+            .ringless
+            .get_or_init(|| self.add_thread(0, "(threads without a ring)".to_owned()));
         self.lost_by(thread, events);
     }
 
@@ -394,12 +279,12 @@ impl EventStore {
     /// Adds an anchor: counter and clocks now.
     pub(crate) fn anchor(&self, anchor: ClockAnchor) {
         let mut retained = lock(&self.retained);
-        for ClockFault {
-            from_ns,
-            to_ns,
-            kind,
-        } in retained.clock.meet(anchor)
-        {
+        for fault in retained.add_anchor(anchor) {
+            let ClockFault {
+                from_ns,
+                to_ns,
+                kind,
+            } = fault;
             tracing::warn!(
                 from_ns,
                 to_ns,
@@ -407,14 +292,6 @@ impl EventStore {
                 "the processor's counter did not keep time: durations are wrong"
             );
         }
-        if retained.anchors.len() >= MAX_ANCHORS {
-            let mut index = 0usize;
-            retained.anchors.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-        }
-        retained.anchors.push(anchor);
         self.feed(&FeedItem::Anchor(anchor));
     }
 
@@ -512,14 +389,7 @@ impl EventStore {
 
     /// Takes out the retained blocks, in a store without threads.
     pub(crate) fn take_blocks(&self) -> Vec<Block> {
-        let mut retained = lock(&self.retained);
-        retained.bytes = 0;
-        retained.events = 0;
-        let blocks = std::mem::take(&mut retained.blocks);
-        blocks
-            .into_iter()
-            .map(|published| published.block)
-            .collect()
+        lock(&self.retained).take_blocks()
     }
 
     /// Sets the estimated number of events in rings that are not read, and how many of them are
@@ -555,9 +425,7 @@ impl EventStore {
 
     /// Adds a thread's sums since the last call.
     pub(crate) fn hand_over(&self, thread: ThreadId, ended: bool, sums: &StackSums) {
-        let known = lock(&self.retained);
-        let thread = known.threads.get(&thread).map(|known| known.thread.clone());
-        drop(known);
+        let thread = lock(&self.retained).thread(thread).cloned();
         if let Some(thread) = thread {
             self.profiles.hand_over(thread, ended, sums);
         }
@@ -646,8 +514,8 @@ impl EventStore {
     pub(crate) fn subscribe(&self, mut sender: FeedSender) {
         let retained = lock(&self.retained);
         // A thread without a ring will have no block.
-        for known in retained.threads.values().filter(|known| !known.ended) {
-            sender.send(FeedItem::Thread(known.thread.clone()));
+        for thread in retained.living_threads() {
+            sender.send(FeedItem::Thread(thread.clone()));
         }
         for event_type in self.event_types() {
             sender.send(FeedItem::EventType(event_type));
@@ -662,55 +530,17 @@ impl EventStore {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let retained = lock(&self.retained);
-        let mut threads = Vec::with_capacity(retained.threads.len() + 1);
-        let (mut overwritten, mut ended) = (Vec::new(), HashSet::new());
-        for (&id, known) in &retained.threads {
-            threads.push(known.thread.clone());
-            if known.evicted > 0 {
-                overwritten.push(Overwritten {
-                    thread: id,
-                    events: Some(known.evicted),
-                    until: known.evicted_until,
-                });
-            }
-            if known.ended {
-                ended.insert(id);
-            }
-        }
-        if retained.forgotten > 0 {
-            threads.push(Thread {
-                id: FORGOTTEN,
-                process: self.process,
-                tid: 0,
-                name: "(threads that are forgotten)".to_owned(),
-            });
-            overwritten.push(Overwritten {
-                thread: FORGOTTEN,
-                events: Some(retained.forgotten),
-                until: retained.forgotten_until.unwrap_or(Ticks(0)),
-            });
-        }
         Snapshot {
-            threads,
             event_types: self.event_types(),
-            anchors: retained.anchors.clone(),
-            blocks: retained
-                .blocks
-                .iter()
-                .map(|published| published.block.clone())
-                .collect(),
-            ended,
-            overwritten,
-            evictions: retained.evictions.clone(),
-            lost: Vec::new(),
+            ..retained.snapshot(self.process)
         }
     }
 
     /// The kernel's id of a thread, and its name, until nothing of the thread is retained.
     pub(crate) fn thread(&self, id: ThreadId) -> Option<(u32, String)> {
         let retained = lock(&self.retained);
-        let known = retained.threads.get(&id)?;
-        Some((known.thread.tid, known.thread.name.clone()))
+        let thread = retained.thread(id)?;
+        Some((thread.tid, thread.name.clone()))
     }
 
     /// The message that `fail` got.
@@ -720,11 +550,11 @@ impl EventStore {
 
     /// The newest faults of the counter.
     pub(crate) fn clock_faults(&self) -> Vec<ClockFault> {
-        lock(&self.retained).clock.faults()
+        lock(&self.retained).clock_faults()
     }
 
     pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
-        lock(&self.retained).anchors.clone()
+        lock(&self.retained).anchors().to_vec()
     }
 
     pub(crate) fn calls(&self, function: FunctionId) -> u64 {
@@ -735,19 +565,9 @@ impl EventStore {
         self.counts.was_seen(function)
     }
 
-    /// The threads that lost the most events, in descending order; [`MOST_LOSERS`] at most.
+    /// The threads that lost the most events, in descending order; a bounded number of them.
     pub(crate) fn losses(&self) -> Vec<ThreadLoss> {
-        let retained = lock(&self.retained);
-        let losers = retained.threads.values().filter(|known| known.lost > 0);
-        let mut losers: Vec<&Known> = losers.collect();
-        losers.sort_unstable_by_key(|known| (Reverse(known.lost), known.thread.id));
-        let most = losers.into_iter().take(MOST_LOSERS);
-        most.map(|known| ThreadLoss {
-            tid: known.thread.tid,
-            name: known.thread.name.clone(),
-            lost: known.lost,
-        })
-        .collect()
+        lock(&self.retained).losses()
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -772,10 +592,10 @@ impl EventStore {
             left_out: self.left_out.load(Relaxed),
             lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),
-            retained_bytes: retained.bytes,
-            retained_events: retained.events,
+            retained_bytes: retained.bytes(),
+            retained_events: retained.events(),
             overwritten_events: retained
-                .evicted
+                .evicted()
                 .saturating_add(self.overwritten.load(Relaxed))
                 .saturating_add(self.unread_overwritten.load(Relaxed)),
         }
@@ -796,92 +616,15 @@ impl Drop for Coming<'_> {
     }
 }
 
-// === impl Evictions ===
-
-impl Evictions {
-    fn add(&mut self, thread: ThreadId, events: u64, last: Ticks) {
-        if self.newest.len() == MOST_EVICTIONS
-            && let Some((_, _, last)) = self.newest.pop_front()
-        {
-            self.before = self.before.max(Some(last));
-        }
-        self.newest.push_back((thread, events, last));
-    }
-
-    /// The number of events of a thread from `since` on that were dropped, to the precision of a
-    /// block. `None` if it is not known any more.
-    pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
-        if self.before >= Some(since) {
-            return None;
-        }
-        let its = self
-            .newest
-            .iter()
-            .filter(|its| its.0 == thread && its.2 >= since);
-        Some(its.map(|its| its.1).fold(0, u64::saturating_add))
-    }
-}
-
-// === impl Retained ===
-
-impl Retained {
-    /// Drops the oldest blocks until the rest costs no more than `bytes`.
-    fn shrink_to(&mut self, bytes: u64) {
-        while self.bytes > bytes {
-            let Some(oldest) = self.blocks.pop_front() else {
-                break;
-            };
-            let events = oldest.events().saturating_add(oldest.block.lost);
-            self.bytes -= cost(&oldest.block);
-            self.events -= oldest.events();
-            self.evicted = self.evicted.saturating_add(events);
-            self.evictions
-                .add(oldest.block.thread, events, oldest.block.last);
-            self.evict_from(oldest.block.thread, events, oldest.block.last);
-        }
-    }
-
-    /// Counts the events of a dropped block of `thread`.
-    fn evict_from(&mut self, thread: ThreadId, events: u64, last: Ticks) {
-        match self.threads.get_mut(&thread) {
-            Some(known) => {
-                known.blocks = known.blocks.saturating_sub(1);
-                known.evicted = known.evicted.saturating_add(events);
-                known.evicted_until = known.evicted_until.max(last);
-            }
-            None => {
-                self.forgotten = self.forgotten.saturating_add(events);
-                self.forgotten_until = self.forgotten_until.max(Some(last));
-            }
-        }
-        self.forget_if_done(thread);
-    }
-
-    /// Forgets a thread that has no ring and no block.
-    fn forget_if_done(&mut self, thread: ThreadId) {
-        let done = |known: &Known| known.ended && known.blocks == 0;
-        if self.threads.get(&thread).is_some_and(done)
-            && let Some(known) = self.threads.remove(&thread)
-        {
-            self.forgotten = self.forgotten.saturating_add(known.evicted);
-            self.forgotten_until = self.forgotten_until.max(Some(known.evicted_until));
-            self.bytes -= THREAD_COST;
-        }
-    }
-}
-
-fn cost(block: &Block) -> u64 {
-    block.encoded_len() as u64 + BLOCK_COST
-}
-
 #[cfg(test)]
 mod tests {
-    use xray_trace::model::{CallKind, Ticks};
+    use xray_trace::model::{CallKind, Overwritten};
 
     use super::*;
     use crate::store::{
         feed::{Source, feed},
         profiles::Ask,
+        retained::{MOST_LOSERS, THREAD_COST, cost},
     };
 
     fn block(thread: ThreadId, calls: u32) -> Published {

@@ -16,11 +16,12 @@ mod event_types;
 mod feed;
 mod metering;
 mod profiles;
+mod retained;
 mod tables;
 
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
-pub(crate) use event_store::{Counters, EventStore, Keeps, Snapshot};
+pub(crate) use event_store::{Counters, EventStore, Keeps};
 pub(crate) use event_types::NameRequest;
 #[cfg(test)]
 pub(crate) use feed::closed_feed;
@@ -34,4 +35,5 @@ pub(crate) use metering::{
 pub(crate) use metering::{Series, Totals};
 pub(crate) use profiles::Ask;
 pub use profiles::ProfileSums;
+pub(crate) use retained::Snapshot;
 pub use tables::{NumberedModule, Tables, TracedProcess};

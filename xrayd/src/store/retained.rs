@@ -1,0 +1,337 @@
+//! Retention: the blocks, threads and clock anchors that a session keeps within its limit. What is
+//! dropped is counted, by thread. The event store holds it behind a lock.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashSet, VecDeque},
+};
+
+use xray_trace::{
+    container::Block,
+    model::{ClockAnchor, ClockFault, EventType, Overwritten, ProcessId, Thread, ThreadId, Ticks},
+};
+
+use super::{clock_watch::ClockWatch, feed::Published};
+use crate::types::ThreadLoss;
+
+/// The most clock anchors that are kept. When there are more, every second one is dropped.
+const MAX_ANCHORS: usize = 4096;
+/// The most threads in the list of losses.
+pub(super) const MOST_LOSERS: usize = 16;
+/// The cost of a block beside its bytes, and the cost of a thread, in bytes: their entries, with
+/// the allocator's overhead.
+const BLOCK_COST: u64 = 128;
+pub(super) const THREAD_COST: u64 = 256;
+/// The most dropped blocks whose times are kept: 96 KiB.
+const MOST_EVICTIONS: usize = 1 << 12;
+/// The thread that stands for dropped events of forgotten threads. No thread has this id.
+const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
+
+/// Everything that is retained, at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) event_types: Vec<EventType>,
+    pub(crate) anchors: Vec<ClockAnchor>,
+    pub(crate) blocks: Vec<Block>,
+    /// Threads that had ended.
+    pub(crate) ended: HashSet<ThreadId>,
+    /// Events that were retained and dropped, by thread.
+    pub(crate) overwritten: Vec<Overwritten>,
+    /// The newest of them, block by block.
+    pub(crate) evictions: Evictions,
+    /// Losses that were reported after the time of the snapshot, by thread.
+    pub(crate) lost: Vec<(ThreadId, u64)>,
+}
+
+/// What a session keeps. Never larger than its limit, except for threads that have a ring. Their number is bounded.
+#[derive(Debug, Default)]
+pub(super) struct Retained {
+    blocks: VecDeque<Published>,
+    /// The cost of `blocks` and `threads`.
+    bytes: u64,
+    events: u64,
+    evicted: u64,
+    /// The newest dropped blocks.
+    evictions: Evictions,
+    anchors: Vec<ClockAnchor>,
+    /// The counter's faults that the anchors show.
+    clock: ClockWatch,
+    /// The threads that have a ring or a block.
+    threads: BTreeMap<ThreadId, Known>,
+    /// The number of threads described so far, which is the next id.
+    described: u32,
+    /// Dropped events of forgotten threads, and the time of the last of them.
+    forgotten: u64,
+    forgotten_until: Option<Ticks>,
+}
+
+/// The newest blocks that were retained and dropped: thread, number of events, and time of the last
+/// event. For snapshots of a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Evictions {
+    newest: VecDeque<(ThreadId, u64, Ticks)>,
+    /// The time of the last event among the dropped blocks that are not in `newest` any more.
+    before: Option<Ticks>,
+}
+
+/// A thread, until nothing of it is retained.
+#[derive(Debug)]
+struct Known {
+    thread: Thread,
+    /// Its retained blocks.
+    blocks: u32,
+    /// Its events that were retained and dropped, and the time of the last of them.
+    evicted: u64,
+    evicted_until: Ticks,
+    /// Events that it has lost itself.
+    lost: u64,
+    /// True if it has no ring any more.
+    ended: bool,
+}
+
+// === impl Evictions ===
+
+impl Evictions {
+    fn add(&mut self, thread: ThreadId, events: u64, last: Ticks) {
+        if self.newest.len() == MOST_EVICTIONS
+            && let Some((_, _, last)) = self.newest.pop_front()
+        {
+            self.before = self.before.max(Some(last));
+        }
+        self.newest.push_back((thread, events, last));
+    }
+
+    /// The number of events of a thread from `since` on that were dropped, to the precision of a
+    /// block. `None` if it is not known any more.
+    pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
+        if self.before >= Some(since) {
+            return None;
+        }
+        let its = self
+            .newest
+            .iter()
+            .filter(|its| its.0 == thread && its.2 >= since);
+        Some(its.map(|its| its.1).fold(0, u64::saturating_add))
+    }
+}
+
+// === impl Retained ===
+
+impl Retained {
+    /// Adds a thread of a process, and returns it with its id.
+    pub(super) fn add_thread(&mut self, process: ProcessId, tid: u32, name: String) -> Thread {
+        // After four thousand million threads, the rest share an id.
+        let id = ThreadId(self.described.min(FORGOTTEN.0 - 1));
+        self.described = id.0 + 1;
+        let thread = Thread {
+            id,
+            process,
+            tid,
+            name,
+        };
+        let known = Known {
+            thread: thread.clone(),
+            blocks: 0,
+            evicted: 0,
+            evicted_until: Ticks(0),
+            lost: 0,
+            ended: false,
+        };
+        if self.threads.insert(id, known).is_none() {
+            self.bytes += THREAD_COST;
+        }
+        thread
+    }
+
+    /// Notes that a thread has no ring any more.
+    pub(super) fn end_thread(&mut self, thread: ThreadId) {
+        if let Some(known) = self.threads.get_mut(&thread) {
+            known.ended = true;
+        }
+        self.forget_if_done(thread);
+    }
+
+    /// A thread, until nothing of it is retained.
+    pub(super) fn thread(&self, id: ThreadId) -> Option<&Thread> {
+        self.threads.get(&id).map(|known| &known.thread)
+    }
+
+    /// The threads that may have a ring.
+    pub(super) fn living_threads(&self) -> impl Iterator<Item = &Thread> {
+        let living = self.threads.values().filter(|known| !known.ended);
+        living.map(|known| &known.thread)
+    }
+
+    /// Adds losses of a thread.
+    pub(super) fn add_lost(&mut self, thread: ThreadId, lost: u64) {
+        if let Some(known) = self.threads.get_mut(&thread) {
+            known.lost = known.lost.saturating_add(lost);
+        }
+    }
+
+    /// The threads that lost the most events, in descending order; [`MOST_LOSERS`] at most.
+    pub(super) fn losses(&self) -> Vec<ThreadLoss> {
+        let losers = self.threads.values().filter(|known| known.lost > 0);
+        let mut losers: Vec<&Known> = losers.collect();
+        losers.sort_unstable_by_key(|known| (Reverse(known.lost), known.thread.id));
+        let most = losers.into_iter().take(MOST_LOSERS);
+        most.map(|known| ThreadLoss {
+            tid: known.thread.tid,
+            name: known.thread.name.clone(),
+            lost: known.lost,
+        })
+        .collect()
+    }
+
+    /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
+    pub(super) fn push(&mut self, published: Published, bytes: u64) {
+        self.bytes += cost(&published.block);
+        self.events += published.events();
+        if let Some(known) = self.threads.get_mut(&published.block.thread) {
+            known.blocks += 1;
+        }
+        self.blocks.push_back(published);
+        self.shrink_to(bytes);
+    }
+
+    /// Takes out the blocks, if there are no threads.
+    pub(super) fn take_blocks(&mut self) -> Vec<Block> {
+        self.bytes = 0;
+        self.events = 0;
+        let blocks = std::mem::take(&mut self.blocks);
+        blocks
+            .into_iter()
+            .map(|published| published.block)
+            .collect()
+    }
+
+    /// Adds an anchor, and returns the faults of the counter that it shows.
+    pub(super) fn add_anchor(&mut self, anchor: ClockAnchor) -> Vec<ClockFault> {
+        let faults = self.clock.meet(anchor);
+        if self.anchors.len() >= MAX_ANCHORS {
+            let mut index = 0usize;
+            self.anchors.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        self.anchors.push(anchor);
+        faults
+    }
+
+    pub(super) fn anchors(&self) -> &[ClockAnchor] {
+        &self.anchors
+    }
+
+    /// The newest faults of the counter.
+    pub(super) fn clock_faults(&self) -> Vec<ClockFault> {
+        self.clock.faults()
+    }
+
+    /// The cost of everything in it, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The number of events in it.
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The number of events that were dropped.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Everything that is retained of a process, without its event types.
+    pub(super) fn snapshot(&self, process: ProcessId) -> Snapshot {
+        let mut threads = Vec::with_capacity(self.threads.len() + 1);
+        let (mut overwritten, mut ended) = (Vec::new(), HashSet::new());
+        for (&id, known) in &self.threads {
+            threads.push(known.thread.clone());
+            if known.evicted > 0 {
+                overwritten.push(Overwritten {
+                    thread: id,
+                    events: Some(known.evicted),
+                    until: known.evicted_until,
+                });
+            }
+            if known.ended {
+                ended.insert(id);
+            }
+        }
+        if self.forgotten > 0 {
+            threads.push(Thread {
+                id: FORGOTTEN,
+                process,
+                tid: 0,
+                name: "(threads that are forgotten)".to_owned(),
+            });
+            overwritten.push(Overwritten {
+                thread: FORGOTTEN,
+                events: Some(self.forgotten),
+                until: self.forgotten_until.unwrap_or(Ticks(0)),
+            });
+        }
+        let blocks = self.blocks.iter();
+        Snapshot {
+            threads,
+            event_types: Vec::new(),
+            anchors: self.anchors.clone(),
+            blocks: blocks.map(|published| published.block.clone()).collect(),
+            ended,
+            overwritten,
+            evictions: self.evictions.clone(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Drops the oldest blocks until the rest costs no more than `bytes`.
+    pub(super) fn shrink_to(&mut self, bytes: u64) {
+        while self.bytes > bytes {
+            let Some(oldest) = self.blocks.pop_front() else {
+                break;
+            };
+            let events = oldest.events().saturating_add(oldest.block.lost);
+            self.bytes -= cost(&oldest.block);
+            self.events -= oldest.events();
+            self.evicted = self.evicted.saturating_add(events);
+            self.evictions
+                .add(oldest.block.thread, events, oldest.block.last);
+            self.evict_from(oldest.block.thread, events, oldest.block.last);
+        }
+    }
+
+    /// Counts the events of a dropped block of `thread`.
+    fn evict_from(&mut self, thread: ThreadId, events: u64, last: Ticks) {
+        match self.threads.get_mut(&thread) {
+            Some(known) => {
+                known.blocks = known.blocks.saturating_sub(1);
+                known.evicted = known.evicted.saturating_add(events);
+                known.evicted_until = known.evicted_until.max(last);
+            }
+            None => {
+                self.forgotten = self.forgotten.saturating_add(events);
+                self.forgotten_until = self.forgotten_until.max(Some(last));
+            }
+        }
+        self.forget_if_done(thread);
+    }
+
+    /// Forgets a thread that has no ring and no block.
+    fn forget_if_done(&mut self, thread: ThreadId) {
+        let done = |known: &Known| known.ended && known.blocks == 0;
+        if self.threads.get(&thread).is_some_and(done)
+            && let Some(known) = self.threads.remove(&thread)
+        {
+            self.forgotten = self.forgotten.saturating_add(known.evicted);
+            self.forgotten_until = self.forgotten_until.max(Some(known.evicted_until));
+            self.bytes -= THREAD_COST;
+        }
+    }
+}
+
+pub(super) fn cost(block: &Block) -> u64 {
+    block.encoded_len() as u64 + BLOCK_COST
+}
