@@ -1,7 +1,7 @@
 //! `cargo xtask test`: one command from a fresh machine to the result of all tests. The long
 //! versions are in `cargo xtask soak`.
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use integration::{missing_packages, workspace_dir};
@@ -19,6 +19,10 @@ pub(crate) struct Arguments {
     /// Keep ten busy threads beside the tests, so that threads wait for processors
     #[arg(long)]
     under_load: bool,
+    /// Run the unit tests, the tests of formats, and one program from launch to report; install
+    /// nothing
+    #[arg(long, conflicts_with_all = ["under_load", "rest"])]
+    quick: bool,
     /// Passed on to `cargo test`, for example `-p xrayd -- attach`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
@@ -26,8 +30,24 @@ pub(crate) struct Arguments {
 
 const INSTALL: &[&str] = &["apt-get", "install", "-y", "--no-install-recommends"];
 
+/// The quick tests that trace a program: the test program, and the test in it.
+const QUICK: &[(&str, &str)] = &[
+    (
+        "engine",
+        "launching::the_first_event_of_a_launched_program_is_its_main",
+    ),
+    (
+        "programs",
+        "cli_record::a_recording_ends_when_its_time_is_up",
+    ),
+];
+
 /// Busy threads beside tests under load.
 const LOAD: usize = 10;
+
+/// The phases of a run, and how long each took, in whole seconds.
+#[derive(Debug, Default)]
+struct Phases(Vec<(&'static str, u64)>);
 
 /// The user that may install packages here.
 enum Installer {
@@ -64,9 +84,44 @@ fn names_packages(rest: &[String]) -> bool {
         .any(|word| word.starts_with("-p") || word.starts_with("--package"))
 }
 
+/// The tests that need nothing but Rust. They select no package, so that they use what the other
+/// commands have built.
+fn test_quickly(phases: &mut Phases) -> Result<()> {
+    phases.time("build", build)?;
+    phases.time("unit tests and formats", || {
+        let units = ["--lib", "--bins", "--test", "trace"];
+        execute(
+            cargo("test")
+                .args(["--workspace", "--no-fail-fast"])
+                .args(units),
+        )
+    })?;
+    phases.time("one program", || {
+        for (program, test) in QUICK {
+            let only = ["--test", program, "--", "--exact", test];
+            execute(cargo("test").arg("--workspace").args(only))?;
+        }
+        Ok(())
+    })?;
+    say(
+        "the quick tests passed. Not run: the other end-to-end tests, the comparisons with LLVM's \
+         tools, doctests, interleavings, AArch64, fuzz targets. `cargo xtask test` runs them all",
+    )
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    install_missing(arguments.no_install)?;
-    build()?;
+    let mut phases = Phases::default();
+    let tested = match arguments.quick {
+        true => test_quickly(&mut phases),
+        false => test_all(arguments, &mut phases),
+    };
+    phases.show()?;
+    tested
+}
+
+fn test_all(arguments: &Arguments, phases: &mut Phases) -> Result<()> {
+    phases.time("packages", || install_missing(arguments.no_install))?;
+    phases.time("build", build)?;
     if arguments.under_load {
         // They end with this process.
         for _ in 0..LOAD {
@@ -77,12 +132,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             });
         }
     }
-    test(&[], &arguments.rest)?;
+    phases.time("tests", || test(&[], &arguments.rest))?;
     // A request for named tests is for these alone.
     if arguments.rest.is_empty() {
-        check_aarch64()?;
-        check_interleavings()?;
-        fuzz::run_short()?;
+        phases.time("AArch64", check_aarch64)?;
+        phases.time("interleavings", check_interleavings)?;
+        phases.time("fuzz targets", fuzz::run_short)?;
     }
     say("all tests passed")
 }
@@ -163,6 +218,28 @@ pub(crate) fn install_missing(no_install: bool) -> Result<()> {
         bail!("still missing after the installation: {}", still.join(" "));
     }
     Ok(())
+}
+
+// === impl Phases ===
+
+impl Phases {
+    /// Runs a phase, and keeps its time, also if it fails.
+    fn time(&mut self, phase: &'static str, run: impl FnOnce() -> Result<()>) -> Result<()> {
+        let begun = Instant::now();
+        let result = run();
+        self.0.push((phase, begun.elapsed().as_secs()));
+        result
+    }
+
+    /// Prints one line with all phases.
+    fn show(&self) -> Result<()> {
+        let times: Vec<String> = self
+            .0
+            .iter()
+            .map(|(phase, seconds)| format!("{phase} {} min {} s", seconds / 60, seconds % 60))
+            .collect();
+        say(&format!("times: {}", times.join(", ")))
+    }
 }
 
 // === impl Installer ===

@@ -776,7 +776,7 @@ fn what_makes_no_sense_is_said_at_once() -> Result<()> {
         (
             vec!["--when", "death", "--after", "61s", "-o", "x"],
             4,
-            "60s at most",
+            "at most 60s",
         ),
         (
             vec!["--when", "death", "--pid", "1", "-o", "x"],
