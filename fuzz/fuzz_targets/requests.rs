@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
             fuzzing::select(request.selection, request.undo);
         }),
         4 => with(bytes, fuzzing::filter),
-        5 => with(bytes, fuzzing::economy),
+        5 => with(bytes, fuzzing::budget),
         6 => with(bytes, fuzzing::attach),
         _ => with(bytes, fuzzing::trigger),
     }

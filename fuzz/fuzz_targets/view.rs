@@ -46,10 +46,10 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| Scene::new().expect("a small tr
 impl Scene {
     fn new() -> io::Result<Self> {
         let folder = env!("CARGO_MANIFEST_DIR");
-        let file = File::open(format!("{folder}/seeds/traces/family"))?;
+        let file = File::open(format!("{folder}/seeds/traces/group"))?;
         let trace = open(file, &Options::default()).map_err(io::Error::other)?;
         let trace = trace.trace;
-        let page = Page::of_trace(&trace, &Filter::default(), "family", "demo");
+        let page = Page::of_trace(&trace, &Filter::default(), "group", "demo");
         let secret = Secret::new()?;
         let word = secret.word().as_bytes().to_vec();
         let report = Report::new(Some(trace), page)?;

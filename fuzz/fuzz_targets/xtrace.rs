@@ -5,7 +5,7 @@
 mod mend;
 
 use libfuzzer_sys::fuzz_target;
-use xray_trace::analysis::{Economy, Filter, GroupBy, account_profile};
+use xray_trace::analysis::{Budget, Filter, GroupBy, account_profile};
 use xray_trace::container::{Item, OpenCalls, Reader};
 use xray_trace::model::{Profile, Trace};
 
@@ -22,9 +22,9 @@ fn add_up(bytes: &[u8]) {
     let Ok(trace) = Trace::read(bytes) else {
         return;
     };
-    let economy = Economy::new(&trace, &Filter::default());
-    let off = economy.resting.iter();
-    assert!(off.clone().all(|resting| resting.off_ns <= resting.of_ns));
+    let budget = Budget::new(&trace, &Filter::default());
+    let off = budget.suppressed.iter();
+    assert!(off.clone().all(|suppressed| suppressed.off_ns <= suppressed.of_ns));
     if let Ok(Some(profile)) = Profile::of_trace(trace) {
         let account = account_profile(&profile, &Filter::default(), GroupBy::Function);
         let stacks = profile.stacks().iter();

@@ -80,8 +80,8 @@ pub enum Fixture {
     Leaderless,
     /// `signals.c`: takes signals in every way there is, and counts them.
     Signals,
-    /// `family.c`: a process and its descendants, which count their own calls.
-    Family,
+    /// `group.c`: a process and its descendants, which count their own calls.
+    Group,
     /// `rseq.c`: restartable sequences.
     Rseq,
     /// `reborn.c`: threads that get the ids of threads that have just ended.
@@ -199,7 +199,7 @@ impl Fixture {
         Fixture::Forks,
         Fixture::Leaderless,
         Fixture::Signals,
-        Fixture::Family,
+        Fixture::Group,
         Fixture::Rseq,
         Fixture::Reborn,
         Fixture::Hostile,
@@ -256,7 +256,7 @@ impl Fixture {
             Fixture::Forks => "forks",
             Fixture::Leaderless => "leaderless",
             Fixture::Signals => "signals",
-            Fixture::Family => "family",
+            Fixture::Group => "group",
             Fixture::Rseq => "rseq",
             Fixture::Reborn => "reborn",
             Fixture::Hostile => "hostile",
@@ -518,10 +518,7 @@ impl Fixture {
                 &["common.h", "signals.c"],
                 c(&[&normal(&["{src}/signals.c"])]),
             ),
-            Fixture::Family => recipe(
-                &["common.h", "family.c"],
-                c(&[&normal(&["{src}/family.c"])]),
-            ),
+            Fixture::Group => recipe(&["common.h", "group.c"], c(&[&normal(&["{src}/group.c"])])),
             Fixture::Rseq => recipe(&["common.h", "rseq.c"], c(&[&normal(&["{src}/rseq.c"])])),
             Fixture::Hostile => recipe(
                 &["common.h", "hostile.c"],

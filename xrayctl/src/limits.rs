@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use xrayd::types;
-use xrayd_proto::v1::{DutyCycle, Economy};
+use xrayd_proto::v1::{Budget, DutyCycle};
 
 use crate::parse;
 
@@ -24,25 +24,25 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// The limit for a daemon; `None` without an option.
-    pub(crate) fn wire(self) -> Option<Economy> {
+    pub(crate) fn wire(self) -> Option<Budget> {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let cycle = |(on, every)| DutyCycle {
             on_ns: ns(on),
             every_ns: ns(every),
         };
-        let economy = Economy {
+        let budget = Budget {
             max_overhead_ppm: self.max_overhead.unwrap_or(0),
             duty: self.duty.map(cycle),
         };
-        (economy != Economy::default()).then_some(economy)
+        (budget != Budget::default()).then_some(budget)
     }
 
     /// The limit for the engine in this process.
-    pub(crate) fn engine(self) -> types::Economy {
+    pub(crate) fn engine(self) -> types::Budget {
         match (self.max_overhead, self.duty) {
-            (Some(ppm), _) => types::Economy::Budget(ppm),
-            (None, Some((on, every))) => types::Economy::Duty(types::Duty { on, every }),
-            (None, None) => types::Economy::None,
+            (Some(ppm), _) => types::Budget::Overhead(ppm),
+            (None, Some((on, every))) => types::Budget::Duty(types::Duty { on, every }),
+            (None, None) => types::Budget::None,
         }
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod attachment;
 mod client;
 mod cmd;
 mod condition;
@@ -24,7 +25,6 @@ mod recording;
 mod selectors;
 mod signals;
 mod target;
-mod tenure;
 mod toggle;
 mod top;
 mod trace_file;

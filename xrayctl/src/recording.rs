@@ -9,9 +9,9 @@ use tokio::task::JoinHandle;
 use tonic::Streaming;
 use xrayd_proto::v1::{Selection, StreamTraceRequest, TraceChunk};
 
+use crate::attachment::Undo;
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
-use crate::tenure::Undo;
 use crate::trace_file::OutputFile;
 
 /// The longest wait for the end of the stream after the end of a lease. The engine ends the stream

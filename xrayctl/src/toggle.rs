@@ -48,7 +48,7 @@ pub(crate) struct Switching {
     pub(crate) selection: Selection,
     pub(crate) wanted: Wanted,
     /// 0 for no lease.
-    pub(crate) loan: u64,
+    pub(crate) lease: u64,
 }
 
 /// Runs `enable` or `disable`; `pending` is for `enable`.
@@ -69,7 +69,7 @@ pub(crate) async fn run(
         pid: args.pid.unwrap_or(0),
         selection,
         wanted,
-        loan: 0,
+        lease: 0,
     };
     let (run, reports) = if args.dry_run {
         (Run::Dry, dry_run(&mut rpc, &switching).await?)
@@ -192,14 +192,14 @@ pub(crate) async fn toggle(
 }
 
 /// Ends a lease: its functions return to their earlier state. Prints nothing.
-pub(crate) async fn take_back(
+pub(crate) async fn release(
     rpc: &mut Rpc,
     pid: u32,
-    loan: u64,
+    lease: u64,
 ) -> anyhow::Result<Vec<ToggleReport>> {
     let request = ToggleRequest {
         pid,
-        loan,
+        lease,
         ..ToggleRequest::default()
     };
     switched(rpc.disable(request).await, Wanted::Off)
@@ -224,14 +224,14 @@ async fn call(rpc: &mut Rpc, switching: Switching, run: Run) -> anyhow::Result<V
         pid,
         selection,
         wanted,
-        loan,
+        lease,
     } = switching;
     let request = |capture| ToggleRequest {
         pid,
         selection: Some(selection),
         dry_run: run == Run::Dry,
         capture: values::wire(capture),
-        loan,
+        lease,
     };
     let response = match wanted {
         Wanted::On(capture) => rpc.enable(request(capture)).await,

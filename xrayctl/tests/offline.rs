@@ -10,8 +10,8 @@ use std::process::Stdio;
 
 use xray_trace::container::{BlockEncoder, End, Writer};
 use xray_trace::model::{
-    CallKind, ClockAnchor, DutyWindow, FilterNote, FunctionId, ProcessId, Rest, ThreadId, Ticks,
-    Trace,
+    CallKind, ClockAnchor, DutyWindow, FilterNote, FunctionId, ProcessId, Suppression, ThreadId,
+    Ticks, Trace,
 };
 
 mod common;
@@ -120,7 +120,7 @@ fn restrained_trace(dir: &Path) -> PathBuf {
         (3, 10_000_000, Some(30_000_000), 1_200),
         (3, 60_000_000, Some(70_000_000), 700),
     ] {
-        let rest = Rest {
+        let rest = Suppression {
             function: FunctionId(function),
             process,
             from: Ticks(from),
@@ -128,7 +128,7 @@ fn restrained_trace(dir: &Path) -> PathBuf {
             recorded: 1_000,
             calls,
         };
-        writer.rest(&rest).unwrap();
+        writer.suppression(&rest).unwrap();
     }
     for from in [0, 20_000_000, 40_000_000, 60_000_000, 80_000_000] {
         let window = DutyWindow {

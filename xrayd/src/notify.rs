@@ -135,7 +135,7 @@ impl TryFrom<OwnedFd> for Listening {
                 Ok(Self::Metrics(listener))
             }
             _ => {
-                let message = "the socket has another address family";
+                let message = "the socket has another address group";
                 Err(io::Error::new(io::ErrorKind::InvalidInput, message))
             }
         }

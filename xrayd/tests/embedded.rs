@@ -157,7 +157,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
         selection,
         dry_run: false,
         capture: None,
-        loan: 0,
+        lease: 0,
     };
     denied(client.enable(toggle.clone()).await.unwrap_err());
     denied(client.disable(toggle).await.unwrap_err());
@@ -262,7 +262,7 @@ async fn a_bad_selection_is_refused_before_anything_is_looked_at() {
             selection,
             dry_run: true,
             capture: None,
-            loan: 0,
+            lease: 0,
         };
         check_refused(
             client.enable(toggle).await,
@@ -288,7 +288,7 @@ async fn more_arguments_than_registers_are_refused_and_so_are_values_of_what_is_
             arguments,
             result: true,
         }),
-        loan: 0,
+        lease: 0,
     };
     for arguments in [7, u32::MAX] {
         check_refused(

@@ -118,7 +118,7 @@ fn toggle(target: &Target, names: &[&str]) -> v1::ToggleRequest {
         selection: selection(names),
         dry_run: false,
         capture: None,
-        loan: 0,
+        lease: 0,
     }
 }
 

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use xrayd::{
     Reason,
     process::Session,
-    types::{CallFilter, Economy, Filter, FunctionRow, Phase, Run, Switch},
+    types::{Budget, CallFilter, Filter, FunctionRow, Phase, Run, Switch},
 };
 
 use crate::support::{
@@ -139,13 +139,13 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
     let session = attach(&registry, &target)?.session;
     loaded(&session, &mut target)?;
     let suppressed = |session: &Session| {
-        let top = session.status().economy.top;
+        let top = session.status().budget.top;
         top.iter()
-            .any(|row| row.name.starts_with("plugin_a") && row.rests)
+            .any(|row| row.name.starts_with("plugin_a") && row.suppressed)
     };
 
     let other = OtherTracer::attach(&target)?;
-    session.set_economy(Economy::Budget(20_000))?;
+    session.set_budget(Budget::Overhead(20_000))?;
     // At least two windows of the budget. The functions cost more than it allows, and cannot be
     // switched off.
     for _ in 0..4 {
@@ -160,14 +160,14 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
 
     // The functions cannot be resumed either. The request fails, or is fulfilled later.
     let other = OtherTracer::attach(&target)?;
-    let ended = session.set_economy(Economy::None);
+    let ended = session.set_budget(Budget::None);
     let reason = ended.err().map(|refusal| refusal.reason);
     ensure!(
         reason.is_none_or(|reason| reason == Reason::ForeignTracer),
         "{reason:?}"
     );
     other.detach(&target)?;
-    session.set_economy(Economy::None)?;
+    session.set_budget(Budget::None)?;
     switch(&session, Switch::On)?;
     ensure!(enabled(&session)? == 3);
     // The plugin's calls, once all recorded events are read.

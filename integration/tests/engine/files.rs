@@ -220,7 +220,7 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
         Ok(mount.was_read().then_some(()))
     })?;
 
-    let family = registry.family_of(&session).context("no group")?;
+    let group = registry.group_of(&session).context("no group")?;
     let (filtered, status) = (Arc::clone(&session), Arc::clone(&session));
     let longest = Filter {
         calls: CallFilter {
@@ -230,7 +230,7 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
         ..Filter::default()
     };
     let filtering = thread::spawn(move || filtered.set_filter(&longest).map(drop));
-    let subscribing = thread::spawn(move || drop(family.subscribe(None)));
+    let subscribing = thread::spawn(move || drop(group.subscribe(None)));
     let shooting = thread::spawn(move || session.write_snapshot(None, &mut io::sink()));
     // While they wait.
     in_time("status", move || {

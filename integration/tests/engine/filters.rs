@@ -317,30 +317,30 @@ fn a_filter_holds_for_a_library_that_is_loaded_later() -> Result<()> {
 /// the filter was set.
 #[test]
 fn a_filter_holds_for_who_is_followed() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let options = AttachOptions {
         follow: Follow::Fork,
         ..options(Mode::Stream)
     };
     attach_with(&registry, &target, options)?;
-    let family = registry.family(pid_of(&target)?).context("no family")?;
-    for report in family.toggle(&everything(), Switch::On, Run::Real) {
+    let group = registry.group(pid_of(&target)?).context("no group")?;
+    for report in group.toggle(&everything(), Switch::On, Run::Real) {
         report.1?;
     }
     let mut children = Vec::new();
     for filtered in [false, true] {
         if filtered {
-            let refused = family.set_filter(&of_modules(&["a["])).err();
+            let refused = group.set_filter(&of_modules(&["a["])).err();
             ensure!(refused.is_some_and(|refusal| refusal.reason == xrayd::Reason::Selection));
-            for (_, before) in family.set_filter(&of_modules(&["nothing-of-that-name"]))? {
+            for (_, before) in group.set_filter(&of_modules(&["nothing-of-that-name"]))? {
                 ensure!(before? == Filter::default());
             }
         }
         let line = target.ask("child", "child ")?;
         children.push(line.trim_start_matches("child ").parse::<i32>()?);
         wait_until(DEADLINE, "the child is followed", || {
-            let sessions = family.sessions();
+            let sessions = group.sessions();
             let all = sessions
                 .iter()
                 .skip(1)
@@ -361,7 +361,7 @@ fn a_filter_holds_for_who_is_followed() -> Result<()> {
         let events = status.events - before.events;
         ensure!(status.filtered - before.filtered == events, "{status:?}");
     }
-    for (_, report) in registry.end_family(&family) {
+    for (_, report) in registry.end_group(&group) {
         report?;
     }
     Ok(())

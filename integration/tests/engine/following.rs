@@ -13,7 +13,7 @@ use nix::unistd::Pid as NixPid;
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{Birth, CallKind, EventBody, Trace};
 use xrayd::{
-    process::{AttachOptions, Family, Follow, Registry, Session},
+    process::{AttachOptions, Follow, Group, Registry, Session},
     types::{Phase, Run, Switch},
 };
 
@@ -21,17 +21,17 @@ use crate::support::{everything, pid, pid_of, registry};
 
 const WORKERS: usize = 32;
 
-fn follow(registry: &Registry, target: &Target, follow: Follow) -> Result<Arc<Family>> {
+fn follow(registry: &Registry, target: &Target, follow: Follow) -> Result<Arc<Group>> {
     let options = AttachOptions {
         follow,
         ..AttachOptions::default()
     };
     registry.attach(pid_of(target)?, options)?;
-    registry.family(pid_of(target)?).context("no family")
+    registry.group(pid_of(target)?).context("no group")
 }
 
-fn toggle(family: &Family, selection: &Selection, to: Switch) -> Result<()> {
-    for (pid, report) in family.toggle(selection, to, Run::Real) {
+fn toggle(group: &Group, selection: &Selection, to: Switch) -> Result<()> {
+    for (pid, report) in group.toggle(selection, to, Run::Real) {
         let report = report.with_context(|| format!("cannot switch {to:?} in {pid}"))?;
         ensure!(report.foreign == 0, "{report:?}");
     }
@@ -39,18 +39,18 @@ fn toggle(family: &Family, selection: &Selection, to: Switch) -> Result<()> {
 }
 
 /// Waits until this many processes are traced at the same time.
-fn wait_for(family: &Family, traced: usize) -> Result<()> {
+fn wait_for(group: &Group, traced: usize) -> Result<()> {
     wait_until(DEADLINE, "they are followed", || {
-        let status = family.status();
+        let status = group.status();
         let all = usize::try_from(status.traced)? == traced
-            && family
+            && group
                 .sessions()
                 .iter()
                 .skip(1)
                 .all(|session| session.kinship().is_some());
         Ok(all.then_some(()))
     })
-    .with_context(|| format!("{:?}", family.status()))
+    .with_context(|| format!("{:?}", group.status()))
 }
 
 fn child_of(target: &mut Target) -> Result<i32> {
@@ -65,9 +65,9 @@ fn work(target: &mut Target, descendant: i32) -> Result<()> {
     Ok(())
 }
 
-fn retained(family: &Family) -> Result<Trace> {
+fn retained(group: &Group) -> Result<Trace> {
     let mut bytes = Vec::new();
-    family.write_snapshot(None, &mut bytes)?;
+    group.write_snapshot(None, &mut bytes)?;
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 
@@ -103,8 +103,8 @@ fn is_exactly(trace: &Trace, expected: &[(i32, u64)]) -> Result<()> {
 }
 
 /// Ends the group. Each of its processes is as it was.
-fn end(registry: &Registry, family: &Arc<Family>, processes: usize) -> Result<()> {
-    let reports = registry.end_family(family);
+fn end(registry: &Registry, group: &Arc<Group>, processes: usize) -> Result<()> {
+    let reports = registry.end_group(group);
     ensure!(reports.len() == processes, "{reports:?}");
     for (pid, report) in reports {
         let report = report.with_context(|| format!("cannot detach from {pid}"))?;
@@ -116,24 +116,24 @@ fn end(registry: &Registry, family: &Arc<Family>, processes: usize) -> Result<()
             "{pid}: {report:?}"
         );
     }
-    ensure!(registry.sessions().is_empty() && registry.families().is_empty());
+    ensure!(registry.sessions().is_empty() && registry.groups().is_empty());
     Ok(())
 }
 
 /// A prefork server. Each process records its own calls, and all of them are one trace (P58).
 #[test]
 fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let mut expected = Vec::new();
     // Some workers exist before the attach.
     let mut workers = vec![child_of(&mut target)?, child_of(&mut target)?];
-    let family = follow(&registry, &target, Follow::Fork)?;
-    toggle(&family, &everything(), Switch::On)?;
+    let group = follow(&registry, &target, Follow::Fork)?;
+    toggle(&group, &everything(), Switch::On)?;
     while workers.len() < WORKERS {
         workers.push(child_of(&mut target)?);
     }
-    wait_for(&family, WORKERS + 1)?;
+    wait_for(&group, WORKERS + 1)?;
     for worker in &workers {
         work(&mut target, *worker)?;
         expected.push((*worker, 1000));
@@ -141,23 +141,23 @@ fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
     ensure!(target.ask("calls 700", "done ")? == "done 700");
     expected.push((target.pid(), 700));
 
-    let status = family.status();
+    let status = group.status();
     ensure!(
         (status.followed, status.missed, status.untraced) == (WORKERS as u64, 0, 0),
         "{status:?}"
     );
-    let sessions = family.sessions();
+    let sessions = group.sessions();
     for session in &sessions[1..] {
         let kinship = session.kinship().context("nobody's child")?;
         ensure!(
-            kinship.root == family.root()
-                && kinship.parent == family.root()
+            kinship.root == group.root()
+                && kinship.parent == group.root()
                 && kinship.by == Birth::Fork
                 && !kinship.within.is_zero(),
             "{kinship:?}"
         );
     }
-    end(&registry, &family, WORKERS + 1)?;
+    end(&registry, &group, WORKERS + 1)?;
     // The processes run on, and nothing of that is recorded.
     work(&mut target, workers[0])?;
     let mut bytes = Vec::new();
@@ -178,23 +178,23 @@ fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
 }
 
 #[test]
-fn what_is_retained_of_a_family_is_one_trace_with_one_set_of_functions() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+fn what_is_retained_of_a_group_is_one_trace_with_one_set_of_functions() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
-    let family = follow(&registry, &target, Follow::All)?;
-    toggle(&family, &everything(), Switch::On)?;
+    let group = follow(&registry, &target, Follow::All)?;
+    toggle(&group, &everything(), Switch::On)?;
     let child = child_of(&mut target)?;
-    wait_for(&family, 2)?;
+    wait_for(&group, 2)?;
     // The child's own child, which no other process has.
     kill(NixPid::from_raw(child), Signal::SIGUSR2)?;
     let line = target.line_with("child ", DEADLINE)?;
     let grandchild: i32 = line.trim_start_matches("child ").parse()?;
-    wait_for(&family, 3)?;
+    wait_for(&group, 3)?;
     work(&mut target, child)?;
     work(&mut target, grandchild)?;
     work(&mut target, grandchild)?;
     target.ask("calls 300", "done ")?;
-    let trace = retained(&family)?;
+    let trace = retained(&group)?;
     is_exactly(
         &trace,
         &[(target.pid(), 300), (child, 1000), (grandchild, 2000)],
@@ -217,20 +217,20 @@ fn what_is_retained_of_a_family_is_one_trace_with_one_set_of_functions() -> Resu
     ensure!(names.len() == 2, "{names:?}");
     let of_grandchild = registry.get(pid(grandchild)?).context("not attached")?;
     ensure!(of_grandchild.kinship().context("no kin")?.parent == pid(child)?);
-    end(&registry, &family, 3)
+    end(&registry, &group, 3)
 }
 
 /// A switch in the first process switches in all processes, by ids too. A process that was detached
 /// alone stays detached.
 #[test]
 fn switching_the_first_process_switches_all() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
-    let family = follow(&registry, &target, Follow::Fork)?;
+    let group = follow(&registry, &target, Follow::Fork)?;
     let child = child_of(&mut target)?;
-    wait_for(&family, 2)?;
+    wait_for(&group, 2)?;
     work(&mut target, child)?;
-    let first = family.root_session().context("no session")?;
+    let first = group.root_session().context("no session")?;
     let rows = first.functions(None)?;
     let inner = rows.iter().find(|row| row.name.starts_with("inner"));
     let inner = inner.context("no such function")?.id;
@@ -238,9 +238,9 @@ fn switching_the_first_process_switches_all() -> Result<()> {
         include: vec![Rule::All],
         exclude: vec![Rule::Id(inner.0)],
     };
-    toggle(&family, &by_id, Switch::On)?;
+    toggle(&group, &by_id, Switch::On)?;
     let later = child_of(&mut target)?;
-    wait_for(&family, 3)?;
+    wait_for(&group, 3)?;
     for who in [child, later] {
         let session = registry.get(pid(who)?).context("not attached")?;
         let on = session
@@ -251,18 +251,18 @@ fn switching_the_first_process_switches_all() -> Result<()> {
         ensure!(on.len() == 1 && on[0].starts_with("work"), "{who}: {on:?}");
         work(&mut target, who)?;
     }
-    toggle(&family, &everything(), Switch::Off)?;
+    toggle(&group, &everything(), Switch::Off)?;
     work(&mut target, later)?;
-    is_exactly(&retained(&family)?, &[(child, 1000), (later, 1000)])?;
+    is_exactly(&retained(&group)?, &[(child, 1000), (later, 1000)])?;
 
     let alone = registry.get(pid(later)?).context("not attached")?;
     registry.end(&alone)?;
-    toggle(&family, &everything(), Switch::On)?;
+    toggle(&group, &everything(), Switch::On)?;
     // A further child shows that the processes were looked at since.
     child_of(&mut target)?;
-    wait_for(&family, 3)?;
+    wait_for(&group, 3)?;
     ensure!(registry.get(pid(later)?).is_none(), "it was followed again");
-    end(&registry, &family, 3)
+    end(&registry, &group, 3)
 }
 
 /// Children that end at once, and children that become programs without sleds, change nothing for
@@ -270,10 +270,10 @@ fn switching_the_first_process_switches_all() -> Result<()> {
 #[test]
 fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
     for what in [Follow::Fork, Follow::All] {
-        let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+        let mut target = Target::spawn(Fixture::Group, [""; 0])?;
         let registry = registry();
-        let family = follow(&registry, &target, what)?;
-        toggle(&family, &everything(), Switch::On)?;
+        let group = follow(&registry, &target, what)?;
+        toggle(&group, &everything(), Switch::On)?;
         let mut own = 0;
         for _ in 0..5 {
             for line in ["brief 20", "vexec 20", "spawn 20"] {
@@ -283,7 +283,7 @@ fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
             }
         }
         let root = u32::try_from(target.pid())?;
-        let found = works(&retained(&family)?)?;
+        let found = works(&retained(&group)?)?;
         ensure!(found.get(&root) == Some(&own), "{found:?}");
         // A child makes ten calls. Some of them may have been recorded.
         ensure!(
@@ -293,7 +293,7 @@ fn short_lives_and_other_programs_do_no_harm() -> Result<()> {
         );
         let state = ProcessState::of(target.pid())?;
         ensure!(state.threads.values().all(|thread| thread.tracer == 0));
-        registry.end_family(&family);
+        registry.end_group(&group);
         ensure!(target.ask("calls 1", "done ")? == format!("done {}", own + 1));
     }
     Ok(())
@@ -310,14 +310,14 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
     ] {
         let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
         let registry = registry();
-        let family = follow(&registry, &target, what)?;
-        toggle(&family, &everything(), Switch::On)?;
+        let group = follow(&registry, &target, what)?;
+        toggle(&group, &everything(), Switch::On)?;
         let mut expected = 0;
         for turn in 1..=3_usize {
             ensure!(target.ask("fork 0", "done ")? == "done 100");
             let is_traced = followed || turn == 1;
             expected += if is_traced { 100 } else { 0 };
-            let before: Vec<Arc<Session>> = family.sessions();
+            let before: Vec<Arc<Session>> = group.sessions();
             let last = before.last().context("no session")?;
             target.ask("exec", "ready")?;
             wait_until(DEADLINE, "the session noticed", || {
@@ -326,9 +326,9 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
             ensure!(last.status().executed || turn > 1);
             if followed {
                 wait_until(DEADLINE, "the new program is traced", || {
-                    let sessions = family.sessions();
+                    let sessions = group.sessions();
                     let new = sessions.iter().find_map(|session| session.kinship());
-                    let status = family.status();
+                    let status = group.status();
                     Ok((sessions.len() == turn + 1
                         && new.is_some_and(|kinship| kinship.by == Birth::Exec)
                         && usize::try_from(status.followed)? == turn)
@@ -338,9 +338,9 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
         }
         ensure!(target.ask("fork 0", "done ")? == "done 100");
         expected += if followed { 100 } else { 0 };
-        is_exactly(&retained(&family)?, &[(target.pid(), expected)])?;
+        is_exactly(&retained(&group)?, &[(target.pid(), expected)])?;
         registry.detach(pid_of(&target)?)?;
-        ensure!(registry.sessions().is_empty() && registry.families().is_empty());
+        ensure!(registry.sessions().is_empty() && registry.groups().is_empty());
         ensure!(target.ask("fork 0", "done ")? == "done 200");
     }
     Ok(())
@@ -352,8 +352,8 @@ fn a_program_that_becomes_another_is_followed_if_that_is_meant() -> Result<()> {
 fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<()> {
     let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
     let registry = registry();
-    let family = follow(&registry, &target, Follow::Exec)?;
-    toggle(&family, &everything(), Switch::On)?;
+    let group = follow(&registry, &target, Follow::Exec)?;
+    toggle(&group, &everything(), Switch::On)?;
     ensure!(
         target.ask("fixed", "")? == "done 100",
         "the kernel refuses personality(2)"
@@ -364,14 +364,14 @@ fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<(
         let mut untraced = Duration::ZERO;
         wait_until(DEADLINE, "the new program is traced", || {
             let asked = ready.elapsed();
-            if family.sessions().len() == turn {
+            if group.sessions().len() == turn {
                 untraced = asked;
             }
-            Ok((usize::try_from(family.status().followed)? == turn).then_some(()))
+            Ok((usize::try_from(group.status().followed)? == turn).then_some(()))
         })
-        .with_context(|| format!("turn {turn}: {:?}", family.status()))?;
+        .with_context(|| format!("turn {turn}: {:?}", group.status()))?;
         ensure!(target.ask("fork 0", "done ")? == "done 100");
-        let kinship = family.sessions().last().and_then(|it| it.kinship());
+        let kinship = group.sessions().last().and_then(|it| it.kinship());
         let kinship = kinship.context("nobody's")?;
         // The program's calls in that time are in no trace, so the time is reported.
         ensure!(
@@ -379,7 +379,7 @@ fn a_program_that_becomes_itself_at_the_same_addresses_is_followed() -> Result<(
             "{kinship:?} {untraced:?}"
         );
     }
-    is_exactly(&retained(&family)?, &[(target.pid(), 400)])?;
+    is_exactly(&retained(&group)?, &[(target.pid(), 400)])?;
     registry.detach(pid_of(&target)?)?;
     Ok(())
 }
@@ -392,56 +392,56 @@ fn a_number_that_is_given_out_anew_means_who_has_it_now() -> Result<()> {
         return Ok(());
     }
     let registry = registry();
-    let mut first = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut first = Target::spawn(Fixture::Group, [""; 0])?;
     let number = first.pid();
     let old = follow(&registry, &first, Follow::Fork)?;
     first.send("quit")?;
     first.wait(DEADLINE)?;
-    wait_until(DEADLINE, "the first family is over", || {
+    wait_until(DEADLINE, "the first group is over", || {
         Ok((old.status().over && old.status().traced == 0).then_some(()))
     })?;
-    ensure!(registry.family(pid(number)?).is_some());
+    ensure!(registry.group(pid(number)?).is_some());
 
-    let mut second = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut second = Target::spawn(Fixture::Group, [""; 0])?;
     let found = wait_until(DEADLINE, "the number is given out anew", || {
         fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string())?;
         let child = child_of(&mut second)?;
         Ok((child == number).then_some(child))
     })?;
-    let family = follow(&registry, &second, Follow::Fork)?;
+    let group = follow(&registry, &second, Follow::Fork)?;
     wait_until(DEADLINE, "it is followed", || {
-        let sessions = family.sessions();
+        let sessions = group.sessions();
         let its = |session: &Arc<Session>| Some(session.pid()) == pid(found).ok();
         Ok(sessions.iter().any(its).then_some(()))
     })?;
-    ensure!(registry.family(pid(number)?).is_none());
+    ensure!(registry.group(pid(number)?).is_none());
     let report = registry.detach(pid(number)?)?;
     ensure!(!report.exited && report.sleds_off > 0, "{report:?}");
-    registry.end_family(&family);
+    registry.end_group(&group);
     Ok(())
 }
 
 /// A group goes on without its first process, and ends with its last.
 #[test]
-fn a_family_is_over_when_all_have_ended() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+fn a_group_is_over_when_all_have_ended() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
-    let family = follow(&registry, &target, Follow::Fork)?;
-    toggle(&family, &everything(), Switch::On)?;
+    let group = follow(&registry, &target, Follow::Fork)?;
+    toggle(&group, &everything(), Switch::On)?;
     let child = child_of(&mut target)?;
-    wait_for(&family, 2)?;
+    wait_for(&group, 2)?;
     work(&mut target, child)?;
-    ensure!(!family.status().over);
+    ensure!(!group.status().over);
     // Its children end with it.
     target.send("quit")?;
     target.wait(DEADLINE)?;
     wait_until(DEADLINE, "nobody is left", || {
-        let status = family.status();
+        let status = group.status();
         Ok((status.over && status.traced == 0).then_some(()))
     })?;
-    is_exactly(&retained(&family)?, &[(child, 1000)])?;
+    is_exactly(&retained(&group)?, &[(child, 1000)])?;
     let report = registry.detach(pid_of(&target)?)?;
     ensure!(report.exited);
-    ensure!(registry.families().is_empty() && registry.sessions().is_empty());
+    ensure!(registry.groups().is_empty() && registry.sessions().is_empty());
     Ok(())
 }

@@ -113,7 +113,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
         ..AttachOptions::default()
     };
     for options in [roomy(), other, larger] {
-        let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+        let mut target = Target::spawn(Fixture::Group, [""; 0])?;
         let registry = registry();
         let first = attach_with(&registry, &target, roomy())?.session;
         switch(&first, Switch::On)?;
@@ -165,7 +165,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
 /// attached (P58).
 #[test]
 fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, ["--threads", "3"])?;
+    let mut target = Target::spawn(Fixture::Group, ["--threads", "3"])?;
     let threads: Vec<i32> = ProcessState::of(target.pid())?
         .threads
         .into_keys()
@@ -198,7 +198,7 @@ fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
 /// missing.
 #[test]
 fn what_a_forking_process_calls_is_recorded_or_counted_as_lost() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
     switch(&session, Switch::On)?;
@@ -221,7 +221,7 @@ fn what_a_forking_process_calls_is_recorded_or_counted_as_lost() -> Result<()> {
 /// `vfork` and `posix_spawn` start other programs. Nothing of them is in the trace (P59, P60).
 #[test]
 fn starting_other_programs_leaves_the_session_as_it_is() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let session = attach_with(&registry, &target, roomy())?.session;
     switch(&session, Switch::On)?;
@@ -240,7 +240,7 @@ fn starting_other_programs_leaves_the_session_as_it_is() -> Result<()> {
 #[test]
 fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
     for workers in ["0", "2"] {
-        let mut target = Target::spawn(Fixture::Family, ["--threads", workers])?;
+        let mut target = Target::spawn(Fixture::Group, ["--threads", workers])?;
         target.send("hold")?;
         let held = target.line_with("held ", DEADLINE)?;
         let held: i32 = held.trim_start_matches("held ").parse()?;
@@ -304,7 +304,7 @@ fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
 /// that would empty the parent's rings.
 #[test]
 fn a_vforked_child_is_not_traced_beside_its_parent() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let session = attach_with(&registry, &target, roomy())?.session;
     switch(&session, Switch::On)?;

@@ -11,7 +11,7 @@ use shm_ring::layout::{bucket, control, rings};
 use xrayd::{
     process::{AttachOptions, Follow},
     target::Sleds,
-    types::{Economy, Switch},
+    types::{Budget, Switch},
 };
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) const SMALL: AttachOptions = AttachOptions {
     follow: Follow::None,
     sleds: Sleds::Needed,
     mode: xrayd::types::Mode::Stream,
-    economy: Economy::None,
+    budget: Budget::None,
 };
 
 /// The rings of a target, for a writer of its memory.

@@ -14,7 +14,7 @@ use xrayd::{
     process::{AttachOptions, Session},
     store::TracedProcess as _,
     target::Sleds,
-    types::{ModuleStatus, Noticing, Run, Switch},
+    types::{Detection, ModuleStatus, Run, Switch},
 };
 
 use crate::{
@@ -151,7 +151,7 @@ fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
     let by_word = by_word.context("the kernel's word was never heard")??;
     if by_word.is_none() {
         not_run(
-            "noticing libraries by the kernel's word",
+            "detection libraries by the kernel's word",
             "it needs perf events",
         )?;
     }
@@ -168,12 +168,12 @@ fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
 
 /// The reports on two new libraries: one comes in a thread that existed when watching began, and
 /// one in another thread. `None` if this method is not in use.
-fn armed_by(mut tracer: Tracer, noticing: &str) -> Result<Option<Vec<String>>> {
+fn armed_by(mut tracer: Tracer, detection: &str) -> Result<Option<Vec<String>>> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     tracer.ask(&format!("attach {}", target.pid()))?;
-    ensure!(tracer.ask("noticing")? == "Idle");
+    ensure!(tracer.ask("detection")? == "Idle");
     tracer.ask("on")?;
-    if !tracer.ask("noticing")?.starts_with(noticing) {
+    if !tracer.ask("detection")?.starts_with(detection) {
         return Ok(None);
     }
     let mut all = Vec::new();
@@ -190,12 +190,12 @@ fn armed_by(mut tracer: Tracer, noticing: &str) -> Result<Option<Vec<String>>> {
     }
     tracer.ask("off")?;
     wait_until(DEADLINE, "nothing is watched any more", || {
-        Ok((tracer.ask("noticing")? == "Idle").then_some(()))
+        Ok((tracer.ask("detection")? == "Idle").then_some(()))
     })?;
     tracer.ask("detach")?;
     let counts = tally(&tracer.trace()?)?;
     for name in ["plugin_a_call", "plugin_b_call"] {
-        ensure!(counts[name] == [5, 5, 0], "{noticing}: {counts:?}");
+        ensure!(counts[name] == [5, 5, 0], "{detection}: {counts:?}");
     }
     Ok(Some(all))
 }
@@ -525,7 +525,7 @@ fn refused_for_room() -> Result<bool> {
     armed(&session, "large_a.so", 3)?;
     session.toggle(&everything(), Switch::Off, Run::Real)?;
     wait_until(DEADLINE, "nothing is watched any more", || {
-        Ok((session.status().noticing == Noticing::Idle).then_some(()))
+        Ok((session.status().detection == Detection::Idle).then_some(()))
     })?;
     target.ask("reserve 4", "reserved")?;
     target.ask("load 1 large_b.so", "loaded")?;

@@ -215,7 +215,7 @@ impl Server {
             }
             "on" => self.switch(Switch::On),
             "off" => self.switch(Switch::Off),
-            "noticing" => Ok(format!("{:?}", self.session()?.status().noticing)),
+            "detection" => Ok(format!("{:?}", self.session()?.status().detection)),
             // The delay and its origin for the module at the end of this path; empty if the module
             // is not armed yet.
             "armed" => {

@@ -22,7 +22,7 @@ fn tiny_rests(status: &Value) -> Result<bool> {
         row["name"]
             .as_str()
             .is_some_and(|name| name.starts_with("tiny"))
-            && row["rests"] == true
+            && row["suppressed"] == true
     }))
 }
 
@@ -45,7 +45,7 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
     cli.ok(["attach", &pid, "--mode", "stream", "--max-overhead", "2%"])?;
     cli.ok(["enable", "--pid", &pid, "--all"])?;
     target.ask("go", "go")?;
-    wait_until(DEADLINE, "tiny rests", || {
+    wait_until(DEADLINE, "tiny is suppressed", || {
         Ok(tiny_rests(&shown(&cli)?)?.then_some(()))
     })?;
     wait_until(DEADLINE, "it is known what that hides", || {
@@ -67,9 +67,9 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
     let path = file.to_str().context("a path")?;
     cli.ok(["snapshot", "--pid", &pid, "-o", path])?;
     let info = cli.json(["info", path])?;
-    let resting = &info["trace"]["unrecorded"]["resting"];
-    ensure!(resting["functions"] == 1, "{info}");
-    ensure!(resting["unrecorded_calls_estimate"] != 0, "{info}");
+    let suppressed = &info["trace"]["unrecorded"]["suppressed"];
+    ensure!(suppressed["functions"] == 1, "{info}");
+    ensure!(suppressed["unrecorded_calls_estimate"] != 0, "{info}");
     let said = cli.ok(["report", path])?;
     ensure!(
         said.contains("1 function suppressed to keep a budget") && said.contains("tiny"),
@@ -134,7 +134,7 @@ fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
     let cli = scene.with(&daemon)?;
     cli.ok(["attach", &pid, "--max-overhead", "2%"])?;
     cli.ok(["enable", "--pid", &pid, "--all"])?;
-    wait_until(DEADLINE, "tiny rests", || {
+    wait_until(DEADLINE, "tiny is suppressed", || {
         Ok(tiny_rests(&shown(&cli)?)?.then_some(()))
     })?;
     let file = scene.path("left.xtrace");
@@ -142,7 +142,7 @@ fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
     cli.ok(["record", &pid, "--duration", "3s", "-o", path])?;
     let info = cli.json(["info", path])?;
     ensure!(
-        info["trace"]["unrecorded"]["resting"]["functions"] == 1,
+        info["trace"]["unrecorded"]["suppressed"]["functions"] == 1,
         "{info}"
     );
     cli.ok(["detach", &pid])?;

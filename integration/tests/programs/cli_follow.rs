@@ -59,11 +59,11 @@ fn works(file: &Path) -> Result<BTreeMap<u32, u64>> {
 
 /// Ctrl-C ends the recording of all processes, and all run on.
 #[test]
-fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
+fn a_group_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let root = u32::try_from(target.pid())?;
     let mut running = cli.start([
         "record",
@@ -93,7 +93,7 @@ fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
         "{recorded}"
     );
     ensure!(
-        recorded["family"]["followed"] == 2 && recorded["family"]["traced"] == 3,
+        recorded["group"]["followed"] == 2 && recorded["group"]["traced"] == 3,
         "{recorded}"
     );
     let expected = [(root, 500), (children[0], 1000), (children[1], 1000)];
@@ -116,7 +116,7 @@ fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
     for (pid, calls) in expected {
         let named = |event: &&Value| event["name"] == "process_name" && event["pid"] == pid;
         let name = events.iter().find(named).context("no name")?;
-        ensure!(name["args"]["name"] == "family", "{name}");
+        ensure!(name["args"]["name"] == "group", "{name}");
         let its = events.iter().filter(|event| event["pid"] == pid);
         let begun = its.filter(|event| event["ph"] == "B" || event["ph"] == "X");
         ensure!(begun.count() as u64 == 2 * calls, "{pid}");
@@ -126,11 +126,11 @@ fn a_family_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
 
 /// The root stands for all processes of its group. Each of the others stands for itself.
 #[test]
-fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
+fn a_group_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let root = target.pid().to_string();
     cli.ok(["attach", &root, "--follow", "fork"])?;
     cli.ok(["enable", "--pid", &root, "--all"])?;
@@ -141,8 +141,8 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     let status = cli.json(["status", "--pid", &root])?;
     let both = rows(&status, "processes")?;
     ensure!(both.len() == 2, "{status}");
-    ensure!(both[0]["family"]["follow"] == "fork", "{status}");
-    let how = &both[0]["family"]["noticing"];
+    ensure!(both[0]["group"]["follow"] == "fork", "{status}");
+    let how = &both[0]["group"]["detection"];
     ensure!(how == "perf" || how == "looks", "{status}");
     ensure!(
         both[1]["kinship"]["parent"] == target.pid() && both[1]["kinship"]["by_exec"] == false,
@@ -156,7 +156,7 @@ fn a_family_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     follow(&one, "exec")?.refused("followed")?;
     let status = cli.json(["status", "--pid", &root])?;
     ensure!(
-        status["processes"][0]["family"]["follow"] == "fork",
+        status["processes"][0]["group"]["follow"] == "fork",
         "{status}"
     );
 

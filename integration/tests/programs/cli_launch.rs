@@ -270,7 +270,7 @@ fn everything_that_a_shell_starts_is_recorded() -> Result<()> {
         recorded["processes"] == 2 && recorded["lost"] == 0,
         "{recorded}"
     );
-    ensure!(recorded["family"]["followed"] == 2 && recorded["family"]["missed"] == 0);
+    ensure!(recorded["group"]["followed"] == 2 && recorded["group"]["missed"] == 0);
     ensure!(recorded["events"] == events, "{events}: {recorded}");
     let by = scene
         .alone()?

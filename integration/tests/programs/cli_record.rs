@@ -185,8 +185,8 @@ fn what_names_nothing_yet_waits_for_libraries() -> Result<()> {
     let mut running = cli.start(record)?;
     running.until("the rule is in force", || {
         let status = cli.json(["status"])?;
-        let noticing = &status["processes"][0]["noticing"];
-        Ok((noticing == "perf" || noticing == "maps").then_some(()))
+        let detection = &status["processes"][0]["detection"];
+        Ok((detection == "perf" || detection == "maps").then_some(()))
     })?;
     target.ask("load 0 plugin_a.so", "loaded")?;
     running.until("it is on", || {

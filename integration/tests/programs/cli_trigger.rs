@@ -959,7 +959,7 @@ fn children_are_watched_too() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let pid = target.pid().to_string();
     cli.ok(["attach", &pid, "--follow", "fork"])?;
     let arguments = ["trigger", "--json", "--pid", &pid, "--limit", "2/1h"];

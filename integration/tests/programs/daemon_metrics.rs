@@ -234,9 +234,9 @@ import sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as text
 read = {"open": open_metrics, "text": text}[sys.argv[1]]
-for family in read(sys.stdin.read()):
-    print("family", family.name, family.type, family.unit or "-")
-    for sample in family.samples:
+for group in read(sys.stdin.read()):
+    print("group", group.name, group.type, group.unit or "-")
+    for sample in group.samples:
         if sample.name.startswith("xrayd_session_events_total"):
             print("events", int(sample.value), repr(sample.labels["process"]))
 "#;
@@ -282,14 +282,14 @@ for family in read(sys.stdin.read()):
             "no {events}: {read}"
         );
         if how == "open" {
-            for family in [
-                "family xrayd_session_events counter -",
-                "family xrayd_session_mode stateset -",
-                "family xrayd_build info -",
-                "family process_cpu_seconds counter seconds",
-                "family xrayd_function_duration_seconds histogram seconds",
+            for group in [
+                "group xrayd_session_events counter -",
+                "group xrayd_session_mode stateset -",
+                "group xrayd_build info -",
+                "group process_cpu_seconds counter seconds",
+                "group xrayd_function_duration_seconds histogram seconds",
             ] {
-                ensure!(read.lines().any(|line| line == family), "{family}: {read}");
+                ensure!(read.lines().any(|line| line == group), "{group}: {read}");
             }
         }
     }

@@ -81,7 +81,7 @@ fn followed_processes_count_too() -> Result<()> {
     let daemon = scene.daemon_with(&["--quota", "sessions=2/4"])?;
     let root = scene.with(&daemon)?;
     let nobody = root.as_user(NOBODY);
-    let mut target = program_of(&scene, NOBODY, Fixture::Family, &[])?;
+    let mut target = program_of(&scene, NOBODY, Fixture::Group, &[])?;
     let pid = target.pid().to_string();
     nobody.ok(["attach", &pid, "--follow", "fork"])?;
     target.ask("child", "child ")?;

@@ -191,7 +191,7 @@ pub struct FilterReport {
 /// A limit on the cost of tracing. Without a field that is set, there is no limit.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Economy {
+pub struct Budget {
     /// Overhead budget: millionths of the time that the program runs without tracing, 100 to
     /// 1,000,000. 20,000 are 2 %. 0: no budget. The budget holds for each thread that works, and for
     /// the process. The daemon suppresses functions that cost more than they show until the others
@@ -216,28 +216,28 @@ pub struct DutyCycle {
     pub every_ns: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetEconomyRequest {
+pub struct SetBudgetRequest {
     /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     /// The new limit; an empty one ends the limit. Unset: change nothing.
     #[prost(message, optional, tag = "2")]
-    pub economy: ::core::option::Option<Economy>,
+    pub budget: ::core::option::Option<Budget>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SetEconomyResponse {
+pub struct SetBudgetResponse {
     /// A report for each process.
     #[prost(message, repeated, tag = "1")]
-    pub reports: ::prost::alloc::vec::Vec<EconomyReport>,
+    pub reports: ::prost::alloc::vec::Vec<BudgetReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct EconomyReport {
+pub struct BudgetReport {
     /// The process.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     /// The former limit, or the limit in force if nothing was to be changed. Unset with a refusal.
     #[prost(message, optional, tag = "2")]
-    pub before: ::core::option::Option<Economy>,
+    pub before: ::core::option::Option<Budget>,
     /// The reason why the limit stays as it was. Unset if there is none.
     #[prost(message, optional, tag = "3")]
     pub refusal: ::core::option::Option<Refusal>,
@@ -246,10 +246,10 @@ pub struct EconomyReport {
 /// estimates.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct EconomyStatus {
+pub struct BudgetStatus {
     /// The limit in force.
     #[prost(message, optional, tag = "1")]
-    pub economy: ::core::option::Option<Economy>,
+    pub budget: ::core::option::Option<Budget>,
     /// Overhead that was measured last, in millionths of the time that the program runs without
     /// tracing. Absent without a budget, and before the first measurement.
     #[prost(uint64, optional, tag = "2")]
@@ -259,13 +259,13 @@ pub struct EconomyStatus {
     pub event_ns: f64,
     /// Number of functions that are suppressed now.
     #[prost(uint32, tag = "4")]
-    pub resting: u32,
+    pub suppressed: u32,
     /// Estimated number of calls of suppressed functions that were not recorded, since the attach.
     #[prost(uint64, tag = "5")]
     pub unrecorded_estimate: u64,
     /// The functions with the most calls that were not recorded, in descending order; 10 at most.
     #[prost(message, repeated, tag = "6")]
-    pub top: ::prost::alloc::vec::Vec<RestingFunction>,
+    pub top: ::prost::alloc::vec::Vec<SuppressedFunction>,
     /// Number of times in which a duty cycle had all functions record, since the attach.
     #[prost(uint64, tag = "7")]
     pub windows: u64,
@@ -273,7 +273,7 @@ pub struct EconomyStatus {
 /// A function that is suppressed, or was.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RestingFunction {
+pub struct SuppressedFunction {
     /// Id of the function in its process.
     #[prost(uint32, tag = "1")]
     pub id: u32,
@@ -282,7 +282,7 @@ pub struct RestingFunction {
     pub name: ::prost::alloc::string::String,
     /// True if the function is suppressed now.
     #[prost(bool, tag = "3")]
-    pub rests: bool,
+    pub suppressed: bool,
     /// Estimated number of its calls that were not recorded.
     #[prost(uint64, tag = "4")]
     pub unrecorded_estimate: u64,
@@ -329,7 +329,7 @@ pub struct AttachRequest {
     pub mode: i32,
     /// Limit on the cost of tracing of a new session. Unset: no limit.
     #[prost(message, optional, tag = "8")]
-    pub economy: ::core::option::Option<Economy>,
+    pub budget: ::core::option::Option<Budget>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AttachResponse {
@@ -532,7 +532,7 @@ pub struct ToggleRequest {
     /// or else its permanent state. That includes functions in libraries and processes that came
     /// since. Selections of other clients still hold. `selection` must be unset and `dry_run` false.
     #[prost(uint64, tag = "5")]
-    pub loan: u64,
+    pub lease: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToggleResponse {
@@ -657,9 +657,9 @@ pub struct FunctionInfo {
     /// Values that are recorded with its calls. Unset if there are none, or the function is off.
     #[prost(message, optional, tag = "13")]
     pub capture: ::core::option::Option<Capture>,
-    /// True if the function is on, and a budget suppresses it (see `Economy`).
+    /// True if the function is on, and a budget suppresses it (see `Budget`).
     #[prost(bool, tag = "14")]
-    pub rests: bool,
+    pub suppressed: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
@@ -690,7 +690,7 @@ pub struct ProcessStatus {
     /// has failed; all functions are off. "exited": the process has ended or has become another
     /// program; the daemon retains what it recorded. "untraced": the process is a root that the engine
     /// started and that has no sleds; other fields of its row are 0 or empty, except `pid`, `uid`,
-    /// `command` and `family`.
+    /// `command` and `group`.
     #[prost(string, tag = "4")]
     pub state: ::prost::alloc::string::String,
     /// Number of functions with sleds.
@@ -751,17 +751,17 @@ pub struct ProcessStatus {
     /// once. "maps": the daemon looks at the maps every few milliseconds. "idle": the daemon looks
     /// once a second, because no rule matches functions of later libraries.
     #[prost(string, tag = "22")]
-    pub noticing: ::prost::alloc::string::String,
+    pub detection: ::prost::alloc::string::String,
     /// The reason for "maps". Otherwise empty.
     #[prost(string, tag = "23")]
-    pub noticing_why: ::prost::alloc::string::String,
+    pub detection_why: ::prost::alloc::string::String,
     /// Origin of the process, if it was followed. Otherwise unset.
     #[prost(message, optional, tag = "24")]
     pub kinship: ::core::option::Option<Kinship>,
     /// State of the process group, in the row of a root from which processes are or were followed.
     /// Otherwise unset.
     #[prost(message, optional, tag = "25")]
-    pub family: ::core::option::Option<FamilyStatus>,
+    pub group: ::core::option::Option<GroupStatus>,
     /// In state "exited": true if the process has become another program by exec. The new program may
     /// be traced in a row of its own.
     #[prost(bool, tag = "26")]
@@ -793,7 +793,7 @@ pub struct ProcessStatus {
     pub left_out: u64,
     /// The limit on the cost of tracing, and its effect.
     #[prost(message, optional, tag = "44")]
-    pub economy: ::core::option::Option<EconomyStatus>,
+    pub budget: ::core::option::Option<BudgetStatus>,
     /// Faults of the processor's counter, the newest 16 since the attach. Durations around a fault are
     /// wrong.
     #[prost(message, repeated, tag = "45")]
@@ -854,7 +854,7 @@ pub struct Kinship {
 /// State of a process group.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct FamilyStatus {
+pub struct GroupStatus {
     /// The processes that are followed: "fork", "exec" or "all", see `Follow`.
     #[prost(string, tag = "1")]
     pub follow: ::prost::alloc::string::String,
@@ -884,10 +884,10 @@ pub struct FamilyStatus {
     /// Detection method for new processes. "perf": the kernel's perf events report them at once.
     /// "looks": the daemon looks every few milliseconds. Empty if the search has not begun.
     #[prost(string, tag = "9")]
-    pub noticing: ::prost::alloc::string::String,
+    pub detection: ::prost::alloc::string::String,
     /// The reason for "looks". Otherwise empty.
     #[prost(string, tag = "10")]
-    pub noticing_why: ::prost::alloc::string::String,
+    pub detection_why: ::prost::alloc::string::String,
 }
 /// A process with sleds that comes from a traced one and is not traced.
 #[derive(serde::Serialize)]
@@ -1097,9 +1097,9 @@ pub mod undo {
         /// meanwhile. Only `true` is valid.
         #[prost(bool, tag = "1")]
         Detach(bool),
-        /// Number of a lease to release, see `ToggleRequest.loan`. Not 0.
+        /// Number of a lease to release, see `ToggleRequest.lease`. Not 0.
         #[prost(uint64, tag = "2")]
-        Loan(u64),
+        Lease(u64),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1676,7 +1676,7 @@ impl Mode {
 /// The processes that the daemon also traces because they come from a traced one. Functions that are
 /// on in the root are on in them. No tracer stays with the processes. The kernel's perf events
 /// report new ones, or the daemon looks for them every few milliseconds (see
-/// `FamilyStatus.noticing`). Traces lack everything that a process does before the daemon finds it;
+/// `GroupStatus.detection`). Traces lack everything that a process does before the daemon finds it;
 /// `Kinship.within_ns` bounds that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -2016,7 +2016,7 @@ pub mod xrayd_client {
             self.inner.unary(req, path, codec).await
         }
         /// Switches off the functions that match a selection, and keeps the selection as a rule for
-        /// libraries that are loaded later; or releases a lease (see `ToggleRequest.loan`). Refuses as
+        /// libraries that are loaded later; or releases a lease (see `ToggleRequest.lease`). Refuses as
         /// `Enable` does, and a `capture` (`limit`). After an error, switching off continues to the end. A
         /// function that may be on counts as on.
         pub async fn disable(
@@ -2090,15 +2090,15 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetFilter"));
             self.inner.unary(req, path, codec).await
         }
-        /// Limits what tracing may cost from now on. Without `economy`, the call changes nothing and
+        /// Limits what tracing may cost from now on. Without `budget`, the call changes nothing and
         /// returns the limits in force. Refuses values out of range, and a budget together with a duty
         /// cycle (`limit`). Refuses every limit in MODE_COUNT, a budget beside a filter that leaves out
         /// calls in the program (`mode`), and a process that has ended (`target-exited`).
-        pub async fn set_economy(
+        pub async fn set_budget(
             &mut self,
-            request: impl tonic::IntoRequest<super::SetEconomyRequest>,
+            request: impl tonic::IntoRequest<super::SetBudgetRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::SetEconomyResponse>,
+            tonic::Response<super::SetBudgetResponse>,
             tonic::Status,
         > {
             self.inner
@@ -2110,11 +2110,9 @@ pub mod xrayd_client {
                     )
                 })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/xrayd.v1.Xrayd/SetEconomy",
-            );
+            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/SetBudget");
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetEconomy"));
+            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetBudget"));
             self.inner.unary(req, path, codec).await
         }
         /// Returns state and counters of attached processes, ended ones included. Refuses a process that
@@ -2417,7 +2415,7 @@ pub mod xrayd_server {
             request: tonic::Request<super::ToggleRequest>,
         ) -> std::result::Result<tonic::Response<super::ToggleResponse>, tonic::Status>;
         /// Switches off the functions that match a selection, and keeps the selection as a rule for
-        /// libraries that are loaded later; or releases a lease (see `ToggleRequest.loan`). Refuses as
+        /// libraries that are loaded later; or releases a lease (see `ToggleRequest.lease`). Refuses as
         /// `Enable` does, and a `capture` (`limit`). After an error, switching off continues to the end. A
         /// function that may be on counts as on.
         async fn disable(
@@ -2446,15 +2444,15 @@ pub mod xrayd_server {
             tonic::Response<super::SetFilterResponse>,
             tonic::Status,
         >;
-        /// Limits what tracing may cost from now on. Without `economy`, the call changes nothing and
+        /// Limits what tracing may cost from now on. Without `budget`, the call changes nothing and
         /// returns the limits in force. Refuses values out of range, and a budget together with a duty
         /// cycle (`limit`). Refuses every limit in MODE_COUNT, a budget beside a filter that leaves out
         /// calls in the program (`mode`), and a process that has ended (`target-exited`).
-        async fn set_economy(
+        async fn set_budget(
             &self,
-            request: tonic::Request<super::SetEconomyRequest>,
+            request: tonic::Request<super::SetBudgetRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::SetEconomyResponse>,
+            tonic::Response<super::SetBudgetResponse>,
             tonic::Status,
         >;
         /// Returns state and counters of attached processes, ended ones included. Refuses a process that
@@ -3041,23 +3039,23 @@ pub mod xrayd_server {
                     };
                     Box::pin(fut)
                 }
-                "/xrayd.v1.Xrayd/SetEconomy" => {
+                "/xrayd.v1.Xrayd/SetBudget" => {
                     #[allow(non_camel_case_types)]
-                    struct SetEconomySvc<T: Xrayd>(pub Arc<T>);
-                    impl<T: Xrayd> tonic::server::UnaryService<super::SetEconomyRequest>
-                    for SetEconomySvc<T> {
-                        type Response = super::SetEconomyResponse;
+                    struct SetBudgetSvc<T: Xrayd>(pub Arc<T>);
+                    impl<T: Xrayd> tonic::server::UnaryService<super::SetBudgetRequest>
+                    for SetBudgetSvc<T> {
+                        type Response = super::SetBudgetResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::SetEconomyRequest>,
+                            request: tonic::Request<super::SetBudgetRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Xrayd>::set_economy(&inner, request).await
+                                <T as Xrayd>::set_budget(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -3068,7 +3066,7 @@ pub mod xrayd_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = SetEconomySvc(inner);
+                        let method = SetBudgetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

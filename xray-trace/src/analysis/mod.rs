@@ -3,10 +3,10 @@
 
 mod account;
 mod account_table;
+mod budget;
 mod closing;
 mod counted_calls;
 mod distribution;
-mod economy;
 mod filter;
 mod find_unmatched;
 mod frames;
@@ -31,9 +31,9 @@ mod window;
 
 pub use account::{AccountOptions, account};
 pub use account_table::{Account, AccountRow, Direction, GroupBy, SortBy, Subject};
+pub use budget::{Budget, DutyCycle, FilterSpan, Suppressed};
 pub use counted_calls::Counted;
 pub use distribution::Distribution;
-pub use economy::{DutyCycle, Economy, FilterSpan, Resting};
 pub use filter::{Filter, PatternError};
 pub use find_unmatched::unmatched_exits;
 pub use graph::{Graph, GraphEdge};

@@ -10,8 +10,8 @@ use super::section::{FieldError, FieldReader, SectionKind};
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
     ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId,
-    Ticks,
+    Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
+    ThreadId, Ticks,
 };
 
 /// One section of a trace.
@@ -31,7 +31,7 @@ pub enum Item {
     /// A time for which a module was loaded.
     Lifetime(Lifetime),
     /// A time for which a function was suppressed to keep to a budget.
-    Rest(Rest),
+    Suppression(Suppression),
     /// A time of a duty cycle in which all functions recorded.
     Duty(DutyWindow),
     /// A filter that was in force from a moment on.
@@ -326,7 +326,7 @@ impl<R: Read> Reader<R> {
             }
             SectionKind::MODULE => tables::module(fields).map(Item::Module),
             SectionKind::LIFETIME => tables::lifetime(fields).map(Item::Lifetime),
-            SectionKind::REST => tables::rest(fields).map(Item::Rest),
+            SectionKind::SUPPRESSION => tables::suppression(fields).map(Item::Suppression),
             SectionKind::DUTY => tables::duty(fields).map(Item::Duty),
             SectionKind::FILTER => tables::filter(fields).map(Item::Filter),
             SectionKind::FUNCTION => tables::function(fields).map(Item::Function),

@@ -6,8 +6,8 @@ use super::section::{FieldError, FieldReader, Fields};
 use crate::addr::FileAddr;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,
-    Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, Rest,
-    SnapshotWindow, SourceLine, Thread, ThreadId, Ticks,
+    Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
+    SourceLine, Suppression, Thread, ThreadId, Ticks,
 };
 
 pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
@@ -113,15 +113,15 @@ pub(super) fn lifetime(mut fields: FieldReader<'_>) -> Result<Lifetime, FieldErr
     })
 }
 
-pub(super) fn put_rest(mut out: Fields<'_>, rest: &Rest) {
-    let Rest {
+pub(super) fn put_suppression(mut out: Fields<'_>, suppression: &Suppression) {
+    let Suppression {
         function,
         process,
         from,
         until,
         recorded,
         calls,
-    } = rest;
+    } = suppression;
     out.number(function.0)
         .number(process.0)
         .number(from.0)
@@ -130,8 +130,8 @@ pub(super) fn put_rest(mut out: Fields<'_>, rest: &Rest) {
         .number(*calls);
 }
 
-pub(super) fn rest(mut fields: FieldReader<'_>) -> Result<Rest, FieldError> {
-    Ok(Rest {
+pub(super) fn suppression(mut fields: FieldReader<'_>) -> Result<Suppression, FieldError> {
+    Ok(Suppression {
         function: FunctionId(fields.number32("function")?),
         process: ProcessId(fields.number32("process")?),
         from: Ticks(fields.number("from")?),

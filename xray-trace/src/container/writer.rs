@@ -9,7 +9,8 @@ use super::section::{Fields, SectionKind};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
 use crate::model::{
     ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId,
+    Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
+    ThreadId,
 };
 
 /// Writes a trace. A section takes two or three writes, so put a `BufWriter` around a file.
@@ -101,8 +102,10 @@ impl<W: Write> Writer<W> {
     /// # Errors
     ///
     /// The errors of the inner writer.
-    pub fn rest(&mut self, rest: &Rest) -> io::Result<()> {
-        self.section(SectionKind::REST, |out| tables::put_rest(out, rest))
+    pub fn suppression(&mut self, suppression: &Suppression) -> io::Result<()> {
+        self.section(SectionKind::SUPPRESSION, |out| {
+            tables::put_suppression(out, suppression)
+        })
     }
 
     /// Adds a time of a duty cycle in which all functions of a process recorded.

@@ -3,11 +3,11 @@
 //! Ids are indexes that are unique within one trace and have no meaning outside it. The kernel can
 //! reuse its numbers (`pid`, `tid`) during a trace; ids are never reused.
 
+mod budget;
 mod call_sums;
 mod clock;
 mod clock_anchor;
 mod clock_faults;
-mod economy;
 mod event;
 mod event_type;
 mod function;
@@ -22,12 +22,12 @@ mod trace;
 mod values;
 mod xray_ids;
 
+pub use budget::{DutyWindow, FilterNote, Suppression};
 pub(crate) use call_sums::MOST_RANGES;
 pub use call_sums::{CallSums, Durations};
 pub use clock::{Calibration, Clock, ClockReader};
 pub use clock_anchor::{ClockAnchor, Ticks};
 pub use clock_faults::{ClockFault, ClockFaultKind};
-pub use economy::{DutyWindow, FilterNote, Rest};
 pub use event::{CallKind, DataKind, DataRef, Event, EventBody};
 pub use event_type::EventType;
 pub use function::{Function, FunctionId, SourceLine};

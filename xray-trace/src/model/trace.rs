@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::{
     Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Module,
-    ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, Rest, SnapshotWindow,
-    Thread, ThreadId, Ticks,
+    ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
+    Suppression, Thread, ThreadId, Ticks,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCall, OpenCalls, ProfilePart, ReadError, Reader,
@@ -30,7 +30,7 @@ pub struct Trace {
     modules: Vec<Module>,
     lifetimes: Vec<Lifetime>,
     /// By function, process and time.
-    rests: Vec<Rest>,
+    suppressions: Vec<Suppression>,
     /// By process and time.
     duty: Vec<DutyWindow>,
     /// By process and time.
@@ -130,7 +130,9 @@ impl Trace {
         self.lifetimes
             .iter()
             .try_for_each(|lifetime| writer.lifetime(lifetime))?;
-        self.rests.iter().try_for_each(|rest| writer.rest(rest))?;
+        self.suppressions
+            .iter()
+            .try_for_each(|suppression| writer.suppression(suppression))?;
         self.duty
             .iter()
             .try_for_each(|window| writer.duty(window))?;
@@ -218,8 +220,8 @@ impl Trace {
     /// The times for which functions were suppressed to keep to a budget, in order of function,
     /// process and time.
     #[must_use]
-    pub fn rests(&self) -> &[Rest] {
-        &self.rests
+    pub fn suppressions(&self) -> &[Suppression] {
+        &self.suppressions
     }
 
     /// The duty windows of processes with a duty cycle, in order of process and time.
@@ -451,7 +453,7 @@ struct Tables {
     origins: BTreeMap<ProcessId, Origin>,
     modules: BTreeMap<ModuleId, Module>,
     lifetimes: Vec<Lifetime>,
-    rests: BTreeMap<(FunctionId, ProcessId, Ticks), Rest>,
+    suppressions: BTreeMap<(FunctionId, ProcessId, Ticks), Suppression>,
     duty: BTreeMap<(ProcessId, Ticks), DutyWindow>,
     filters: BTreeMap<(ProcessId, Option<Ticks>), FilterNote>,
     functions: BTreeMap<FunctionId, Function>,
@@ -508,9 +510,9 @@ impl Tables {
                 }
             }
             Item::Lifetime(lifetime) => self.lifetimes.push(lifetime),
-            Item::Rest(rest) => {
-                let key = (rest.function, rest.process, rest.from);
-                keep(&mut self.rests, key, rest);
+            Item::Suppression(suppression) => {
+                let key = (suppression.function, suppression.process, suppression.from);
+                keep(&mut self.suppressions, key, suppression);
             }
             Item::Duty(window) => keep(&mut self.duty, (window.process, window.from), window),
             Item::Filter(note) => keep(&mut self.filters, (note.process, note.since), note),
@@ -547,7 +549,7 @@ impl Tables {
             .sort_by_key(|lifetime| (lifetime.module, lifetime.loaded));
         Trace {
             lifetimes: self.lifetimes,
-            rests: self.rests.into_values().collect(),
+            suppressions: self.suppressions.into_values().collect(),
             duty: self.duty.into_values().collect(),
             filters: self.filters.into_values().collect(),
             processes: self.processes.into_values().collect(),

@@ -438,11 +438,11 @@ fn the_index_of_addresses_is_known_in_every_size() {
         let map = entries(0, "one", &[("one", 0), (".Lexit", 1)], word);
         let (section, map) = map.split_once('\n').unwrap();
         for (end, expected) in [
-            (".Lend", FunctionIndex::Addresses),
+            (".Acquire", FunctionIndex::Addresses),
             (".Lbegin", FunctionIndex::Disagrees),
         ] {
             let text = format!(
-                "{BY_HAND}{section}\n.Lbegin:\n{map}.Lend:\n        .section xray_fn_idx,\"awo\",%progbits,.text.one\n        {directive} .Lbegin, {end}\n"
+                "{BY_HAND}{section}\n.Lbegin:\n{map}.Acquire:\n        .section xray_fn_idx,\"awo\",%progbits,.text.one\n        {directive} .Lbegin, {end}\n"
             );
             assemble(&bench, triple, &text, "p.o");
             bench.run(

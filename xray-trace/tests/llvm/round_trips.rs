@@ -62,9 +62,9 @@ pub(crate) fn written(
         let size = size.sum();
         writer.record(&Record::BufferExtents { size }).unwrap();
         for record in records {
-            let lent = record.clone();
+            let leased = record.clone();
             // The writer takes borrowed payloads.
-            match &lent {
+            match &leased {
                 Record::CustomEventDelta { delta, data } => {
                     writer.record(&Record::CustomEventDelta {
                         delta: *delta,
@@ -80,7 +80,7 @@ pub(crate) fn written(
                     event_type: *event_type,
                     data: &data[..],
                 }),
-                _ => writer.record(&lent.map(|_| &[][..])),
+                _ => writer.record(&leased.map(|_| &[][..])),
             }
             .unwrap();
         }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{
     Birth, DataKind, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
-    Origin, Process, ProcessId, Rest, Thread, ThreadId, Ticks, Trace,
+    Origin, Process, ProcessId, Suppression, Thread, ThreadId, Ticks, Trace,
 };
 
 use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
@@ -123,7 +123,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
 
 /// Adds facts about events of a program that were not recorded on purpose.
 fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: FunctionId) {
-    let rest = Rest {
+    let rest = Suppression {
         function,
         process,
         from: Ticks(5),
@@ -131,7 +131,7 @@ fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: Function
         recorded: 7,
         calls: 1 << 40,
     };
-    writer.rest(&rest).unwrap();
+    writer.suppression(&rest).unwrap();
     let window = DutyWindow {
         process,
         from: Ticks(0),

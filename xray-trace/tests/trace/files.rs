@@ -13,7 +13,7 @@ use xray_trace::container::{
 };
 use xray_trace::model::{
     Birth, DutyWindow, Event, EventType, FilterNote, FunctionId, Lifetime, ModuleId, Origin,
-    ProcessId, Rest, ThreadId, Ticks, Trace,
+    ProcessId, Suppression, ThreadId, Ticks, Trace,
 };
 
 fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
@@ -73,8 +73,8 @@ const LIFETIMES: [Lifetime; 2] = [
 ];
 
 /// Not in the order of a trace.
-const RESTS: [Rest; 2] = [
-    Rest {
+const SUPPRESSIONS: [Suppression; 2] = [
+    Suppression {
         function: FunctionId(2),
         process: ProcessId(0),
         from: Ticks(3000),
@@ -82,7 +82,7 @@ const RESTS: [Rest; 2] = [
         recorded: 0,
         calls: u64::MAX,
     },
-    Rest {
+    Suppression {
         function: FunctionId(1),
         process: ProcessId(0),
         from: Ticks(1000),
@@ -139,7 +139,9 @@ fn sample() -> &'static [u8] {
             .for_each(|lifetime| writer.lifetime(lifetime).unwrap());
         writer.anchor(&anchor(1 << 46, 1 << 45)).unwrap();
         writer.origin(ProcessId(0), ORIGIN).unwrap();
-        RESTS.iter().for_each(|rest| writer.rest(rest).unwrap());
+        SUPPRESSIONS
+            .iter()
+            .for_each(|rest| writer.suppression(rest).unwrap());
         DUTY.iter().for_each(|window| writer.duty(window).unwrap());
         filters()
             .iter()
@@ -204,14 +206,14 @@ fn times_of_modules_come_back_in_order() {
 #[test]
 fn what_was_not_recorded_on_purpose_comes_back_in_order() {
     let (read, _) = items(sample()).unwrap();
-    assert_eq!(read[16..18], RESTS.map(Item::Rest));
+    assert_eq!(read[16..18], SUPPRESSIONS.map(Item::Suppression));
     assert_eq!(read[18..20], DUTY.map(Item::Duty));
     assert_eq!(read[20..22], filters().map(Item::Filter));
     let trace = Trace::read(sample()).unwrap();
     let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
     let [later, former] = filters();
     for trace in [trace, again] {
-        assert_eq!(trace.rests(), [RESTS[1], RESTS[0]]);
+        assert_eq!(trace.suppressions(), [SUPPRESSIONS[1], SUPPRESSIONS[0]]);
         assert_eq!(trace.duty(), [DUTY[1], DUTY[0]]);
         assert_eq!(trace.filters(), [former.clone(), later.clone()]);
     }
@@ -224,7 +226,12 @@ fn of_what_was_off_no_file_can_say_too_much() {
     for from in (0..(1 << 16) + 1).map(Ticks) {
         // A repeated entry counts once.
         for _ in 0..2 {
-            writer.rest(&Rest { from, ..RESTS[0] }).unwrap();
+            writer
+                .suppression(&Suppression {
+                    from,
+                    ..SUPPRESSIONS[0]
+                })
+                .unwrap();
             writer.duty(&DutyWindow { from, ..DUTY[0] }).unwrap();
             let [filter, _] = filters();
             let since = Some(from);
@@ -234,7 +241,7 @@ fn of_what_was_off_no_file_can_say_too_much() {
     let mut bytes = writer.into_inner();
     let trace = Trace::read(bytes.as_slice()).unwrap();
     let kept = [
-        trace.rests().len(),
+        trace.suppressions().len(),
         trace.duty().len(),
         trace.filters().len(),
     ];
@@ -249,7 +256,7 @@ fn of_what_was_off_no_file_can_say_too_much() {
     bytes.extend(section(*b"REST", &[0, 0, 9, 1, 3, 0, 0]));
     let trace = Trace::read(bytes.as_slice()).unwrap();
     assert_eq!(trace.duty()[0].until, Ticks(u64::MAX));
-    assert_eq!(trace.rests()[0].until, Some(Ticks(3)));
+    assert_eq!(trace.suppressions()[0].until, Some(Ticks(3)));
     bytes.extend(section(*b"FILT", &[0, 0, 0xff, 0xff, 0x7f]));
     let error = refused(&bytes);
     assert!(error.contains("the maximum is 65536"), "{error}");

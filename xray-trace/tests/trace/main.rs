@@ -9,9 +9,9 @@
 mod analyses;
 mod any_trace;
 mod blocks;
+mod budget;
 mod common;
 mod documented;
-mod economy;
 mod files;
 mod function_call_trie;
 mod graph;

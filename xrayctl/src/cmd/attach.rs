@@ -93,7 +93,7 @@ impl Memory {
             .into(),
             await_sleds: sleds == Sleds::Awaited,
             mode: super::mode::wire(mode).into(),
-            economy: None,
+            budget: None,
         }
     }
 
@@ -121,7 +121,7 @@ pub(crate) fn sleds(waits: bool) -> Sleds {
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let mut rpc = daemon.connect().await?;
     let request = AttachRequest {
-        economy: args.limits.wire(),
+        budget: args.limits.wire(),
         ..args
             .memory
             .request(args.pid, args.follow, sleds(args.pending), args.mode)

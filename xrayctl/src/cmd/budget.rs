@@ -1,13 +1,13 @@
 //! `xrayctl budget`: the limit on what tracing costs in attached processes, and its effect.
 
 use anyhow::Context as _;
-use xrayd_proto::v1::{SetEconomyRequest, StatusRequest};
+use xrayd_proto::v1::{SetBudgetRequest, StatusRequest};
 
 use crate::args::Format;
 use crate::client::Daemon;
 use crate::failure::{self, Failure};
 use crate::limits::Limits;
-use crate::output::economy_set::EconomySet;
+use crate::output::budget_set::BudgetSet;
 use crate::output::{Console, refused};
 
 const EXAMPLES: &str = "\
@@ -55,11 +55,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     };
     let mut rpc = daemon.connect().await?;
     let pid = args.pid.unwrap_or(0);
-    let request = SetEconomyRequest {
+    let request = SetBudgetRequest {
         pid,
-        economy: wanted,
+        budget: wanted,
     };
-    let response = rpc.set_economy(request).await;
+    let response = rpc.set_budget(request).await;
     let reports = response
         .map_err(|status| failure::from_status(&status))
         .context("cannot set or show the budget")?
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
                 .processes
         }
     };
-    let set = EconomySet::new(wanted, reports, statuses);
+    let set = BudgetSet::new(wanted, reports, statuses);
     if args.format.json {
         console.json(&set)?;
     } else {

@@ -14,6 +14,8 @@ use xrayd_proto::v1::{EventBatch, FetchCountsRequest, StreamEventsRequest};
 use super::attach::{Memory, sleds};
 use crate::{
     args::Format,
+    attachment,
+    attachment::{Ended, Undo},
     client::{Daemon, Rpc},
     failure,
     output::{
@@ -23,8 +25,6 @@ use crate::{
     parse, selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
-    tenure,
-    tenure::{Ended, Undo},
     toggle,
     toggle::Switching,
 };
@@ -100,7 +100,7 @@ async fn made(args: &Args, daemon: &Daemon, console: &mut Console) -> anyhow::Re
         .request(args.pid, Follow::None, sleds, Mode::Count);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
-    let counted = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+    let counted = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
         count(rpc, args, undo, &mut stream, &mut signals, console).await
     });
     counted.await.map(|(_, counted)| counted)
@@ -120,7 +120,7 @@ async fn count(
         pid: args.pid,
         selection: selectors::wire(args.selectors.selection_or_all()?),
         wanted: Wanted::On(Capture::NONE),
-        loan: undo.loan(),
+        lease: undo.lease(),
     };
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;

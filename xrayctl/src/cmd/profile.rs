@@ -23,6 +23,8 @@ use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
 use super::attach::{Memory, sleds};
 use crate::{
     args::Format,
+    attachment,
+    attachment::{Ended, Undo},
     client::{Daemon, Rpc},
     failure,
     input::{Logs, Selection, Unpaired},
@@ -35,8 +37,6 @@ use crate::{
     parse, selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
-    tenure,
-    tenure::{Ended, Undo},
     toggle,
     toggle::Switching,
     trace_file::{OutputFile, Overwrite},
@@ -160,7 +160,7 @@ async fn made(
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.may_wait(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
-    let made = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+    let made = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
         make(rpc, args, (pid, undo), signals, console).await
     });
     made.await.map(|(_, bytes)| bytes)
@@ -177,7 +177,7 @@ async fn make(
         pid,
         selection: selectors::wire(args.selectors.selection_or_all()?),
         wanted: Wanted::On(Capture::NONE),
-        loan: undo.loan(),
+        lease: undo.lease(),
     };
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;

@@ -19,11 +19,13 @@ use xrayd::{
     target::Sleds,
     types::{Mode, Wanted},
 };
-use xrayd_proto::v1::{AttachRequest, FamilyStatus, Selection, StatusRequest, ToggleReport};
+use xrayd_proto::v1::{AttachRequest, GroupStatus, Selection, StatusRequest, ToggleReport};
 
 use super::attach::{Memory, sleds};
 use crate::{
     args::Format,
+    attachment,
+    attachment::{Undo, Undone},
     client,
     client::{Daemon, Rpc},
     failure::Failure,
@@ -40,8 +42,6 @@ use crate::{
     selectors::{Pending, Selectors},
     signals::Signals,
     target::Target,
-    tenure,
-    tenure::{Undo, Undone},
     toggle,
     toggle::Switching,
     trace_file::{OutputFile, Overwrite, Tally, Unfinished},
@@ -151,7 +151,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             let (rpc, registry) = client::embed().await?;
             let follow = args.follow.unwrap_or(Follow::All);
             let options = AttachOptions {
-                economy: args.limits.engine(),
+                budget: args.limits.engine(),
                 ..args.memory.options(follow, args.sleds())
             };
             let capture = args.values.capture();
@@ -172,10 +172,13 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 
     let progress = Progress::spinner(console, "recording");
     let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
-    let (family, released) = {
+    let (group, released) = {
         let letting_go = async {
-            let family = family(&mut rpc, target.pid()).await;
-            (family, tenure::release(&mut rpc, target.pid(), undo).await)
+            let group = group(&mut rpc, target.pid()).await;
+            (
+                group,
+                attachment::release(&mut rpc, target.pid(), undo).await,
+            )
         };
         let mut letting_go = std::pin::pin!(letting_go);
         loop {
@@ -216,7 +219,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         });
     }
     let untraced = target.has_no_sleds() && recorded.processes == 0;
-    recorded.family = family;
+    recorded.group = group;
     if args.format.json {
         console.json(&recorded)?;
     } else {
@@ -250,10 +253,10 @@ async fn begin(
         Target::Running(_) => {
             let follow = args.follow.unwrap_or(Follow::None);
             let request = AttachRequest {
-                economy: args.limits.wire(),
+                budget: args.limits.wire(),
                 ..args.memory.request(pid, follow, args.sleds(), Mode::Stream)
             };
-            tenure::attach(rpc, request, console).await?
+            attachment::attach(rpc, request, console).await?
         }
         // The engine attached when it started the program.
         Target::Launched(_) => Undo::Detach,
@@ -265,7 +268,7 @@ async fn begin(
             // moment.
             target.abandon();
             // The first error is the one to return.
-            if let Err(second) = tenure::release(rpc, pid, undo).await {
+            if let Err(second) = attachment::release(rpc, pid, undo).await {
                 console.note(&format!("{second:#}"));
             }
             Err(error)
@@ -287,7 +290,7 @@ async fn stream(
         pid,
         selection,
         wanted: Wanted::On(args.values.capture()),
-        loan: undo.loan(),
+        lease: undo.lease(),
     };
     // A selection that matches nothing is found before the file is changed. In a started program,
     // all functions that match are on already.
@@ -367,10 +370,10 @@ async fn read_back(
 }
 
 /// The state of the followed processes, if any were to be followed.
-async fn family(rpc: &mut Rpc, pid: u32) -> Option<FamilyStatus> {
+async fn group(rpc: &mut Rpc, pid: u32) -> Option<GroupStatus> {
     let response = rpc.get_status(StatusRequest { pid }).await.ok()?;
     let rows = response.into_inner().processes.into_iter();
-    rows.filter_map(|row| row.family).next()
+    rows.filter_map(|row| row.group).next()
 }
 
 /// The reason for the end of the recording. An error of the detach counts only if the process was

@@ -32,6 +32,8 @@ use super::{
 };
 use crate::{
     args::Format,
+    attachment,
+    attachment::{Ended, Undo},
     client::{Daemon, Rpc},
     failure,
     failure::Failure,
@@ -39,8 +41,6 @@ use crate::{
     parse, selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
-    tenure,
-    tenure::{Ended, Undo},
     toggle,
     toggle::Switching,
     top::{Action, Header, Interval, State, draw},
@@ -110,7 +110,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .request(args.pid, Follow::None, sleds, Mode::Profile);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut latest = None;
-    let watched = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+    let watched = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
         let ended = watch(rpc, &args, undo, &mut latest, &mut signals, console).await?;
         Ok((ended, ()))
     });
@@ -152,7 +152,7 @@ async fn watch(
         pid: args.pid,
         selection: selectors::wire(args.selectors.selection_or_all()?),
         wanted: Wanted::On(Capture::NONE),
-        loan: undo.loan(),
+        lease: undo.lease(),
     };
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
@@ -334,7 +334,7 @@ async fn switch(
         selection: Some(selection),
         dry_run: false,
         capture: None,
-        loan: if on { undo.loan() } else { 0 },
+        lease: if on { undo.lease() } else { 0 },
     };
     let response = match on {
         true => rpc.enable(request).await,

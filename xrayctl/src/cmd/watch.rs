@@ -17,6 +17,8 @@ use xrayd_proto::v1::{EventBatch, StreamEventsRequest};
 use super::attach::{Memory, sleds};
 use crate::{
     args::Format,
+    attachment,
+    attachment::{Ended, Undo},
     client::{Daemon, Rpc},
     failure,
     output::{
@@ -26,8 +28,6 @@ use crate::{
     parse, selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
-    tenure,
-    tenure::{Ended, Undo},
     toggle,
     toggle::Switching,
     values::Values,
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .request(args.pid, Follow::None, sleds, Mode::Stream);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
-    let watched = tenure::during(&mut rpc, request, console, async |rpc, undo, console| {
+    let watched = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
         let ended = watch(rpc, &args, undo, &mut stream, &mut signals, console).await?;
         Ok((ended, ()))
     });
@@ -104,7 +104,7 @@ async fn watch(
         pid: args.pid,
         selection: selection.clone(),
         wanted: Wanted::On(args.values.capture()),
-        loan: undo.loan(),
+        lease: undo.lease(),
     };
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;

@@ -200,7 +200,7 @@ impl Table {
 
     fn missing_text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         match &self.unrecorded {
-            Some(unrecorded) => unrecorded.render_resting(out, look),
+            Some(unrecorded) => unrecorded.render_suppressed(out, look),
             None => Ok(()),
         }
     }

@@ -112,7 +112,7 @@ impl CallTable {
             writeln!(out, "{}", look.paint(Tone::Dim, &line))?;
         }
         match &self.unrecorded {
-            Some(unrecorded) => unrecorded.render_resting(out, look),
+            Some(unrecorded) => unrecorded.render_suppressed(out, look),
             None => Ok(()),
         }
     }

@@ -83,7 +83,7 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
     let state = match row.enabled {
         true => {
             let values = values::in_words(row.capture.as_ref());
-            match row.rests {
+            match row.suppressed {
                 true => Cell::toned(format!("suppressed{values}"), Tone::Warning),
                 false => Cell::toned(format!("on{values}"), Tone::Good),
             }
@@ -127,7 +127,7 @@ mod tests {
             sleds: 2 + id % 2,
             event_sleds: id % 2,
             enabled,
-            rests: id == 0 && pid == 7,
+            suppressed: id == 0 && pid == 7,
             calls: u64::from(id) * 1000,
             xray_id: id + 1,
             address: 0x4000,

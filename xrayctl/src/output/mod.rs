@@ -5,6 +5,7 @@
 
 pub(crate) mod account;
 pub(crate) mod attached;
+pub(crate) mod budget_set;
 pub(crate) mod call_table;
 pub(crate) mod call_tree;
 pub(crate) mod checks;
@@ -13,14 +14,13 @@ pub(crate) mod counted;
 pub(crate) mod detached;
 pub(crate) mod diff_tree;
 pub(crate) mod dot;
-pub(crate) mod economy_set;
 pub(crate) mod excluded;
-pub(crate) mod family_status;
 pub(crate) mod filter_set;
 pub(crate) mod functions;
 #[cfg(test)]
 pub(crate) mod golden;
 mod gradient;
+pub(crate) mod group_status;
 pub(crate) mod instr_map;
 pub(crate) mod mode_set;
 pub(crate) mod moment;

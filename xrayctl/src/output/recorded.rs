@@ -4,10 +4,10 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use xrayd_proto::v1::FamilyStatus;
+use xrayd_proto::v1::GroupStatus;
 
 use super::excluded::Excluded;
-use super::{Look, Tone, family_status, text, units};
+use super::{Look, Tone, group_status, text, units};
 use crate::trace_file::Tally;
 
 /// A finished recording.
@@ -24,7 +24,7 @@ pub(crate) struct Recorded {
     /// Processes in the file.
     pub(crate) processes: u64,
     /// The gaps in the recording of the followed processes; absent if none were to be followed.
-    pub(crate) family: Option<FamilyStatus>,
+    pub(crate) group: Option<GroupStatus>,
     pub(crate) duration_ns: u64,
     pub(crate) lost: u64,
     /// Events that are missing because other clients record the process as well.
@@ -62,7 +62,7 @@ impl Recorded {
             calls: tally.calls,
             threads: tally.threads,
             processes: tally.processes,
-            family: None,
+            group: None,
             duration_ns: tally.duration_ns,
             lost: tally.lost,
             excluded: tally.excluded,
@@ -96,8 +96,8 @@ impl Recorded {
         if let Some(excluded) = self.excluded.and_then(Excluded::words) {
             writeln!(out, "{}", look.paint(Tone::Dim, &excluded))?;
         }
-        if let Some(family) = &self.family {
-            let not_whole = family_status::not_whole(family);
+        if let Some(group) = &self.group {
+            let not_whole = group_status::not_whole(group);
             for line in not_whole {
                 writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
             }
@@ -161,7 +161,7 @@ mod tests {
             calls: 1_000_000,
             threads: 4,
             processes: 1,
-            family: None,
+            group: None,
             duration_ns: 5_000_123_456,
             lost: 0,
             excluded: None,
@@ -175,10 +175,10 @@ mod tests {
             sample(Outcome::Stopped).render(out, Look::PLAIN)
         });
         golden::check_json("record.json", &sample(Outcome::Stopped));
-        golden::check("record-family.txt", |out| {
+        golden::check("record-group.txt", |out| {
             Recorded {
                 processes: 33,
-                family: Some(family_status::tests::sample()),
+                group: Some(group_status::tests::sample()),
                 ..sample(Outcome::Stopped)
             }
             .render(out, Look::PLAIN)

@@ -7,7 +7,7 @@ use xrayd_proto::v1::{ModuleStatus, ProcessStatus, ThreadLoss};
 
 use super::text::printable;
 use super::trace_summary::clock_lines;
-use super::{Cell, Column, Look, Table, Tone, economy_set, family_status, filter_set, units};
+use super::{Cell, Column, Look, Table, Tone, budget_set, filter_set, group_status, units};
 
 /// State and counters of the attached processes.
 #[derive(Debug, Serialize)]
@@ -83,7 +83,7 @@ impl Statuses {
             for line in clock_lines(faults) {
                 writeln!(out, "{}: {}", row.pid, look.paint(Tone::Bad, &line))?;
             }
-            for line in row.economy.iter().flat_map(economy_set::came_of_it) {
+            for line in row.budget.iter().flat_map(budget_set::came_of_it) {
                 writeln!(out, "{}: {line}", row.pid)?;
             }
             let filter = row.filter.as_ref().map(filter_set::describe);
@@ -170,13 +170,13 @@ impl Statuses {
             writeln!(out)?;
             table.render(out, look)?;
         }
-        let families = self.processes.iter();
-        for (root, family) in families.filter_map(|row| Some((row.pid, row.family.as_ref()?))) {
-            writeln!(out, "{}", family_status::counts(root, family))?;
-            if let Some(how) = family_status::noticing(family) {
+        let groups = self.processes.iter();
+        for (root, group) in groups.filter_map(|row| Some((row.pid, row.group.as_ref()?))) {
+            writeln!(out, "{}", group_status::counts(root, group))?;
+            if let Some(how) = group_status::detection(group) {
                 writeln!(out, "  {how}")?;
             }
-            for line in family_status::not_whole(family) {
+            for line in group_status::not_whole(group) {
                 writeln!(out, "  {}", look.paint(Tone::Warning, &line))?;
             }
         }
@@ -207,11 +207,11 @@ impl Statuses {
             }
         }
         for process in &self.processes {
-            let how = match process.noticing.as_str() {
+            let how = match process.detection.as_str() {
                 "perf" => "at once, by perf events".to_owned(),
                 "maps" => format!(
                     "every few milliseconds, from its memory map: {}",
-                    process.noticing_why
+                    process.detection_why
                 ),
                 _ => continue,
             };
@@ -278,7 +278,7 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
 #[cfg(test)]
 mod tests {
     use xrayd_proto::v1::{
-        ClockFault, Economy, EconomyStatus, Filter, Kinship, Refusal, RestingFunction,
+        Budget, BudgetStatus, ClockFault, Filter, Kinship, Refusal, SuppressedFunction,
     };
 
     use super::super::golden;
@@ -311,19 +311,19 @@ mod tests {
                 min_duration_ns: 100_000,
                 ..Filter::default()
             }),
-            economy: Some(EconomyStatus {
-                economy: Some(Economy {
+            budget: Some(BudgetStatus {
+                budget: Some(Budget {
                     max_overhead_ppm: 20_000,
                     duty: None,
                 }),
                 overhead_ppm: Some(17_300),
                 event_ns: 14.5,
-                resting: 12,
+                suppressed: 12,
                 unrecorded_estimate: 4_711_000,
-                top: vec![RestingFunction {
+                top: vec![SuppressedFunction {
                     id: 3,
                     name: "get".into(),
-                    rests: true,
+                    suppressed: true,
                     unrecorded_estimate: 4_000_000,
                 }],
                 windows: 0,
@@ -334,7 +334,7 @@ mod tests {
             uid: 1000,
             failure: String::new(),
             kinship: None,
-            family: None,
+            group: None,
             executed: false,
             modules: vec![
                 ModuleStatus {
@@ -371,8 +371,8 @@ mod tests {
                     ..ModuleStatus::default()
                 },
             ],
-            noticing: "maps".into(),
-            noticing_why: "no perf events: Permission denied".into(),
+            detection: "maps".into(),
+            detection_why: "no perf events: Permission denied".into(),
             losses: Vec::new(),
             lost_by_others: 0,
             clock_faults: Vec::new(),
@@ -411,7 +411,7 @@ mod tests {
             ..status.clone()
         };
         let root = ProcessStatus {
-            family: Some(family_status::tests::sample()),
+            group: Some(group_status::tests::sample()),
             modules: Vec::new(),
             ..status.clone()
         };
@@ -438,12 +438,12 @@ mod tests {
             executed: true,
             ..followed.clone()
         };
-        let family = Statuses {
+        let group = Statuses {
             processes: vec![root, followed, became],
             detail: Detail::Processes,
         };
-        golden::check("status-family.txt", |out| family.render(out, Look::PLAIN));
-        golden::check_json("status-family.json", &family);
+        golden::check("status-group.txt", |out| group.render(out, Look::PLAIN));
+        golden::check_json("status-group.json", &group);
         let statuses = Statuses {
             processes: vec![status],
             detail: Detail::Processes,

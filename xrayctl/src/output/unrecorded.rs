@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
-use xray_trace::analysis::{DutyCycle, Economy, Filter, FilterSpan, Resting};
+use xray_trace::analysis::{Budget, DutyCycle, Filter, FilterSpan, Suppressed};
 use xray_trace::model::{FunctionId, Trace};
 
 use super::{Cell, Column, Look, Table, Tone, text, units};
@@ -22,7 +22,7 @@ const NAME_WIDTH: usize = 60;
 #[derive(Debug, Serialize)]
 pub(crate) struct Unrecorded {
     #[serde(skip_serializing_if = "Option::is_none")]
-    resting: Option<RestingFunctions>,
+    suppressed: Option<RestingFunctions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duty: Option<Duty>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -83,29 +83,29 @@ struct InForce {
 impl Unrecorded {
     /// `None` for a trace that has everything that `filter` selects.
     pub(crate) fn new(trace: &Trace, filter: &Filter) -> Option<Self> {
-        let economy = Economy::new(trace, filter);
-        if economy.is_empty() {
+        let budget = Budget::new(trace, filter);
+        if budget.is_empty() {
             return None;
         }
-        let unrecorded_calls_estimate = economy.calls();
-        let Economy {
-            resting,
+        let unrecorded_calls_estimate = budget.calls();
+        let Budget {
+            suppressed,
             duty,
             filters,
-        } = economy;
-        let top = resting.iter().take(TOP);
-        let some = (!resting.is_empty()).then(|| RestingFunctions {
-            functions: resting.len(),
+        } = budget;
+        let top = suppressed.iter().take(TOP);
+        let some = (!suppressed.is_empty()).then(|| RestingFunctions {
+            functions: suppressed.len(),
             unrecorded_calls_estimate,
-            top: top.map(|resting| Off::new(resting, trace)).collect(),
+            top: top.map(|suppressed| Off::new(suppressed, trace)).collect(),
         });
-        let calls = resting
+        let calls = suppressed
             .iter()
-            .map(|resting| (resting.function, resting.calls));
+            .map(|suppressed| (suppressed.function, suppressed.calls));
         let filters = filters.into_iter().map(|span| InForce::new(span, trace));
         Some(Self {
             calls: calls.collect(),
-            resting: some,
+            suppressed: some,
             duty: duty.map(Duty::new),
             filters: filters.collect(),
             whose: match filter.threads {
@@ -136,8 +136,8 @@ impl Unrecorded {
 
     fn lines_with(&self, line: fn(&RestingFunctions) -> String) -> Vec<(Tone, String)> {
         let mut lines = Vec::new();
-        let resting = self.resting.as_ref();
-        lines.extend(resting.map(|resting| (Tone::Warning, line(resting))));
+        let suppressed = self.suppressed.as_ref();
+        lines.extend(suppressed.map(|suppressed| (Tone::Warning, line(suppressed))));
         lines.extend(self.duty.as_ref().map(|duty| (Tone::Warning, duty.line())));
         // One filter may be in several processes, or set several times.
         let mut filters = BTreeMap::<_, Vec<_>>::new();
@@ -158,11 +158,11 @@ impl Unrecorded {
     }
 
     /// Writes the functions with missing calls below a table of functions, a line each.
-    pub(crate) fn render_resting(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let Some(resting) = &self.resting else {
+    pub(crate) fn render_suppressed(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        let Some(suppressed) = &self.suppressed else {
             return Ok(());
         };
-        let lines = resting.top.iter().map(|off| {
+        let lines = suppressed.top.iter().map(|off| {
             let more = about(off.unrecorded_calls_estimate, "call");
             let name = text::cut(&text::printable(&off.function), NAME_WIDTH);
             let time = off.time();
@@ -171,7 +171,7 @@ impl Unrecorded {
                 self.whose
             )
         });
-        let more = resting.functions - resting.top.len();
+        let more = suppressed.functions - suppressed.top.len();
         let more =
             (more > 0).then(|| format!("and {}", units::counted(more as u64, "more function")));
         for line in lines.chain(more) {
@@ -194,13 +194,13 @@ impl Unrecorded {
             let recorded = units::time(duty.recorded_ns);
             writeln!(out, "duty cycle: {windows}, {recorded} in all")?;
         }
-        if let Some(resting) = &self.resting {
+        if let Some(suppressed) = &self.suppressed {
             let mut table = Table::new([
                 Column::right("SUPPRESSED"),
                 Column::right("CALLS MISSING"),
                 Column::elastic("FUNCTION"),
             ]);
-            for off in &resting.top {
+            for off in &suppressed.top {
                 table.push([
                     off.thousandths
                         .map_or_else(|| "-".to_owned(), percent)
@@ -241,9 +241,9 @@ impl Unrecorded {
 
     /// The facts that a format cannot hold, and their numbers.
     pub(crate) fn left_out(&self) -> Vec<(String, u64)> {
-        let resting = self.resting.as_ref().map(|resting| {
+        let suppressed = self.suppressed.as_ref().map(|suppressed| {
             let what = "functions were off at times, to keep to a budget; calls that are missing, an estimate";
-            (what.to_owned(), units::rough(resting.unrecorded_calls_estimate))
+            (what.to_owned(), units::rough(suppressed.unrecorded_calls_estimate))
         });
         let duty = self.duty.as_ref().map(|duty| {
             let what = "only a part of the time was recorded: windows of a duty cycle";
@@ -254,7 +254,7 @@ impl Unrecorded {
             let what = "filters that were in force";
             (what.to_owned(), filters)
         });
-        resting.into_iter().chain(duty).chain(filters).collect()
+        suppressed.into_iter().chain(duty).chain(filters).collect()
     }
 }
 
@@ -291,14 +291,14 @@ impl RestingFunctions {
 // === impl Off ===
 
 impl Off {
-    fn new(resting: &Resting, trace: &Trace) -> Self {
-        let thousandths = resting.off_thousandths();
+    fn new(suppressed: &Suppressed, trace: &Trace) -> Self {
+        let thousandths = suppressed.off_thousandths();
         Self {
-            id: resting.function.0,
-            function: trace.function_name(resting.function).into_owned(),
-            off_ns: resting.off_ns,
+            id: suppressed.function.0,
+            function: trace.function_name(suppressed.function).into_owned(),
+            off_ns: suppressed.off_ns,
             off_share: thousandths.map(|thousandths| decimal(thousandths, 1000)),
-            unrecorded_calls_estimate: resting.calls,
+            unrecorded_calls_estimate: suppressed.calls,
             thousandths,
         }
     }
@@ -430,7 +430,7 @@ mod tests {
             stands_for_ns: 60_000_000_000,
         };
         let unrecorded = Unrecorded {
-            resting: Some(RestingFunctions {
+            suppressed: Some(RestingFunctions {
                 functions: 12,
                 unrecorded_calls_estimate: 4_123_474,
                 top: functions,
@@ -441,7 +441,7 @@ mod tests {
             whose: "",
         };
         golden::check_narrow("unrecorded-narrow.txt", |out, look| {
-            unrecorded.render_resting(out, look)?;
+            unrecorded.render_suppressed(out, look)?;
             unrecorded.render_more(Some(0), out, look)
         });
         let lines = unrecorded.lines_with_names();

@@ -119,8 +119,8 @@ impl Controller {
                     // The client may have gone. The toggle stands all the same.
                     let _ = answer.send(self.toggle(*request));
                 }
-                Ok(Command::TakeBack { from, answer }) => {
-                    let _ = answer.send(self.take_back(from));
+                Ok(Command::Release { from, answer }) => {
+                    let _ = answer.send(self.release(from));
                 }
                 Ok(Command::Begin {
                     rules,
@@ -149,8 +149,8 @@ impl Controller {
                 Ok(Command::Choose { choice, answer }) => {
                     let _ = answer.send(self.choose(choice.as_ref()));
                 }
-                Ok(Command::Economize { economy, answer }) => {
-                    let _ = answer.send(self.economize(economy));
+                Ok(Command::Economize { budget, answer }) => {
+                    let _ = answer.send(self.economize(budget));
                 }
                 Ok(Command::NameTypes { answer }) => {
                     self.read_event_types();
@@ -162,7 +162,7 @@ impl Controller {
                 Ok(Command::Detach { answer }) => {
                     // The report waits for the next detach if this one was given up.
                     if let Err(SendError(report)) = answer.send(self.detach()) {
-                        *lock(&self.shared.epitaph) = Some((Instant::now(), report));
+                        *lock(&self.shared.final_report) = Some((Instant::now(), report));
                     }
                     break;
                 }
@@ -175,7 +175,7 @@ impl Controller {
                 }
             }
             self.tend_event_types();
-            self.tend_economy();
+            self.tend_budget();
             if self.loading.until_look().is_zero()
                 && let Err(error) = self.look()
             {
@@ -303,7 +303,7 @@ impl Controller {
 
     /// Ends the session, and keeps `report` for a detach.
     fn leave(&self, phase: Phase, report: Result<DetachReport>) {
-        *lock(&self.shared.epitaph) = Some((Instant::now(), report));
+        *lock(&self.shared.final_report) = Some((Instant::now(), report));
         self.shared.phase.store(phase as u8, Ordering::Release);
     }
 
@@ -346,7 +346,7 @@ impl Controller {
 
     fn begin(&mut self, rules: Rules, wishes: Wishes, of: &Indexes) -> Result<()> {
         self.loading.take_rules(rules);
-        lock(&self.shared.loans).extend(wishes.loans);
+        lock(&self.shared.leases).extend(wishes.leases);
         wishes
             .on
             .into_iter()
@@ -438,7 +438,7 @@ impl Controller {
             mut ids,
             of,
             to,
-            loan,
+            lease,
             run,
         } = request;
         // The selection includes libraries that were loaded just now. Switching off needs no look,
@@ -455,8 +455,8 @@ impl Controller {
         }
         let functions = Arc::clone(&self.loading.functions);
         let mut report = self.report_on(&ids);
-        let (changing, lent) = match (loan, to) {
-            (Some(loan), Wanted::On(capture)) => self.lend(&ids, loan, capture, run),
+        let (changing, leased) = match (lease, to) {
+            (Some(lease), Wanted::On(capture)) => self.acquire(&ids, lease, capture, run),
             _ => (self.shared.states.changing(ids.clone(), to), Vec::new()),
         };
         report.changed = u32::try_from(changing.len()).unwrap_or(u32::MAX);
@@ -477,16 +477,16 @@ impl Controller {
         }
         let switched = self.switch(&changing, to);
         if switched.is_err() {
-            self.unlend(lent);
+            self.unlend(leased);
         }
         // Functions that could not be switched off must not be switched on in later libraries.
         if switched.is_ok() || to == Wanted::Off {
-            match (loan, to) {
-                (Some(loan), Wanted::On(capture)) => {
-                    self.loading.lend_rule(&patterns, loan, capture);
+            match (lease, to) {
+                (Some(lease), Wanted::On(capture)) => {
+                    self.loading.acquire_rule(&patterns, lease, capture);
                 }
                 _ => {
-                    lock(&self.shared.loans).end(ids);
+                    lock(&self.shared.leases).end(ids);
                     self.loading.add_rule(&patterns, to);
                 }
             }
@@ -682,7 +682,7 @@ impl Controller {
         if let Tenure::Lost(why) = self.tend_claim() {
             return self.leave_to_others(&why);
         }
-        self.forget_economy();
+        self.forget_budget();
         let sites = self.loading.sites();
         let result = self.switch_off_and_prove(&sites);
         // No more events come, and the memory still exists.

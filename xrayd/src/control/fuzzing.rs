@@ -39,8 +39,8 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
     let mut rules = [Rules::default(), Rules::default()];
     for rules in &mut rules {
         rules.add(&patterns, to);
-        rules.lend(&patterns, LeaseId(NonZeroU64::MIN), Capture::NONE);
-        rules.take_back(LeaseId(NonZeroU64::MIN));
+        rules.acquire(&patterns, LeaseId(NonZeroU64::MIN), Capture::NONE);
+        rules.release(LeaseId(NonZeroU64::MIN));
         rules.add(&patterns, to);
         assert!(!rules.is_empty() || to == Wanted::Off || patterns.lasting().is_none());
     }

@@ -44,7 +44,7 @@ use crate::{
     sys::{PidFd, ticks_now},
     target::{Ending, Functions, Indexes, Load, RefusedModule},
     types::{
-        DetachReport, Economy, Filter, LeaseId, Mode, Noticing, Phase, Run, ToggleReport, Wanted,
+        Budget, DetachReport, Detection, Filter, LeaseId, Mode, Phase, Run, ToggleReport, Wanted,
     },
 };
 
@@ -58,7 +58,7 @@ pub(crate) enum Command {
         request: Box<ToggleRequest>,
         answer: SyncSender<Result<ToggleReport>>,
     },
-    TakeBack {
+    Release {
         from: LeaseId,
         answer: SyncSender<Result<ToggleReport>>,
     },
@@ -85,8 +85,8 @@ pub(crate) enum Command {
     },
     /// Limits the cost of tracing. The answer is the previous limit.
     Economize {
-        economy: Economy,
-        answer: SyncSender<Result<Economy>>,
+        budget: Budget,
+        answer: SyncSender<Result<Budget>>,
     },
     NameTypes {
         answer: SyncSender<Result<()>>,
@@ -120,7 +120,7 @@ pub(crate) struct ToggleRequest {
     pub(crate) of: Indexes,
     pub(crate) to: Wanted,
     /// The lease, if the functions are switched on temporarily.
-    pub(crate) loan: Option<LeaseId>,
+    pub(crate) lease: Option<LeaseId>,
     pub(crate) run: Run,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Control {
     pid: Pid,
     commands: SyncSender<Command>,
     /// Wakes the control thread from its wait for commands.
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
     /// No wait for the control thread lasts for ever.
     liveness: Arc<Liveness>,
     shared: Arc<Shared>,
@@ -147,7 +147,7 @@ pub(crate) struct Shared {
     pub(crate) copied: AtomicU64,
     pub(crate) states: States,
     /// The functions that are leased. Written by the control thread.
-    pub(crate) loans: Mutex<Leases>,
+    pub(crate) leases: Mutex<Leases>,
     /// The limit on the cost of tracing, and its effect. Written by the control thread.
     pub(crate) history: History,
     /// Filters that were set, as options, with the time from which each was in force. The latest is
@@ -161,12 +161,12 @@ pub(crate) struct Shared {
     /// Loaded modules with sleds that cannot be traced. Written by the control thread.
     refused: Mutex<Vec<RefusedModule>>,
     /// The detection method for libraries. Written by the control thread.
-    noticing: Mutex<Noticing>,
+    detection: Mutex<Detection>,
     /// `None` once the rings are finished.
     pub(crate) drain: Mutex<Option<DrainHandle>>,
     /// The time at which the target ended or the session failed, and the report for a detach.
     /// Written by the control thread, taken by the detach.
-    pub(super) epitaph: Mutex<Option<(Instant, Result<DetachReport>)>>,
+    pub(super) final_report: Mutex<Option<(Instant, Result<DetachReport>)>>,
     /// How the process ended. Written by the control thread.
     pub(crate) ending: OnceLock<Ending>,
     /// The exit status of a process that xrayd started, once it has ended.
@@ -182,15 +182,15 @@ impl Shared {
             executed: OnceLock::new(),
             copied: AtomicU64::new(0),
             states: States::new(functions),
-            loans: Mutex::default(),
+            leases: Mutex::default(),
             history: History::default(),
             filter_notes: Mutex::default(),
             filtering: Mutex::default(),
             filter_change: Mutex::default(),
             refused: Mutex::new(refused),
-            noticing: Mutex::default(),
+            detection: Mutex::default(),
             drain: Mutex::new(Some(drain)),
-            epitaph: Mutex::new(None),
+            final_report: Mutex::new(None),
             ending: OnceLock::new(),
             exit_status: Mutex::new(None),
         }
@@ -253,12 +253,12 @@ impl Shared {
     }
 
     /// The detection method for libraries.
-    pub(crate) fn noticing(&self) -> Noticing {
-        lock(&self.noticing).clone()
+    pub(crate) fn detection(&self) -> Detection {
+        lock(&self.detection).clone()
     }
 
-    pub(super) fn set_noticing(&self, noticing: Noticing) {
-        *lock(&self.noticing) = noticing;
+    pub(super) fn set_detection(&self, detection: Detection) {
+        *lock(&self.detection) = detection;
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -285,18 +285,18 @@ impl Control {
     ) -> io::Result<(Self, Commands)> {
         let (commands, received) = sync_channel(MOST_REQUESTS);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let eventfd = Arc::new(EventFd::from_flags(flags)?);
         let control = Self {
             pid,
             commands,
-            bell: Arc::clone(&bell),
+            eventfd: Arc::clone(&eventfd),
             liveness: Liveness::new(pid),
             shared,
             output,
         };
         let commands = Commands {
             received,
-            bell,
+            eventfd,
             liveness: Arc::clone(&control.liveness),
         };
         Ok((control, commands))
@@ -330,8 +330,8 @@ impl Control {
     }
 
     /// The lease of the function, if it is leased.
-    pub(crate) fn loan(&self, id: FunctionId) -> Option<Lease> {
-        lock(&self.shared.loans).get(id).cloned()
+    pub(crate) fn lease(&self, id: FunctionId) -> Option<Lease> {
+        lock(&self.shared.leases).get(id).cloned()
     }
 
     /// Functions whose arguments or results are recorded.
@@ -347,8 +347,8 @@ impl Control {
         lock(&self.shared.refused).clone()
     }
 
-    pub(crate) fn noticing(&self) -> Noticing {
-        self.shared.noticing()
+    pub(crate) fn detection(&self) -> Detection {
+        self.shared.detection()
     }
 
     /// How the process ended, if it has.
@@ -470,8 +470,8 @@ impl Control {
     ///
     /// # Errors
     /// The process has ended, or its memory cannot be written.
-    pub(crate) fn economize(&self, economy: Economy) -> Result<Economy> {
-        self.ask(|answer| Command::Economize { economy, answer })
+    pub(crate) fn economize(&self, budget: Budget) -> Result<Budget> {
+        self.ask(|answer| Command::Economize { budget, answer })
     }
 
     /// Reads the names of event types for copies of rings. In mode flight no thread reads the rings
@@ -509,8 +509,8 @@ impl Control {
     /// # Errors
     /// As [`Self::toggle`]. Functions that could not be switched back count as on. The lease is
     /// over all the same.
-    pub(crate) fn take_back(&self, from: LeaseId) -> Result<ToggleReport> {
-        self.undo(|answer| Command::TakeBack { from, answer })
+    pub(crate) fn release(&self, from: LeaseId) -> Result<ToggleReport> {
+        self.undo(|answer| Command::Release { from, answer })
     }
 
     /// Takes over rules, and switches on the functions of `wishes`, which are in the modules `of`.
@@ -552,14 +552,16 @@ impl Control {
         self.undo(|answer| Command::Detach { answer })
             .or_else(|refusal| {
                 // The control thread ends with its target.
-                let epitaph = lock(&self.shared.epitaph).take();
-                epitaph.map_or(Err(refusal), |(_, report)| report)
+                let final_report = lock(&self.shared.final_report).take();
+                final_report.map_or(Err(refusal), |(_, report)| report)
             })
     }
 
     /// The time at which the target ended or the session failed, unless a detach came before.
     pub(crate) fn ended(&self) -> Option<Instant> {
-        lock(&self.shared.epitaph).as_ref().map(|(when, _)| *when)
+        lock(&self.shared.final_report)
+            .as_ref()
+            .map(|(when, _)| *when)
     }
 
     /// The refusal of every request to a failed session.
@@ -611,7 +613,7 @@ impl Control {
         send(command(answer)).map_err(no_answer)?;
         // The write fails only if the counter would overflow. The control thread wakes up then as
         // well.
-        let _ = self.bell.write(1);
+        let _ = self.eventfd.write(1);
         let answer = self.liveness.watch().wait(&answered);
         if answer.as_ref().err() == Some(&NoAnswer::Ended) {
             // The thread has ended, or it panicked and detaches from the process. The result of
@@ -628,7 +630,7 @@ impl Control {
 #[derive(Debug)]
 pub(crate) struct Commands {
     received: Receiver<Command>,
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
     liveness: Arc<Liveness>,
 }
 
@@ -641,8 +643,8 @@ impl Commands {
     }
 
     /// The descriptor that makes [`Self::next`] return when it is written.
-    pub(crate) fn bell(&self) -> Arc<EventFd> {
-        Arc::clone(&self.bell)
+    pub(crate) fn eventfd(&self) -> Arc<EventFd> {
+        Arc::clone(&self.eventfd)
     }
 
     /// The next command. Waits until the descriptor is written, the process has ended, or the time
@@ -662,7 +664,7 @@ impl Commands {
             Ok(command) => return Ok(command),
         }
         let mut fds = [
-            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN),
             PollFd::new(end.as_fd(), PollFlags::POLLIN),
         ];
         // Rounded up, because a wait that ends too early would be repeated at once.
@@ -671,7 +673,7 @@ impl Commands {
         // An error such as an interruption is a wait that ends early.
         let _ = poll(&mut fds, PollTimeout::from(milliseconds));
         // Read before the look, because a later command writes it again.
-        let _ = self.bell.read();
+        let _ = self.eventfd.read();
         self.received.try_recv().map_err(|error| match error {
             TryRecvError::Empty => RecvTimeoutError::Timeout,
             TryRecvError::Disconnected => RecvTimeoutError::Disconnected,

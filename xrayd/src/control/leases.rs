@@ -2,7 +2,7 @@
 //! leases each function keeps its permanent state.
 //!
 //! ```text
-//!                    lend                          take back
+//!                    acquire                          take back
 //!  permanent state ──────► leased to one or more ───────────► what the latest holder left wants
 //!                               │                             no holder left: permanent state
 //!                               └─ switched permanently ─► permanent state, no leases
@@ -42,7 +42,7 @@ pub(crate) struct Lease {
 impl Leases {
     /// Leases a function whose state is `now`, and returns its previous leases. A function that
     /// already does what the lease asks for gets none.
-    pub(crate) fn lend(
+    pub(crate) fn acquire(
         &mut self,
         id: FunctionId,
         now: Wanted,
@@ -50,16 +50,16 @@ impl Leases {
         capture: Capture,
     ) -> Option<Lease> {
         let before = self.0.remove(&id);
-        let mut loan = before.clone().unwrap_or_else(|| Lease::new(now));
-        loan.add(to, capture);
-        self.insert(id, loan);
+        let mut lease = before.clone().unwrap_or_else(|| Lease::new(now));
+        lease.add(to, capture);
+        self.insert(id, lease);
         before
     }
 
     /// Sets the leases of a function to `before`.
     fn restore(&mut self, id: FunctionId, before: Option<Lease>) {
         match before {
-            Some(loan) => self.0.insert(id, loan),
+            Some(lease) => self.0.insert(id, lease),
             None => self.0.remove(&id),
         };
     }
@@ -70,9 +70,9 @@ impl Leases {
     }
 
     /// Adds the leases of a function, if there are any.
-    pub(crate) fn insert(&mut self, id: FunctionId, loan: Lease) {
-        if !loan.holders.is_empty() {
-            self.0.insert(id, loan);
+    pub(crate) fn insert(&mut self, id: FunctionId, lease: Lease) {
+        if !lease.holders.is_empty() {
+            self.0.insert(id, lease);
         }
     }
 
@@ -92,15 +92,15 @@ impl Leases {
     }
 
     /// Ends a lease. Returns the state that each of its functions has to get.
-    pub(crate) fn take_back(&mut self, from: LeaseId) -> Vec<(FunctionId, Wanted)> {
+    pub(crate) fn release(&mut self, from: LeaseId) -> Vec<(FunctionId, Wanted)> {
         let mut back = Vec::new();
-        self.0.retain(|&id, loan| {
-            let holders = loan.holders.len();
-            loan.holders.retain(|(holder, _)| *holder != from);
-            if loan.holders.len() < holders {
-                back.push((id, loan.now()));
+        self.0.retain(|&id, lease| {
+            let holders = lease.holders.len();
+            lease.holders.retain(|(holder, _)| *holder != from);
+            if lease.holders.len() < holders {
+                back.push((id, lease.now()));
             }
-            !loan.holders.is_empty()
+            !lease.holders.is_empty()
         });
         back
     }
@@ -143,10 +143,10 @@ impl Lease {
 
 /// A function that was leased, and its state before that.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct Leased {
     id: FunctionId,
     was: Wanted,
-    loan: Option<Lease>,
+    lease: Option<Lease>,
 }
 
 /// True if a lease leaves a function as it `is`. A lease without values leaves values alone that
@@ -161,48 +161,48 @@ fn leaves(is: Wanted, capture: Capture) -> bool {
 impl Controller {
     /// Records a lease. Returns the functions of `ids` that it changes, and the data for
     /// [`Self::unlend`].
-    pub(crate) fn lend(
+    pub(crate) fn acquire(
         &self,
         ids: &[FunctionId],
         to: LeaseId,
         capture: Capture,
         run: Run,
-    ) -> (Vec<FunctionId>, Vec<Lent>) {
+    ) -> (Vec<FunctionId>, Vec<Leased>) {
         let states = &self.shared.states;
-        let mut loans = lock(&self.shared.loans);
+        let mut leases = lock(&self.shared.leases);
         let mut changing = states.changing(ids.to_vec(), Wanted::On(capture));
         // A lease without values leaves values alone that others record.
         changing.retain(|&id| {
             !capture.is_none() || states.recorded(id).is_none_or(|now| now.is_none())
         });
-        let mut lent = Vec::new();
+        let mut leased = Vec::new();
         if run == Run::Real {
-            lent.extend(ids.iter().map(|&id| {
+            leased.extend(ids.iter().map(|&id| {
                 let was = states.recorded(id).map_or(Wanted::Off, Wanted::On);
-                let loan = loans.lend(id, was, to, capture);
-                Lent { id, was, loan }
+                let lease = leases.acquire(id, was, to, capture);
+                Leased { id, was, lease }
             }));
         }
-        (changing, lent)
+        (changing, leased)
     }
 
     /// Undoes a lease that failed. Functions that could not be switched back stay leased, so that
     /// they are switched back at the end of the lease.
-    pub(super) fn unlend(&self, lent: Vec<Lent>) {
+    pub(super) fn unlend(&self, leased: Vec<Leased>) {
         let states = &self.shared.states;
-        let mut loans = lock(&self.shared.loans);
+        let mut leases = lock(&self.shared.leases);
         // A function can be named twice.
-        for Lent { id, was, loan } in lent.into_iter().rev() {
+        for Leased { id, was, lease } in leased.into_iter().rev() {
             if states.recorded(id).map_or(Wanted::Off, Wanted::On) == was {
-                loans.restore(id, loan);
+                leases.restore(id, lease);
             }
         }
     }
 
     /// Ends a lease, and switches its functions back. A failure does not stop the rest.
-    pub(crate) fn take_back(&mut self, from: LeaseId) -> Result<ToggleReport> {
-        self.loading.take_back(from);
-        let back = lock(&self.shared.loans).take_back(from);
+    pub(crate) fn release(&mut self, from: LeaseId) -> Result<ToggleReport> {
+        self.loading.release(from);
+        let back = lock(&self.shared.leases).release(from);
         let ids: Vec<FunctionId> = back.iter().map(|(id, _)| *id).collect();
         let mut report = self.report_on(&ids);
         let mut ways = BTreeMap::<Option<Capture>, Vec<FunctionId>>::new();
@@ -240,78 +240,78 @@ mod tests {
     const F: FunctionId = FunctionId(3);
     const ON: Wanted = Wanted::On(Capture::NONE);
 
-    fn loan(number: u64) -> LeaseId {
+    fn lease(number: u64) -> LeaseId {
         LeaseId(NonZeroU64::new(number).unwrap())
     }
 
     #[test]
     fn a_function_is_on_until_the_last_holder_gives_it_back() {
         let two = Capture::NONE.with_arguments(2).unwrap();
-        let mut loans = Leases::default();
-        loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
-        loans.lend(F, ON, loan(2), two);
-        loans.lend(F, Wanted::On(two), loan(3), two);
-        assert_eq!(loans.take_back(loan(3)), [(F, Wanted::On(two))]);
-        assert_eq!(loans.take_back(loan(3)), []);
-        assert_eq!(loans.take_back(loan(2)), [(F, ON)]);
-        assert_eq!(loans.take_back(loan(1)), [(F, Wanted::Off)]);
-        assert!(loans.get(F).is_none() && loans.take_back(loan(1)).is_empty());
+        let mut leases = Leases::default();
+        leases.acquire(F, Wanted::Off, lease(1), Capture::NONE);
+        leases.acquire(F, ON, lease(2), two);
+        leases.acquire(F, Wanted::On(two), lease(3), two);
+        assert_eq!(leases.release(lease(3)), [(F, Wanted::On(two))]);
+        assert_eq!(leases.release(lease(3)), []);
+        assert_eq!(leases.release(lease(2)), [(F, ON)]);
+        assert_eq!(leases.release(lease(1)), [(F, Wanted::Off)]);
+        assert!(leases.get(F).is_none() && leases.release(lease(1)).is_empty());
     }
 
     #[test]
-    fn what_is_on_already_is_not_lent_and_its_values_stay() {
+    fn what_is_on_already_is_not_leased_and_its_values_stay() {
         let two = Capture::NONE.with_arguments(2).unwrap();
-        let mut loans = Leases::default();
-        loans.lend(F, ON, loan(1), Capture::NONE);
-        loans.lend(F, Wanted::On(two), loan(1), Capture::NONE);
-        assert!(loans.get(F).is_none());
+        let mut leases = Leases::default();
+        leases.acquire(F, ON, lease(1), Capture::NONE);
+        leases.acquire(F, Wanted::On(two), lease(1), Capture::NONE);
+        assert!(leases.get(F).is_none());
         // If the values are those of another lease, this lease keeps what it asked for.
-        loans.lend(F, Wanted::Off, loan(1), two);
-        loans.lend(F, Wanted::On(two), loan(2), Capture::NONE);
-        assert_eq!(loans.get(F).map(Lease::now), Some(Wanted::On(two)));
-        assert_eq!(loans.take_back(loan(1)), [(F, ON)]);
-        assert_eq!(loans.take_back(loan(2)), [(F, Wanted::Off)]);
+        leases.acquire(F, Wanted::Off, lease(1), two);
+        leases.acquire(F, Wanted::On(two), lease(2), Capture::NONE);
+        assert_eq!(leases.get(F).map(Lease::now), Some(Wanted::On(two)));
+        assert_eq!(leases.release(lease(1)), [(F, ON)]);
+        assert_eq!(leases.release(lease(2)), [(F, Wanted::Off)]);
         // The permanent state shows through.
         let result = Capture::NONE.with_result();
-        loans.lend(F, Wanted::On(two), loan(1), result);
-        loans.lend(F, Wanted::On(result), loan(2), Capture::NONE);
-        assert_eq!(loans.take_back(loan(1)), [(F, Wanted::On(two))]);
+        leases.acquire(F, Wanted::On(two), lease(1), result);
+        leases.acquire(F, Wanted::On(result), lease(2), Capture::NONE);
+        assert_eq!(leases.release(lease(1)), [(F, Wanted::On(two))]);
     }
 
     #[test]
     fn who_never_gives_back_takes_no_room() {
-        let mut loans = Leases::default();
+        let mut leases = Leases::default();
         for number in 1..100 {
-            loans.lend(F, Wanted::Off, loan(number), Capture::NONE);
-            loans.lend(F, ON, loan(number), Capture::NONE);
+            leases.acquire(F, Wanted::Off, lease(number), Capture::NONE);
+            leases.acquire(F, ON, lease(number), Capture::NONE);
         }
-        assert_eq!(loans.get(F).unwrap().holders.len(), MOST_HOLDERS);
+        assert_eq!(leases.get(F).unwrap().holders.len(), MOST_HOLDERS);
         for number in 1..100 {
-            loans.take_back(loan(number));
+            leases.release(lease(number));
         }
-        assert!(loans.get(F).is_none());
+        assert!(leases.get(F).is_none());
     }
 
     #[test]
-    fn a_loan_that_is_refused_leaves_those_of_others() {
-        let mut loans = Leases::default();
-        let none = loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
-        let before = loans.get(F).cloned();
+    fn a_lease_that_is_refused_leaves_those_of_others() {
+        let mut leases = Leases::default();
+        let none = leases.acquire(F, Wanted::Off, lease(1), Capture::NONE);
+        let before = leases.get(F).cloned();
         assert!(none.is_none() && before.is_some());
-        let first = loans.lend(F, ON, loan(2), Capture::NONE.with_result());
+        let first = leases.acquire(F, ON, lease(2), Capture::NONE.with_result());
         assert_eq!(first, before);
-        loans.restore(F, first);
-        assert_eq!(loans.get(F), before.as_ref());
-        loans.restore(F, none);
-        assert!(loans.get(F).is_none());
+        leases.restore(F, first);
+        assert_eq!(leases.get(F), before.as_ref());
+        leases.restore(F, none);
+        assert!(leases.get(F).is_none());
     }
 
     #[test]
     fn what_is_switched_for_good_is_not_taken_back() {
-        let mut loans = Leases::default();
-        loans.lend(F, Wanted::Off, loan(1), Capture::NONE);
-        loans.lend(FunctionId(4), Wanted::Off, loan(1), Capture::NONE);
-        loans.end([F]);
-        assert_eq!(loans.take_back(loan(1)), [(FunctionId(4), Wanted::Off)]);
+        let mut leases = Leases::default();
+        leases.acquire(F, Wanted::Off, lease(1), Capture::NONE);
+        leases.acquire(FunctionId(4), Wanted::Off, lease(1), Capture::NONE);
+        leases.end([F]);
+        assert_eq!(leases.release(lease(1)), [(FunctionId(4), Wanted::Off)]);
     }
 }

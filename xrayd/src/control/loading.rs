@@ -187,14 +187,14 @@ impl Loading {
     }
 
     /// Adds a rule of a lease.
-    pub(super) fn lend_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
-        self.rules.lend(patterns, to, capture);
+    pub(super) fn acquire_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
+        self.rules.acquire(patterns, to, capture);
         self.note_rules();
     }
 
     /// Ends the rules of a lease.
-    pub(crate) fn take_back(&mut self, from: LeaseId) {
-        self.rules.take_back(from);
+    pub(crate) fn release(&mut self, from: LeaseId) {
+        self.rules.release(from);
         self.note_rules();
     }
 
@@ -367,7 +367,7 @@ impl Controller {
                 loaded.note_copied(0);
                 loaded.note_armed(None);
                 self.shared.states.forget(loaded.functions());
-                lock(&self.shared.loans).end(loaded.functions());
+                lock(&self.shared.leases).end(loaded.functions());
                 self.patcher.remove(loaded.index, range);
             }
         }
@@ -526,8 +526,8 @@ impl Controller {
         else {
             return;
         };
-        let Wishes { on: wanted, loans } = rules.wishes_in(functions, &loaded);
-        lock(&self.shared.loans).extend(loans);
+        let Wishes { on: wanted, leases } = rules.wishes_in(functions, &loaded);
+        lock(&self.shared.leases).extend(leases);
         let (mut on, mut patched) = (0, PatchReport::default());
         let result = wanted.into_iter().try_for_each(|(capture, ids)| {
             let to = Wanted::On(capture);

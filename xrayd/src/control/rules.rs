@@ -37,7 +37,7 @@ struct Kept {
     patterns: Arc<Patterns>,
     to: Wanted,
     /// The lease, if the rule is temporary.
-    loan: Option<LeaseId>,
+    lease: Option<LeaseId>,
 }
 
 /// Copies of the rules for matching, the newest first. The states of their automata are dropped
@@ -51,7 +51,7 @@ pub(crate) struct Wishes {
     /// The functions to switch on, by the values to record.
     pub(crate) on: BTreeMap<Capture, Vec<FunctionId>>,
     /// The leases of these functions.
-    pub(crate) loans: Leases,
+    pub(crate) leases: Leases,
 }
 
 // === impl Rules ===
@@ -67,32 +67,32 @@ impl Rules {
         }
         let lasting = Some(selection);
         self.0
-            .retain(|kept| kept.loan.is_some() || kept.patterns.lasting() != lasting);
+            .retain(|kept| kept.lease.is_some() || kept.patterns.lasting() != lasting);
         self.push(Kept {
             patterns: Arc::clone(patterns),
             to,
-            loan: None,
+            lease: None,
         });
     }
 
     /// Adds a rule of a lease. Other rules stay, and decide again when the lease is over.
-    pub(crate) fn lend(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
+    pub(crate) fn acquire(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
         let lasting = patterns.lasting();
         if lasting.is_none() {
             return;
         }
         self.0
-            .retain(|kept| kept.loan != Some(to) || kept.patterns.lasting() != lasting);
+            .retain(|kept| kept.lease != Some(to) || kept.patterns.lasting() != lasting);
         self.push(Kept {
             patterns: Arc::clone(patterns),
             to: Wanted::On(capture),
-            loan: Some(to),
+            lease: Some(to),
         });
     }
 
     /// Drops the rules of a lease.
-    pub(crate) fn take_back(&mut self, from: LeaseId) {
-        self.0.retain(|kept| kept.loan != Some(from));
+    pub(crate) fn release(&mut self, from: LeaseId) {
+        self.0.retain(|kept| kept.lease != Some(from));
         self.drop_needless();
     }
 
@@ -108,9 +108,9 @@ impl Rules {
         self.drop_needless();
         // A client that was killed never ends its lease, so rules of leases are dropped before
         // permanent ones.
-        let loan = self.0.iter().position(|kept| kept.loan.is_some());
+        let lease = self.0.iter().position(|kept| kept.lease.is_some());
         if self.0.len() > MOST
-            && let Some(oldest) = self.0.remove(loan.unwrap_or(0))
+            && let Some(oldest) = self.0.remove(lease.unwrap_or(0))
         {
             tracing::warn!(
                 rule = ?oldest.patterns.lasting(),
@@ -133,11 +133,11 @@ impl Rules {
         }
         let matchers = self.matchers();
         functions.each_in(loaded, matchers.need_source(), |id, candidate| {
-            let loan = matchers.loan(candidate);
-            if let Wanted::On(capture) = loan.now() {
+            let lease = matchers.lease(candidate);
+            if let Wanted::On(capture) = lease.now() {
                 wishes.on.entry(capture).or_default().push(id);
             }
-            wishes.loans.insert(id, loan);
+            wishes.leases.insert(id, lease);
         });
         wishes
     }
@@ -158,11 +158,11 @@ impl Matchers<'_> {
     }
 
     /// The permanent state of a function that was just loaded, and its leases.
-    fn loan(&self, candidate: &Candidate<'_>) -> Lease {
+    fn lease(&self, candidate: &Candidate<'_>) -> Lease {
         let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
         let naming = self.0.iter();
         for (_, kept) in naming.filter(|(matcher, _)| matcher.matches(candidate)) {
-            match (kept.loan, kept.to) {
+            match (kept.lease, kept.to) {
                 (Some(holder), Wanted::On(capture)) => holders.push((holder, capture)),
                 (_, to) => {
                     for_good = to;
@@ -170,11 +170,11 @@ impl Matchers<'_> {
                 }
             }
         }
-        let mut loan = Lease::new(for_good);
+        let mut lease = Lease::new(for_good);
         for (holder, capture) in holders.into_iter().rev() {
-            loan.add(holder, capture);
+            lease.add(holder, capture);
         }
-        loan
+        lease
     }
 }
 
@@ -187,8 +187,8 @@ mod tests {
 
     const ON: Wanted = Wanted::On(Capture::NONE);
 
-    fn loan(rules: &Rules, name: &str) -> Lease {
-        rules.matchers().loan(&Candidate {
+    fn lease(rules: &Rules, name: &str) -> Lease {
+        rules.matchers().lease(&Candidate {
             id: 7,
             module: "/lib/plugin.so",
             symbol: Some(name),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn wanted(rules: &Rules, name: &str) -> bool {
-        loan(rules, name).now() != Wanted::Off
+        lease(rules, name).now() != Wanted::Off
     }
 
     fn holder(number: u64) -> LeaseId {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_last_rule_also_says_what_is_recorded() {
         let mut rules = Rules::default();
-        let recorded = |rules: &Rules, name: &str| match loan(rules, name).now() {
+        let recorded = |rules: &Rules, name: &str| match lease(rules, name).now() {
             Wanted::On(capture) => Some(capture.arguments()),
             Wanted::Off => None,
         };
@@ -282,20 +282,25 @@ mod tests {
     }
 
     #[test]
-    fn loans_do_not_crowd_out_what_was_done_for_good() {
+    fn leases_do_not_crowd_out_what_was_done_for_good() {
         let mut rules = Rules::default();
         rules.add(&glob("a", &[]), ON);
         for number in 1..2 * MOST as u64 {
-            rules.lend(&glob("b", &[]), holder(1), Capture::NONE);
+            rules.acquire(&glob("b", &[]), holder(1), Capture::NONE);
             assert_eq!(rules.0.len(), 2, "{number}");
         }
         for number in 1..2 * MOST as u64 {
-            rules.lend(&glob("b", &[]), holder(number), Capture::NONE);
+            rules.acquire(&glob("b", &[]), holder(number), Capture::NONE);
         }
         assert_eq!(rules.0.len(), MOST);
         assert!(wanted(&rules, "a"));
         let newest = holder(2 * MOST as u64 - 1);
-        assert!(rules.0.back().is_some_and(|kept| kept.loan == Some(newest)));
+        assert!(
+            rules
+                .0
+                .back()
+                .is_some_and(|kept| kept.lease == Some(newest))
+        );
     }
 
     #[test]
@@ -306,7 +311,7 @@ mod tests {
             exclude: Vec::new(),
         });
         rules.add(&ids, ON);
-        rules.lend(&ids, holder(1), Capture::NONE);
+        rules.acquire(&ids, holder(1), Capture::NONE);
         assert!(rules.is_empty());
         // All but one function that is loaded now. Of later functions these are all, so no rule is
         // left.
@@ -318,27 +323,27 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_leaves_the_rules_of_others() {
+    fn a_lease_leaves_the_rules_of_others() {
         let with_values = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
-        for lent in [all(), glob("a*", &[]), glob("a", &[])] {
+        for leased in [all(), glob("a*", &[]), glob("a", &[])] {
             let mut rules = Rules::default();
             rules.add(&glob("a*", &[]), with_values);
             rules.add(&glob("a_off", &[]), Wanted::Off);
-            rules.lend(&lent, holder(1), Capture::NONE);
-            rules.lend(&lent, holder(2), Capture::NONE);
+            rules.acquire(&leased, holder(1), Capture::NONE);
+            rules.acquire(&leased, holder(2), Capture::NONE);
             // Leases with values do the same.
-            assert_eq!(loan(&rules, "a").now(), with_values);
+            assert_eq!(lease(&rules, "a").now(), with_values);
             assert_eq!(
                 wanted(&rules, "b"),
-                lent.lasting() == Some(&Selection::all())
+                leased.lasting() == Some(&Selection::all())
             );
-            rules.take_back(holder(1));
+            rules.release(holder(1));
             assert_eq!(
                 wanted(&rules, "b"),
-                lent.lasting() == Some(&Selection::all())
+                leased.lasting() == Some(&Selection::all())
             );
-            rules.take_back(holder(2));
-            assert_eq!(loan(&rules, "a").now(), with_values);
+            rules.release(holder(2));
+            assert_eq!(lease(&rules, "a").now(), with_values);
             assert!(!wanted(&rules, "a_off") && !wanted(&rules, "b"));
             rules.add(&glob("a*", &[]), Wanted::Off);
             assert!(rules.is_empty());
@@ -346,9 +351,9 @@ mod tests {
     }
 
     #[test]
-    fn who_switches_for_good_ends_a_loan() {
+    fn who_switches_for_good_ends_a_lease() {
         let mut rules = Rules::default();
-        rules.lend(&glob("a*", &[]), holder(1), Capture::NONE);
+        rules.acquire(&glob("a*", &[]), holder(1), Capture::NONE);
         rules.add(&glob("a_b", &[]), Wanted::Off);
         assert!(wanted(&rules, "a") && !wanted(&rules, "a_b"));
         rules.add(&all(), Wanted::Off);

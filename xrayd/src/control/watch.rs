@@ -21,7 +21,7 @@ use crate::{
     pid::Pid,
     sys::instant_of,
     target::{Heard, PerfWatcher, Subscription},
-    types::Noticing,
+    types::Detection,
 };
 
 /// Time for which an unneeded watch goes on.
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
     shared: Arc<Shared>,
     perf_watcher: Arc<PerfWatcher>,
     /// Wakes the control thread.
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
     state: State,
     /// The time since when no rule needs the watch, while it goes on.
     unwanted: Option<Instant>,
@@ -50,18 +50,18 @@ enum State {
 // === impl Watch ===
 
 impl Watch {
-    /// An idle watch. `bell` is written when a mapping is reported.
+    /// An idle watch. `eventfd` is written when a mapping is reported.
     pub(crate) fn new(
         pid: Pid,
         shared: Arc<Shared>,
         perf_watcher: Arc<PerfWatcher>,
-        bell: Arc<EventFd>,
+        eventfd: Arc<EventFd>,
     ) -> Self {
         Self {
             pid,
             shared,
             perf_watcher,
-            bell,
+            eventfd,
             state: State::Idle,
             unwanted: None,
         }
@@ -94,7 +94,7 @@ impl Watch {
     pub(super) fn hear(&mut self) -> Heard {
         let unwanted = self.unwanted.take_if(|since| since.elapsed() >= LINGER);
         if unwanted.is_some() {
-            self.enter(State::Idle, Noticing::Idle);
+            self.enter(State::Idle, Detection::Idle);
         }
         match &self.state {
             State::Perf(subscription) => subscription.take(),
@@ -119,27 +119,27 @@ impl Watch {
     }
 
     fn listen(&mut self) {
-        match self.perf_watcher.listen(Arc::clone(&self.bell)) {
+        match self.perf_watcher.listen(Arc::clone(&self.eventfd)) {
             Ok(subscription) => {
                 subscription.to(self.pid);
-                self.enter(State::Perf(subscription), Noticing::Perf);
+                self.enter(State::Perf(subscription), Detection::Perf);
             }
             Err(why) => {
-                let why = Noticing::Maps(why.to_string());
+                let why = Detection::Maps(why.to_string());
                 self.enter(State::Maps, why);
             }
         }
     }
 
-    fn enter(&mut self, state: State, noticing: Noticing) {
+    fn enter(&mut self, state: State, detection: Detection) {
         self.state = state;
-        if self.shared.noticing() != noticing {
+        if self.shared.detection() != detection {
             tracing::info!(
                 pid = self.pid.as_raw(),
-                by = ?noticing,
+                by = ?detection,
                 "detection method for libraries that are loaded later"
             );
-            self.shared.set_noticing(noticing);
+            self.shared.set_detection(detection);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use xray_trace::model::{
-    ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, Process, Rest,
+    ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, Process, Suppression,
 };
 
 use super::TraceWriter;
@@ -131,8 +131,8 @@ impl Tables for TraceSource {
         lifetimes.collect()
     }
 
-    fn rests(&self) -> Vec<Rest> {
-        self.control.history().rests(self.process.id)
+    fn suppressions(&self) -> Vec<Suppression> {
+        self.control.history().suppressions(self.process.id)
     }
 
     fn duty(&self) -> Vec<DutyWindow> {

@@ -129,7 +129,7 @@ impl<'a> Lender<'a> {
     }
 
     /// Runs `work` with a stopped thread.
-    pub(super) fn lend<T: Send>(
+    pub(super) fn acquire<T: Send>(
         &self,
         victim: &mut Victim<'_>,
         work: impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError> + Sync,

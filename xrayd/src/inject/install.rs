@@ -161,7 +161,7 @@ pub(crate) fn install(
             Ok(mapped) => {
                 let all = mapped.all.clone();
                 return finish(target, memory, plan, mapped, &rings.closed, claim)
-                    .inspect_err(|_| take_back(target, memory, &all, &mut victim));
+                    .inspect_err(|_| release(target, memory, &all, &mut victim));
             }
             // The place was taken since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
@@ -241,7 +241,7 @@ pub(crate) fn extend(
         };
         return write_regions(pid, memory, &mut plan.regions, &mapped)
             .and_then(|()| plan.regions.pop().ok_or_else(|| place_taken(pid)))
-            .inspect_err(|_| take_back(target, memory, &mapped.all, &mut Victim::Any));
+            .inspect_err(|_| release(target, memory, &mapped.all, &mut Victim::Any));
     }
     Err(place_taken(pid))
 }
@@ -409,7 +409,7 @@ fn map_missing(
         );
         return Err(Refusal::new(Reason::NoMemory, message).into());
     }
-    let made = lender.lend(victim, |remote| {
+    let made = lender.acquire(victim, |remote| {
         make_mappings(remote, target, memory, plan, &wishes)
     });
     match made {
@@ -718,11 +718,11 @@ fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> 
 }
 
 /// Unmaps the mappings of a failed attach.
-fn take_back(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Victim<'_>) {
+fn release(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Victim<'_>) {
     let mut undo = || -> std::result::Result<(), BorrowError> {
         let maps = read_maps(target)?;
         let lender = Lender::find(target, memory, &maps)?;
-        lender.lend(victim, |remote| {
+        lender.acquire(victim, |remote| {
             for &(address, bytes) in all {
                 remote.unmap(address, bytes)?;
             }

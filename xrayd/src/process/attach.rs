@@ -30,7 +30,7 @@ use crate::{
         Caller, Credentials, Functions, Module, Objects, PerfWatcher, Preflight, RefusedModule,
         Sleds, Survey, Target, Threads, Yama, preflight,
     },
-    types::{Economy, Filter, Mode, PatchSite, Switch, Wanted},
+    types::{Budget, Filter, Mode, PatchSite, Switch, Wanted},
 };
 
 /// Longest wait for another tracer to go, and the pause between attempts.
@@ -64,7 +64,7 @@ pub struct AttachOptions {
     /// The mode of the session.
     pub mode: Mode,
     /// The limit on the cost of tracing.
-    pub economy: Economy,
+    pub budget: Budget,
 }
 
 /// The result of an attach.
@@ -148,7 +148,7 @@ impl Default for AttachOptions {
             follow: Follow::None,
             sleds: Sleds::Needed,
             mode: Mode::Stream,
-            economy: Economy::None,
+            budget: Budget::None,
         }
     }
 }
@@ -190,8 +190,8 @@ pub(crate) fn prepare(
         );
         return Err(Refusal::new(Reason::PidReused, message));
     }
-    options.economy.check()?;
-    options.economy.suits(options.mode, &Filter::default())?;
+    options.budget.check()?;
+    options.budget.suits(options.mode, &Filter::default())?;
     let target = target.require(options.owner, options.caller);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
@@ -340,7 +340,7 @@ pub(crate) fn prepare(
         Arc::clone(&functions),
         layout,
         &flight.maps,
-        Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.bell()),
+        Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.eventfd()),
     );
     let session = Session {
         pid,
@@ -377,8 +377,8 @@ pub(crate) fn prepare(
         has_room_for_rings: false,
         _ticket: ticket,
     };
-    if options.economy != Economy::None {
-        controller.economize(options.economy)?;
+    if options.budget != Budget::None {
+        controller.economize(options.budget)?;
     }
     if let Some(undo) = undo {
         undo.disarm();

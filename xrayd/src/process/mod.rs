@@ -6,15 +6,15 @@
 //! | `attach` | the steps from a pid to a session |
 //! | `launch` | starting a program, stopped before its `main` |
 //! | `session` | one attached process |
-//! | `family` | process groups: a process, and the processes that are followed from it |
+//! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `follow` | finding processes to follow |
 //! | `parallel` | the same work for many processes, some of which may hang |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
 //! | `untraced` | a program without sleds that xrayd started |
 
 mod attach;
-mod family;
 mod follow;
+mod group;
 mod launch;
 mod parallel;
 mod registry;
@@ -23,8 +23,8 @@ mod trigger;
 mod untraced;
 
 pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
-pub use family::{Family, FamilyStatus};
 pub use follow::{Finding, Follow, NotFollowed};
+pub use group::{Group, GroupStatus};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;
 pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};

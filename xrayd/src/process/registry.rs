@@ -21,8 +21,8 @@ use super::{
     attach::{
         AttachOptions, AttachReport, Attached, Common, Prepared, lost_thread, prepare, unless_ended,
     },
-    family::{Family, Root},
     follow::{Follow, Follower},
+    group::{Group, Root},
     parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until},
     session::Session,
     untraced::{Keeper, untraced},
@@ -82,7 +82,7 @@ pub struct LaunchOptions {
 /// A program that was started and attached to, and that has not run yet.
 #[derive(Debug)]
 pub struct Launched {
-    family: Arc<Family>,
+    group: Arc<Group>,
     /// `None` if it has no sleds.
     session: Option<Arc<Session>>,
     /// The result of the attach.
@@ -109,7 +109,7 @@ pub(crate) struct Inner {
     metering: Option<Arc<Metering>>,
     sessions: Mutex<HashMap<Pid, Entry>>,
     /// Process groups by their first processes. Never locked after `sessions`.
-    families: Mutex<HashMap<Pid, Arc<Family>>>,
+    groups: Mutex<HashMap<Pid, Arc<Group>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -136,7 +136,7 @@ impl Default for RegistryConfig {
 impl Launched {
     /// The pid of the program.
     pub fn pid(&self) -> Pid {
-        self.family.root()
+        self.group.root()
     }
 
     /// The session of the program. `None` if it has no sleds.
@@ -145,8 +145,8 @@ impl Launched {
     }
 
     /// The group of the program and of the processes that come from it.
-    pub fn family(&self) -> &Arc<Family> {
-        &self.family
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
     }
 
     /// Lets the program run.
@@ -154,7 +154,7 @@ impl Launched {
     /// # Errors
     /// The program has ended.
     pub fn resume(&self) -> Result<()> {
-        match (&self.session, self.family.untraced()) {
+        match (&self.session, self.group.untraced()) {
             (Some(session), _) => session.source.control.resume(),
             (None, Some(untraced)) => untraced.resume(),
             (None, None) => Err(lost_thread(self.pid())),
@@ -163,7 +163,7 @@ impl Launched {
 
     /// The exit status of the program, once it has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        match (&self.session, self.family.untraced()) {
+        match (&self.session, self.group.untraced()) {
             (Some(session), _) => session.source.control.exit_status(),
             (None, untraced) => untraced?.exit_status(),
         }
@@ -189,7 +189,7 @@ impl Registry {
             processes: PerfWatcher::new(Subject::Processes),
             metering,
             sessions: Mutex::default(),
-            families: Mutex::default(),
+            groups: Mutex::default(),
         };
         Self(Arc::new(inner))
     }
@@ -259,25 +259,23 @@ impl Registry {
 
     /// The group whose first process is `root`. `None` if that process has ended and another
     /// process has its pid and a session.
-    pub fn family(&self, root: Pid) -> Option<Arc<Family>> {
-        let family = self.families_lock().get(&root).cloned()?;
+    pub fn group(&self, root: Pid) -> Option<Arc<Group>> {
+        let group = self.groups_lock().get(&root).cloned()?;
         let session = self.get(root);
-        let same = |session: &Arc<Session>| session.start_time() == family.start_time();
-        session.as_ref().is_none_or(same).then_some(family)
+        let same = |session: &Arc<Session>| session.start_time() == group.start_time();
+        session.as_ref().is_none_or(same).then_some(group)
     }
 
     /// The group that has a session as a member.
-    pub fn family_of(&self, session: &Arc<Session>) -> Option<Arc<Family>> {
-        self.families()
-            .into_iter()
-            .find(|family| family.has(session))
+    pub fn group_of(&self, session: &Arc<Session>) -> Option<Arc<Group>> {
+        self.groups().into_iter().find(|group| group.has(session))
     }
 
     /// All groups, ordered by first process.
-    pub fn families(&self) -> Vec<Arc<Family>> {
-        let mut families: Vec<_> = self.families_lock().values().cloned().collect();
-        families.sort_unstable_by_key(|family| family.root());
-        families
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        let mut groups: Vec<_> = self.groups_lock().values().cloned().collect();
+        groups.sort_unstable_by_key(|group| group.root());
+        groups
     }
 
     /// All sessions.
@@ -302,7 +300,7 @@ impl Registry {
             self.0.share_retained();
             let root = Root::Traced(Arc::clone(&attached.session));
             if let Err(refusal) =
-                self.found(Family::new(root, options, Rules::default()), options.follow)
+                self.found(Group::new(root, options, Rules::default()), options.follow)
             {
                 if let Err(second) = self.end(&attached.session) {
                     tracing::warn!(%pid, %second, "cannot detach from a process");
@@ -310,14 +308,14 @@ impl Registry {
                 return Err(refusal);
             }
         } else if options.follow != Follow::None {
-            if let Some(family) = self.family(pid) {
+            if let Some(group) = self.group(pid) {
                 if let Some(caller) = options.caller {
-                    family.check_caller(caller)?;
+                    group.check_caller(caller)?;
                 }
-                family.follow_for(options.caller);
-                self.follow(&family, options.follow)?;
-            } else if let Some(family) = self.family_of(&attached.session) {
-                family.check_follows(pid, options.follow)?;
+                group.follow_for(options.caller);
+                self.follow(&group, options.follow)?;
+            } else if let Some(group) = self.group_of(&attached.session) {
+                group.check_follows(pid, options.follow)?;
             } else if attached.session.kinship().is_some() {
                 return Err(orphan(pid));
             } else {
@@ -456,16 +454,16 @@ impl Registry {
             }
             Stands::Untraced(root) => (root, None, AttachReport::default()),
         };
-        let family = Family::new(root, attach, Rules::default());
-        let pid = family.root();
-        let begun = self.found(family, attach.follow).and_then(|family| {
-            let toggled = family.toggle(&selection, Wanted::On(capture), Run::Real);
+        let group = Group::new(root, attach, Rules::default());
+        let pid = group.root();
+        let begun = self.found(group, attach.follow).and_then(|group| {
+            let toggled = group.toggle(&selection, Wanted::On(capture), Run::Real);
             let toggled = toggled.into_iter().next().map(|(_, toggled)| toggled);
-            Ok((family, toggled.transpose()?.unwrap_or_default()))
+            Ok((group, toggled.transpose()?.unwrap_or_default()))
         });
         match begun {
-            Ok((family, toggled)) => Ok(Launched {
-                family,
+            Ok((group, toggled)) => Ok(Launched {
+                group,
                 session,
                 report,
                 toggled,
@@ -491,8 +489,8 @@ impl Registry {
     /// The process is not attached, or its memory could not be written. The session is over in any
     /// case.
     pub fn detach(&self, pid: Pid) -> Result<DetachReport> {
-        if let Some(family) = self.family(pid) {
-            let reports = self.end_family(&family).into_iter();
+        if let Some(group) = self.group(pid) {
+            let reports = self.end_group(&group).into_iter();
             let mut own = reports
                 .filter(|(of, _)| *of == pid)
                 .map(|(_, report)| report);
@@ -513,16 +511,13 @@ impl Registry {
 
     /// Detaches from all members of a group, several at a time, and ends the search. The reports
     /// are in the order in which the members joined.
-    pub fn end_family(&self, family: &Arc<Family>) -> Vec<(Pid, Result<DetachReport>)> {
-        self.end_families(std::slice::from_ref(family))
+    pub fn end_group(&self, group: &Arc<Group>) -> Vec<(Pid, Result<DetachReport>)> {
+        self.end_groups(std::slice::from_ref(group))
     }
 
-    fn end_families(&self, families: &[Arc<Family>]) -> Vec<(Pid, Result<DetachReport>)> {
-        in_parallel(families, MOST_IN_A_CALL, |family| family.stop_following());
-        let sessions: Vec<_> = families
-            .iter()
-            .flat_map(|family| family.sessions())
-            .collect();
+    fn end_groups(&self, groups: &[Arc<Group>]) -> Vec<(Pid, Result<DetachReport>)> {
+        in_parallel(groups, MOST_IN_A_CALL, |group| group.stop_following());
+        let sessions: Vec<_> = groups.iter().flat_map(|group| group.sessions()).collect();
         let reports = in_parallel(&sessions, MOST_IN_A_CALL, |session| {
             let report = match self.end(session) {
                 // The process runs another program by now, or was detached from just now.
@@ -536,8 +531,8 @@ impl Registry {
             };
             (session.pid(), report)
         });
-        for family in families {
-            self.forget(family);
+        for group in groups {
+            self.forget(group);
         }
         reports
     }
@@ -569,9 +564,9 @@ impl Registry {
             return report;
         }
         drop(reserved);
-        for family in self.families() {
-            if family.forget(session) && family.is_empty() {
-                self.forget(&family);
+        for group in self.groups() {
+            if group.forget(session) && group.is_empty() {
+                self.forget(&group);
             }
         }
         self.0.share_retained();
@@ -584,12 +579,10 @@ impl Registry {
     /// for ever. Its report is `busy` then. All others are detached.
     pub fn detach_all(&self, deadline: Instant) -> Vec<(Pid, Result<DetachReport>)> {
         // Each group by itself: to end one may take for ever.
-        let families = self.families();
-        let roots: Vec<Pid> = families.iter().map(|family| family.root()).collect();
+        let groups = self.groups();
+        let roots: Vec<Pid> = groups.iter().map(|group| group.root()).collect();
         let registry = self.clone();
-        let ended = in_parallel_until(deadline, families, move |family| {
-            registry.end_family(family)
-        });
+        let ended = in_parallel_until(deadline, groups, move |group| registry.end_group(group));
         let ended = roots.into_iter().zip(ended).flat_map(|(root, reports)| {
             reports.unwrap_or_else(|| vec![(root, Err(still_detaching(root)))])
         });
@@ -653,28 +646,26 @@ impl Registry {
     }
 
     /// Adds a group. It replaces a group whose first process had the same pid.
-    fn found(&self, family: Family, follow: Follow) -> Result<Arc<Family>> {
-        let family = Arc::new(family);
-        let before = self
-            .families_lock()
-            .insert(family.root(), Arc::clone(&family));
+    fn found(&self, group: Group, follow: Follow) -> Result<Arc<Group>> {
+        let group = Arc::new(group);
+        let before = self.groups_lock().insert(group.root(), Arc::clone(&group));
         if let Some(before) = before {
             before.stop_following();
         }
         if follow != Follow::None {
-            self.follow(&family, follow)?;
+            self.follow(&group, follow)?;
         }
-        Ok(family)
+        Ok(group)
     }
 
-    fn follow(&self, family: &Arc<Family>, follow: Follow) -> Result<()> {
-        family.follow_by(follow, || Follower::spawn(&self.0, Arc::clone(family)))
+    fn follow(&self, group: &Arc<Group>, follow: Follow) -> Result<()> {
+        group.follow_by(follow, || Follower::spawn(&self.0, Arc::clone(group)))
     }
 
     /// Removes a group.
-    fn forget(&self, family: &Arc<Family>) {
-        self.families_lock()
-            .retain(|_, other| !Arc::ptr_eq(other, family));
+    fn forget(&self, group: &Arc<Group>) {
+        self.groups_lock()
+            .retain(|_, other| !Arc::ptr_eq(other, group));
     }
 
     pub(crate) fn objects(&self) -> &Objects {
@@ -685,8 +676,8 @@ impl Registry {
         lock(&self.0.sessions)
     }
 
-    fn families_lock(&self) -> MutexGuard<'_, HashMap<Pid, Arc<Family>>> {
-        lock(&self.0.families)
+    fn groups_lock(&self) -> MutexGuard<'_, HashMap<Pid, Arc<Group>>> {
+        lock(&self.0.groups)
     }
 }
 
@@ -726,8 +717,8 @@ impl Inner {
     /// Gives every living process its share of retained events. The members of a group share the
     /// limit of one process, and the sessions that one user pays for share the user's quota.
     pub(super) fn share_retained(&self) {
-        let (families, strays) = self.all_sessions();
-        let groups = families.iter().map(|family| family.sessions());
+        let (groups, strays) = self.all_sessions();
+        let groups = groups.iter().map(|group| group.sessions());
         let groups = groups.chain(strays.into_iter().map(|stray| vec![stray]));
         let living = |sessions: Vec<Arc<Session>>| -> Vec<_> {
             let living = sessions.into_iter().filter(|session| session.is_living());
@@ -756,9 +747,9 @@ impl Inner {
     }
 
     /// All groups, and the sessions whose group is gone.
-    fn all_sessions(&self) -> (Vec<Arc<Family>>, Vec<Arc<Session>>) {
-        let families: Vec<_> = lock(&self.families).values().cloned().collect();
-        let members = families.iter().flat_map(|family| family.sessions());
+    fn all_sessions(&self) -> (Vec<Arc<Group>>, Vec<Arc<Session>>) {
+        let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
+        let members = groups.iter().flat_map(|group| group.sessions());
         let members: HashSet<_> = members.map(|session| Arc::as_ptr(&session)).collect();
         let sessions = lock(&self.sessions);
         let attached = sessions.values().filter_map(|entry| match entry {
@@ -766,7 +757,7 @@ impl Inner {
             Entry::Busy => None,
         });
         let strays = attached.filter(|session| !members.contains(&Arc::as_ptr(session)));
-        (families, strays.cloned().collect())
+        (groups, strays.cloned().collect())
     }
 
     /// The watcher of forks, execs and exits.
@@ -776,8 +767,8 @@ impl Inner {
 
     /// Drops ended sessions above a user's limits, the oldest first.
     fn drop_oldest_exited(&self) {
-        let (families, strays) = self.all_sessions();
-        let all = families.iter().flat_map(|family| family.sessions());
+        let (groups, strays) = self.all_sessions();
+        let all = groups.iter().flat_map(|group| group.sessions());
         let mut exited: Vec<_> = all
             .chain(strays)
             .filter_map(|session| Some((session.ended()?, session)))
@@ -799,8 +790,8 @@ impl Inner {
                     sessions.remove(&pid);
                 }
                 drop(sessions);
-                for family in &families {
-                    family.drop_retained(&session);
+                for group in &groups {
+                    group.drop_retained(&session);
                 }
                 tracing::warn!(
                     %pid,
@@ -811,7 +802,7 @@ impl Inner {
                 );
             }
         }
-        lock(&self.families).retain(|_, family| !family.is_empty());
+        lock(&self.groups).retain(|_, group| !group.is_empty());
         self.share_retained();
     }
 }

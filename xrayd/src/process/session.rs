@@ -27,7 +27,7 @@ use crate::{
     },
     target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
     types::{
-        Capture, DetachReport, Economy, EconomyStatus, Filter, FunctionRow, Kinship, LeaseId, Mode,
+        Budget, BudgetStatus, Capture, DetachReport, Filter, FunctionRow, Kinship, LeaseId, Mode,
         ModuleStatus, Phase, Reach, Run, Status, ToggleReport, Wanted, compile,
     },
 };
@@ -125,7 +125,7 @@ impl Session {
             );
             let row = self.source.functions.row(id, recorded, calls)?;
             Some(FunctionRow {
-                rests: recorded.is_some() && self.source.control.history().rests_now(id),
+                suppressed: recorded.is_some() && self.source.control.history().is_suppressed(id),
                 ..row
             })
         };
@@ -145,11 +145,11 @@ impl Session {
         self.toggle_for(None, selection.into(), to.into(), run)
     }
 
-    /// Leases the functions that a selection matches, until [`Self::take_back`].
+    /// Leases the functions that a selection matches, until [`Self::release`].
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub fn lend<'a>(
+    pub fn acquire<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
         to: LeaseId,
@@ -160,29 +160,29 @@ impl Session {
     }
 
     /// Sends the begin of the lease to its feeds. Earlier events are not part of it.
-    fn begin_loan(&self, loan: Option<LeaseId>, run: Run) {
-        if let (Some(loan), Run::Real) = (loan, run) {
-            self.source.output.begin_loan(loan);
+    fn begin_lease(&self, lease: Option<LeaseId>, run: Run) {
+        if let (Some(lease), Run::Real) = (lease, run) {
+            self.source.output.begin_lease(lease);
         }
     }
 
     /// Sends the end of the lease to its feeds. Later events are not part of it.
-    pub(super) fn stop_loan(&self, loan: LeaseId) {
-        self.source.output.stop_loan(loan);
+    pub(super) fn stop_lease(&self, lease: LeaseId) {
+        self.source.output.stop_lease(lease);
     }
 
     /// Ends a lease, and the feeds of the lease. The feeds have all events up to now.
     ///
     /// # Errors
     /// A process that ended, or memory that cannot be written.
-    pub fn take_back(&self, from: LeaseId) -> Result<ToggleReport> {
-        self.stop_loan(from);
-        let report = self.source.control.take_back(from);
+    pub fn release(&self, from: LeaseId) -> Result<ToggleReport> {
+        self.stop_lease(from);
+        let report = self.source.control.release(from);
         if self.source.output.is_fed(from) {
             // A thread may still be in a trampoline with an event of the lease.
             let_threads_run(self.pid());
             let flushed = self.source.control.flush();
-            self.source.output.end_loan(from);
+            self.source.output.end_lease(from);
             return report.and_then(|report| flushed.map(|()| report));
         }
         report
@@ -190,7 +190,7 @@ impl Session {
 
     fn toggle_for(
         &self,
-        loan: Option<LeaseId>,
+        lease: Option<LeaseId>,
         selection: Chosen<'_>,
         to: Wanted,
         run: Run,
@@ -207,14 +207,14 @@ impl Session {
             );
             return Err(Refusal::new(Reason::Busy, message));
         }
-        self.begin_loan(loan, run);
+        self.begin_lease(lease, run);
         self.source.control.toggle(ToggleRequest {
             ids,
             of: Indexes::of(&modules),
             patterns,
             later: Some(compiled),
             to,
-            loan,
+            lease,
             run,
         })
     }
@@ -229,14 +229,14 @@ impl Session {
     pub(super) fn toggle_as(
         &self,
         other: &Self,
-        loan: Option<LeaseId>,
+        lease: Option<LeaseId>,
         patterns: &Arc<Patterns>,
         to: Wanted,
         run: Run,
     ) -> Result<ToggleReport> {
         let compiled = patterns.matcher();
         let modules = self.source.functions.loaded();
-        self.begin_loan(loan, run);
+        self.begin_lease(lease, run);
         let matching = modules.iter().flat_map(|loaded| {
             let first = other.source.functions.first_of_same(loaded);
             let needs_source = compiled.needs_source();
@@ -255,7 +255,7 @@ impl Session {
             patterns: Arc::clone(patterns),
             later: patterns.lasting_matcher(),
             to,
-            loan,
+            lease,
             run,
         })
     }
@@ -275,17 +275,17 @@ impl Session {
                         if let Some(capture) = parent.source.control.recorded(like) {
                             wishes.on.entry(capture).or_default().push(id);
                         }
-                        if let Some(loan) = parent.source.control.loan(like) {
-                            wishes.loans.insert(id, loan);
+                        if let Some(lease) = parent.source.control.lease(like) {
+                            wishes.leases.insert(id, lease);
                         }
                     }
                 }
                 None => {
-                    let Wishes { on, loans } = rules.wishes_in(&self.source.functions, loaded);
+                    let Wishes { on, leases } = rules.wishes_in(&self.source.functions, loaded);
                     for (capture, its) in on {
                         wishes.on.entry(capture).or_default().extend(its);
                     }
-                    wishes.loans.extend(loans);
+                    wishes.leases.extend(leases);
                 }
             }
         }
@@ -317,7 +317,7 @@ impl Session {
             filtered: counters.filtered,
             left_out: counters.left_out,
             filter: self.source.control.filter(),
-            economy: self.economy_status(),
+            budget: self.budget_status(),
             clock_faults: self.source.output.clock_faults(),
             lost: counters.lost,
             losses,
@@ -332,18 +332,18 @@ impl Session {
             triggers: u32::try_from(self.source.output.triggers.count()).unwrap_or(u32::MAX),
             attached_wall_ns: self.attached.wall_ns,
             modules: self.module_statuses(),
-            noticing: self.source.control.noticing(),
+            detection: self.source.control.detection(),
         }
     }
 
-    fn economy_status(&self) -> EconomyStatus {
+    fn budget_status(&self) -> BudgetStatus {
         let history = self.source.control.history();
         history.status(|id| self.source.functions.name(id).map(|(_, name)| name))
     }
 
     /// The limit on the cost of tracing.
-    pub fn economy(&self) -> Economy {
-        self.source.control.history().economy()
+    pub fn budget(&self) -> Budget {
+        self.source.control.history().budget()
     }
 
     /// Limits the cost of tracing, and returns the previous limit.
@@ -351,10 +351,10 @@ impl Session {
     /// # Errors
     /// A value out of range, a mode or a filter that a limit does not go with, a process that has
     /// ended, or memory that cannot be written.
-    pub fn set_economy(&self, economy: Economy) -> Result<Economy> {
-        economy.check()?;
-        economy.suits(self.mode(), &self.filter())?;
-        self.source.control.economize(economy)
+    pub fn set_budget(&self, budget: Budget) -> Result<Budget> {
+        budget.check()?;
+        budget.suits(self.mode(), &self.filter())?;
+        self.source.control.economize(budget)
     }
 
     fn module_statuses(&self) -> Vec<ModuleStatus> {
@@ -389,8 +389,8 @@ impl Session {
 
     /// A live feed of all events from now on. A feed for a lease ends with the lease. The threads
     /// seen so far come first.
-    pub fn subscribe(self: &Arc<Self>, loan: Option<LeaseId>) -> Feed {
-        let (inlet, feed) = feed(1, loan);
+    pub fn subscribe(self: &Arc<Self>, lease: Option<LeaseId>) -> Feed {
+        let (inlet, feed) = feed(1, lease);
         let _coming = self.expect_reader();
         self.feed_to(&inlet, Source::default());
         feed
@@ -431,7 +431,7 @@ impl Session {
     /// The process has ended.
     pub fn set_mode(&self, mode: Mode) -> Result<Mode> {
         self.source.control.look()?;
-        self.economy().suits(mode, &self.filter())?;
+        self.budget().suits(mode, &self.filter())?;
         let before = self.source.output.mode();
         // Counting begins before the mode is `Count`, and ends before another mode is set.
         self.source.control.count(match mode {
@@ -457,7 +457,7 @@ impl Session {
     /// ended.
     pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
         self.source.control.look()?;
-        self.economy().suits(self.mode(), filter)?;
+        self.budget().suits(self.mode(), filter)?;
         let take = |bytes: usize| {
             let ticket = &self.ticket;
             let wanted = [(Resource::Patterns, bytes as u64)];

@@ -18,12 +18,12 @@ use tonic::{Request, Status};
 use super::convert::Toggle;
 use crate::{
     Pid,
-    process::{AttachOptions, Family, MOST_IN_A_CALL, Registry, Session, in_parallel},
+    process::{AttachOptions, Group, MOST_IN_A_CALL, Registry, Session, in_parallel},
     refusal::{Reason, Refusal},
     store::Feed,
     target::Caller,
     target::{Credentials, Denial, Target, Yama},
-    types::{DetachReport, Economy, Filter, LeaseId, Mode, ToggleReport},
+    types::{Budget, DetachReport, Filter, LeaseId, Mode, ToggleReport},
 };
 
 /// The processes that a request's pid stands for.
@@ -37,7 +37,7 @@ pub(super) enum Targets {
 
 /// The kind of an operation on processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum OperationKind {
     /// The operation reads from them, or switches what they record.
     Use,
     /// The operation restores them: a detach, or the end of a lease. Changes of the processes since
@@ -49,7 +49,7 @@ pub(super) enum Deed {
 #[derive(Debug, Clone)]
 pub(super) enum Traced {
     /// The first process of a group. The target is all members.
-    Family(Arc<Family>),
+    Group(Arc<Group>),
     /// Any other process. The target is its session.
     Session(Arc<Session>),
 }
@@ -97,7 +97,7 @@ fn check_attached(caller: Caller, pid: Pid, was: &Credentials, yama: Yama) -> Re
 pub(super) fn process(registry: &Registry, caller: Caller, pid: Pid) -> Result<(), Refusal> {
     match (Target::open(pid), registry.get(pid)) {
         (Ok(_), _) => check_live(caller, pid),
-        (Err(_), Some(session)) => check_session(caller, &session, Deed::Use),
+        (Err(_), Some(session)) => check_session(caller, &session, OperationKind::Use),
         (Err(refusal), None) => Err(refusal),
     }
 }
@@ -139,18 +139,22 @@ pub(super) fn attaching(
 
 /// Checks a session. For a release only the state at the attach counts, so the caller keeps that
 /// right.
-pub(super) fn check_session(caller: Caller, session: &Session, deed: Deed) -> Result<(), Refusal> {
+pub(super) fn check_session(
+    caller: Caller,
+    session: &Session,
+    kind: OperationKind,
+) -> Result<(), Refusal> {
     let pid = session.pid();
     let is_over = session.ended().is_some();
-    let yama = match deed {
-        Deed::Use if is_over => caller.yama(),
+    let yama = match kind {
+        OperationKind::Use if is_over => caller.yama(),
         // The living process is checked below.
-        Deed::Use | Deed::Release => Yama::Off,
+        OperationKind::Use | OperationKind::Release => Yama::Off,
     };
     check_attached(caller, pid, session.credentials(), yama)?;
-    match deed {
-        Deed::Use if !is_over => check_live(caller, pid),
-        Deed::Use | Deed::Release => Ok(()),
+    match kind {
+        OperationKind::Use if !is_over => check_live(caller, pid),
+        OperationKind::Use | OperationKind::Release => Ok(()),
     }
 }
 
@@ -159,10 +163,10 @@ pub(super) fn session(
     registry: &Registry,
     caller: Caller,
     pid: Pid,
-    deed: Deed,
+    kind: OperationKind,
 ) -> Result<Arc<Session>, Refusal> {
     if let Some(session) = registry.get(pid) {
-        check_session(caller, &session, deed)?;
+        check_session(caller, &session, kind)?;
         return Ok(session);
     }
     // A caller may learn whether a process is attached only if it may trace the process. So that is
@@ -179,14 +183,14 @@ pub(super) fn traced(
     registry: &Registry,
     caller: Caller,
     pid: Pid,
-    deed: Deed,
+    kind: OperationKind,
 ) -> Result<Traced, Refusal> {
-    match registry.family(pid) {
-        Some(family) => {
-            check_family(caller, &family, deed)?;
-            Ok(Traced::Family(family))
+    match registry.group(pid) {
+        Some(group) => {
+            check_group(caller, &group, kind)?;
+            Ok(Traced::Group(group))
         }
-        None => session(registry, caller, pid, deed).map(Traced::Session),
+        None => session(registry, caller, pid, kind).map(Traced::Session),
     }
 }
 
@@ -195,23 +199,23 @@ pub(super) fn all_traced(
     registry: &Registry,
     caller: Caller,
     whom: Targets,
-    deed: Deed,
+    kind: OperationKind,
 ) -> Result<Vec<Traced>, Refusal> {
     if let Targets::One(pid) = whom {
-        return Ok(vec![traced(registry, caller, pid, deed)?]);
+        return Ok(vec![traced(registry, caller, pid, kind)?]);
     }
-    let mut families = registry.families();
-    families.retain(|family| may_see(caller, family) && check_family(caller, family, deed).is_ok());
-    let mut strays = sessions(registry, caller, Targets::All, deed)?;
+    let mut groups = registry.groups();
+    groups.retain(|group| may_see(caller, group) && check_group(caller, group, kind).is_ok());
+    let mut strays = sessions(registry, caller, Targets::All, kind)?;
     strays.retain(|session| {
-        let theirs = |family: &Arc<Family>| {
-            let sessions = family.sessions();
+        let theirs = |group: &Arc<Group>| {
+            let sessions = group.sessions();
             sessions.iter().any(|other| Arc::ptr_eq(other, session))
         };
-        !families.iter().any(theirs)
+        !groups.iter().any(theirs)
     });
-    let families = families.into_iter().map(Traced::Family);
-    Ok(families
+    let groups = groups.into_iter().map(Traced::Group);
+    Ok(groups
         .chain(strays.into_iter().map(Traced::Session))
         .collect())
 }
@@ -225,7 +229,7 @@ pub(super) fn everybody(
     caller: Caller,
     whom: Targets,
 ) -> Result<Vec<Arc<Session>>, Refusal> {
-    let traced = all_traced(registry, caller, whom, Deed::Use)?;
+    let traced = all_traced(registry, caller, whom, OperationKind::Use)?;
     let sessions: Vec<_> = traced.iter().flat_map(Traced::sessions).collect();
     // A group whose first process has no sleds may have no members so far.
     if sessions.is_empty() && whom == Targets::All {
@@ -236,21 +240,21 @@ pub(super) fn everybody(
 
 /// True if `caller` may trace the first process of a group. Other groups are left out without a log
 /// line.
-fn may_see(caller: Caller, family: &Family) -> bool {
-    let rule = caller.may_trace(family.credentials(), Yama::Off, || false);
+fn may_see(caller: Caller, group: &Group) -> bool {
+    let rule = caller.may_trace(group.credentials(), Yama::Off, || false);
     rule.is_ok()
 }
 
 /// Checks a group. To use it, a caller must be one that may trace the first process and all
 /// members. To release it, the first process suffices. So no member can keep the group attached by
 /// becoming a process that the caller may not look at.
-fn check_family(caller: Caller, family: &Family, deed: Deed) -> Result<(), Refusal> {
-    check_attached(caller, family.root(), family.credentials(), Yama::Off)?;
-    if deed == Deed::Release {
+fn check_group(caller: Caller, group: &Group, kind: OperationKind) -> Result<(), Refusal> {
+    check_attached(caller, group.root(), group.credentials(), Yama::Off)?;
+    if kind == OperationKind::Release {
         return Ok(());
     }
-    let mut sessions = family.sessions().into_iter();
-    sessions.try_for_each(|session| check_session(caller, &session, deed))
+    let mut sessions = group.sessions().into_iter();
+    sessions.try_for_each(|session| check_session(caller, &session, kind))
 }
 
 /// Calls `work` for each item of a call over processes. The results are in the items' order.
@@ -273,10 +277,10 @@ pub(super) fn sessions(
     registry: &Registry,
     caller: Caller,
     whom: Targets,
-    deed: Deed,
+    kind: OperationKind,
 ) -> Result<Vec<Arc<Session>>, Refusal> {
     let mut sessions = match whom {
-        Targets::One(pid) => vec![session(registry, caller, pid, deed)?],
+        Targets::One(pid) => vec![session(registry, caller, pid, kind)?],
         Targets::All => {
             let mut sessions = registry.sessions();
             // Sessions of other users are left out without a log line.
@@ -284,7 +288,7 @@ pub(super) fn sessions(
                 let rule = caller.may_trace(session.credentials(), Yama::Off, || false);
                 rule.is_ok()
             };
-            sessions.retain(|session| own(session) && check_session(caller, session, deed).is_ok());
+            sessions.retain(|session| own(session) && check_session(caller, session, kind).is_ok());
             sessions
         }
     };
@@ -303,54 +307,56 @@ impl Traced {
         toggle: &Toggle,
     ) -> Outcomes<ToggleReport> {
         match self {
-            Self::Family(family) => match toggle {
-                Toggle::ForGood(selection, to, run) => family.toggle(selection, *to, *run),
-                Toggle::Lend(selection, to, capture, run) => {
-                    family.lend(selection, *to, *capture, *run)
+            Self::Group(group) => match toggle {
+                Toggle::ForGood(selection, to, run) => group.toggle(selection, *to, *run),
+                Toggle::Acquire(selection, to, capture, run) => {
+                    group.acquire(selection, *to, *capture, *run)
                 }
-                Toggle::TakeBack(from) => family.take_back(*from),
+                Toggle::Release(from) => group.release(*from),
             },
             Self::Session(session) => {
-                if let Toggle::TakeBack(from) = toggle
-                    && let Some(family) = registry.family_of(session)
+                if let Toggle::Release(from) = toggle
+                    && let Some(group) = registry.group_of(session)
                 {
                     // A lease that ends is undone also in a process that belongs to another user by
                     // now.
-                    let may = |other: &Session| check_session(caller, other, Deed::Release).is_ok();
-                    return family.take_back_of(session, *from, may);
+                    let may = |other: &Session| {
+                        check_session(caller, other, OperationKind::Release).is_ok()
+                    };
+                    return group.release_of(session, *from, may);
                 }
                 let report = match toggle {
                     Toggle::ForGood(selection, to, run) => session.toggle(selection, *to, *run),
-                    Toggle::Lend(selection, to, capture, run) => {
-                        session.lend(selection, *to, *capture, *run)
+                    Toggle::Acquire(selection, to, capture, run) => {
+                        session.acquire(selection, *to, *capture, *run)
                     }
-                    Toggle::TakeBack(from) => session.take_back(*from),
+                    Toggle::Release(from) => session.release(*from),
                 };
                 vec![(session.pid(), report)]
             }
         }
     }
 
-    /// As [`Registry::end_family`].
+    /// As [`Registry::end_group`].
     pub(super) fn end(&self, registry: &Registry) -> Outcomes<DetachReport> {
         match self {
-            Self::Family(family) => registry.end_family(family),
+            Self::Group(group) => registry.end_group(group),
             Self::Session(session) => vec![(session.pid(), registry.end(session))],
         }
     }
 
     /// A live feed of all events from now on. A feed for a lease ends with the lease.
-    pub(super) fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
+    pub(super) fn subscribe(&self, lease: Option<LeaseId>) -> Feed {
         match self {
-            Self::Family(family) => family.subscribe(loan),
-            Self::Session(session) => session.subscribe(loan),
+            Self::Group(group) => group.subscribe(lease),
+            Self::Session(session) => session.subscribe(lease),
         }
     }
 
     /// All sessions, ended ones included.
     pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
         match self {
-            Self::Family(family) => family.sessions(),
+            Self::Group(group) => group.sessions(),
             Self::Session(session) => vec![Arc::clone(session)],
         }
     }
@@ -358,9 +364,9 @@ impl Traced {
     /// The process whose function ids hold for the target.
     pub(super) fn first(&self) -> Option<Arc<Session>> {
         match self {
-            Self::Family(family) => family
+            Self::Group(group) => group
                 .root_session()
-                .or_else(|| family.sessions().into_iter().next()),
+                .or_else(|| group.sessions().into_iter().next()),
             Self::Session(session) => Some(Arc::clone(session)),
         }
     }
@@ -368,7 +374,7 @@ impl Traced {
     /// True for the same group, or the same session.
     pub(super) fn is(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Family(one), Self::Family(other)) => Arc::ptr_eq(one, other),
+            (Self::Group(one), Self::Group(other)) => Arc::ptr_eq(one, other),
             (Self::Session(one), Self::Session(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
@@ -387,7 +393,7 @@ impl Traced {
                 .collect());
         };
         match self {
-            Self::Family(family) => family.set_filter(filter),
+            Self::Group(group) => group.set_filter(filter),
             Self::Session(session) => Ok(vec![(session.pid(), session.set_filter(filter))]),
         }
     }
@@ -397,26 +403,23 @@ impl Traced {
     ///
     /// # Errors
     /// A value out of range.
-    pub(super) fn set_economy(
-        &self,
-        economy: Option<Economy>,
-    ) -> Result<Outcomes<Economy>, Refusal> {
-        let Some(economy) = economy else {
+    pub(super) fn set_budget(&self, budget: Option<Budget>) -> Result<Outcomes<Budget>, Refusal> {
+        let Some(budget) = budget else {
             let sessions = self.sessions().into_iter();
             return Ok(sessions
-                .map(|session| (session.pid(), Ok(session.economy())))
+                .map(|session| (session.pid(), Ok(session.budget())))
                 .collect());
         };
         match self {
-            Self::Family(family) => family.set_economy(economy),
-            Self::Session(session) => Ok(vec![(session.pid(), session.set_economy(economy))]),
+            Self::Group(group) => group.set_budget(budget),
+            Self::Session(session) => Ok(vec![(session.pid(), session.set_budget(budget))]),
         }
     }
 
     /// Sets the mode of all processes, and returns the previous modes.
     pub(super) fn set_mode(&self, mode: Mode) -> Outcomes<Mode> {
         match self {
-            Self::Family(family) => family.set_mode(mode),
+            Self::Group(group) => group.set_mode(mode),
             Self::Session(session) => vec![(session.pid(), session.set_mode(mode))],
         }
     }

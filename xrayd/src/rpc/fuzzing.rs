@@ -22,7 +22,7 @@ use crate::{
     target::Caller,
     text::is_hazard,
     triggers::{Condition, MOST_CONDITIONS, MOST_FIRINGS},
-    types::{Economy, FunctionRow, Mode, Run, Switch, Wanted},
+    types::{Budget, FunctionRow, Mode, Run, Switch, Wanted},
 };
 
 /// Limit on a description in an audit record in bytes, with a character and a pattern that is cut
@@ -45,7 +45,7 @@ pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
         selection,
         dry_run,
         capture,
-        loan,
+        lease,
     } = request;
     describe(selection.as_ref());
     let _ = Targets::try_from(pid);
@@ -54,7 +54,7 @@ pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
         return;
     };
     let mut compiled = None;
-    let toggled = convert::toggle(selection, to, loan, run, |selection: &Selection| {
+    let toggled = convert::toggle(selection, to, lease, run, |selection: &Selection| {
         compiled = Some(selection.clone());
         REGISTRY.compile(Some(1000), selection)
     });
@@ -95,12 +95,12 @@ pub fn filter(request: v1::SetFilterRequest) {
 }
 
 /// A request for a limit on the cost of tracing.
-pub fn economy(request: v1::SetEconomyRequest) {
-    let Some(economy) = request.economy else {
+pub fn budget(request: v1::SetBudgetRequest) {
+    let Some(budget) = request.budget else {
         return;
     };
-    assert!(described::setting(&economy).len() <= LONGEST_DESCRIPTION);
-    let _ = told(convert::economy(economy).and_then(Economy::check));
+    assert!(described::setting(&budget).len() <= LONGEST_DESCRIPTION);
+    let _ = told(convert::budget(budget).and_then(Budget::check));
 }
 
 /// A request to attach.
@@ -111,7 +111,7 @@ pub fn attach(request: v1::AttachRequest) {
     };
     assert!(options.ring_bytes > 0 && options.max_threads > 0);
     assert!(Mode::ALL.contains(&options.mode));
-    let _ = told(options.economy.check());
+    let _ = told(options.budget.check());
 }
 
 /// The first request of a trigger.
@@ -155,7 +155,7 @@ fn rows() -> Vec<FunctionRow> {
         sleds: 2,
         event_sleds: 0,
         enabled: false,
-        rests: false,
+        suppressed: false,
         capture: Capture::NONE,
         calls: 0,
         xray_id: id + 1,

@@ -234,7 +234,7 @@ mod tests {
 
     /// The end is the end of the duration or of the lease, whichever is earlier.
     #[test]
-    fn a_recording_ends_with_its_time_or_when_its_loan_is_taken_back() {
+    fn a_recording_ends_with_its_time_or_when_its_lease_is_taken_back() {
         let now = now_anchor().unwrap();
         let source = Source::default();
         // More than a millisecond ago.

@@ -11,7 +11,7 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
     admission::{Admission, Admitted},
-    authorise::{self, Deed, Outcomes, Targets, Traced},
+    authorise::{self, OperationKind, Outcomes, Targets, Traced},
     convert, counts, described, error,
     fetch::{CHUNKS, Pace, send_all, send_shot},
     live::{self, EventMessages, TraceMessages},
@@ -29,7 +29,7 @@ use crate::{
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
-    types::{Economy, FunctionRow, Reach, Run, Switch},
+    types::{Budget, FunctionRow, Reach, Run, Switch},
 };
 
 /// Limit on blocking calls of one user.
@@ -160,11 +160,11 @@ impl Service {
             selection,
             dry_run,
             capture,
-            loan,
+            lease,
         } = request.into_inner();
         let call = call.of(pid).with(described::selection(selection.as_ref()));
         let run = if dry_run { Run::Dry } else { Run::Real };
-        let lane = match (switch, loan) {
+        let lane = match (switch, lease) {
             (Switch::Off, 1..) => Lane::Release,
             _ => Lane::Call,
         };
@@ -173,8 +173,8 @@ impl Service {
                 let whom = Targets::try_from(pid)?;
                 let to = convert::wanted(switch, capture)?;
                 let compile = |selection: &Selection| registry.compile(caller.payer(), selection);
-                let toggle = convert::toggle(selection, to, loan, run, compile)?;
-                for_each(registry, call, whom, toggle.deed(), |traced| {
+                let toggle = convert::toggle(selection, to, lease, run, compile)?;
+                for_each(registry, call, whom, toggle.kind(), |traced| {
                     traced.toggle(registry, caller, &toggle)
                 })
             })
@@ -207,13 +207,13 @@ fn for_each<T>(
     registry: &Registry,
     call: &mut Call,
     whom: Targets,
-    deed: Deed,
+    kind: OperationKind,
     work: impl Fn(&Traced) -> Outcomes<T> + Sync,
 ) -> Result<Outcomes<T>, Refusal>
 where
     T: Send,
 {
-    let traced = authorise::all_traced(registry, call.caller(), whom, deed)?;
+    let traced = authorise::all_traced(registry, call.caller(), whom, kind)?;
     let reports = authorise::for_each(call.caller(), &traced, work);
     let mut reports: Outcomes<T> = reports.into_iter().flatten().collect();
     call.decide_each(&reports);
@@ -289,7 +289,7 @@ impl Xrayd for Service {
                 let options = convert::attach_options(request)?;
                 let options = authorise::attaching(caller, pid, options)?;
                 let Attached { session, report } = registry.attach(pid, options)?;
-                authorise::check_session(caller, &session, Deed::Use)?;
+                authorise::check_session(caller, &session, OperationKind::Use)?;
                 let unanswered =
                     Unanswered::new(registry, audit, workers, (caller, pid), report.already);
                 let answer = v1::AttachResponse {
@@ -309,7 +309,7 @@ impl Xrayd for Service {
         let reports = self
             .work_in(Lane::Release, call.of(pid), move |registry, call| {
                 let whom = Targets::try_from(pid)?;
-                for_each(registry, call, whom, Deed::Release, |traced| {
+                for_each(registry, call, whom, OperationKind::Release, |traced| {
                     traced.end(registry)
                 })
             })
@@ -374,7 +374,7 @@ impl Xrayd for Service {
             .blocking(call, move |registry, call| {
                 let mode = convert::mode(request.mode())?;
                 let whom = Targets::try_from(request.pid)?;
-                for_each(registry, call, whom, Deed::Use, |traced| {
+                for_each(registry, call, whom, OperationKind::Use, |traced| {
                     traced.set_mode(mode)
                 })
             })
@@ -400,7 +400,7 @@ impl Xrayd for Service {
                     filter.check()?;
                 }
                 let whom = Targets::try_from(pid)?;
-                for_each(registry, call, whom, Deed::Use, |traced| {
+                for_each(registry, call, whom, OperationKind::Use, |traced| {
                     let pid = traced.sessions().first().map(|session| session.pid());
                     let outcomes = traced.set_filter(filter.as_ref());
                     outcomes.unwrap_or_else(|refusal| {
@@ -416,21 +416,21 @@ impl Xrayd for Service {
         }))
     }
 
-    async fn set_economy(
+    async fn set_budget(
         &self,
-        request: Request<v1::SetEconomyRequest>,
-    ) -> Answer<v1::SetEconomyResponse> {
+        request: Request<v1::SetBudgetRequest>,
+    ) -> Answer<v1::SetBudgetResponse> {
         let call = self.call(&request, Operation::Budget)?;
-        let v1::SetEconomyRequest { pid, economy } = request.into_inner();
-        let what = economy.as_ref().map(described::setting).unwrap_or_default();
+        let v1::SetBudgetRequest { pid, budget } = request.into_inner();
+        let what = budget.as_ref().map(described::setting).unwrap_or_default();
         let reports = self
             .blocking(call.of(pid).with(what), move |registry, call| {
-                let economy = economy.map(convert::economy).transpose()?;
-                economy.map_or(Ok(()), Economy::check)?;
+                let budget = budget.map(convert::budget).transpose()?;
+                budget.map_or(Ok(()), Budget::check)?;
                 let whom = Targets::try_from(pid)?;
-                for_each(registry, call, whom, Deed::Use, |traced| {
+                for_each(registry, call, whom, OperationKind::Use, |traced| {
                     let pid = traced.sessions().first().map(|session| session.pid());
-                    let outcomes = traced.set_economy(economy);
+                    let outcomes = traced.set_budget(budget);
                     outcomes.unwrap_or_else(|refusal| {
                         pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
                     })
@@ -438,8 +438,8 @@ impl Xrayd for Service {
             })
             .await?;
         let reports = reports.into_iter();
-        let reports = reports.map(|(pid, before)| convert::economy_report(pid, before));
-        Ok(Response::new(v1::SetEconomyResponse {
+        let reports = reports.map(|(pid, before)| convert::budget_report(pid, before));
+        Ok(Response::new(v1::SetBudgetResponse {
             reports: reports.collect(),
         }))
     }
@@ -451,7 +451,7 @@ impl Xrayd for Service {
         let processes = self
             .blocking(call.of(pid), move |registry, _| {
                 let whom = Targets::try_from(pid)?;
-                let traced = authorise::all_traced(registry, caller, whom, Deed::Use)?;
+                let traced = authorise::all_traced(registry, caller, whom, OperationKind::Use)?;
                 Ok(traced.iter().flat_map(statuses).collect())
             })
             .await?;
@@ -476,7 +476,7 @@ impl Xrayd for Service {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
-                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
+                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
                 let feed = traced.subscribe(None);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
@@ -515,13 +515,13 @@ impl Xrayd for Service {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
-                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
-                let loan = match what {
-                    Some(Undo::Loan(loan)) => Some(loan),
+                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
+                let lease = match what {
+                    Some(Undo::Lease(lease)) => Some(lease),
                     Some(Undo::Attach) | None => None,
                 };
-                let feed = traced.subscribe(loan);
-                let recorded = loan.map(|_| Recorded::of(selection, duration));
+                let feed = traced.subscribe(lease);
+                let recorded = lease.map(|_| Recorded::of(selection, duration));
                 let encoder = TraceMessages::new(recorded).map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))
                 })?;
@@ -579,7 +579,7 @@ impl Xrayd for Service {
         let counted = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
-                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
+                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
                 counts::get(&traced, pid)
             })
             .await?;
@@ -613,7 +613,7 @@ impl Xrayd for Service {
             .blocking(call.of(pid), move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
-                let traced = authorise::traced(registry, caller, pid, Deed::Use)?;
+                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
                 let profiles = Profiles::begin(&traced, pid, from_now)?;
                 Ok((what, pid, traced, profiles))
             })
@@ -665,7 +665,7 @@ fn statuses(traced: &Traced) -> Vec<v1::ProcessStatus> {
         .map(|session| convert::status(session.status()))
         .collect();
     match traced {
-        Traced::Family(family) => convert::family(family.status(), rows),
+        Traced::Group(group) => convert::group(group.status(), rows),
         Traced::Session(_) => rows,
     }
 }
@@ -689,7 +689,7 @@ fn functions(
         return Ok(with_pid(pid, rows).collect());
     }
     let mut functions = Vec::new();
-    for session in authorise::sessions(registry, caller, whom, Deed::Use)? {
+    for session in authorise::sessions(registry, caller, whom, OperationKind::Use)? {
         functions.extend(with_pid(session.pid(), session.functions(selection)?));
     }
     Ok(functions)

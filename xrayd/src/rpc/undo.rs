@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use xrayd_proto::v1::{self, undo::What};
 
 use super::{
-    authorise::{self, Deed, Outcomes, Traced},
+    authorise::{self, OperationKind, Outcomes, Traced},
     convert::Toggle,
     workers::{Lane, Workers},
 };
@@ -26,7 +26,7 @@ pub(super) enum Undo {
     /// The attach.
     Attach,
     /// A lease.
-    Loan(LeaseId),
+    Lease(LeaseId),
 }
 
 /// A new attach whose client has not taken the answer yet. The attach is undone when this is
@@ -62,7 +62,7 @@ impl Undo {
         let call = audit.call(caller, Operation::Undo).of(pid.as_u32());
         let mut call = call.with(format!("{self:?}"));
         // The process may be followed since, or may have been detached from.
-        let traced = match authorise::traced(registry, caller, pid, Deed::Release) {
+        let traced = match authorise::traced(registry, caller, pid, OperationKind::Release) {
             Ok(traced) => traced,
             Err(refusal) if refusal.reason == Reason::NotAttached => return call.decide(&Ok(())),
             Err(refusal) => {
@@ -78,8 +78,8 @@ impl Undo {
                     .map(|(pid, report)| (pid, report.map(drop)))
                     .collect()
             }
-            Self::Loan(loan) => {
-                let reports = traced.toggle(registry, caller, &Toggle::TakeBack(loan));
+            Self::Lease(lease) => {
+                let reports = traced.toggle(registry, caller, &Toggle::Release(lease));
                 let reports = reports.into_iter();
                 reports
                     .map(|(pid, report)| (pid, report.map(drop)))
@@ -116,16 +116,16 @@ impl TryFrom<v1::Undo> for Undo {
     type Error = Refusal;
 
     fn try_from(v1::Undo { what }: v1::Undo) -> Result<Self, Refusal> {
-        let loan = match what {
+        let lease = match what {
             Some(What::Detach(true)) => return Ok(Self::Attach),
             Some(What::Detach(false)) | None => None,
-            Some(What::Loan(number)) => NonZeroU64::new(number),
+            Some(What::Lease(number)) => NonZeroU64::new(number),
         };
-        let loan = loan.ok_or_else(|| {
+        let lease = lease.ok_or_else(|| {
             let why = "the undo names neither a detach nor a lease";
             Refusal::new(Reason::Limit, why.to_owned())
         })?;
-        Ok(Self::Loan(LeaseId(loan)))
+        Ok(Self::Lease(LeaseId(lease)))
     }
 }
 
@@ -142,7 +142,7 @@ impl Unanswered {
         already: bool,
     ) -> Self {
         let attach = (!already)
-            .then(|| authorise::traced(registry, caller, pid, Deed::Release).ok())
+            .then(|| authorise::traced(registry, caller, pid, OperationKind::Release).ok())
             .flatten()
             .map(|traced| NewAttach {
                 registry: registry.clone(),
@@ -189,7 +189,7 @@ impl Drop for Unanswered {
 /// True if the process was attached all the time.
 fn is_same(now: &Traced, then: &Traced) -> bool {
     match (now, then) {
-        (Traced::Family(now), Traced::Family(then)) => Arc::ptr_eq(now, then),
+        (Traced::Group(now), Traced::Group(then)) => Arc::ptr_eq(now, then),
         _ => {
             let then = then.sessions();
             let sessions = now.sessions();
@@ -204,12 +204,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_neither_a_detach_nor_a_loan_is_refused() {
+    fn what_is_neither_a_detach_nor_a_lease_is_refused() {
         let undo = |what| Undo::try_from(v1::Undo { what });
         assert_eq!(undo(Some(What::Detach(true))).unwrap(), Undo::Attach);
         let seven = LeaseId(NonZeroU64::new(7).unwrap());
-        assert_eq!(undo(Some(What::Loan(7))).unwrap(), Undo::Loan(seven));
-        for nothing in [Some(What::Detach(false)), Some(What::Loan(0)), None] {
+        assert_eq!(undo(Some(What::Lease(7))).unwrap(), Undo::Lease(seven));
+        for nothing in [Some(What::Detach(false)), Some(What::Lease(0)), None] {
             assert_eq!(undo(nothing).unwrap_err().reason, Reason::Limit);
         }
     }

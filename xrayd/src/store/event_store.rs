@@ -331,36 +331,36 @@ impl EventStore {
     }
 
     /// Begins a lease. Its feeds contain nothing from before.
-    pub(crate) fn begin_loan(&self, loan: LeaseId) {
-        self.mark_now(loan, FeedItem::Begin);
+    pub(crate) fn begin_lease(&self, lease: LeaseId) {
+        self.mark_now(lease, FeedItem::Begin);
     }
 
     /// Marks the end of a lease. Its feeds contain nothing from after it.
-    pub(crate) fn stop_loan(&self, loan: LeaseId) {
-        self.mark_now(loan, FeedItem::Until);
+    pub(crate) fn stop_lease(&self, lease: LeaseId) {
+        self.mark_now(lease, FeedItem::Until);
     }
 
     /// Sends the present moment to the feeds of a lease. The moment is taken while no block can go
     /// to them, so no earlier block has a later event.
-    fn mark_now(&self, loan: LeaseId, mark: impl Fn(Ticks) -> FeedItem) {
+    fn mark_now(&self, lease: LeaseId, mark: impl Fn(Ticks) -> FeedItem) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
             let now = crate::sys::ticks_now();
-            feeds.retain_mut(|feed| !feed.is_for(loan) || feed.send(mark(now)));
+            feeds.retain_mut(|feed| !feed.is_for(lease) || feed.send(mark(now)));
         }
     }
 
     /// True if a feed for this lease is open.
-    pub(crate) fn is_fed(&self, loan: LeaseId) -> bool {
+    pub(crate) fn is_fed(&self, lease: LeaseId) -> bool {
         let feeds = lock(&self.feeds);
         let mut feeds = feeds.iter().flatten();
-        feeds.any(|feed| feed.is_for(loan))
+        feeds.any(|feed| feed.is_for(lease))
     }
 
     /// Ends the feeds of a lease, once everything that was recorded on it is published.
-    pub(crate) fn end_loan(&self, loan: LeaseId) {
+    pub(crate) fn end_lease(&self, lease: LeaseId) {
         if let Some(feeds) = &mut *lock(&self.feeds) {
             feeds.retain_mut(|feed| {
-                let over = feed.is_for(loan);
+                let over = feed.is_for(lease);
                 if over {
                     // A reader without room for this receives it when it has read everything.
                     feed.send(FeedItem::Ended);

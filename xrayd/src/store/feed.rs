@@ -95,7 +95,7 @@ struct Beside {
     /// `FeedSender` is dropped, taken by `Feed::next`.
     left: Mutex<VecDeque<(Source, FeedItem)>>,
     /// Notified when `left` gets items.
-    bell: Notify,
+    eventfd: Notify,
 }
 
 /// The source of the drains' ends of a feed. The feed goes on while there is a publisher or a
@@ -103,7 +103,7 @@ struct Beside {
 #[derive(Debug, Clone)]
 pub(crate) struct Publisher {
     /// The lease that the feed is for, with which it ends.
-    loan: Option<LeaseId>,
+    lease: Option<LeaseId>,
     items: mpsc::Sender<(Source, FeedItem)>,
     beside: Arc<Beside>,
 }
@@ -118,11 +118,11 @@ pub(crate) struct FeedSender {
 }
 
 /// Both ends of a feed for this many processes at the same time.
-pub(crate) fn feed(processes: usize, loan: Option<LeaseId>) -> (Publisher, Feed) {
+pub(crate) fn feed(processes: usize, lease: Option<LeaseId>) -> (Publisher, Feed) {
     let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
     let beside = Arc::<Beside>::default();
     let inlet = Publisher {
-        loan,
+        lease,
         items: sender,
         beside: Arc::clone(&beside),
     };
@@ -173,7 +173,7 @@ impl Feed {
                         return self.left.pop_front().or_else(|| self.take_lost());
                     }
                 },
-                () = self.beside.bell.notified() => {}
+                () = self.beside.eventfd.notified() => {}
             }
         }
     }
@@ -208,8 +208,8 @@ impl Publisher {
     }
 
     /// True if the feed is for this lease.
-    pub(crate) fn is_for(&self, loan: LeaseId) -> bool {
-        self.loan == Some(loan)
+    pub(crate) fn is_for(&self, lease: LeaseId) -> bool {
+        self.lease == Some(lease)
     }
 
     /// True once the reader has gone.
@@ -222,8 +222,8 @@ impl Publisher {
 
 impl FeedSender {
     /// True if the feed is for this lease.
-    pub(crate) fn is_for(&self, loan: LeaseId) -> bool {
-        self.inlet.is_for(loan)
+    pub(crate) fn is_for(&self, lease: LeaseId) -> bool {
+        self.inlet.is_for(lease)
     }
 
     /// Offers an item; false if the reader has gone.
@@ -301,7 +301,7 @@ impl Drop for FeedSender {
             }
         }
         drop(left);
-        self.inlet.beside.bell.notify_one();
+        self.inlet.beside.eventfd.notify_one();
     }
 }
 

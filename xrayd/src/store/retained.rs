@@ -44,7 +44,8 @@ pub(crate) struct Snapshot {
     pub(crate) lost: Vec<(ThreadId, u64)>,
 }
 
-/// What a session keeps. Never larger than its limit, except for threads that have a ring. Their number is bounded.
+/// The retained blocks of a session. They never exceed the session's limit, except for threads that
+/// have a ring. The number of those is bounded.
 #[derive(Debug, Default)]
 pub(super) struct Retained {
     blocks: VecDeque<Published>,

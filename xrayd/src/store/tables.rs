@@ -8,7 +8,7 @@ use xray_trace::{
     instr_map::Selection,
     model::{
         ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, Module, ModuleId,
-        Process, Rest,
+        Process, Suppression,
     },
 };
 
@@ -40,7 +40,7 @@ pub trait Tables {
     /// The times for which modules were loaded that were not there all the time.
     fn lifetimes(&self) -> Vec<Lifetime>;
     /// The times for which functions were suppressed to keep to a budget.
-    fn rests(&self) -> Vec<Rest>;
+    fn suppressions(&self) -> Vec<Suppression>;
     /// The times in which all functions recorded, with a duty cycle.
     fn duty(&self) -> Vec<DutyWindow>;
     /// The filters that were in force, with their begins, in order of time.

@@ -175,7 +175,7 @@ pub(crate) fn preflight(
     check_rings(&mut flight, pid);
     let (outcome, finding) = check_counter();
     flight.add(Reason::Tsc, "counter", outcome, finding);
-    check_noticing(&mut flight);
+    check_detection(&mut flight);
     Ok(flight)
 }
 
@@ -482,7 +482,7 @@ fn check_rings(flight: &mut Preflight, pid: Pid) {
     flight.add(Reason::NoMemory, "rings", Outcome::Ok, finding);
 }
 
-fn check_noticing(flight: &mut Preflight) {
+fn check_detection(flight: &mut Preflight) {
     let finding = match Notices::probe() {
         Ok(()) => {
             "libraries and followed processes are detected at once, by perf events".to_owned()

@@ -282,7 +282,7 @@ impl Functions {
             sleds: u32::try_from(sites.len()).unwrap_or(u32::MAX),
             event_sleds: u32::try_from(events.count()).unwrap_or(u32::MAX),
             enabled: recorded.is_some(),
-            rests: false,
+            suppressed: false,
             capture: recorded.unwrap_or_default(),
             calls,
             xray_id: function.id,

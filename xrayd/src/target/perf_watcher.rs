@@ -95,7 +95,7 @@ struct Noted {
     since: AtomicU64,
     /// The latest mappings, the oldest first.
     marks: Mutex<VecDeque<Mark>>,
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
 }
 
 #[derive(Debug)]
@@ -120,11 +120,11 @@ impl PerfWatcher {
         })
     }
 
-    /// Begins a subscription without processes. The eventfd `bell` is signalled when there is
+    /// Begins a subscription without processes. The eventfd `eventfd` is signalled when there is
     /// something to [`Subscription::take`]. The subscriber clears it before it takes.
     pub(crate) fn listen(
         self: &Arc<Self>,
-        bell: Arc<EventFd>,
+        eventfd: Arc<EventFd>,
     ) -> Result<Subscription, PerfUnavailable> {
         let mut open = lock(&self.open);
         let shared = match &mut *open {
@@ -137,7 +137,7 @@ impl PerfWatcher {
                 Arc::clone(&open.insert(begun).shared)
             }
         };
-        let noted = Arc::new(Noted::new(bell));
+        let noted = Arc::new(Noted::new(eventfd));
         Ok(Subscription {
             perf_watcher: Arc::clone(self),
             shared,
@@ -313,13 +313,13 @@ impl Drop for Subscription {
 // === impl Noted ===
 
 impl Noted {
-    fn new(bell: Arc<EventFd>) -> Self {
+    fn new(eventfd: Arc<EventFd>) -> Self {
         Self {
             any: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             since: AtomicU64::new(u64::MAX),
             marks: Mutex::default(),
-            bell,
+            eventfd,
         }
     }
 
@@ -337,7 +337,7 @@ impl Noted {
         self.since.fetch_min(when, Ordering::AcqRel);
         if !self.any.swap(true, Ordering::AcqRel) {
             // An eventfd that would overflow is readable anyway.
-            let _ = self.bell.write(1);
+            let _ = self.eventfd.write(1);
         }
     }
 
@@ -345,7 +345,7 @@ impl Noted {
         // The time is unknown.
         self.since.fetch_min(0, Ordering::AcqRel);
         if !self.lost.swap(true, Ordering::AcqRel) {
-            let _ = self.bell.write(1);
+            let _ = self.eventfd.write(1);
         }
     }
 
@@ -368,14 +368,14 @@ mod tests {
     use super::*;
     use crate::sys::monotonic_now;
 
-    fn bell() -> Arc<EventFd> {
+    fn eventfd() -> Arc<EventFd> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Arc::new(EventFd::from_flags(flags).unwrap())
     }
 
     /// `None`, with a message, where the kernel has no perf events for us.
     fn subscription(perf_watcher: &Arc<PerfWatcher>) -> Option<Subscription> {
-        match perf_watcher.listen(bell()) {
+        match perf_watcher.listen(eventfd()) {
             Ok(subscription) => Some(subscription),
             Err(why) => {
                 assert!(std::env::var_os("CI").is_none(), "{why}");
@@ -387,7 +387,7 @@ mod tests {
 
     fn is_rung(subscription: &Subscription) -> bool {
         let mut fds = [PollFd::new(
-            subscription.noted.bell.as_fd(),
+            subscription.noted.eventfd.as_fd(),
             PollFlags::POLLIN,
         )];
         poll(&mut fds, PollTimeout::from(10_000_u16)).unwrap() == 1
@@ -503,21 +503,21 @@ mod tests {
 
     #[test]
     fn who_loses_notices_is_told() {
-        let noted = Noted::new(bell());
+        let noted = Noted::new(eventfd());
         for when in 0..10 * MARKS as u64 {
             noted.mark(0..1, when);
         }
         assert_eq!(lock(&noted.marks).len(), MARKS);
-        assert_eq!(noted.bell.read().unwrap(), 1);
+        assert_eq!(noted.eventfd.read().unwrap(), 1);
         assert_eq!(noted.take(), Heard::Something);
     }
 
     #[test]
     fn what_was_lost_is_told_apart_from_what_was_heard() {
-        let noted = Noted::new(bell());
+        let noted = Noted::new(eventfd());
         noted.ring_lost();
         noted.ring_lost();
-        assert_eq!(noted.bell.read().unwrap(), 1);
+        assert_eq!(noted.eventfd.read().unwrap(), 1);
         assert_eq!(noted.since.load(Ordering::Acquire), 0);
         assert_eq!(noted.take(), Heard::Lost);
         assert_eq!(noted.take(), Heard::Nothing);

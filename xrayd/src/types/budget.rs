@@ -9,12 +9,12 @@ use crate::refusal::{Reason, Refusal, Result};
 
 /// The limit on what tracing costs. The default is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Economy {
+pub enum Budget {
     /// No limit.
     #[default]
     None,
     /// Overhead in millionths of the time that the program runs without tracing: 20,000 are 2 %.
-    Budget(u32),
+    Overhead(u32),
     /// A duty cycle.
     Duty(Duty),
 }
@@ -30,40 +30,40 @@ pub struct Duty {
 
 /// A limit, and its effect.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct EconomyStatus {
+pub struct BudgetStatus {
     /// The limit.
-    pub economy: Economy,
+    pub budget: Budget,
     /// The overhead that was measured last, as a share of the time that the program runs without
     /// tracing. `None` before the first measurement.
     pub overhead: Option<f64>,
     /// The estimated cost of one event, in nanoseconds; 0 before the first measurement.
     pub event_ns: f64,
     /// Suppressed functions: they are on, and their sleds are off.
-    pub resting: u32,
+    pub suppressed: u32,
     /// The estimated number of their calls that were not recorded.
     pub unrecorded: u64,
     /// The functions with the most unrecorded calls, 10 at most.
-    pub top: Vec<Resting>,
+    pub top: Vec<Suppressed>,
     /// The number of times in which all functions recorded.
     pub windows: u64,
 }
 
 /// A function that is suppressed, or was.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Resting {
+pub struct Suppressed {
     /// The function.
     pub function: FunctionId,
     /// Its name.
     pub name: String,
     /// True if it is suppressed now.
-    pub rests: bool,
+    pub suppressed: bool,
     /// The estimated number of its calls that were not recorded.
     pub unrecorded: u64,
 }
 
-// === impl Economy ===
+// === impl Budget ===
 
-impl Economy {
+impl Budget {
     /// The smallest budget and the greatest, in millionths.
     const BUDGETS: std::ops::RangeInclusive<u32> = 100..=1_000_000;
     /// The shortest time for which everything is on, and the longest cycle.
@@ -78,10 +78,10 @@ impl Economy {
         let refuse = |message: &str| Err(Refusal::new(Reason::Limit, message.to_owned()));
         match self {
             Self::None => Ok(()),
-            Self::Budget(ppm) if !Self::BUDGETS.contains(&ppm) => {
+            Self::Overhead(ppm) if !Self::BUDGETS.contains(&ppm) => {
                 refuse("a budget must be from 0.01 % to 100 %")
             }
-            Self::Budget(_) => Ok(()),
+            Self::Overhead(_) => Ok(()),
             Self::Duty(Duty { on, .. }) if on < Self::LEAST_ON => {
                 refuse("the recorded time of a duty cycle must be at least 1 ms")
             }
@@ -104,12 +104,12 @@ impl Economy {
                 "a budget or a duty cycle does not go with mode count, because counts would not be \
                  exact: use `xrayctl budget --clear`, or another mode",
             ),
-            Self::Budget(_) if filter.calls != CallFilter::default() => refuse(
+            Self::Overhead(_) if filter.calls != CallFilter::default() => refuse(
                 "a budget goes only with the filters --module, --from and --until, because the \
                  cost of calls that the program leaves out is not known: use `xrayctl budget \
                  --clear`, or `xrayctl filter --clear`",
             ),
-            Self::Budget(_) | Self::Duty(_) => Ok(()),
+            Self::Overhead(_) | Self::Duty(_) => Ok(()),
         }
     }
 }

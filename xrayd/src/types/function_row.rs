@@ -23,7 +23,7 @@ pub struct FunctionRow {
     /// True if the function is on.
     pub enabled: bool,
     /// True if the function is on, and suppressed to keep to a budget.
-    pub rests: bool,
+    pub suppressed: bool,
     /// Values that are recorded with its calls.
     pub capture: Capture,
     /// Calls since the attach.

@@ -18,7 +18,7 @@ mod toggle;
 
 pub use sled_encoders::Capture;
 
-pub use budget::{Duty, Economy, EconomyStatus, Resting};
+pub use budget::{Budget, BudgetStatus, Duty, Suppressed};
 pub use detach_report::DetachReport;
 pub(crate) use filter::is_module_of;
 pub use filter::{CallFilter, Filter, Window};
@@ -28,7 +28,7 @@ pub use lease::LeaseId;
 pub use mode::Mode;
 pub(crate) use patch_site::PatchSite;
 pub(crate) use selection::compile;
-pub use status::{Armed, ModuleStatus, Noticing, Phase, Since, Status, ThreadLoss};
+pub use status::{Armed, Detection, ModuleStatus, Phase, Since, Status, ThreadLoss};
 pub(crate) use thread_choice::ThreadChoice;
 pub use time_range::Reach;
 pub use toggle::{Run, Switch, ToggleReport, Wanted};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use xray_trace::model::{BuildId, ClockFault};
 
-use super::{EconomyStatus, Filter, Kinship, Mode};
+use super::{BudgetStatus, Filter, Kinship, Mode};
 use crate::{pid::Pid, refusal::Refusal};
 
 /// The state of a session.
@@ -61,7 +61,7 @@ pub struct Status {
     /// The filter in force.
     pub filter: Filter,
     /// The limit on what tracing costs, and its effect.
-    pub economy: EconomyStatus,
+    pub budget: BudgetStatus,
     /// The newest faults of the processor's counter. Durations around a fault are wrong.
     pub clock_faults: Vec<ClockFault>,
     /// Events lost in the target.
@@ -91,7 +91,7 @@ pub struct Status {
     /// Modules with sleds that are loaded.
     pub modules: Vec<ModuleStatus>,
     /// The detection method for libraries that are loaded.
-    pub noticing: Noticing,
+    pub detection: Detection,
 }
 
 /// State of one module.
@@ -145,7 +145,7 @@ pub enum Since {
 
 /// The detection method for libraries that are loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Noticing {
+pub enum Detection {
     /// One look at the maps each second, since no rule selects functions of new libraries.
     #[default]
     Idle,

@@ -70,7 +70,7 @@ impl Way<'_> {
             begun.push(nanoseconds.parse::<u64>().context("no time")?);
             let status = daemon.ctl(&["status", "--pid", &pid_word])?;
             let process = &status["processes"][0];
-            ensure!(process["noticing"] == self.name, "{process}");
+            ensure!(process["detection"] == self.name, "{process}");
             let modules = process["modules"].as_array().into_iter().flatten();
             let mut armed = modules.filter_map(|module| {
                 let many = module["functions_on"].as_u64()? > 1000;

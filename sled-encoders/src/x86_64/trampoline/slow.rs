@@ -370,7 +370,7 @@ pub(super) fn emit_slow(
     a.jmp(idle)?;
 
     a.set_label(&mut keep)?;
-    emit_take_back(a, spec, out)?;
+    emit_release(a, spec, out)?;
 
     // Each vain attempt adds to the head. This removes the addition, unless another context has
     // removed it.
@@ -493,7 +493,7 @@ pub(super) fn emit_slot(
 /// words that its parent empties. A child that is forked in the two instructions between the look
 /// and the mark sets the mark, and the collector removes a mark that stays. A context that comes
 /// back after that stops at the next look at the mark, and so empties a cache line at most.
-fn emit_take_back(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
+fn emit_release(a: &mut CodeAssembler, spec: &TrampolineSpec, out: CodeLabel) -> Result<()> {
     let g = spec.geometry;
     let [mut empty, mut give_back] = labels(a);
     const { assert!(control::TAKING == 1 << 63, "the sign, and the highest bit") };

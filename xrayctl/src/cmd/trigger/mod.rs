@@ -459,7 +459,7 @@ async fn ensure_matches(rpc: &mut Rpc, args: &Args, console: &Console) -> anyhow
             pid: args.pid.unwrap_or(0),
             selection,
             wanted: Wanted::On(Capture::NONE),
-            loan: 0,
+            lease: 0,
         };
         toggle::ensure_matches(rpc, &switching, args.pending, console)
             .await

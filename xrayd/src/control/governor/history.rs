@@ -7,11 +7,11 @@ use std::{
     sync::Mutex,
 };
 
-use xray_trace::model::{DutyWindow, FunctionId, ProcessId, Rest, Ticks};
+use xray_trace::model::{DutyWindow, FunctionId, ProcessId, Suppression, Ticks};
 
 use crate::{
     lock::lock,
-    types::{Economy, EconomyStatus, Resting},
+    types::{Budget, BudgetStatus, Suppressed},
 };
 
 /// Times of suppression that are kept for each function. Older ones are merged into one.
@@ -27,10 +27,10 @@ pub(crate) struct History(Mutex<Books>);
 
 #[derive(Debug, Default)]
 struct Books {
-    economy: Economy,
+    budget: Budget,
     overhead: Option<f64>,
     event_ns: f64,
-    rested: BTreeMap<FunctionId, Rested>,
+    suppressed: BTreeMap<FunctionId, SuppressionSpans>,
     /// The windows in ascending order, as a trace has them.
     windows: VecDeque<Open>,
     /// Windows since the attach, dropped ones included.
@@ -42,7 +42,7 @@ struct Books {
 /// Times of suppression in ascending order. The last one has no end while the function is
 /// suppressed.
 #[derive(Debug, Default)]
-struct Rested(VecDeque<Span>);
+struct SuppressionSpans(VecDeque<Span>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Span {
@@ -67,14 +67,14 @@ struct Open {
 
 impl History {
     /// The limit in force.
-    pub(crate) fn economy(&self) -> Economy {
-        lock(&self.0).economy
+    pub(crate) fn budget(&self) -> Budget {
+        lock(&self.0).budget
     }
 
     /// Puts a limit into force.
-    pub(super) fn begin(&self, economy: Economy) {
+    pub(super) fn begin(&self, budget: Budget) {
         let mut books = lock(&self.0);
-        books.economy = economy;
+        books.budget = budget;
         books.overhead = None;
         books.cycling = false;
     }
@@ -87,10 +87,10 @@ impl History {
     }
 
     /// Begins the suppression of these functions.
-    pub(super) fn rest(&self, functions: &[FunctionId], now: Ticks) {
+    pub(super) fn suppress(&self, functions: &[FunctionId], now: Ticks) {
         let mut books = lock(&self.0);
         for &id in functions {
-            books.rested.entry(id).or_default().begin(now);
+            books.suppressed.entry(id).or_default().begin(now);
         }
     }
 
@@ -98,7 +98,11 @@ impl History {
     pub(super) fn wake(&self, functions: impl IntoIterator<Item = FunctionId>, now: Ticks) {
         let mut books = lock(&self.0);
         for id in functions {
-            if let Some(span) = books.rested.get_mut(&id).and_then(Rested::current) {
+            if let Some(span) = books
+                .suppressed
+                .get_mut(&id)
+                .and_then(SuppressionSpans::current)
+            {
                 span.until = Some(now);
             }
         }
@@ -106,7 +110,7 @@ impl History {
 
     /// Ends all suppressions.
     pub(super) fn wake_all(&self, now: Ticks) {
-        let all = lock(&self.0).rested.keys().copied().collect::<Vec<_>>();
+        let all = lock(&self.0).suppressed.keys().copied().collect::<Vec<_>>();
         self.wake(all, now);
     }
 
@@ -114,7 +118,11 @@ impl History {
     pub(super) fn unrecorded(&self, functions: impl Iterator<Item = (FunctionId, f64)>) {
         let mut books = lock(&self.0);
         for (id, calls) in functions {
-            if let Some(span) = books.rested.get_mut(&id).and_then(Rested::current) {
+            if let Some(span) = books
+                .suppressed
+                .get_mut(&id)
+                .and_then(SuppressionSpans::current)
+            {
                 span.calls += calls;
             }
         }
@@ -124,7 +132,11 @@ impl History {
     pub(super) fn recorded(&self, functions: &[FunctionId], ticks: u64) {
         let mut books = lock(&self.0);
         for id in functions {
-            if let Some(span) = books.rested.get_mut(id).and_then(Rested::current) {
+            if let Some(span) = books
+                .suppressed
+                .get_mut(id)
+                .and_then(SuppressionSpans::current)
+            {
                 span.recorded = span.recorded.saturating_add(ticks);
             }
         }
@@ -154,18 +166,21 @@ impl History {
     // --- readers
 
     /// True if a function is suppressed.
-    pub(crate) fn rests_now(&self, id: FunctionId) -> bool {
-        lock(&self.0).rested.get(&id).is_some_and(Rested::rests)
+    pub(crate) fn is_suppressed(&self, id: FunctionId) -> bool {
+        lock(&self.0)
+            .suppressed
+            .get(&id)
+            .is_some_and(SuppressionSpans::is_suppressed)
     }
 
     /// All times of suppression, in the form of a trace.
-    pub(crate) fn rests(&self, process: ProcessId) -> Vec<Rest> {
+    pub(crate) fn suppressions(&self, process: ProcessId) -> Vec<Suppression> {
         let books = lock(&self.0);
         let spans = books
-            .rested
+            .suppressed
             .iter()
-            .flat_map(|(&id, rested)| rested.0.iter().map(move |span| (id, span)));
-        let rest = |(function, span): (FunctionId, &Span)| Rest {
+            .flat_map(|(&id, suppressed)| suppressed.0.iter().map(move |span| (id, span)));
+        let suppression = |(function, span): (FunctionId, &Span)| Suppression {
             function,
             process,
             from: span.from,
@@ -173,7 +188,7 @@ impl History {
             recorded: span.recorded,
             calls: span.whole_calls(),
         };
-        spans.map(rest).collect()
+        spans.map(suppression).collect()
     }
 
     /// All windows, in the form of a trace.
@@ -188,27 +203,28 @@ impl History {
         books.windows.iter().map(window).collect()
     }
 
-    pub(crate) fn status(&self, name: impl Fn(FunctionId) -> Option<String>) -> EconomyStatus {
+    pub(crate) fn status(&self, name: impl Fn(FunctionId) -> Option<String>) -> BudgetStatus {
         let books = lock(&self.0);
-        let rested = books.rested.iter();
-        let mut rested: Vec<(FunctionId, bool, u64)> = rested
-            .map(|(&id, rested)| (id, rested.rests(), rested.calls()))
+        let all = books.suppressed.iter();
+        let mut all: Vec<(FunctionId, bool, u64)> = all
+            .map(|(&id, spans)| (id, spans.is_suppressed(), spans.calls()))
             .collect();
-        rested.sort_by_key(|&(id, _, calls)| (Reverse(calls), id));
-        let resting = rested.iter().filter(|(_, rests, _)| *rests).count();
-        let top = rested.iter().take(MOST_TOLD);
-        let top = top.map(|&(function, rests, unrecorded)| Resting {
+        all.sort_by_key(|&(id, _, calls)| (Reverse(calls), id));
+        let suppressed = all.iter().filter(|(_, is_suppressed, _)| *is_suppressed);
+        let suppressed = suppressed.count();
+        let top = all.iter().take(MOST_TOLD);
+        let top = top.map(|&(function, suppressed, unrecorded)| Suppressed {
             function,
             name: name(function).unwrap_or_default(),
-            rests,
+            suppressed,
             unrecorded,
         });
-        EconomyStatus {
-            economy: books.economy,
+        BudgetStatus {
+            budget: books.budget,
             overhead: books.overhead,
             event_ns: books.event_ns,
-            resting: u32::try_from(resting).unwrap_or(u32::MAX),
-            unrecorded: rested
+            suppressed: u32::try_from(suppressed).unwrap_or(u32::MAX),
+            unrecorded: all
                 .iter()
                 .fold(0, |sum, (_, _, calls)| sum.saturating_add(*calls)),
             top: top.collect(),
@@ -217,11 +233,11 @@ impl History {
     }
 }
 
-// === impl Rested ===
+// === impl SuppressionSpans ===
 
-impl Rested {
+impl SuppressionSpans {
     fn begin(&mut self, now: Ticks) {
-        if self.rests() {
+        if self.is_suppressed() {
             return;
         }
         if self.0.len() == MOST_SPANS
@@ -237,7 +253,7 @@ impl Rested {
         });
     }
 
-    fn rests(&self) -> bool {
+    fn is_suppressed(&self) -> bool {
         self.0.back().is_some_and(|span| span.until.is_none())
     }
 
@@ -292,26 +308,26 @@ mod tests {
         let history = History::default();
         for time in 0..100 {
             let at = time * 10;
-            history.rest(&[F], Ticks(at));
-            history.rest(&[F], Ticks(at + 1));
+            history.suppress(&[F], Ticks(at));
+            history.suppress(&[F], Ticks(at + 1));
             history.unrecorded([(F, 2.5), (FunctionId(9), 1.0)].into_iter());
             history.recorded(&[F], 1);
             history.wake([F], Ticks(at + 6));
             history.unrecorded([(F, 1000.0)].into_iter());
         }
-        history.rest(&[F], Ticks(2000));
-        let rests = history.rests(PROCESS);
-        assert_eq!(rests.len(), MOST_SPANS);
-        let first = &rests[0];
+        history.suppress(&[F], Ticks(2000));
+        let suppressions = history.suppressions(PROCESS);
+        assert_eq!(suppressions.len(), MOST_SPANS);
+        let first = &suppressions[0];
         // 94 spans, with 4 recorded ticks between neighbours.
         assert_eq!((first.from, first.until), (Ticks(0), Some(Ticks(936))));
         assert_eq!((first.recorded, first.calls), (94 + 93 * 4, 235));
-        assert_eq!(rests.last().unwrap().until, None);
+        assert_eq!(suppressions.last().unwrap().until, None);
         let status = history.status(|_| Some("f".to_owned()));
-        assert_eq!((status.resting, status.top.len()), (1, 1));
+        assert_eq!((status.suppressed, status.top.len()), (1, 1));
         assert!((245..=255).contains(&status.unrecorded), "{status:?}");
         history.wake_all(Ticks(2001));
-        assert_eq!(history.status(|_| None).resting, 0);
+        assert_eq!(history.status(|_| None).suppressed, 0);
     }
 
     #[test]
@@ -324,7 +340,7 @@ mod tests {
         let stands: Vec<u64> = windows.iter().map(|window| window.stands_for).collect();
         assert_eq!(stands, [1000, 900, 1000]);
         // Another cycle, much later.
-        history.begin(Economy::None);
+        history.begin(Budget::None);
         history.window(Ticks(90_000), Ticks(90_005), 1000);
         assert_eq!(history.windows(PROCESS)[2].stands_for, 1000);
         assert_eq!(history.status(|_| None).windows, 4);

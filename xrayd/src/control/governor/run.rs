@@ -32,7 +32,7 @@ use crate::{
     inject::{Door, Front},
     refusal::Result,
     sys::ticks_now,
-    types::{Duty, Economy, Wanted},
+    types::{Budget, Duty, Wanted},
 };
 
 /// Delay of the first look after functions were switched on, and the interval of later looks.
@@ -65,7 +65,7 @@ pub(crate) struct Governor {
     due: Option<Instant>,
     stage: Stage,
     /// Functions that are switched on and suppressed.
-    resting: BTreeSet<FunctionId>,
+    suppressed: BTreeSet<FunctionId>,
     weights: Weights,
     /// Cost of an event, in ticks.
     price: f64,
@@ -143,22 +143,22 @@ impl Governor {
 
 impl Controller {
     /// Puts a limit on the cost of tracing into force, and returns the previous one.
-    pub(crate) fn economize(&mut self, economy: Economy) -> Result<Economy> {
-        let before = self.shared.history.economy();
-        self.end_economy()?;
-        self.shared.history.begin(economy);
+    pub(crate) fn economize(&mut self, budget: Budget) -> Result<Budget> {
+        let before = self.shared.history.budget();
+        self.end_budget()?;
+        self.shared.history.begin(budget);
         let now = Instant::now();
         self.governor = Governor {
-            due: (economy != Economy::None).then_some(now),
+            due: (budget != Budget::None).then_some(now),
             price: price::of_event(),
             begun: Some((now, ticks_now())),
             ..Governor::default()
         };
-        if let Economy::Duty(_) = economy {
+        if let Budget::Duty(_) = budget {
             if let Err(error) = self.close_window() {
                 // The client gets an error, so the limit must not stay in force.
-                if self.end_economy().is_ok() {
-                    self.shared.history.begin(Economy::None);
+                if self.end_budget().is_ok() {
+                    self.shared.history.begin(Budget::None);
                 }
                 return Err(error);
             }
@@ -169,10 +169,10 @@ impl Controller {
 
     /// Resumes all suppressed functions. After an error the limit is still in force, and the call
     /// can be repeated.
-    fn end_economy(&mut self) -> Result<()> {
-        let resting: Vec<FunctionId> = self.governor.resting.iter().copied().collect();
-        self.wake_sleds(&resting)?;
-        if let Economy::Duty(_) = self.shared.history.economy() {
+    fn end_budget(&mut self) -> Result<()> {
+        let suppressed: Vec<FunctionId> = self.governor.suppressed.iter().copied().collect();
+        self.wake_sleds(&suppressed)?;
+        if let Budget::Duty(_) = self.shared.history.budget() {
             self.patch_as_wanted(&self.all_on())?;
             self.open_door()?;
         }
@@ -186,42 +186,40 @@ impl Controller {
     }
 
     /// Ends the limit of a process that is being detached from, or is gone. Sleds are not touched.
-    pub(crate) fn forget_economy(&mut self) {
+    pub(crate) fn forget_budget(&mut self) {
         self.governor = Governor::default();
         self.shared.history.wake_all(ticks_now());
     }
 
     /// Ends the suppression of functions that are being switched. The switch decides their state.
     pub(crate) fn no_rest_for(&mut self, ids: &[FunctionId]) {
-        if let Economy::Budget(_) = self.shared.history.economy() {
+        if let Budget::Overhead(_) = self.shared.history.budget() {
             let soon = Instant::now() + FIRST_LOOK;
             self.governor.due = self.governor.due.map(|due| due.min(soon));
             let woken: Vec<FunctionId> = ids
                 .iter()
                 .copied()
-                .filter(|id| self.governor.resting.remove(id))
+                .filter(|id| self.governor.suppressed.remove(id))
                 .collect();
             self.shared.history.wake(woken, ticks_now());
         }
     }
 
     /// Does the next step if it is due.
-    pub(crate) fn tend_economy(&mut self) {
+    pub(crate) fn tend_budget(&mut self) {
         if !self.governor.until_due().is_zero() {
             return;
         }
-        let economy = self.shared.history.economy();
-        let done = match (economy, std::mem::take(&mut self.governor.stage)) {
-            (Economy::None, _) => {
+        let budget = self.shared.history.budget();
+        let done = match (budget, std::mem::take(&mut self.governor.stage)) {
+            (Budget::None, _) => {
                 self.governor.due = None;
                 Ok(())
             }
-            (Economy::Budget(ppm), Stage::Trying(tried)) => self.end_try(budget(ppm), tried),
-            (Economy::Budget(ppm), _) => self.look_at_costs(budget(ppm)),
-            (Economy::Duty(duty), Stage::Open { since, next }) => {
-                self.end_window(duty, since, next)
-            }
-            (Economy::Duty(duty), _) => self.begin_window(duty),
+            (Budget::Overhead(ppm), Stage::Trying(tried)) => self.end_try(share(ppm), tried),
+            (Budget::Overhead(ppm), _) => self.look_at_costs(share(ppm)),
+            (Budget::Duty(duty), Stage::Open { since, next }) => self.end_window(duty, since, next),
+            (Budget::Duty(duty), _) => self.begin_window(duty),
         };
         if let Err(error) = done {
             tracing::warn!(
@@ -238,7 +236,7 @@ impl Controller {
     fn look_at_costs(&mut self, budget: f64) -> Result<()> {
         let states = &self.shared.states;
         self.governor
-            .resting
+            .suppressed
             .retain(|id| states.recorded(*id).is_some());
         let before = self.governor.last.take().unwrap_or_default();
         let sample = self.sample(Look::Newest(before.given.clone()));
@@ -263,25 +261,25 @@ impl Controller {
         let costs = interval.weigh(event_ns, tick_ns);
         let governor = &mut self.governor;
         governor.spent.add(costs.time, FADE);
-        let resting = &governor.resting;
+        let suppressed = &governor.suppressed;
         if interval.is_seen() {
             governor
                 .weights
-                .learn(&costs.measured, FADE_LOOK, |id| !resting.contains(&id));
+                .learn(&costs.measured, FADE_LOOK, |id| !suppressed.contains(&id));
         }
         let useful_ns = costs.time.useful_ns();
         self.count_unrecorded(|_| useful_ns);
         let governor = &self.governor;
-        let (resting, weights) = (&governor.resting, &governor.weights);
+        let (suppressed, weights) = (&governor.suppressed, &governor.weights);
         self.shared.history.cost(governor.overhead(), event_ns);
-        let on = |id| states.recorded(id).is_some() && !resting.contains(&id);
+        let on = |id| states.recorded(id).is_some() && !suppressed.contains(&id);
         if weights.load(on) > budget * TOO_MUCH {
             let dear = weights.too_dear(budget * ENOUGH, on);
-            self.rest(dear.into_iter().collect())?;
+            self.suppress(dear.into_iter().collect())?;
             self.begin_anew();
         }
         match self.governor.next_try {
-            _ if self.governor.resting.is_empty() => self.governor.next_try = None,
+            _ if self.governor.suppressed.is_empty() => self.governor.next_try = None,
             None => self.governor.next_try = Some(now + TRY_EVERY),
             Some(next) if next <= now => return self.begin_try(budget),
             Some(_) => {}
@@ -290,17 +288,17 @@ impl Controller {
     }
 
     /// Suppresses functions.
-    fn rest(&mut self, ids: Vec<FunctionId>) -> Result<()> {
-        let rested = self.rest_sleds(&ids);
+    fn suppress(&mut self, ids: Vec<FunctionId>) -> Result<()> {
+        let suppressed = self.suppress_sleds(&ids);
         // Noted after a failure, too: some of them may be off, and have to be resumed later.
-        self.shared.history.rest(&ids, ticks_now());
+        self.shared.history.suppress(&ids, ticks_now());
         tracing::debug!(
             pid = self.target.pid().as_raw(),
             functions = ids.len(),
             "suppressed functions"
         );
-        self.governor.resting.extend(ids);
-        rested
+        self.governor.suppressed.extend(ids);
+        suppressed
     }
 
     /// Switches suppressed functions on for a moment, to measure what they cost now.
@@ -312,14 +310,14 @@ impl Controller {
             self.governor.next_try = Some(now + TRY_EVERY);
             return Ok(());
         }
-        let resting = &self.governor.resting;
-        let after = resting
+        let suppressed = &self.governor.suppressed;
+        let after = suppressed
             .iter()
             .filter(|id| self.governor.tried.is_none_or(|tried| **id > tried));
         let ids: Vec<FunctionId> = after
-            .chain(resting)
+            .chain(suppressed)
             .copied()
-            .take(MOST_TRIED.min(resting.len()))
+            .take(MOST_TRIED.min(suppressed.len()))
             .collect();
         self.governor.tried = ids.last().copied();
         let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
@@ -392,8 +390,8 @@ impl Controller {
         let until = ticks_now();
         let ended = tried.clocks.read();
         // Functions that were switched meanwhile do not belong to the try any more.
-        tried.ids.retain(|id| self.governor.resting.contains(id));
-        if let Err(error) = self.rest_sleds(&tried.ids) {
+        tried.ids.retain(|id| self.governor.suppressed.contains(id));
+        if let Err(error) = self.suppress_sleds(&tried.ids) {
             // They are still on. The try goes on until switching off succeeds.
             self.governor.stage = Stage::Trying(tried);
             return Err(error);
@@ -423,7 +421,7 @@ impl Controller {
         let costs = interval.weigh(event_ns, tick_ns);
         let governor = &mut self.governor;
         governor.last = Some(last);
-        let (resting, states) = (&governor.resting, &self.shared.states);
+        let (suppressed, states) = (&governor.suppressed, &self.shared.states);
         // Their cost until they were off again counts, too.
         let ran = tried_ran.zip(sample.ran);
         let ran = ran.map(|(before, now)| now.saturating_sub(before));
@@ -439,19 +437,19 @@ impl Controller {
         }
         let on = |id| states.recorded(id).is_some();
         let dear = governor.weights.too_dear(budget * ENOUGH, on);
-        let wake: Vec<FunctionId> = resting
+        let wake: Vec<FunctionId> = suppressed
             .iter()
             .copied()
             .filter(|id| !dear.contains(id))
             .collect();
-        let rest: Vec<FunctionId> = dear
-            .difference(&resting.iter().copied().collect())
+        let suppressed: Vec<FunctionId> = dear
+            .difference(&suppressed.iter().copied().collect())
             .copied()
             .collect();
         self.wake_sleds(&wake)?;
-        self.governor.resting.retain(|id| dear.contains(id));
+        self.governor.suppressed.retain(|id| dear.contains(id));
         self.shared.history.wake(wake, ticks_now());
-        self.rest(rest)?;
+        self.suppress(suppressed)?;
         self.begin_anew();
         // Since the last look, functions outside the try were suppressed all the time, and the
         // others all the time but the try.
@@ -470,8 +468,8 @@ impl Controller {
     /// Adds the calls that suppressed functions would have recorded in this much processor time of
     /// the process, in nanoseconds.
     fn count_unrecorded(&self, useful_ns: impl Fn(FunctionId) -> f64) {
-        let resting = self.governor.resting.iter();
-        let unrecorded = resting.filter_map(|id| {
+        let suppressed = self.governor.suppressed.iter();
+        let unrecorded = suppressed.filter_map(|id| {
             let rate = self.governor.weights.get(*id)?.calls_per_second();
             Some((*id, rate * useful_ns(*id) / 1e9))
         });
@@ -553,14 +551,14 @@ impl Controller {
 
     // --- sleds
 
-    fn rest_sleds(&mut self, ids: &[FunctionId]) -> Result<()> {
+    fn suppress_sleds(&mut self, ids: &[FunctionId]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
         let sites = self.loading.functions.sites(ids);
-        let rested = self.patch(&sites, Wanted::Off);
+        let suppressed = self.patch(&sites, Wanted::Off);
         self.switches().mark(ids);
-        rested.map(drop)
+        suppressed.map(drop)
     }
 
     /// Switches sleds of suppressed functions on. Returns the longest stop of the target's threads.
@@ -591,6 +589,6 @@ impl Controller {
     }
 }
 
-fn budget(ppm: u32) -> f64 {
+fn share(ppm: u32) -> f64 {
     f64::from(ppm) / 1e6
 }

@@ -35,7 +35,7 @@ use xray_trace::{
     model::{
         ClockAnchor, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
         Lifetime, Missing, Module, ModuleId, Origin, Overwritten, Process, ProcessId,
-        RecordingWindow, Rest, SnapshotWindow, Thread, ThreadId, Ticks,
+        RecordingWindow, SnapshotWindow, Suppression, Thread, ThreadId, Ticks,
     },
 };
 
@@ -160,7 +160,7 @@ impl<W: Write> TraceWriter<W> {
     pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
         let first = self.sources.get(&source).and_then(|numbers| numbers.first);
         // Sums have no times, so everything counts.
-        self.economy(source, first.unwrap_or(Ticks(0)), tables, true)?;
+        self.budget(source, first.unwrap_or(Ticks(0)), tables, true)?;
         let Some(numbers) = self.sources.remove(&source) else {
             return Ok(());
         };
@@ -182,12 +182,12 @@ impl<W: Write> TraceWriter<W> {
     /// The error of the inner writer.
     pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
         let first = self.sources.get(&source).and_then(|numbers| numbers.first);
-        first.map_or(Ok(()), |first| self.economy(source, first, tables, false))
+        first.map_or(Ok(()), |first| self.budget(source, first, tables, false))
     }
 
     /// Adds suppressions, windows and filters from `first` on. The `last` call also adds
     /// suppressions that go on.
-    fn economy(
+    fn budget(
         &mut self,
         source: Source,
         first: Ticks,
@@ -199,22 +199,23 @@ impl<W: Write> TraceWriter<W> {
         };
         let process = numbers.process;
         let mut told = std::mem::take(&mut numbers.told);
-        for rest in tables.rests() {
-            let over = rest.until.is_some();
-            let known = match told.rests.get(&rest.function) {
-                Some((from, ended)) if rest.from == *from => *ended || !over && !last,
-                Some((from, _)) => rest.from < *from,
-                None => rest.until.is_some_and(|until| until < first),
+        for suppression in tables.suppressions() {
+            let over = suppression.until.is_some();
+            let known = match told.suppressions.get(&suppression.function) {
+                Some((from, ended)) if suppression.from == *from => *ended || !over && !last,
+                Some((from, _)) => suppression.from < *from,
+                None => suppression.until.is_some_and(|until| until < first),
             };
             if known {
                 continue;
             }
-            told.rests.insert(rest.function, (rest.from, over));
-            let function = self.function_number(source, rest.function, tables)?;
-            self.writer.rest(&Rest {
+            told.suppressions
+                .insert(suppression.function, (suppression.from, over));
+            let function = self.function_number(source, suppression.function, tables)?;
+            self.writer.suppression(&Suppression {
                 function,
                 process,
-                ..rest
+                ..suppression
             })?;
         }
         for window in tables.duty() {

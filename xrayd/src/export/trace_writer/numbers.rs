@@ -37,7 +37,7 @@ pub(super) struct Numbers {
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// By function: the begin of its latest suppression, and whether the end was written.
-    pub(super) rests: HashMap<FunctionId, (Ticks, bool)>,
+    pub(super) suppressions: HashMap<FunctionId, (Ticks, bool)>,
     /// The begin of the last window.
     pub(super) windows: Option<Ticks>,
     /// The begin of the last filter.

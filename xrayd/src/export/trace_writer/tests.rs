@@ -55,7 +55,7 @@ impl Tables for Loaded {
         gone.collect()
     }
 
-    fn rests(&self) -> Vec<Rest> {
+    fn suppressions(&self) -> Vec<Suppression> {
         Vec::new()
     }
 
@@ -101,8 +101,8 @@ impl Tables for Restrained {
         self.0.lifetimes()
     }
 
-    fn rests(&self) -> Vec<Rest> {
-        let rest = |function, from, until| Rest {
+    fn suppressions(&self) -> Vec<Suppression> {
+        let rest = |function, from, until| Suppression {
             function: FunctionId(function),
             process: ProcessId(0),
             from: Ticks(from),
@@ -385,11 +385,11 @@ fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
     }
     writer.end().unwrap();
     let trace = taken(&mut writer);
-    let rests = trace.rests().iter();
-    let rests: Vec<_> = rests
+    let suppressions = trace.suppressions().iter();
+    let suppressions: Vec<_> = suppressions
         .map(|rest| (rest.function.0, rest.process.0))
         .collect();
-    assert_eq!(rests, [(7, 0), (8, 0), (9, 0), (108, 1), (109, 1)]);
+    assert_eq!(suppressions, [(7, 0), (8, 0), (9, 0), (108, 1), (109, 1)]);
     assert_eq!(trace.function_name(FunctionId(108)), "/usr/bin/demo f8");
     let duty = trace.duty().iter();
     let duty: Vec<_> = duty

@@ -34,7 +34,7 @@ use std::{
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::{attach::lost_thread, family::Family, registry::Inner};
+use super::{attach::lost_thread, group::Group, registry::Inner};
 use crate::{
     liveness::{Liveness, NoAnswer},
     panics::message_of,
@@ -90,8 +90,8 @@ pub(crate) struct Follower {
 /// The signal that wakes the thread.
 #[derive(Debug)]
 struct Signal {
-    bell: Arc<EventFd>,
-    /// True if the search is to end. Written before the bell is rung.
+    eventfd: Arc<EventFd>,
+    /// True if the search is to end. Written before the eventfd is rung.
     over: AtomicBool,
 }
 
@@ -121,26 +121,26 @@ impl Follower {
     ///
     /// # Errors
     /// No thread can be started, or the process cannot be looked at.
-    pub(crate) fn spawn(registry: &Arc<Inner>, family: Arc<Family>) -> Result<Self> {
+    pub(crate) fn spawn(registry: &Arc<Inner>, group: Arc<Group>) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags)
-            .map_err(|error| Refusal::from_io(family.root(), "create an eventfd", &error.into()))?;
+        let eventfd = EventFd::from_flags(flags)
+            .map_err(|error| Refusal::from_io(group.root(), "create an eventfd", &error.into()))?;
         let signal = Arc::new(Signal {
-            bell: Arc::new(bell),
+            eventfd: Arc::new(eventfd),
             over: AtomicBool::new(false),
         });
-        let subscription = registry.processes().listen(Arc::clone(&signal.bell));
+        let subscription = registry.processes().listen(Arc::clone(&signal.eventfd));
         // A weak reference, so that a registry that is dropped drops its sessions.
         let registry = Arc::downgrade(registry);
-        let root = family.root();
+        let root = group.root();
         let liveness = Liveness::new(root);
         let of_thread = Arc::clone(&liveness);
         let (running, end) = sync_channel(0);
         // A thread that hangs counts as one of its user.
-        let ticket = family
+        let ticket = group
             .root_session()
             .map(|session| Arc::clone(&session.ticket));
-        let mut search = Search::new(family, Arc::clone(&signal), subscription);
+        let mut search = Search::new(group, Arc::clone(&signal), subscription);
         let (begin, begun) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name(format!("follow-{root}"))
@@ -148,7 +148,7 @@ impl Follower {
                 let _running: SyncSender<()> = running;
                 let _ticket = ticket;
                 of_thread.looks_for_requests();
-                let family = search.family();
+                let group = search.group();
                 // Nothing of the search is used after a panic.
                 let ran = catch_unwind(AssertUnwindSafe(move || {
                     let begun = search.begin();
@@ -166,7 +166,7 @@ impl Follower {
                         message,
                         "a thread panicked: the daemon follows no more processes of the group"
                     );
-                    family.finish();
+                    group.finish();
                 }
             })
             .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;
@@ -199,7 +199,7 @@ impl Follower {
         } = self;
         signal.over.store(true, Ordering::Release);
         // The write fails only if the counter would overflow. The thread wakes up then as well.
-        let _ = signal.bell.write(1);
+        let _ = signal.eventfd.write(1);
         if liveness.watch().wait(&end) == Err(NoAnswer::Ended) {
             // A panic was caught and logged where it happened.
             let _ = thread.join();

@@ -19,8 +19,8 @@ use crate::{
     pid::Pid,
     process::{
         attach::AttachOptions,
-        family::Family,
         follow::{Finding, Follow, NotFollowed, Signal},
+        group::Group,
         registry::{Inner, Registry},
         session::Session,
     },
@@ -39,7 +39,7 @@ const MOST_KNOWN: usize = 4096;
 /// The state of the search.
 #[derive(Debug)]
 pub(super) struct Search {
-    family: Arc<Family>,
+    group: Arc<Group>,
     signal: Arc<Signal>,
     /// Wakes the thread when a watched or traced process changes. `None` without perf events.
     subscription: Option<Subscription>,
@@ -57,22 +57,22 @@ pub(super) struct Search {
 
 impl Search {
     pub(super) fn new(
-        family: Arc<Family>,
+        group: Arc<Group>,
         signal: Arc<Signal>,
         subscription: std::result::Result<Subscription, PerfUnavailable>,
     ) -> Self {
-        let root = family.root();
+        let root = group.root();
         let by = match &subscription {
             Ok(_) => Finding::Perf,
             Err(why) => Finding::Looks(why.to_string()),
         };
         tracing::info!(%root, ?by, "detection method for processes that come from it");
-        family.tell(|news| news.finding = Some(by));
+        group.tell(|news| news.finding = Some(by));
         let subscription = subscription
             .ok()
             .inspect(|subscription| subscription.to(root));
         Self {
-            family,
+            group,
             signal,
             subscription,
             heard: Instant::now(),
@@ -83,8 +83,8 @@ impl Search {
         }
     }
 
-    pub(super) fn family(&self) -> Arc<Family> {
-        Arc::clone(&self.family)
+    pub(super) fn group(&self) -> Arc<Group> {
+        Arc::clone(&self.group)
     }
 
     /// Looks until no process can join any more, or until the registry or the handle ends the
@@ -116,19 +116,19 @@ impl Search {
                 break;
             }
         }
-        self.family.finish();
+        self.group.finish();
     }
 
     /// Looks at the first process, whose files and memory may not answer. Comes before `run`.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        let family = &self.family;
-        let root = family.root();
-        let state = match family.root_session() {
+        let group = &self.group;
+        let root = group.root();
+        let state = match group.root_session() {
             Some(session) => State::Traced(session),
             None => State::watched(),
         };
         let seen = Instant::now();
-        let its = |glance: &Glance| glance.start_time == family.start_time();
+        let its = |glance: &Glance| glance.start_time == group.start_time();
         let first = Glance::at(root)?.filter(its).map(|glance| Known {
             parent: root,
             start_time: glance.start_time,
@@ -152,12 +152,12 @@ impl Search {
             if left.is_zero() || self.signal.over.load(Ordering::Acquire) {
                 return;
             }
-            let mut fds = [PollFd::new(self.signal.bell.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.signal.eventfd.as_fd(), PollFlags::POLLIN)];
             // Rounded up, because a wait that ends too early would be repeated at once.
             let left = u16::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
             // An error such as an interruption is a wait that ends early.
             let _ = poll(&mut fds, PollTimeout::from(left));
-            if self.signal.bell.read().is_ok() {
+            if self.signal.eventfd.read().is_ok() {
                 let lost = self
                     .subscription
                     .as_ref()
@@ -190,7 +190,7 @@ impl Search {
 
     /// Finds processes that came since `before`, and does what is due for each.
     fn look(&mut self, registry: &Registry, before: Option<Instant>) {
-        if self.family.follow().forks() {
+        if self.group.follow().forks() {
             self.find_children(before);
         }
         let pids: Vec<Pid> = self.known.keys().copied().collect();
@@ -218,7 +218,7 @@ impl Search {
         let watched = |known: &&Known| matches!(known.state, State::Watched { .. });
         let untraced = self.known.values().filter(watched).count();
         let untraced = u32::try_from(untraced).unwrap_or(u32::MAX);
-        self.family.tell(|news| news.untraced = untraced);
+        self.group.tell(|news| news.untraced = untraced);
         self.cost = Cost {
             looking: self.last.elapsed().saturating_sub(reading + attaching),
             reading,
@@ -307,7 +307,7 @@ impl Search {
     fn tell_full(&mut self) {
         if !std::mem::replace(&mut self.full, true) {
             tracing::warn!(
-                root = %self.family.root(),
+                root = %self.group.root(),
                 "more than {MOST_KNOWN} processes come from this one: the daemon follows no \
                  further ones"
             );
@@ -319,7 +319,7 @@ impl Search {
         let Some(known) = self.known.get_mut(&pid) else {
             return false;
         };
-        let follow = self.family.follow();
+        let follow = self.group.follow();
         let now = Instant::now();
         // A process that cannot be looked at is left for a later look.
         let Ok(glance) = Glance::at(pid) else {
@@ -331,7 +331,7 @@ impl Search {
         let its = |glance: &Glance| glance.start_time == known.start_time;
         let Some(Glance { program, .. }) = glance.filter(its) else {
             if known.sleds && matches!(known.state, State::Watched { .. }) {
-                self.family.tell(|news| news.missed += 1);
+                self.group.tell(|news| news.missed += 1);
             }
             self.known.remove(&pid);
             self.ignore(pid);
@@ -367,7 +367,7 @@ impl Search {
 
     /// Checks whether a process has sleds. True if it is to be attached to.
     fn read(&mut self, pid: Pid, objects: &Objects) -> bool {
-        let follow = self.family.follow();
+        let follow = self.group.follow();
         let Some(known) = self.known.get_mut(&pid) else {
             return false;
         };
@@ -408,7 +408,7 @@ impl Search {
                     if known.state.failed(Some(reason)) {
                         tracing::warn!(
                             %pid,
-                            root = %self.family.root(),
+                            root = %self.group.root(),
                             %refusal,
                             "cannot follow a process"
                         );
@@ -418,7 +418,7 @@ impl Search {
                             command,
                             refusal,
                         };
-                        self.family.tell(|news| news.add_not_followed(told));
+                        self.group.tell(|news| news.add_not_followed(told));
                     }
                 }
             },
@@ -435,7 +435,7 @@ impl Search {
         if other.is_some_and(|session| !session.has_exited()) {
             return Ok(None);
         }
-        let (root, uid) = (self.family.root(), self.family.uid());
+        let (root, uid) = (self.group.root(), self.group.uid());
         let options = AttachOptions {
             start_time: Some(known.start_time),
             thread: None,
@@ -443,9 +443,9 @@ impl Search {
             // first one may trace all. If root owns the first one, there is no such limit.
             owner: (uid != 0).then_some(uid),
             follow: Follow::None,
-            ..self.family.options()
+            ..self.group.options()
         };
-        self.family.has_room()?;
+        self.group.has_room()?;
         let session = registry.attach_followed(pid, options)?;
         let parent = match (known.by, self.known.get(&known.parent)) {
             (Birth::Fork, Some(parent)) => match &parent.state {
@@ -463,7 +463,7 @@ impl Search {
                 None => age_of(known.start_time),
             },
         };
-        let adopted = self.family.adopt(&session, parent.as_deref(), kinship);
+        let adopted = self.group.adopt(&session, parent.as_deref(), kinship);
         if let Err(refusal) = adopted {
             if let Err(second) = registry.end(&session) {
                 tracing::warn!(%pid, %second, "cannot detach from a process that is not followed");

@@ -6,7 +6,7 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection};
 use xrayd_proto::v1;
 
-use super::super::authorise::Deed;
+use super::super::authorise::OperationKind;
 use crate::{
     control::Patterns,
     process::{AttachOptions, Follow},
@@ -14,7 +14,7 @@ use crate::{
     target::Sleds,
     types::Capture,
     types::{
-        CallFilter, Duty, Economy, Filter, FunctionRow, LeaseId, Mode, Run, Switch, Wanted, Window,
+        Budget, CallFilter, Duty, Filter, FunctionRow, LeaseId, Mode, Run, Switch, Wanted, Window,
     },
 };
 
@@ -31,42 +31,44 @@ pub(crate) enum Toggle {
     /// Switches functions permanently.
     ForGood(Arc<Patterns>, Wanted, Run),
     /// Leases functions.
-    Lend(Arc<Patterns>, LeaseId, Capture, Run),
+    Acquire(Arc<Patterns>, LeaseId, Capture, Run),
     /// Ends a lease.
-    TakeBack(LeaseId),
+    Release(LeaseId),
 }
 
 impl Toggle {
     /// The kind of operation that the caller must be allowed.
-    pub(crate) fn deed(&self) -> Deed {
+    pub(crate) fn kind(&self) -> OperationKind {
         match self {
-            Self::ForGood(..) | Self::Lend(..) => Deed::Use,
-            Self::TakeBack(_) => Deed::Release,
+            Self::ForGood(..) | Self::Acquire(..) => OperationKind::Use,
+            Self::Release(_) => OperationKind::Release,
         }
     }
 }
 
-/// Converts a request to switch functions. `loan` is 0 if there is no lease. `compile` compiles the
-/// selection for the caller.
+/// Converts a request to switch functions. `lease` is 0 if there is no lease. `compile` compiles
+/// the selection for the caller.
 pub(crate) fn toggle(
     selection: Option<v1::Selection>,
     to: Wanted,
-    loan: u64,
+    lease: u64,
     run: Run,
     compile: impl FnOnce(&Selection) -> Result<Arc<Patterns>, Refusal>,
 ) -> Result<Toggle, Refusal> {
     let compiled = |selection| compile(&required_selection(selection)?);
-    let loan = NonZeroU64::new(loan).map(LeaseId);
-    match (loan, to) {
+    let lease = NonZeroU64::new(lease).map(LeaseId);
+    match (lease, to) {
         (None, to) => Ok(Toggle::ForGood(compiled(selection)?, to, run)),
-        (Some(to), Wanted::On(capture)) => Ok(Toggle::Lend(compiled(selection)?, to, capture, run)),
+        (Some(to), Wanted::On(capture)) => {
+            Ok(Toggle::Acquire(compiled(selection)?, to, capture, run))
+        }
         (Some(_), Wanted::Off) if selection.is_some() => Err(bad_selection(
             "a lease ends as a whole: the request must not select functions",
         )),
         (Some(_), Wanted::Off) if run == Run::Dry => {
             Err(bad_selection("the end of a lease has no dry run"))
         }
-        (Some(from), Wanted::Off) => Ok(Toggle::TakeBack(from)),
+        (Some(from), Wanted::Off) => Ok(Toggle::Release(from)),
     }
 }
 
@@ -196,15 +198,15 @@ pub(crate) fn filter(filter: v1::Filter) -> Filter {
 }
 
 /// Converts a limit on the cost of tracing. The session checks the ranges.
-pub(crate) fn economy(economy: v1::Economy) -> Result<Economy, Refusal> {
-    let v1::Economy {
+pub(crate) fn budget(budget: v1::Budget) -> Result<Budget, Refusal> {
+    let v1::Budget {
         max_overhead_ppm,
         duty,
-    } = economy;
+    } = budget;
     match (max_overhead_ppm, duty) {
-        (0, None) => Ok(Economy::None),
-        (ppm, None) => Ok(Economy::Budget(ppm)),
-        (0, Some(v1::DutyCycle { on_ns, every_ns })) => Ok(Economy::Duty(Duty {
+        (0, None) => Ok(Budget::None),
+        (ppm, None) => Ok(Budget::Overhead(ppm)),
+        (0, Some(v1::DutyCycle { on_ns, every_ns })) => Ok(Budget::Duty(Duty {
             on: Duration::from_nanos(on_ns),
             every: Duration::from_nanos(every_ns),
         })),
@@ -251,7 +253,7 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions
         follow: _,
         await_sleds,
         mode: _,
-        economy: wanted,
+        budget: wanted,
     } = request;
     let default = AttachOptions::default();
     Ok(AttachOptions {
@@ -273,7 +275,7 @@ pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions
             Sleds::Needed
         },
         mode,
-        economy: wanted.map_or(Ok(Economy::None), economy)?,
+        budget: wanted.map_or(Ok(Budget::None), budget)?,
         ..default
     })
 }
@@ -364,7 +366,7 @@ mod tests {
             follow: v1::Follow::All.into(),
             await_sleds: true,
             mode: v1::Mode::Stream.into(),
-            economy: Some(v1::Economy {
+            budget: Some(v1::Budget {
                 max_overhead_ppm: 20_000,
                 duty: None,
             }),
@@ -378,7 +380,7 @@ mod tests {
         assert_eq!(options.follow, Follow::All);
         assert_eq!(options.sleds, Sleds::Awaited);
         assert_eq!(options.mode, Mode::Stream);
-        assert_eq!(options.economy, Economy::Budget(20_000));
+        assert_eq!(options.budget, Budget::Overhead(20_000));
     }
 
     #[test]
@@ -392,7 +394,7 @@ mod tests {
             sleds: 2,
             event_sleds: 0,
             enabled: false,
-            rests: false,
+            suppressed: false,
             capture: Capture::NONE,
             calls: 0,
             xray_id: id + 1,
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_is_taken_back_as_a_whole_and_at_once() {
+    fn a_lease_is_taken_back_as_a_whole_and_at_once() {
         let all = || {
             let include = rules(&[v1::rule::Rule::All(true)]);
             let exclude = Vec::new();
@@ -417,12 +419,12 @@ mod tests {
         let on = Wanted::On(Capture::NONE);
         let registry = Registry::new(RegistryConfig::default());
         let compile = |selection: &Selection| registry.compile(None, selection);
-        let real = |selection, to, loan| toggle(selection, to, loan, Run::Real, compile);
+        let real = |selection, to, lease| toggle(selection, to, lease, Run::Real, compile);
         assert!(matches!(real(all(), on, 0), Ok(Toggle::ForGood(..))));
-        assert!(matches!(real(all(), on, 7), Ok(Toggle::Lend(..))));
+        assert!(matches!(real(all(), on, 7), Ok(Toggle::Acquire(..))));
         assert!(matches!(
             real(None, Wanted::Off, 7),
-            Ok(Toggle::TakeBack(LeaseId(number))) if number.get() == 7
+            Ok(Toggle::Release(LeaseId(number))) if number.get() == 7
         ));
         for refused in [
             real(None, on, 7),

@@ -8,12 +8,13 @@ use xrayd_proto::v1;
 
 use crate::{
     Pid,
-    process::{AttachReport, FamilyStatus, Finding, Follow, NotFollowed, SkippedSleds},
+    process::{AttachReport, Finding, Follow, GroupStatus, NotFollowed, SkippedSleds},
     refusal::Refusal,
     target::{Check, Outcome, ProcessState, ProcessSummary},
     types::{
-        CallFilter, DetachReport, Duty, Economy, EconomyStatus, Filter, FunctionRow, Kinship, Mode,
-        ModuleStatus, Noticing, Phase, Resting, Since, Status, ThreadLoss, ToggleReport, Window,
+        Budget, BudgetStatus, CallFilter, DetachReport, Detection, Duty, Filter, FunctionRow,
+        Kinship, Mode, ModuleStatus, Phase, Since, Status, Suppressed, ThreadLoss, ToggleReport,
+        Window,
     },
 };
 
@@ -129,7 +130,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         filtered,
         left_out,
         filter: what,
-        economy: came,
+        budget: came,
         clock_faults,
         lost,
         losses,
@@ -144,22 +145,22 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         triggers,
         attached_wall_ns,
         modules,
-        noticing,
+        detection,
     } = status;
     let told = losses
         .iter()
         .fold(0_u64, |told, loss| told.saturating_add(loss.lost));
-    let (noticing, noticing_why) = match noticing {
-        Noticing::Idle => ("idle", String::new()),
-        Noticing::Perf => ("perf", String::new()),
-        Noticing::Maps(why) => ("maps", why),
+    let (detection, detection_why) = match detection {
+        Detection::Idle => ("idle", String::new()),
+        Detection::Perf => ("perf", String::new()),
+        Detection::Maps(why) => ("maps", why),
     };
     v1::ProcessStatus {
         pid: pid.as_u32(),
         command: shorten(command),
         mode: mode.name().to_owned(),
         filter: Some(filter(what)),
-        economy: Some(economy_status(came)),
+        budget: Some(budget_status(came)),
         clock_faults: clock_faults.into_iter().map(clock_fault).collect(),
         filtered,
         left_out,
@@ -183,10 +184,10 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         uid,
         failure: failure.unwrap_or_default(),
         modules: modules.into_iter().map(module).collect(),
-        noticing: noticing.to_owned(),
-        noticing_why,
+        detection: detection.to_owned(),
+        detection_why,
         kinship: kinship.map(self::kinship),
-        family: None,
+        group: None,
         executed,
         losses: losses.into_iter().map(thread_loss).collect(),
         lost_by_others: lost.saturating_sub(told),
@@ -234,11 +235,11 @@ fn kinship(kinship: Kinship) -> v1::Kinship {
 
 /// The rows of a group's processes. The row of the first process also has the state of the group,
 /// if processes are followed.
-pub(crate) fn family(
-    status: FamilyStatus,
+pub(crate) fn group(
+    status: GroupStatus,
     mut rows: Vec<v1::ProcessStatus>,
 ) -> Vec<v1::ProcessStatus> {
-    let FamilyStatus {
+    let GroupStatus {
         root,
         uid,
         command,
@@ -287,12 +288,12 @@ pub(crate) fn family(
             refusal: Some(refusal(why)),
         }
     });
-    let (noticing, noticing_why) = match finding {
+    let (detection, detection_why) = match finding {
         None => ("", String::new()),
         Some(Finding::Perf) => ("perf", String::new()),
         Some(Finding::Looks(why)) => ("looks", why),
     };
-    let family = v1::FamilyStatus {
+    let group = v1::GroupStatus {
         follow: follow.to_owned(),
         over,
         traced,
@@ -301,12 +302,12 @@ pub(crate) fn family(
         dropped,
         untraced,
         not_followed: not_followed.collect(),
-        noticing: noticing.to_owned(),
-        noticing_why,
+        detection: detection.to_owned(),
+        detection_why,
     };
     // A first process that has called `exec` has several rows. The latest one gets the state.
     if let Some(row) = rows.iter_mut().rev().find(|row| row.pid == root) {
-        row.family = Some(family);
+        row.group = Some(group);
     }
     rows
 }
@@ -463,12 +464,12 @@ pub(crate) fn filter_report(pid: Pid, before: Result<Filter, Refusal>) -> v1::Fi
 }
 
 /// Converts a limit on the cost of tracing.
-fn economy(economy: Economy) -> v1::Economy {
+fn budget(budget: Budget) -> v1::Budget {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let (max_overhead_ppm, duty) = match economy {
-        Economy::None => (0, None),
-        Economy::Budget(ppm) => (ppm, None),
-        Economy::Duty(Duty { on, every }) => (
+    let (max_overhead_ppm, duty) = match budget {
+        Budget::None => (0, None),
+        Budget::Overhead(ppm) => (ppm, None),
+        Budget::Duty(Duty { on, every }) => (
             0,
             Some(v1::DutyCycle {
                 on_ns: ns(on),
@@ -476,26 +477,26 @@ fn economy(economy: Economy) -> v1::Economy {
             }),
         ),
     };
-    v1::Economy {
+    v1::Budget {
         max_overhead_ppm,
         duty,
     }
 }
 
-fn economy_status(status: EconomyStatus) -> v1::EconomyStatus {
-    let EconomyStatus {
-        economy: wanted,
+fn budget_status(status: BudgetStatus) -> v1::BudgetStatus {
+    let BudgetStatus {
+        budget: wanted,
         overhead,
         event_ns,
-        resting,
+        suppressed,
         unrecorded,
         top,
         windows,
     } = status;
-    let resting_function = |function: Resting| v1::RestingFunction {
+    let suppressed_function = |function: Suppressed| v1::SuppressedFunction {
         id: function.function.0,
         name: function.name,
-        rests: function.rests,
+        suppressed: function.suppressed,
         unrecorded_estimate: function.unrecorded,
     };
     #[expect(
@@ -504,24 +505,24 @@ fn economy_status(status: EconomyStatus) -> v1::EconomyStatus {
         reason = "a share, not below 0; what is beyond all bounds is the greatest number"
     )]
     let ppm = |share: f64| (share * 1e6).round() as u64;
-    v1::EconomyStatus {
-        economy: Some(economy(wanted)),
+    v1::BudgetStatus {
+        budget: Some(budget(wanted)),
         overhead_ppm: overhead.map(ppm),
         event_ns,
-        resting,
+        suppressed,
         unrecorded_estimate: unrecorded,
-        top: top.into_iter().map(resting_function).collect(),
+        top: top.into_iter().map(suppressed_function).collect(),
         windows,
     }
 }
 
 /// The report of a process whose limit was set: the previous limit, or the refusal.
-pub(crate) fn economy_report(pid: Pid, before: Result<Economy, Refusal>) -> v1::EconomyReport {
+pub(crate) fn budget_report(pid: Pid, before: Result<Budget, Refusal>) -> v1::BudgetReport {
     let (before, refusal) = match before {
-        Ok(before) => (Some(economy(before)), None),
+        Ok(before) => (Some(budget(before)), None),
         Err(refused) => (None, Some(refusal(refused))),
     };
-    v1::EconomyReport {
+    v1::BudgetReport {
         pid: pid.as_u32(),
         before,
         refusal,
@@ -593,7 +594,7 @@ pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         sleds,
         event_sleds,
         enabled,
-        rests,
+        suppressed,
         capture,
         calls,
         xray_id,
@@ -609,7 +610,7 @@ pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         sleds,
         event_sleds,
         enabled,
-        rests,
+        suppressed,
         calls,
         xray_id,
         address,

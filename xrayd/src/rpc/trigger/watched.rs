@@ -24,7 +24,7 @@ use crate::{
     refusal::{Reason, Refusal},
     rpc::{
         authorise,
-        authorise::{Deed, Outcomes, Targets, Traced},
+        authorise::{OperationKind, Outcomes, Targets, Traced},
         convert,
         convert::Toggle,
         described,
@@ -47,7 +47,7 @@ pub(crate) struct Watched {
     /// Locked before `lending` where both are locked.
     trigger: Mutex<Trigger>,
     /// The lease under which the functions of the conditions are on.
-    loan: LeaseId,
+    lease: LeaseId,
     /// The selections of the conditions, compiled once and shared.
     selections: Vec<Arc<Patterns>>,
     /// True if functions with event sleds have to be on, too.
@@ -60,14 +60,14 @@ pub(crate) struct Watched {
 /// The processes with the lease.
 #[derive(Debug, Default)]
 struct Lending {
-    lent: Vec<Lent>,
+    leased: Vec<Leased>,
     /// True once the trigger has ended. A lease that begins meanwhile ends at once.
     is_over: bool,
 }
 
 /// A target with the lease.
 #[derive(Debug)]
-struct Lent {
+struct Leased {
     traced: Traced,
     /// True if all functions are on. Otherwise the rest is tried again.
     whole: bool,
@@ -93,7 +93,7 @@ impl Watched {
             caller,
             whom: plan.whom,
             trigger: Mutex::new(trigger),
-            loan: LeaseId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
+            lease: LeaseId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
             selections: selections.map(compile).collect::<Result<_, _>>()?,
             events: plan
                 .conditions
@@ -157,7 +157,7 @@ impl Watched {
     /// The refusal for one of the processes: not `busy`, if there is another.
     fn arm(&self) -> Result<(), Refusal> {
         let (caller, whom) = (self.caller, self.whom);
-        let all = authorise::all_traced(&self.registry, caller, whom, Deed::Use);
+        let all = authorise::all_traced(&self.registry, caller, whom, OperationKind::Use);
         self.drop_gone(all.as_deref().unwrap_or_default());
         let mut new = all?;
         new.retain(|traced| is_living(traced) && !self.is_armed_in(traced));
@@ -170,14 +170,14 @@ impl Watched {
     fn is_armed_in(&self, traced: &Traced) -> bool {
         let trigger = self.trigger();
         let mut sessions = traced.sessions().into_iter();
-        self.has_lent(traced)
+        self.has_leased(traced)
             && sessions.all(|session| trigger.has(&session) || !session.is_living())
     }
 
     /// Leases the functions of the conditions in a target, and arms the trigger there.
     fn arm_in(&self, traced: &Traced) -> Result<(), Refusal> {
-        if !self.has_lent(traced) {
-            self.lend_once(traced)?;
+        if !self.has_leased(traced) {
+            self.acquire_once(traced)?;
         }
         let mut failed = Ok(());
         for session in traced.sessions() {
@@ -193,40 +193,40 @@ impl Watched {
     /// Ends the lease in targets that are not there any more.
     fn drop_gone(&self, there: &[Traced]) {
         let mut lending = lock(&self.lending);
-        let lent = std::mem::take(&mut lending.lent).into_iter();
-        let (lent, gone) =
-            lent.partition(|known| there.iter().any(|other| other.is(&known.traced)));
-        lending.lent = lent;
+        let leased = std::mem::take(&mut lending.leased).into_iter();
+        let (leased, gone) =
+            leased.partition(|known| there.iter().any(|other| other.is(&known.traced)));
+        lending.leased = leased;
         drop(lending);
-        self.take_back(&gone);
+        self.release(&gone);
     }
 
     /// True if all functions of the conditions are on in a target.
-    fn has_lent(&self, traced: &Traced) -> bool {
+    fn has_leased(&self, traced: &Traced) -> bool {
         let lending = lock(&self.lending);
-        let mut lent = lending.lent.iter();
-        lent.any(|known| known.whole && known.traced.is(traced))
+        let mut leased = lending.leased.iter();
+        leased.any(|known| known.whole && known.traced.is(traced))
     }
 
     /// Leases the functions of the conditions, and notes that. Does nothing once the trigger has
     /// ended.
-    fn lend_once(&self, traced: &Traced) -> Result<(), Refusal> {
+    fn acquire_once(&self, traced: &Traced) -> Result<(), Refusal> {
         if lock(&self.lending).is_over {
             return Ok(());
         }
-        let done = self.lend(traced);
+        let done = self.acquire(traced);
         let whole = done.is_ok();
         let traced = traced.clone();
         let mut lending = lock(&self.lending);
         if lending.is_over {
             drop(lending);
-            self.take_back(&[Lent { traced, whole }]);
+            self.release(&[Leased { traced, whole }]);
             return done;
         }
-        let mut lent = lending.lent.iter_mut();
-        match lent.find(|known| known.traced.is(&traced)) {
+        let mut leased = lending.leased.iter_mut();
+        match leased.find(|known| known.traced.is(&traced)) {
             Some(known) => known.whole = whole,
-            None => lending.lent.push(Lent { traced, whole }),
+            None => lending.leased.push(Leased { traced, whole }),
         }
         done
     }
@@ -242,13 +242,14 @@ impl Watched {
     }
 
     /// Leases the functions of the conditions while the trigger is armed.
-    fn lend(&self, traced: &Traced) -> Result<(), Refusal> {
+    fn acquire(&self, traced: &Traced) -> Result<(), Refusal> {
         let saying = self.events.then(|| saying(traced)).flatten();
         let saying = saying.map(|selection| self.registry.compile(self.caller.payer(), &selection));
         let saying = saying.transpose()?;
         for selection in self.selections.iter().chain(&saying) {
-            let lend = Toggle::Lend(Arc::clone(selection), self.loan, Capture::NONE, Run::Real);
-            for (_, report) in traced.toggle(&self.registry, self.caller, &lend) {
+            let acquire =
+                Toggle::Acquire(Arc::clone(selection), self.lease, Capture::NONE, Run::Real);
+            for (_, report) in traced.toggle(&self.registry, self.caller, &acquire) {
                 match report {
                     Ok(_) => {}
                     Err(Refusal {
@@ -277,7 +278,7 @@ impl Watched {
         let (caller, whom) = (self.caller, self.whom);
         let call = self.audit.call(caller, Operation::TriggerSwitch);
         let mut call = call.with(described::setting(switching));
-        let allowed = authorise::all_traced(&self.registry, caller, whom, Deed::Use)
+        let allowed = authorise::all_traced(&self.registry, caller, whom, OperationKind::Use)
             .and_then(|traced| Ok((traced, switching.toggle(&self.registry, caller)?)));
         if allowed.is_err() {
             call.decide(&allowed);
@@ -332,22 +333,22 @@ impl Watched {
 
     /// Disarms the trigger, and ends its lease. A look that is under way undoes what it did.
     pub(super) fn end(&self) {
-        let lent = self.close();
-        self.take_back(&lent);
+        let leased = self.close();
+        self.release(&leased);
     }
 
     /// Disarms the trigger. Returns the targets whose lease has to be ended.
-    fn close(&self) -> Vec<Lent> {
+    fn close(&self) -> Vec<Leased> {
         let mut lending = lock(&self.lending);
         lending.is_over = true;
-        let lent = std::mem::take(&mut lending.lent);
+        let leased = std::mem::take(&mut lending.leased);
         drop(lending);
         self.trigger().disarm();
-        lent
+        leased
     }
 
-    fn take_back(&self, lent: &[Lent]) {
-        take_back(&self.registry, self.caller, self.loan, lent);
+    fn release(&self, leased: &[Leased]) {
+        release(&self.registry, self.caller, self.lease, leased);
     }
 }
 
@@ -355,12 +356,12 @@ impl Drop for Watched {
     /// Also covers a client that has gone before the trigger was armed everywhere. Does not wait,
     /// because a thread that serves all clients may drop it.
     fn drop(&mut self) {
-        let lent = self.close();
-        if lent.is_empty() {
+        let leased = self.close();
+        if leased.is_empty() {
             return;
         }
-        let (registry, caller, loan) = (self.registry.clone(), self.caller, self.loan);
-        let end = move || take_back(&registry, caller, loan, &lent);
+        let (registry, caller, lease) = (self.registry.clone(), self.caller, self.lease);
+        let end = move || release(&registry, caller, lease, &leased);
         let thread = std::thread::Builder::new().name("release".to_owned());
         if let Err(error) = thread.spawn(end) {
             tracing::error!(%error, "cannot start a thread that ends the lease of a trigger");
@@ -381,10 +382,10 @@ fn is_living(traced: &Traced) -> bool {
 }
 
 /// Ends the lease of a trigger in these processes.
-fn take_back(registry: &Registry, caller: Caller, loan: LeaseId, lent: &[Lent]) {
-    authorise::for_each(caller, lent, |lent| {
-        let back = Toggle::TakeBack(loan);
-        for (pid, report) in lent.traced.toggle(registry, caller, &back) {
+fn release(registry: &Registry, caller: Caller, lease: LeaseId, leased: &[Leased]) {
+    authorise::for_each(caller, leased, |leased| {
+        let back = Toggle::Release(lease);
+        for (pid, report) in leased.traced.toggle(registry, caller, &back) {
             let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
             if let Err(Refusal { reason, message }) = report
                 && !gone(reason)

@@ -172,11 +172,11 @@ fn details(variant: &Variant, calls_a_request: f64) -> Result<Vec<Row>> {
     Ok(match variant.mode {
         Mode::Off | Mode::OffAgain => Vec::new(),
         Mode::Ours(Ours::Budget) => {
-            let [resting, hidden] = rests(variant, calls_a_request)?;
-            vec![resting, hidden, flown]
+            let [suppressed, hidden] = rests(variant, calls_a_request)?;
+            vec![suppressed, hidden, flown]
         }
         Mode::Ours(Ours::Duty) => {
-            let windows = number(&variant.status["economy"], "windows")?;
+            let windows = number(&variant.status["budget"], "windows")?;
             let times = format!("{windows} times since it was attached");
             vec![Row::new("  everything was on", times, ""), flown]
         }
@@ -210,22 +210,22 @@ fn details(variant: &Variant, calls_a_request: f64) -> Result<Vec<Row>> {
 /// The result of a budget.
 fn rests(variant: &Variant, calls_a_request: f64) -> Result<[Row; 2]> {
     let status = &variant.status;
-    let economy = &status["economy"];
+    let budget = &status["budget"];
     let on = number(status, "functions_on")?;
-    let resting = number(economy, "resting")?;
-    let spent = match economy["overhead_ppm"].as_u64() {
+    let suppressed = number(budget, "suppressed")?;
+    let spent = match budget["overhead_ppm"].as_u64() {
         Some(ppm) => format!("{:.2} % spent, by its own estimate", ppm as f64 / 1e4),
         None => "what is spent is not known".to_owned(),
     };
-    let hidden = number(economy, "unrecorded_estimate")? as f64;
+    let hidden = number(budget, "unrecorded_estimate")? as f64;
     // Next to none of these calls was recorded.
     let calls = variant.all_requests as f64 * calls_a_request;
     Ok([
         Row::new(
             "  functions after the last load",
             format!(
-                "{resting} of {on} rest, {} are recorded",
-                on.saturating_sub(resting)
+                "{suppressed} of {on} rest, {} are recorded",
+                on.saturating_sub(suppressed)
             ),
             spent,
         ),

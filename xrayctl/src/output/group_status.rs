@@ -1,15 +1,15 @@
 //! The state of the processes that are followed from one.
 
-use xrayd_proto::v1::FamilyStatus;
+use xrayd_proto::v1::GroupStatus;
 
 use super::text::printable;
 use super::units;
 
 /// The gaps in the group's trace, a line each; empty for a trace without gaps.
-pub(crate) fn not_whole(family: &FamilyStatus) -> Vec<String> {
+pub(crate) fn not_whole(group: &GroupStatus) -> Vec<String> {
     let mut lines = Vec::new();
-    if family.missed > 0 {
-        let missed = match family.missed {
+    if group.missed > 0 {
+        let missed = match group.missed {
             1 => "1 process".to_owned(),
             several => format!("{} processes", units::count(several)),
         };
@@ -17,7 +17,7 @@ pub(crate) fn not_whole(family: &FamilyStatus) -> Vec<String> {
             "{missed} with sleds ended before xrayd could attach"
         ));
     }
-    lines.extend(family.not_followed.iter().map(|process| {
+    lines.extend(group.not_followed.iter().map(|process| {
         let command = printable(&process.command);
         let refusal = process.refusal.as_ref();
         let (message, reason) = refusal.map_or(("", ""), |refusal| {
@@ -33,8 +33,8 @@ pub(crate) fn not_whole(family: &FamilyStatus) -> Vec<String> {
 }
 
 /// One line with the counts.
-pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
-    let FamilyStatus {
+pub(crate) fn counts(root: u32, group: &GroupStatus) -> String {
+    let GroupStatus {
         follow,
         over,
         traced,
@@ -43,9 +43,9 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
         dropped,
         untraced,
         not_followed: _,
-        noticing: _,
-        noticing_why: _,
-    } = family;
+        detection: _,
+        detection_why: _,
+    } = group;
     let what = match follow.as_str() {
         "fork" => "its forks are followed",
         "exec" => "the program that it becomes is followed",
@@ -62,12 +62,12 @@ pub(crate) fn counts(root: u32, family: &FamilyStatus) -> String {
 }
 
 /// The way in which new processes are noticed, while there can be any.
-pub(crate) fn noticing(family: &FamilyStatus) -> Option<String> {
-    match family.noticing.as_str() {
-        _ if family.over => None,
+pub(crate) fn detection(group: &GroupStatus) -> Option<String> {
+    match group.detection.as_str() {
+        _ if group.over => None,
         "perf" => Some("new processes are detected at once, by perf events".to_owned()),
         "looks" => {
-            let why = printable(&family.noticing_why);
+            let why = printable(&group.detection_why);
             Some(format!(
                 "new processes are detected by looking every few milliseconds: {why}"
             ))
@@ -82,8 +82,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn sample() -> FamilyStatus {
-        FamilyStatus {
+    pub(crate) fn sample() -> GroupStatus {
+        GroupStatus {
             follow: "all".into(),
             over: false,
             traced: 33,
@@ -99,23 +99,23 @@ pub(crate) mod tests {
                     message: "process 977 belongs to user 0 now; user 1000 may not trace it".into(),
                 }),
             }],
-            noticing: "looks".into(),
-            noticing_why: "no perf events: Permission denied".into(),
+            detection: "looks".into(),
+            detection_why: "no perf events: Permission denied".into(),
         }
     }
 
     #[test]
     fn how_who_comes_is_noticed_is_told_while_anybody_can() {
         let looks = sample();
-        let perf = FamilyStatus {
-            noticing: "perf".into(),
-            noticing_why: String::new(),
+        let perf = GroupStatus {
+            detection: "perf".into(),
+            detection_why: String::new(),
             ..sample()
         };
-        let told = |family| noticing(family).unwrap();
+        let told = |group| detection(group).unwrap();
         assert!(told(&looks).ends_with("milliseconds: no perf events: Permission denied"));
         assert!(told(&perf).ends_with("at once, by perf events"));
-        let over = FamilyStatus { over: true, ..perf };
-        assert_eq!(noticing(&over), None);
+        let over = GroupStatus { over: true, ..perf };
+        assert_eq!(detection(&over), None);
     }
 }

@@ -5,7 +5,7 @@ use super::{FunctionId, ProcessId, Ticks};
 
 /// A time for which a function was suppressed to keep to a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rest {
+pub struct Suppression {
     /// The function.
     pub function: FunctionId,
     /// The process in which it was off.

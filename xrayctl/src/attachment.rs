@@ -20,7 +20,7 @@ pub(crate) enum Undo {
     Detach,
     /// Another client attached the process. This command enables functions on this lease, and ends
     /// it.
-    TakeBack(u64),
+    Release(u64),
 }
 
 /// The result of an undo.
@@ -35,10 +35,10 @@ pub(crate) enum Undone {
 
 impl Undo {
     /// The lease for enabling functions; 0 for none, so that they stay on.
-    pub(crate) fn loan(self) -> u64 {
+    pub(crate) fn lease(self) -> u64 {
         match self {
             Self::Detach => 0,
-            Self::TakeBack(loan) => loan,
+            Self::Release(lease) => lease,
         }
     }
 }
@@ -47,7 +47,7 @@ impl From<Undo> for v1::Undo {
     fn from(undo: Undo) -> Self {
         let what = match undo {
             Undo::Detach => What::Detach(true),
-            Undo::TakeBack(loan) => What::Loan(loan),
+            Undo::Release(lease) => What::Lease(lease),
         };
         Self { what: Some(what) }
     }
@@ -100,7 +100,7 @@ pub(crate) async fn attach(
                 "process {pid} is attached already, and its --follow setting stays; `xrayctl attach {pid} --follow WHAT` changes it"
             ));
         }
-        return Ok(Undo::TakeBack(some_number()));
+        return Ok(Undo::Release(some_number()));
     }
     let response = rpc.attach(request).await;
     let response = response
@@ -108,7 +108,7 @@ pub(crate) async fn attach(
         .with_context(|| format!("cannot attach to {pid}"))?;
     // Another client may have attached it meanwhile.
     match response.into_inner().report {
-        Some(report) if report.already => Ok(Undo::TakeBack(some_number())),
+        Some(report) if report.already => Ok(Undo::Release(some_number())),
         _ => Ok(Undo::Detach),
     }
 }
@@ -141,8 +141,8 @@ pub(crate) async fn release(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Resu
             let reports = response.context("cannot detach")?.into_inner().reports;
             Ok(Undone::Detached(reports))
         }
-        Undo::TakeBack(loan) => {
-            let reports = toggle::take_back(rpc, pid, loan).await?;
+        Undo::Release(lease) => {
+            let reports = toggle::release(rpc, pid, lease).await?;
             Ok(Undone::TakenBack(reports))
         }
     }

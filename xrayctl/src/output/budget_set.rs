@@ -3,17 +3,17 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::{Economy, EconomyReport, EconomyStatus, ProcessStatus, Refusal};
+use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, Refusal};
 
 use super::text::printable;
 use super::{Column, Look, Table, refused, units};
 
 /// The results of setting or asking for the limit on what tracing costs.
 #[derive(Debug, Serialize)]
-pub(crate) struct EconomySet {
+pub(crate) struct BudgetSet {
     /// `None` if the limit was only asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    economy: Option<Economy>,
+    budget: Option<Budget>,
     processes: Vec<Row>,
 }
 
@@ -21,25 +21,25 @@ pub(crate) struct EconomySet {
 struct Row {
     pid: u32,
     /// The limit before; `None` if it could not be changed.
-    before: Option<Economy>,
+    before: Option<Budget>,
     refusal: Option<Refusal>,
     /// Present if the limit was only asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<EconomyStatus>,
+    status: Option<BudgetStatus>,
 }
 
-// === impl EconomySet ===
+// === impl BudgetSet ===
 
-impl EconomySet {
+impl BudgetSet {
     /// `statuses` are the states of the processes if the limit was only asked for.
     pub(crate) fn new(
-        economy: Option<Economy>,
-        reports: Vec<EconomyReport>,
+        budget: Option<Budget>,
+        reports: Vec<BudgetReport>,
         statuses: Vec<ProcessStatus>,
     ) -> Self {
         let mut statuses = statuses;
         let processes = reports.into_iter().map(|report| {
-            let EconomyReport {
+            let BudgetReport {
                 pid,
                 before,
                 refusal,
@@ -51,11 +51,11 @@ impl EconomySet {
                 pid,
                 before,
                 refusal,
-                status: status.and_then(|status| status.economy.take()),
+                status: status.and_then(|status| status.budget.take()),
             }
         });
         Self {
-            economy,
+            budget,
             processes: processes.collect(),
         }
     }
@@ -70,7 +70,7 @@ impl EconomySet {
         for row in &self.processes {
             let pid = row.pid;
             let before = row.before.as_ref().map(describe).unwrap_or_default();
-            match (&row.refusal, self.economy.as_ref().map(describe)) {
+            match (&row.refusal, self.budget.as_ref().map(describe)) {
                 (Some(refusal), _) => refused::render(refusal, pid, out, look)?,
                 (None, None) => render_status(row, &before, out, look)?,
                 (None, Some(now)) if now == before => writeln!(out, "{pid}: {now}, as before")?,
@@ -105,7 +105,12 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
                 units::count(units::rough(function.unrecorded_estimate))
             )
             .into(),
-            if function.rests { "suppressed" } else { "on" }.into(),
+            if function.suppressed {
+                "suppressed"
+            } else {
+                "on"
+            }
+            .into(),
             printable(&function.name).into(),
         ]);
     }
@@ -113,8 +118,8 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
 }
 
 /// The limit in words.
-pub(crate) fn describe(economy: &Economy) -> String {
-    match (economy.max_overhead_ppm, &economy.duty) {
+pub(crate) fn describe(budget: &Budget) -> String {
+    match (budget.max_overhead_ppm, &budget.duty) {
         (0, None) => "no limit".to_owned(),
         (ppm, None) => format!("at most {}", percent(ppm.into())),
         (_, Some(duty)) => format!(
@@ -126,18 +131,18 @@ pub(crate) fn describe(economy: &Economy) -> String {
 }
 
 /// The effect of a limit in lines; empty if there is no limit and was none.
-pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
-    let EconomyStatus {
-        economy,
+pub(crate) fn came_of_it(status: &BudgetStatus) -> Vec<String> {
+    let BudgetStatus {
+        budget,
         overhead_ppm,
         event_ns: _,
-        resting,
+        suppressed,
         unrecorded_estimate,
         top: _,
         windows,
     } = status;
     let mut lines = Vec::new();
-    let budget = economy.map_or(0, |economy| economy.max_overhead_ppm);
+    let budget = budget.map_or(0, |budget| budget.max_overhead_ppm);
     if let (Some(ppm), true) = (overhead_ppm, budget > 0) {
         lines.push(format!(
             "cost: about {}, limit {}",
@@ -145,7 +150,7 @@ pub(crate) fn came_of_it(status: &EconomyStatus) -> Vec<String> {
             percent(budget.into())
         ));
     }
-    match resting {
+    match suppressed {
         0 => {}
         1 => lines.push("1 function suppressed".to_owned()),
         more => lines.push(format!("{more} functions suppressed")),
@@ -173,31 +178,31 @@ fn percent(ppm: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::{DutyCycle, RestingFunction};
+    use xrayd_proto::v1::{DutyCycle, SuppressedFunction};
 
     use super::*;
 
     #[test]
     fn limits_are_told_in_words() {
-        let budget = |ppm| Economy {
+        let budget = |ppm| Budget {
             max_overhead_ppm: ppm,
             duty: None,
         };
-        let duty = Economy {
+        let duty = Budget {
             max_overhead_ppm: 0,
             duty: Some(DutyCycle {
                 on_ns: 5_000_000,
                 every_ns: 1_000_000_000,
             }),
         };
-        for (economy, expected) in [
+        for (budget, expected) in [
             (budget(0), "no limit"),
             (budget(20_000), "at most 2 %"),
             (budget(1_500), "at most 0.15 %"),
             (budget(25_000), "at most 2.5 %"),
             (duty, "everything for 5.000 ms in each 1.000 s"),
         ] {
-            assert_eq!(describe(&economy), expected);
+            assert_eq!(describe(&budget), expected);
         }
     }
 
@@ -207,54 +212,54 @@ mod tests {
         let status = |state: &str, windows| ProcessStatus {
             pid: 7,
             state: state.to_owned(),
-            economy: Some(EconomyStatus {
+            budget: Some(BudgetStatus {
                 windows,
-                ..EconomyStatus::default()
+                ..BudgetStatus::default()
             }),
             ..ProcessStatus::default()
         };
-        let report = EconomyReport {
+        let report = BudgetReport {
             pid: 7,
-            ..EconomyReport::default()
+            ..BudgetReport::default()
         };
         let (ended, lives) = (status("exited", 1), status("tracing", 2));
         for statuses in [vec![ended.clone(), lives.clone()], vec![lives, ended]] {
-            let set = EconomySet::new(None, vec![report.clone()], statuses);
+            let set = BudgetSet::new(None, vec![report.clone()], statuses);
             assert_eq!(set.processes[0].status.as_ref().unwrap().windows, 2);
         }
     }
 
     #[test]
     fn what_rests_is_shown() {
-        let economy = Economy {
+        let budget = Budget {
             max_overhead_ppm: 20_000,
             duty: None,
         };
-        let report = EconomyReport {
+        let report = BudgetReport {
             pid: 7,
-            before: Some(economy),
+            before: Some(budget),
             refusal: None,
         };
-        let function = |id, rests| RestingFunction {
+        let function = |id, suppressed| SuppressedFunction {
             id,
             name: format!("f{id}"),
-            rests,
+            suppressed,
             unrecorded_estimate: 1_234_567,
         };
         let status = ProcessStatus {
             pid: 7,
-            economy: Some(EconomyStatus {
-                economy: Some(economy),
+            budget: Some(BudgetStatus {
+                budget: Some(budget),
                 overhead_ppm: Some(17_300),
                 event_ns: 12.0,
-                resting: 1,
+                suppressed: 1,
                 unrecorded_estimate: 2_469_134,
                 top: vec![function(1, true), function(2, false)],
                 windows: 0,
             }),
             ..ProcessStatus::default()
         };
-        let set = EconomySet::new(None, vec![report], vec![status]);
+        let set = BudgetSet::new(None, vec![report], vec![status]);
         let mut out = Vec::new();
         set.render(&mut out, Look::PLAIN).unwrap();
         let expected = "\

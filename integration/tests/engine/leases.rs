@@ -21,7 +21,7 @@ fn glob(pattern: &str) -> Selection {
     }
 }
 
-fn loan(number: u64) -> Result<LeaseId> {
+fn lease(number: u64) -> Result<LeaseId> {
     Ok(LeaseId(number.try_into()?))
 }
 
@@ -33,8 +33,8 @@ fn on(session: &Session) -> Result<BTreeMap<String, u8>> {
 }
 
 #[test]
-fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
-    for lent in [everything(), glob("plugin_*")] {
+fn a_lease_leaves_functions_values_and_rules_of_others() -> Result<()> {
+    for leased in [everything(), glob("plugin_*")] {
         let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
         let registry = registry();
         let session = attach(&registry, &target)?.session;
@@ -45,22 +45,22 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
         let before = on(&session)?;
         ensure!(before == BTreeMap::from([("plugin_a_call".to_owned(), 2)]));
         for number in [1, 2] {
-            session.lend(&lent, loan(number)?, Capture::NONE, Run::Real)?;
+            session.acquire(&leased, lease(number)?, Capture::NONE, Run::Real)?;
         }
         target.ask("load 1 plugin_b.so", "loaded")?;
-        let lent_now = on(&session)?;
+        let leased_now = on(&session)?;
         for name in [
             "a_call", "a_inner", "a_noise", "b_call", "b_inner", "b_noise",
         ] {
-            let arguments = lent_now.get(&format!("plugin_{name}"));
+            let arguments = leased_now.get(&format!("plugin_{name}"));
             let expected = if name.ends_with("call") { 2 } else { 0 };
-            ensure!(arguments == Some(&expected), "{name}: {lent_now:?}");
+            ensure!(arguments == Some(&expected), "{name}: {leased_now:?}");
         }
         // Another client enables a function of the lease.
         session.toggle(&glob("plugin_a_inner"), Switch::On, Run::Real)?;
-        session.take_back(loan(1)?)?;
-        ensure!(on(&session)? == lent_now);
-        let report = session.take_back(loan(2)?)?;
+        session.release(lease(1)?)?;
+        ensure!(on(&session)? == leased_now);
+        let report = session.release(lease(2)?)?;
         ensure!(report.foreign == 0 && report.changed >= 3, "{report:?}");
         let mut expected = before;
         expected.insert("plugin_b_call".to_owned(), 2);
@@ -70,7 +70,7 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
         target.ask("unload 1", "unloaded")?;
         target.ask("load 1 plugin_b.so", "loaded")?;
         ensure!(on(&session)? == expected, "{:?}", on(&session)?);
-        let report = session.take_back(loan(2)?)?;
+        let report = session.release(lease(2)?)?;
         ensure!((report.matched, report.changed) == (0, 0), "{report:?}");
     }
     Ok(())
@@ -78,25 +78,25 @@ fn a_loan_leaves_functions_values_and_rules_of_others() -> Result<()> {
 
 /// A child of a process with a lease of its own has the lease as well, until the lease ends.
 #[test]
-fn a_loan_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+fn a_lease_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let options = AttachOptions {
         follow: Follow::Fork,
         ..AttachOptions::default()
     };
     let parent = registry.attach(pid_of(&target)?, options)?.session;
-    let family = registry.family_of(&parent).context("no family")?;
-    parent.lend(&everything(), loan(7)?, Capture::NONE, Run::Real)?;
+    let group = registry.group_of(&parent).context("no group")?;
+    parent.acquire(&everything(), lease(7)?, Capture::NONE, Run::Real)?;
     target.ask("child", "child ")?;
     let child = wait_until(DEADLINE, "it is followed", || {
-        let child = family.sessions().into_iter().nth(1);
+        let child = group.sessions().into_iter().nth(1);
         Ok(child.filter(|child| child.kinship().is_some()))
     })?;
     ensure!(!on(&child)?.is_empty());
-    let reports = family.take_back_of(&parent, loan(7)?, |_| false);
+    let reports = group.release_of(&parent, lease(7)?, |_| false);
     ensure!(reports.len() == 1 && on(&parent)?.is_empty() && !on(&child)?.is_empty());
-    let reports = family.take_back_of(&parent, loan(7)?, |_| true);
+    let reports = group.release_of(&parent, lease(7)?, |_| true);
     for (pid, report) in reports {
         report.with_context(|| format!("process {pid}"))?;
     }
@@ -106,21 +106,21 @@ fn a_loan_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
 
 /// Each process returns to its own state, and a child to its parent's.
 #[test]
-fn a_loan_leaves_every_process_of_a_family_as_it_was() -> Result<()> {
-    let mut target = Target::spawn(Fixture::Family, [""; 0])?;
+fn a_lease_leaves_every_process_of_a_group_as_it_was() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let options = AttachOptions {
         follow: Follow::Fork,
         ..AttachOptions::default()
     };
     registry.attach(pid_of(&target)?, options)?;
-    let family = registry.family(pid_of(&target)?).context("no family")?;
+    let group = registry.group(pid_of(&target)?).context("no group")?;
     let mut sessions = |processes: usize| {
-        if family.sessions().len() < processes {
+        if group.sessions().len() < processes {
             target.ask("child", "child ")?;
         }
         wait_until(DEADLINE, "they are followed", || {
-            let sessions = family.sessions();
+            let sessions = group.sessions();
             let whole = sessions
                 .iter()
                 .skip(1)
@@ -132,7 +132,7 @@ fn a_loan_leaves_every_process_of_a_family_as_it_was() -> Result<()> {
     two[1].toggle(&glob("work*"), Switch::On, Run::Real)?;
     let before = on(&two[1])?;
     ensure!(on(&two[0])?.is_empty() && before.len() == 1, "{before:?}");
-    for (pid, report) in family.lend(&everything(), loan(7)?, Capture::NONE, Run::Real) {
+    for (pid, report) in group.acquire(&everything(), lease(7)?, Capture::NONE, Run::Real) {
         let report = report.with_context(|| format!("process {pid}"))?;
         ensure!(report.matched > 1, "{report:?}");
     }
@@ -140,7 +140,7 @@ fn a_loan_leaves_every_process_of_a_family_as_it_was() -> Result<()> {
     for session in &three {
         ensure!(on(session)?.len() > 1, "{:?}", on(session)?);
     }
-    for (pid, report) in family.take_back(loan(7)?) {
+    for (pid, report) in group.release(lease(7)?) {
         report.with_context(|| format!("process {pid}"))?;
     }
     let after = three.iter().map(|session| on(session));

@@ -26,7 +26,7 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::{Feed, Publisher, Source, feed},
     target::{Caller, Credentials, Yama},
-    types::{Capture, Economy, Filter, Kinship, LeaseId, Mode, Reach, Run, ToggleReport, Wanted},
+    types::{Budget, Capture, Filter, Kinship, LeaseId, Mode, Reach, Run, ToggleReport, Wanted},
 };
 
 /// Limit on members of a group. Ended processes with retained events count.
@@ -36,7 +36,7 @@ const MOST_TOLD: usize = 16;
 
 /// A process and the processes that are followed from it.
 #[derive(Debug)]
-pub struct Family {
+pub struct Group {
     root: Pid,
     /// Start time of the first process. It distinguishes the process from later ones with its pid.
     start_time: u64,
@@ -48,7 +48,7 @@ pub struct Family {
     /// The mode of all members.
     mode: Mutex<Mode>,
     /// The limit on the cost of tracing, for each member.
-    economy: Mutex<Economy>,
+    budget: Mutex<Budget>,
     /// The filter of all members.
     filter: Mutex<Filter>,
     /// The first process, if it has no sleds.
@@ -96,7 +96,7 @@ pub(crate) struct News {
 
 /// The state of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FamilyStatus {
+pub struct GroupStatus {
     /// The first process.
     pub root: Pid,
     /// The user of the first process.
@@ -138,9 +138,9 @@ pub(crate) enum Root {
     },
 }
 
-// === impl Family ===
+// === impl Group ===
 
-impl Family {
+impl Group {
     /// A group of one, until [`Self::follow_by`] begins the search.
     pub(crate) fn new(root: Root, options: AttachOptions, rules: Rules) -> Self {
         let (pid, start_time, credentials, command, untraced, members) = match root {
@@ -174,7 +174,7 @@ impl Family {
             credentials,
             command,
             mode: Mutex::new(options.mode),
-            economy: Mutex::new(options.economy),
+            budget: Mutex::new(options.budget),
             filter: Mutex::default(),
             caller: Mutex::new(options.caller),
             options,
@@ -239,14 +239,14 @@ impl Family {
     }
 
     /// The state and the counters.
-    pub fn status(&self) -> FamilyStatus {
+    pub fn status(&self) -> GroupStatus {
         let kin = self.kin();
         let living = kin.members.iter().filter(|(_, session)| is_living(session));
         let root_is_traced = kin
             .members
             .iter()
             .any(|(_, session)| session.pid() == self.root);
-        FamilyStatus {
+        GroupStatus {
             root: self.root,
             uid: self.uid(),
             command: self.command.clone(),
@@ -290,11 +290,11 @@ impl Family {
         reports
     }
 
-    /// Leases functions: they are on until [`Self::take_back`], and then as they were before.
+    /// Leases functions: they are on until [`Self::release`], and then as they were before.
     ///
     /// # Errors
     /// For each process, those of [`Session::toggle`].
-    pub fn lend<'a>(
+    pub fn acquire<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
         to: LeaseId,
@@ -309,11 +309,11 @@ impl Family {
         let on = Wanted::On(capture);
         let reports = self.each(|session, root| match root {
             Some(root) => session.toggle_as(root, Some(to), &patterns, on, run),
-            None => session.lend(&patterns, to, capture, run),
+            None => session.acquire(&patterns, to, capture, run),
         });
         let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
         if run == Run::Real && any {
-            rules.lend(&patterns, to, capture);
+            rules.acquire(&patterns, to, capture);
         }
         reports
     }
@@ -332,28 +332,28 @@ impl Family {
     /// their permanent state.
     ///
     /// # Errors
-    /// For each process, those of [`Session::take_back`].
-    pub fn take_back(&self, from: LeaseId) -> Vec<(Pid, Result<ToggleReport>)> {
+    /// For each process, those of [`Session::release`].
+    pub fn release(&self, from: LeaseId) -> Vec<(Pid, Result<ToggleReport>)> {
         let mut rules = lock(&self.rules);
-        rules.take_back(from);
+        rules.release(from);
         // Done first, because a process that joins from now on has no part in the lease.
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
-        self.stop_loan(from);
-        self.each(|session, _| session.take_back(from))
+        self.stop_lease(from);
+        self.each(|session, _| session.release(from))
     }
 
     /// Ends the recordings of a lease in all members at once, not one after the other as each is
     /// switched back.
-    fn stop_loan(&self, loan: LeaseId) {
+    fn stop_lease(&self, lease: LeaseId) {
         for session in self.sessions() {
-            session.stop_loan(loan);
+            session.stop_lease(lease);
         }
     }
 
     /// Ends a lease that `session` has by itself. Processes that were forked from it since have the
     /// lease as well. Members that are not `session` are changed only if they `may` be, and
     /// reported only if something changed.
-    pub fn take_back_of(
+    pub fn release_of(
         &self,
         session: &Arc<Session>,
         from: LeaseId,
@@ -362,12 +362,12 @@ impl Family {
         // The lock keeps new members out, which would take over the lease.
         let _rules = lock(&self.rules);
         self.kin().inlets.retain(|inlet| !inlet.is_for(from));
-        self.stop_loan(from);
-        let mut reports = vec![(session.pid(), session.take_back(from))];
+        self.stop_lease(from);
+        let mut reports = vec![(session.pid(), session.release(from))];
         let mut others = self.sessions();
         others.retain(|other| !Arc::ptr_eq(other, session) && is_living(other) && may(other));
         let theirs = in_parallel(&others, MOST_IN_A_GROUP, |other| {
-            (other.pid(), other.take_back(from))
+            (other.pid(), other.release(from))
         });
         let is_told = |report: &Result<ToggleReport>| match report {
             Ok(report) => report.matched > 0,
@@ -414,7 +414,7 @@ impl Family {
 
     /// A live feed of all members, and of later ones. A feed for a lease ends with the lease. The
     /// threads seen so far come first.
-    pub fn subscribe(&self, loan: Option<LeaseId>) -> Feed {
+    pub fn subscribe(&self, lease: Option<LeaseId>) -> Feed {
         // No lock is held while a member's threads are waited for.
         let sessions = self.sessions();
         let _coming: Vec<_> = sessions.iter().map(|one| one.expect_reader()).collect();
@@ -423,7 +423,7 @@ impl Family {
             Follow::None => 1,
             Follow::Fork | Follow::Exec | Follow::All => usize::MAX,
         };
-        let (inlet, feed) = feed(processes, loan);
+        let (inlet, feed) = feed(processes, lease);
         for (source, session) in &kin.members {
             session.feed_to(&inlet, *source);
         }
@@ -440,7 +440,7 @@ impl Family {
     /// For each process, those of [`Session::set_mode`].
     pub fn set_mode(&self, mode: Mode) -> Vec<(Pid, Result<Mode>)> {
         // A mode that contradicts the limit would keep later processes from joining.
-        if lock(&self.economy).suits(mode, &lock(&self.filter)).is_ok() {
+        if lock(&self.budget).suits(mode, &lock(&self.filter)).is_ok() {
             *lock(&self.mode) = mode;
         }
         self.each_living(|session| session.set_mode(mode))
@@ -449,13 +449,13 @@ impl Family {
     /// Limits the cost of tracing for each member and for later ones. Returns the previous limits.
     ///
     /// # Errors
-    /// A value out of range. For each process, those of [`Session::set_economy`].
-    pub fn set_economy(&self, economy: Economy) -> Result<Vec<(Pid, Result<Economy>)>> {
+    /// A value out of range. For each process, those of [`Session::set_budget`].
+    pub fn set_budget(&self, budget: Budget) -> Result<Vec<(Pid, Result<Budget>)>> {
         // An invalid limit would keep later processes from joining.
-        economy.check()?;
-        economy.suits(*lock(&self.mode), &lock(&self.filter))?;
-        *lock(&self.economy) = economy;
-        Ok(self.each_living(|session| session.set_economy(economy)))
+        budget.check()?;
+        budget.suits(*lock(&self.mode), &lock(&self.filter))?;
+        *lock(&self.budget) = budget;
+        Ok(self.each_living(|session| session.set_budget(budget)))
     }
 
     /// Sets the filter of all members and of later ones. Returns the previous filters.
@@ -465,7 +465,7 @@ impl Family {
     pub fn set_filter(&self, filter: &Filter) -> Result<Vec<(Pid, Result<Filter>)>> {
         // An invalid filter would keep later processes from joining.
         filter.check()?;
-        lock(&self.economy).suits(*lock(&self.mode), filter)?;
+        lock(&self.budget).suits(*lock(&self.mode), filter)?;
         *lock(&self.filter) = filter.clone();
         Ok(self.each_living(|session| session.set_filter(filter)))
     }
@@ -594,7 +594,7 @@ impl Family {
     pub(crate) fn options(&self) -> AttachOptions {
         AttachOptions {
             mode: *lock(&self.mode),
-            economy: *lock(&self.economy),
+            budget: *lock(&self.budget),
             caller: *lock(&self.caller),
             ..self.options
         }

@@ -8,13 +8,15 @@
 use std::collections::BTreeMap;
 
 use super::Filter;
-use crate::model::{Clock, DutyWindow, FilterNote, FunctionId, ProcessId, Rest, Ticks, Trace};
+use crate::model::{
+    Clock, DutyWindow, FilterNote, FunctionId, ProcessId, Suppression, Ticks, Trace,
+};
 
 /// The parts that were not recorded on purpose. Empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Economy {
+pub struct Budget {
     /// Functions that were off at times, those with the most missing calls first.
-    pub resting: Vec<Resting>,
+    pub suppressed: Vec<Suppressed>,
     /// The recorded share of the time, if a duty cycle was in force.
     pub duty: Option<DutyCycle>,
     /// Filters that were in force, by process and time.
@@ -23,7 +25,7 @@ pub struct Economy {
 
 /// A function that was suppressed at times to keep to a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resting {
+pub struct Suppressed {
     /// The function.
     pub function: FunctionId,
     /// The time for which it was not recorded, in nanoseconds, summed over the processes that
@@ -68,16 +70,16 @@ struct Span<'a> {
     clock: &'a Clock,
 }
 
-// === impl Economy ===
+// === impl Budget ===
 
-impl Economy {
+impl Budget {
     /// The unrecorded parts of the functions and the window that `filter` selects. The selection of
     /// threads has no effect, because a suppression is not of single threads.
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter) -> Self {
         let span = Span::new(trace, filter);
         Self {
-            resting: resting(trace, filter, span),
+            suppressed: suppressed(trace, filter, span),
             duty: DutyCycle::new(trace, span),
             filters: filters(trace, span),
         }
@@ -87,55 +89,60 @@ impl Economy {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {
-            resting,
+            suppressed,
             duty,
             filters,
         } = self;
-        resting.is_empty() && duty.is_none() && filters.is_empty()
+        suppressed.is_empty() && duty.is_none() && filters.is_empty()
     }
 
     /// The estimated number of missing calls of suppressed functions.
     #[must_use]
     pub fn calls(&self) -> u64 {
-        let calls = self.resting.iter().map(|resting| resting.calls);
+        let calls = self.suppressed.iter().map(|suppressed| suppressed.calls);
         calls.fold(0, u64::saturating_add)
     }
 }
 
 /// The sums of the suppressions of each function.
-fn resting(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Resting> {
-    let mut functions = BTreeMap::<FunctionId, (Resting, ProcessId)>::new();
-    let rests = trace.rests().iter();
-    for rest in rests.filter(|rest| filter.wants_function(rest.function)) {
+fn suppressed(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Suppressed> {
+    let mut functions = BTreeMap::<FunctionId, (Suppressed, ProcessId)>::new();
+    let suppressions = trace.suppressions().iter();
+    for suppression in
+        suppressions.filter(|suppression| filter.wants_function(suppression.function))
+    {
         let Some((off_ns, calls)) = (match span {
-            Some(span) => span.off(rest),
-            None => Some((0, rest.calls)),
+            Some(span) => span.off(suppression),
+            None => Some((0, suppression.calls)),
         }) else {
             continue;
         };
         let length = span.map_or(0, |span| span.ns(span.first, span.last.0 - span.first.0));
-        let none = Resting {
-            function: rest.function,
+        let none = Suppressed {
+            function: suppression.function,
             off_ns: 0,
             of_ns: length,
             calls: 0,
         };
-        let entry = functions.entry(rest.function);
-        let (resting, process) = entry.or_insert((none, rest.process));
+        let entry = functions.entry(suppression.function);
+        let (suppressed, process) = entry.or_insert((none, suppression.process));
         // Suppressions are in order of process.
-        if *process != rest.process {
-            *process = rest.process;
-            resting.of_ns = resting.of_ns.saturating_add(length);
+        if *process != suppression.process {
+            *process = suppression.process;
+            suppressed.of_ns = suppressed.of_ns.saturating_add(length);
         }
         // Suppressions of one process overlap only in a faulty file.
-        resting.off_ns = resting.off_ns.saturating_add(off_ns).min(resting.of_ns);
-        resting.calls = resting.calls.saturating_add(calls);
+        suppressed.off_ns = suppressed
+            .off_ns
+            .saturating_add(off_ns)
+            .min(suppressed.of_ns);
+        suppressed.calls = suppressed.calls.saturating_add(calls);
     }
     let mut functions: Vec<_> = functions
         .into_values()
-        .map(|(resting, _)| resting)
+        .map(|(suppressed, _)| suppressed)
         .collect();
-    functions.sort_by_key(|resting| std::cmp::Reverse(resting.calls));
+    functions.sort_by_key(|suppressed| std::cmp::Reverse(suppressed.calls));
     functions
 }
 
@@ -173,9 +180,9 @@ fn filters(trace: &Trace, span: Option<Span<'_>>) -> Vec<FilterSpan> {
     found
 }
 
-// === impl Resting ===
+// === impl Suppressed ===
 
-impl Resting {
+impl Suppressed {
     /// The share of the time for which it was off, in thousandths. 0 only if it was never off;
     /// `None` if unknown.
     #[must_use]
@@ -243,15 +250,15 @@ impl<'a> Span<'a> {
 
     /// The time for which a function was suppressed in this span, and the estimated number of calls
     /// in it. `None` if it was not suppressed in this span.
-    fn off(self, rest: &Rest) -> Option<(u64, u64)> {
-        let Rest {
+    fn off(self, suppression: &Suppression) -> Option<(u64, u64)> {
+        let Suppression {
             function: _,
             process: _,
             from,
             until,
             recorded,
             calls,
-        } = *rest;
+        } = *suppression;
         let until = until.unwrap_or(self.last.max(from)).max(from);
         let (begin, end) = (from.max(self.first), until.min(self.last));
         let within = end.0.checked_sub(begin.0)?;

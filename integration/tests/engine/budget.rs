@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
-use xray_trace::model::{CallKind, EventBody, Rest, Trace};
+use xray_trace::model::{CallKind, EventBody, Suppression, Trace};
 use xrayd::{
     Reason,
     process::{AttachOptions, Session},
-    types::{CallFilter, Duty, Economy, Filter, FunctionRow, Mode, Switch},
+    types::{Budget, CallFilter, Duty, Filter, FunctionRow, Mode, Switch},
 };
 
 use crate::support::{attach_with, detach, registry, retained, switch};
 
-const BUDGET: Economy = Economy::Budget(20_000);
+const BUDGET: Budget = Budget::Overhead(20_000);
 
-fn options(mode: Mode, economy: Economy) -> AttachOptions {
+fn options(mode: Mode, budget: Budget) -> AttachOptions {
     AttachOptions {
         mode,
-        economy,
+        budget,
         ..AttachOptions::default()
     }
 }
@@ -69,16 +69,16 @@ fn settled(session: &Session) -> Result<Calls> {
     recorded(session)
 }
 
-fn rests(session: &Session, name: &str) -> bool {
-    let top = session.status().economy.top;
+fn is_suppressed(session: &Session, name: &str) -> bool {
+    let top = session.status().budget.top;
     let mut named = top.iter().filter(|row| row.name.starts_with(name));
-    named.any(|row| row.rests)
+    named.any(|row| row.suppressed)
 }
 
 fn until_rests(session: &Session, name: &str, wanted: bool) -> Result<()> {
-    let what = format!("{name} rests: {wanted}");
+    let what = format!("{name} is suppressed: {wanted}");
     wait_until(DEADLINE, &what, || {
-        Ok((rests(session, name) == wanted).then_some(()))
+        Ok((is_suppressed(session, name) == wanted).then_some(()))
     })
 }
 
@@ -133,7 +133,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
             _ => options(mode, BUDGET),
         };
         let session = attach_with(&registry, &target, options)?.session;
-        ensure!(session.economy() == BUDGET);
+        ensure!(session.budget() == BUDGET);
         switch(&session, Switch::On)?;
         target.ask("go", "go")?;
         for _ in 0..2 {
@@ -167,9 +167,9 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
                 }
             }
             target.ask("go", "go")?;
-            ensure!(!rests(&session, "step") && !rests(&session, "request"));
+            ensure!(!is_suppressed(&session, "step") && !is_suppressed(&session, "request"));
             let status = session.status();
-            ensure!(status.economy.unrecorded > 0, "{status:?}");
+            ensure!(status.budget.unrecorded > 0, "{status:?}");
             ensure!(status.functions_on == status.functions, "{status:?}");
             ensure!(row(&session, "tiny")?.enabled);
             target.ask("calm", "calm")?;
@@ -238,8 +238,8 @@ fn ensure_whole(trace: &Trace) -> Result<()> {
 /// Checks that the trace has the times in which `tiny` was suppressed, and an estimate of its
 /// unrecorded calls.
 fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
-    let all = trace.rests().iter();
-    let (tiny, others): (Vec<&Rest>, Vec<&Rest>) = all.partition(|rest| {
+    let all = trace.suppressions().iter();
+    let (tiny, others): (Vec<&Suppression>, Vec<&Suppression>) = all.partition(|rest| {
         trace
             .function_name(rest.function)
             .to_string()
@@ -250,7 +250,7 @@ fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
         !tiny.is_empty() && tiny.iter().any(|rest| rest.until.is_none()),
         "{tiny:?}"
     );
-    let status = session.status().economy;
+    let status = session.status().budget;
     let estimated = status.unrecorded;
     // It takes some tries to find out that the program does something else now. Until then the
     // estimate uses the old load, so only the order of magnitude has to be right.
@@ -272,7 +272,7 @@ fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
 /// program's own counts.
 fn just_estimated(session: &Session, target: &mut Target) -> Result<([u64; 2], Calls)> {
     let of = || {
-        let top = session.status().economy.top;
+        let top = session.status().budget.top;
         ["tiny", "brief"].map(|name| {
             let named = top.iter().find(|row| row.name.starts_with(name));
             named.map_or(0, |row| row.unrecorded)
@@ -347,12 +347,12 @@ fn what_rests_is_switched_like_everything_else() -> Result<()> {
     target.ask("go", "go")?;
     until_rests(&session, "tiny", true)?;
     switch(&session, Switch::Off)?;
-    ensure!(!rests(&session, "tiny") && session.status().functions_on == 0);
+    ensure!(!is_suppressed(&session, "tiny") && session.status().functions_on == 0);
     switch(&session, Switch::On)?;
     until_rests(&session, "tiny", true)?;
     target.ask("stop", "stop")?;
-    ensure!(session.set_economy(Economy::None)? == BUDGET);
-    ensure!(!rests(&session, "tiny"));
+    ensure!(session.set_budget(Budget::None)? == BUDGET);
+    ensure!(!is_suppressed(&session, "tiny"));
     target.ask("calm", "calm")?;
     ensure_exact(&session, &mut target)?;
     detach(&registry, &target)?;
@@ -366,7 +366,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
     for mode in [Mode::Stream, Mode::Flight] {
         let mut target = Target::spawn(Fixture::Budget, ["--threads", "2"])?;
         let registry = registry();
-        let duty = Economy::Duty(Duty {
+        let duty = Budget::Duty(Duty {
             on: Duration::from_millis(5),
             every: Duration::from_millis(50),
         });
@@ -374,11 +374,11 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
         switch(&session, Switch::On)?;
         target.ask("go", "go")?;
         wait_until(DEADLINE, "ten windows", || {
-            Ok((session.status().economy.windows > 10).then_some(()))
+            Ok((session.status().budget.windows > 10).then_some(()))
         })?;
         target.ask("stop", "stop")?;
         let called = truth(&mut target)?;
-        ensure!(session.set_economy(Economy::None)? == duty);
+        ensure!(session.set_budget(Budget::None)? == duty);
         let trace = retained(&session)?;
         let windows = trace.duty();
         ensure!(!windows.is_empty(), "no window");
@@ -428,7 +428,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
             _ => drop(serve(&mut target)?),
         }
         // With the duty cycle again, a detach leaves nothing.
-        session.set_economy(duty)?;
+        session.set_budget(duty)?;
         detach(&registry, &target)?;
         target.still_running()?;
     }
@@ -441,18 +441,14 @@ fn what_cannot_be_kept_to_is_refused() -> Result<()> {
     let registry = registry();
     let refused = attach_with(&registry, &target, options(Mode::Count, BUDGET));
     ensure!(refused.is_err());
-    let session = attach_with(&registry, &target, options(Mode::Flight, Economy::None))?.session;
-    let reason = |economy| {
-        session
-            .set_economy(economy)
-            .map_err(|refusal| refusal.reason)
-    };
-    for (economy, expected) in [
-        (Economy::Budget(0), Err(Reason::Limit)),
-        (Economy::Budget(1_000_001), Err(Reason::Limit)),
-        (BUDGET, Ok(Economy::None)),
+    let session = attach_with(&registry, &target, options(Mode::Flight, Budget::None))?.session;
+    let reason = |budget| session.set_budget(budget).map_err(|refusal| refusal.reason);
+    for (budget, expected) in [
+        (Budget::Overhead(0), Err(Reason::Limit)),
+        (Budget::Overhead(1_000_001), Err(Reason::Limit)),
+        (BUDGET, Ok(Budget::None)),
     ] {
-        ensure!(reason(economy) == expected, "{economy:?}");
+        ensure!(reason(budget) == expected, "{budget:?}");
     }
     let short = Filter {
         calls: CallFilter {
@@ -467,7 +463,7 @@ fn what_cannot_be_kept_to_is_refused() -> Result<()> {
     ensure!(refused == Err(Reason::Mode), "{refused:?}");
     let refused = session.set_filter(&short).map_err(|refusal| refusal.reason);
     ensure!(refused == Err(Reason::Mode), "{refused:?}");
-    session.set_economy(Economy::None)?;
+    session.set_budget(Budget::None)?;
     session.set_filter(&short)?;
     ensure!(reason(BUDGET) == Err(Reason::Mode));
     detach(&registry, &target)?;

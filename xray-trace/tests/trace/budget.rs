@@ -1,15 +1,15 @@
 //! Estimates of the missing calls in traces with suppressed functions, duty cycles or filters.
 
 use proptest::prelude::*;
-use xray_trace::analysis::{DutyCycle, Economy, Filter, FilterSpan, Resting};
+use xray_trace::analysis::{Budget, DutyCycle, Filter, FilterSpan, Suppressed};
 use xray_trace::container::Writer;
-use xray_trace::model::{DutyWindow, FilterNote, FunctionId, ProcessId, Rest, Ticks, Trace};
+use xray_trace::model::{DutyWindow, FilterNote, FunctionId, ProcessId, Suppression, Ticks, Trace};
 
 use crate::common::{Enter, Exit, anchor, blocks, call, function, process};
 
 /// A trace of 1000 ns from tick 1000 on, with two ticks per nanosecond. The last anchor is at its
 /// end.
-fn restrained(rests: &[Rest], duty: &[DutyWindow], filters: &[FilterNote]) -> Trace {
+fn restrained(suppressions: &[Suppression], duty: &[DutyWindow], filters: &[FilterNote]) -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.process(&process(0)).unwrap();
     writer.function(&function(0, 0, "main")).unwrap();
@@ -17,15 +17,17 @@ fn restrained(rests: &[Rest], duty: &[DutyWindow], filters: &[FilterNote]) -> Tr
     for block in blocks(0, &[call(1000, 0, Enter), call(1200, 0, Exit)], 2) {
         writer.block(&block).unwrap();
     }
-    rests.iter().for_each(|rest| writer.rest(rest).unwrap());
+    suppressions
+        .iter()
+        .for_each(|rest| writer.suppression(rest).unwrap());
     duty.iter().for_each(|window| writer.duty(window).unwrap());
     filters.iter().for_each(|note| writer.filter(note).unwrap());
     writer.anchor(&anchor(3000, 11_500)).unwrap();
     Trace::read(writer.into_inner().as_slice()).unwrap()
 }
 
-fn rest(function: u32, process: u32, times: (u64, Option<u64>), calls: u64) -> Rest {
-    Rest {
+fn rest(function: u32, process: u32, times: (u64, Option<u64>), calls: u64) -> Suppression {
+    Suppression {
         function: FunctionId(function),
         process: ProcessId(process),
         from: Ticks(times.0),
@@ -45,10 +47,10 @@ fn window(since: Option<u64>, until: Option<u64>) -> Filter {
 
 #[test]
 fn of_a_rest_that_is_there_in_part_so_much_counts() {
-    let check = |rest: Rest, filter: Filter, expected: Option<(u64, u64)>| {
-        let economy = Economy::new(&restrained(&[rest], &[], &[]), &filter);
-        let found = economy.resting.first();
-        let found = found.map(|resting| (resting.off_ns, resting.calls));
+    let check = |rest: Suppression, filter: Filter, expected: Option<(u64, u64)>| {
+        let budget = Budget::new(&restrained(&[rest], &[], &[]), &filter);
+        let found = budget.suppressed.first();
+        let found = found.map(|suppressed| (suppressed.off_ns, suppressed.calls));
         assert_eq!(found, expected, "{rest:?} {filter:?}");
     };
     let all = Filter::default;
@@ -71,13 +73,13 @@ fn of_a_rest_that_is_there_in_part_so_much_counts() {
     check(whole, window(Some(1500), None), Some((750, 60)));
     check(whole, window(None, Some(1500)), Some((250, 20)));
     check(whole, window(Some(5000), None), None);
-    let tried = Rest {
+    let tried = Suppression {
         recorded: 200,
         ..whole
     };
     check(tried, all(), Some((900, 80)));
     check(tried, window(Some(2000), None), Some((450, 40)));
-    let absurd = Rest {
+    let absurd = Suppression {
         recorded: u64::MAX,
         ..rest(0, 0, (0, Some(u64::MAX)), u64::MAX)
     };
@@ -86,32 +88,32 @@ fn of_a_rest_that_is_there_in_part_so_much_counts() {
 
 #[test]
 fn what_most_calls_are_missing_of_comes_first() {
-    let rests = [
+    let suppressions = [
         rest(0, 0, (1000, Some(2000)), 10),
         rest(0, 1, (1000, Some(1200)), 5),
         rest(0, 0, (2500, None), 10),
         rest(7, 0, (1000, None), 1 << 40),
     ];
-    let trace = restrained(&rests, &[], &[]);
-    let economy = Economy::new(&trace, &Filter::default());
+    let trace = restrained(&suppressions, &[], &[]);
+    let budget = Budget::new(&trace, &Filter::default());
     let expected = [
-        Resting {
+        Suppressed {
             function: FunctionId(7),
             off_ns: 1000,
             of_ns: 1000,
             calls: 1 << 40,
         },
-        Resting {
+        Suppressed {
             function: FunctionId(0),
             off_ns: 850,
             of_ns: 2000,
             calls: 25,
         },
     ];
-    assert_eq!(economy.resting, expected);
-    assert_eq!(economy.calls(), (1 << 40) + 25);
-    assert_eq!(economy.resting[1].off_thousandths(), Some(425));
-    let hardly = Resting {
+    assert_eq!(budget.suppressed, expected);
+    assert_eq!(budget.calls(), (1 << 40) + 25);
+    assert_eq!(budget.suppressed[1].off_thousandths(), Some(425));
+    let hardly = Suppressed {
         off_ns: 1,
         of_ns: u64::MAX,
         ..expected[0]
@@ -121,7 +123,7 @@ fn what_most_calls_are_missing_of_comes_first() {
         functions: Some([FunctionId(0)].into()),
         ..Filter::default()
     };
-    assert_eq!(Economy::new(&trace, &one).resting, expected[1..]);
+    assert_eq!(Budget::new(&trace, &one).suppressed, expected[1..]);
 }
 
 #[test]
@@ -138,25 +140,25 @@ fn windows_of_a_duty_cycle_have_a_mean_weight() {
         window_of(2000, 10, 1000),
         window_of(9000, 10, 1000),
     ];
-    let economy = Economy::new(&restrained(&[], &duty, &[]), &Filter::default());
+    let budget = Budget::new(&restrained(&[], &duty, &[]), &Filter::default());
     let cycle = DutyCycle {
         windows: 2,
         recorded_ns: 10,
         stands_for_ns: 1000,
     };
-    assert_eq!(economy.duty, Some(cycle));
+    assert_eq!(budget.duty, Some(cycle));
     assert_eq!(cycle.weight_tenths(), Some(1000));
     // A window represents at least its own length.
-    let economy = Economy::new(
+    let budget = Budget::new(
         &restrained(&[], &[window_of(1000, 10, 0)], &[]),
         &Filter::default(),
     );
-    assert_eq!(economy.duty.unwrap().weight_tenths(), Some(10));
-    let economy = Economy::new(
+    assert_eq!(budget.duty.unwrap().weight_tenths(), Some(10));
+    let budget = Budget::new(
         &restrained(&[], &[window_of(1000, 0, 0)], &[]),
         &Filter::default(),
     );
-    assert_eq!(economy.duty.unwrap().weight_tenths(), None);
+    assert_eq!(budget.duty.unwrap().weight_tenths(), None);
 }
 
 #[test]
@@ -181,33 +183,33 @@ fn a_filter_is_in_force_until_the_next_one() {
         note(1, None, "e"),
     ];
     let trace = restrained(&[], &[], &notes);
-    let found = Economy::new(&trace, &Filter::default()).filters;
+    let found = Budget::new(&trace, &Filter::default()).filters;
     let expected = [
         span(0, "b", None, Some(10_750)),
         span(0, "c", Some(11_000), None),
         span(1, "e", None, None),
     ];
     assert_eq!(found, expected);
-    let found = Economy::new(&trace, &window(Some(1600), Some(1800))).filters;
+    let found = Budget::new(&trace, &window(Some(1600), Some(1800))).filters;
     assert_eq!(found, [span(1, "e", None, None)]);
 }
 
 #[test]
 fn a_trace_of_everything_lacks_nothing() {
-    let economy = Economy::new(&restrained(&[], &[], &[]), &Filter::default());
-    assert!(economy.is_empty());
-    assert_eq!(economy.calls(), 0);
+    let budget = Budget::new(&restrained(&[], &[], &[]), &Filter::default());
+    assert!(budget.is_empty());
+    assert_eq!(budget.calls(), 0);
 }
 
 proptest! {
     #[test]
     fn no_times_are_too_odd(
-        rests in proptest::collection::vec((0..3_u32, any::<u64>(), any::<Option<u64>>(), any::<u64>(), any::<u64>()), 0..6),
+        suppressions in proptest::collection::vec((0..3_u32, any::<u64>(), any::<Option<u64>>(), any::<u64>(), any::<u64>()), 0..6),
         duty in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u64>()), 0..4),
         since in any::<Option<u64>>(),
         until in any::<Option<u64>>(),
     ) {
-        let rests = rests.into_iter().map(|(function, from, until, recorded, calls)| Rest {
+        let suppressions = suppressions.into_iter().map(|(function, from, until, recorded, calls)| Suppression {
             recorded,
             ..rest(function, 0, (from, until), calls)
         });
@@ -217,12 +219,12 @@ proptest! {
             until: Ticks(until),
             stands_for,
         });
-        let (rests, duty): (Vec<_>, Vec<_>) = (rests.collect(), duty.collect());
-        let economy = Economy::new(&restrained(&rests, &duty, &[]), &window(since, until));
-        for resting in &economy.resting {
-            prop_assert!(resting.off_ns <= resting.of_ns);
+        let (suppressions, duty): (Vec<_>, Vec<_>) = (suppressions.collect(), duty.collect());
+        let budget = Budget::new(&restrained(&suppressions, &duty, &[]), &window(since, until));
+        for suppressed in &budget.suppressed {
+            prop_assert!(suppressed.off_ns <= suppressed.of_ns);
         }
-        if let Some(cycle) = economy.duty {
+        if let Some(cycle) = budget.duty {
             prop_assert!(cycle.recorded_ns <= cycle.stands_for_ns);
         }
     }
