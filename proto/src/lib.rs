@@ -10,6 +10,10 @@
 
 #![forbid(unsafe_code)]
 
+mod names;
+
+pub use names::Named;
+
 /// Version 1 of the contract.
 pub mod v1 {
     #![expect(

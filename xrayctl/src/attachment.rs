@@ -5,7 +5,8 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use anyhow::Context as _;
 use xrayd_proto::v1::{
-    self, AttachRequest, DetachReport, DetachRequest, StatusRequest, ToggleReport, undo::What,
+    self, AttachRequest, DetachReport, DetachRequest, SessionState, StatusRequest, ToggleReport,
+    undo::What,
 };
 
 use crate::client::Rpc;
@@ -126,7 +127,7 @@ async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
             let processes = response.into_inner().processes;
             processes
                 .iter()
-                .any(|process| process.pid == pid && process.state == "tracing")
+                .any(|process| process.pid == pid && process.state() == SessionState::Tracing)
         }
         Err(_) => false,
     }

@@ -98,7 +98,7 @@ async fn attached(target: &Target) -> XraydClient<Channel> {
         .into_inner()
         .status
         .unwrap();
-    assert_eq!(status.state, "tracing");
+    assert_eq!(status.state(), v1::SessionState::Tracing);
     client
 }
 

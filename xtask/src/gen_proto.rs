@@ -39,6 +39,16 @@ const JSON: &[&str] = &[
     "ToggleReport",
 ];
 
+/// Fields of these messages that are enumerations, and the functions that serialise them as names.
+const NAMES: &[(&str, &str)] = &[
+    ("ClockFault.kind", "clock_fault_kind"),
+    ("GroupStatus.detection", "detection"),
+    ("GroupStatus.follow", "follow"),
+    ("ProcessStatus.detection", "detection"),
+    ("ProcessStatus.mode", "mode"),
+    ("ProcessStatus.state", "session_state"),
+];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Write nothing; fail when the committed files are not what would be written
@@ -80,6 +90,10 @@ fn generate(include: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         .fold(tonic_prost_build::configure(), |builder, message| {
             builder.type_attribute(format!("xrayd.v1.{message}"), "#[derive(serde::Serialize)]")
         });
+    let configured = NAMES.iter().fold(configured, |builder, (field, function)| {
+        let attribute = format!("#[serde(serialize_with = \"crate::names::{function}\")]");
+        builder.field_attribute(format!("xrayd.v1.{field}"), attribute)
+    });
     configured
         .out_dir(out.path())
         .compile_fds(descriptors)

@@ -143,7 +143,7 @@ fn a_group_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     ensure!(both.len() == 2, "{status}");
     ensure!(both[0]["group"]["follow"] == "fork", "{status}");
     let how = &both[0]["group"]["detection"];
-    ensure!(how == "perf" || how == "looks", "{status}");
+    ensure!(how == "perf" || how == "polling", "{status}");
     ensure!(
         both[1]["kinship"]["parent"] == target.pid() && both[1]["kinship"]["by_exec"] == false,
         "{status}"

@@ -186,7 +186,7 @@ fn what_names_nothing_yet_waits_for_libraries() -> Result<()> {
     running.until("the rule is in force", || {
         let status = cli.json(["status"])?;
         let detection = &status["processes"][0]["detection"];
-        Ok((detection == "perf" || detection == "maps").then_some(()))
+        Ok((detection == "perf" || detection == "polling").then_some(()))
     })?;
     target.ask("load 0 plugin_a.so", "loaded")?;
     running.until("it is on", || {

@@ -683,16 +683,14 @@ pub struct ProcessStatus {
     /// Command line, with blanks between the arguments; 4096 bytes at most.
     #[prost(string, tag = "2")]
     pub command: ::prost::alloc::string::String,
-    /// "flight", "stream", "profile" or "count", see `Mode`.
-    #[prost(string, tag = "3")]
-    pub mode: ::prost::alloc::string::String,
-    /// "tracing": the process is attached. "detaching": a detach is under way. "failed": the session
-    /// has failed; all functions are off. "exited": the process has ended or has become another
-    /// program; the daemon retains what it recorded. "untraced": the process is a root that the engine
-    /// started and that has no sleds; other fields of its row are 0 or empty, except `pid`, `uid`,
-    /// `command` and `group`.
-    #[prost(string, tag = "4")]
-    pub state: ::prost::alloc::string::String,
+    /// The mode in force.
+    #[prost(enumeration = "Mode", tag = "3")]
+    #[serde(serialize_with = "crate::names::mode")]
+    pub mode: i32,
+    /// The state of the session.
+    #[prost(enumeration = "SessionState", tag = "4")]
+    #[serde(serialize_with = "crate::names::session_state")]
+    pub state: i32,
     /// Number of functions with sleds.
     #[prost(uint32, tag = "5")]
     pub functions: u32,
@@ -741,18 +739,17 @@ pub struct ProcessStatus {
     /// Effective user of the process at the attach.
     #[prost(uint32, tag = "19")]
     pub uid: u32,
-    /// In state "failed": the cause, for people. Otherwise empty.
+    /// In state `FAILED`: the cause, for people. Otherwise empty.
     #[prost(string, tag = "20")]
     pub failure: ::prost::alloc::string::String,
     /// Modules with sleds that are loaded now.
     #[prost(message, repeated, tag = "21")]
     pub modules: ::prost::alloc::vec::Vec<ModuleStatus>,
-    /// Detection method for libraries that are loaded. "perf": the kernel's perf events report them at
-    /// once. "maps": the daemon looks at the maps every few milliseconds. "idle": the daemon looks
-    /// once a second, because no rule matches functions of later libraries.
-    #[prost(string, tag = "22")]
-    pub detection: ::prost::alloc::string::String,
-    /// The reason for "maps". Otherwise empty.
+    /// Detection method for libraries that are loaded.
+    #[prost(enumeration = "Detection", tag = "22")]
+    #[serde(serialize_with = "crate::names::detection")]
+    pub detection: i32,
+    /// The reason for `POLLING`. Otherwise empty.
     #[prost(string, tag = "23")]
     pub detection_why: ::prost::alloc::string::String,
     /// Origin of the process, if it was followed. Otherwise unset.
@@ -762,7 +759,7 @@ pub struct ProcessStatus {
     /// Otherwise unset.
     #[prost(message, optional, tag = "25")]
     pub group: ::core::option::Option<GroupStatus>,
-    /// In state "exited": true if the process has become another program by exec. The new program may
+    /// In state `EXITED`: true if the process has become another program by exec. The new program may
     /// be traced in a row of its own.
     #[prost(bool, tag = "26")]
     pub executed: bool,
@@ -805,7 +802,7 @@ pub struct ProcessStatus {
 }
 /// A fault of the processor's counter, between two readings of the clocks.
 #[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClockFault {
     /// The earlier reading, on CLOCK_MONOTONIC.
     #[prost(uint64, tag = "1")]
@@ -813,10 +810,10 @@ pub struct ClockFault {
     /// The later reading, on CLOCK_MONOTONIC.
     #[prost(uint64, tag = "2")]
     pub to_ns: u64,
-    /// "backwards": the counter showed less than before. "rate": it ran faster or slower than at other
-    /// times, or jumped. "suspended": it ran on while CLOCK_MONOTONIC stood still.
-    #[prost(string, tag = "3")]
-    pub kind: ::prost::alloc::string::String,
+    /// The kind of the fault.
+    #[prost(enumeration = "ClockFaultKind", tag = "3")]
+    #[serde(serialize_with = "crate::names::clock_fault_kind")]
+    pub kind: i32,
 }
 /// Losses of one thread.
 #[derive(serde::Serialize)]
@@ -855,9 +852,10 @@ pub struct Kinship {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupStatus {
-    /// The processes that are followed: "fork", "exec" or "all", see `Follow`.
-    #[prost(string, tag = "1")]
-    pub follow: ::prost::alloc::string::String,
+    /// The processes that are followed.
+    #[prost(enumeration = "Follow", tag = "1")]
+    #[serde(serialize_with = "crate::names::follow")]
+    pub follow: i32,
     /// True if no process can join the group any more.
     #[prost(bool, tag = "2")]
     pub over: bool,
@@ -881,11 +879,11 @@ pub struct GroupStatus {
     /// The latest of the processes that have sleds and cannot be traced; 16 at most.
     #[prost(message, repeated, tag = "8")]
     pub not_followed: ::prost::alloc::vec::Vec<NotFollowed>,
-    /// Detection method for new processes. "perf": the kernel's perf events report them at once.
-    /// "looks": the daemon looks every few milliseconds. Empty if the search has not begun.
-    #[prost(string, tag = "9")]
-    pub detection: ::prost::alloc::string::String,
-    /// The reason for "looks". Otherwise empty.
+    /// Detection method for new processes. Unset if the search has not begun. Never `IDLE`.
+    #[prost(enumeration = "Detection", tag = "9")]
+    #[serde(serialize_with = "crate::names::detection")]
+    pub detection: i32,
+    /// The reason for `POLLING`. Otherwise empty.
     #[prost(string, tag = "10")]
     pub detection_why: ::prost::alloc::string::String,
 }
@@ -1710,6 +1708,123 @@ impl Follow {
             "FOLLOW_FORK" => Some(Self::Fork),
             "FOLLOW_EXEC" => Some(Self::Exec),
             "FOLLOW_ALL" => Some(Self::All),
+            _ => None,
+        }
+    }
+}
+/// The state of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SessionState {
+    Unspecified = 0,
+    /// The process is attached.
+    Tracing = 1,
+    /// A detach is under way.
+    Detaching = 2,
+    /// The session has failed; all functions are off.
+    Failed = 3,
+    /// The process has ended or has become another program. The daemon retains what it recorded.
+    Exited = 4,
+    /// The process is a root that the daemon started and that has no sleds. Other fields of its row
+    /// are 0 or empty, except `pid`, `uid`, `command` and `group`.
+    Untraced = 5,
+}
+impl SessionState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SESSION_STATE_UNSPECIFIED",
+            Self::Tracing => "SESSION_STATE_TRACING",
+            Self::Detaching => "SESSION_STATE_DETACHING",
+            Self::Failed => "SESSION_STATE_FAILED",
+            Self::Exited => "SESSION_STATE_EXITED",
+            Self::Untraced => "SESSION_STATE_UNTRACED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SESSION_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SESSION_STATE_TRACING" => Some(Self::Tracing),
+            "SESSION_STATE_DETACHING" => Some(Self::Detaching),
+            "SESSION_STATE_FAILED" => Some(Self::Failed),
+            "SESSION_STATE_EXITED" => Some(Self::Exited),
+            "SESSION_STATE_UNTRACED" => Some(Self::Untraced),
+            _ => None,
+        }
+    }
+}
+/// The way in which the daemon detects new libraries or new processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Detection {
+    Unspecified = 0,
+    /// The daemon looks once a second, because no rule matches functions of later libraries.
+    Idle = 1,
+    /// The kernel's perf events report them at once.
+    Perf = 2,
+    /// The daemon looks every few milliseconds.
+    Polling = 3,
+}
+impl Detection {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DETECTION_UNSPECIFIED",
+            Self::Idle => "DETECTION_IDLE",
+            Self::Perf => "DETECTION_PERF",
+            Self::Polling => "DETECTION_POLLING",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DETECTION_UNSPECIFIED" => Some(Self::Unspecified),
+            "DETECTION_IDLE" => Some(Self::Idle),
+            "DETECTION_PERF" => Some(Self::Perf),
+            "DETECTION_POLLING" => Some(Self::Polling),
+            _ => None,
+        }
+    }
+}
+/// The kind of a fault of the processor's counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ClockFaultKind {
+    Unspecified = 0,
+    /// The counter showed less than before.
+    Backwards = 1,
+    /// The counter ran faster or slower than at other times, or jumped.
+    Rate = 2,
+    /// The counter ran on while CLOCK_MONOTONIC stood still.
+    Suspended = 3,
+}
+impl ClockFaultKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CLOCK_FAULT_KIND_UNSPECIFIED",
+            Self::Backwards => "CLOCK_FAULT_KIND_BACKWARDS",
+            Self::Rate => "CLOCK_FAULT_KIND_RATE",
+            Self::Suspended => "CLOCK_FAULT_KIND_SUSPENDED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CLOCK_FAULT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "CLOCK_FAULT_KIND_BACKWARDS" => Some(Self::Backwards),
+            "CLOCK_FAULT_KIND_RATE" => Some(Self::Rate),
+            "CLOCK_FAULT_KIND_SUSPENDED" => Some(Self::Suspended),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, Refusal};
+use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, Refusal, SessionState};
 
 use super::text::printable;
 use super::{Column, Look, Table, refused, units};
@@ -46,7 +46,7 @@ impl BudgetSet {
             } = report;
             // After an exec, the ended program has a status with the same pid.
             let of_it = statuses.iter_mut().filter(|status| status.pid == pid);
-            let status = of_it.min_by_key(|status| status.state == "exited");
+            let status = of_it.min_by_key(|status| status.state() == SessionState::Exited);
             Row {
                 pid,
                 before,
@@ -209,9 +209,9 @@ mod tests {
     /// A process that called exec has two statuses.
     #[test]
     fn the_status_is_that_of_the_program_that_lives() {
-        let status = |state: &str, windows| ProcessStatus {
+        let status = |state: SessionState, windows| ProcessStatus {
             pid: 7,
-            state: state.to_owned(),
+            state: state.into(),
             budget: Some(BudgetStatus {
                 windows,
                 ..BudgetStatus::default()
@@ -222,7 +222,10 @@ mod tests {
             pid: 7,
             ..BudgetReport::default()
         };
-        let (ended, lives) = (status("exited", 1), status("tracing", 2));
+        let (ended, lives) = (
+            status(SessionState::Exited, 1),
+            status(SessionState::Tracing, 2),
+        );
         for statuses in [vec![ended.clone(), lives.clone()], vec![lives, ended]] {
             let set = BudgetSet::new(None, vec![report.clone()], statuses);
             assert_eq!(set.processes[0].status.as_ref().unwrap().windows, 2);

@@ -1,6 +1,6 @@
 //! The state of the processes that are followed from one.
 
-use xrayd_proto::v1::GroupStatus;
+use xrayd_proto::v1::{Detection, Follow, GroupStatus};
 
 use super::text::printable;
 use super::units;
@@ -46,9 +46,9 @@ pub(crate) fn counts(root: u32, group: &GroupStatus) -> String {
         detection: _,
         detection_why: _,
     } = group;
-    let what = match follow.as_str() {
-        "fork" => "its forks are followed",
-        "exec" => "the program that it becomes is followed",
+    let what = match Follow::try_from(*follow) {
+        Ok(Follow::Fork) => "its forks are followed",
+        Ok(Follow::Exec) => "the program that it becomes is followed",
         _ => "all processes that come from it are followed",
     };
     let over = if *over { ", all have ended" } else { "" };
@@ -63,10 +63,10 @@ pub(crate) fn counts(root: u32, group: &GroupStatus) -> String {
 
 /// The way in which new processes are noticed, while there can be any.
 pub(crate) fn detection(group: &GroupStatus) -> Option<String> {
-    match group.detection.as_str() {
+    match group.detection() {
         _ if group.over => None,
-        "perf" => Some("new processes are detected at once, by perf events".to_owned()),
-        "looks" => {
+        Detection::Perf => Some("new processes are detected at once, by perf events".to_owned()),
+        Detection::Polling => {
             let why = printable(&group.detection_why);
             Some(format!(
                 "new processes are detected by looking every few milliseconds: {why}"
@@ -84,7 +84,7 @@ pub(crate) mod tests {
 
     pub(crate) fn sample() -> GroupStatus {
         GroupStatus {
-            follow: "all".into(),
+            follow: Follow::All.into(),
             over: false,
             traced: 33,
             followed: 40,
@@ -99,7 +99,7 @@ pub(crate) mod tests {
                     message: "process 977 belongs to user 0 now; user 1000 may not trace it".into(),
                 }),
             }],
-            detection: "looks".into(),
+            detection: Detection::Polling.into(),
             detection_why: "no perf events: Permission denied".into(),
         }
     }
@@ -108,7 +108,7 @@ pub(crate) mod tests {
     fn how_who_comes_is_noticed_is_told_while_anybody_can() {
         let looks = sample();
         let perf = GroupStatus {
-            detection: "perf".into(),
+            detection: Detection::Perf.into(),
             detection_why: String::new(),
             ..sample()
         };

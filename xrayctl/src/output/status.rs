@@ -3,7 +3,10 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::{ModuleStatus, ProcessStatus, ThreadLoss};
+use xrayd_proto::{
+    Named as _,
+    v1::{ClockFaultKind, Detection, Mode, ModuleStatus, ProcessStatus, SessionState, ThreadLoss},
+};
 
 use super::text::printable;
 use super::trace_summary::clock_lines;
@@ -79,7 +82,8 @@ impl Statuses {
                 writeln!(out, "{}: {triggers} armed", row.pid)?;
             }
             let faults = row.clock_faults.iter();
-            let faults = faults.map(|fault| (fault.from_ns, fault.kind == "suspended"));
+            let faults =
+                faults.map(|fault| (fault.from_ns, fault.kind() == ClockFaultKind::Suspended));
             for line in clock_lines(faults) {
                 writeln!(out, "{}: {}", row.pid, look.paint(Tone::Bad, &line))?;
             }
@@ -207,9 +211,9 @@ impl Statuses {
             }
         }
         for process in &self.processes {
-            let how = match process.detection.as_str() {
-                "perf" => "at once, by perf events".to_owned(),
-                "maps" => format!(
+            let how = match process.detection() {
+                Detection::Perf => "at once, by perf events".to_owned(),
+                Detection::Polling => format!(
                     "every few milliseconds, from its memory map: {}",
                     process.detection_why
                 ),
@@ -244,7 +248,7 @@ fn module_cells(pid: u32, row: &ModuleStatus) -> [Cell; 7] {
 }
 
 fn cells(row: &ProcessStatus) -> [Cell; 13] {
-    let state = if row.state == "tracing" {
+    let state = if row.state() == SessionState::Tracing {
         Tone::Good
     } else {
         Tone::Warning
@@ -256,13 +260,17 @@ fn cells(row: &ProcessStatus) -> [Cell; 13] {
     };
     let permille = row.ring_use_permille;
     // The number of events that are still in the rings is an estimate.
-    let about = if row.mode == "flight" { "~" } else { "" };
+    let about = if row.mode() == Mode::Flight { "~" } else { "" };
     let events = format!("{about}{}", units::count(row.events));
+    let what = match row.executed {
+        true => "exec".to_owned(),
+        false => SessionState::name_of(row.state),
+    };
     [
         row.pid.to_string().into(),
         row.command.as_str().into(),
-        Cell::toned(if row.executed { "exec" } else { &row.state }, state),
-        row.mode.as_str().into(),
+        Cell::toned(what, state),
+        Mode::name_of(row.mode).into(),
         row.functions_on.to_string().into(),
         row.functions.to_string().into(),
         row.threads.to_string().into(),
@@ -289,8 +297,8 @@ mod tests {
         let status = ProcessStatus {
             pid: 812,
             command: "./server".into(),
-            mode: "stream".into(),
-            state: "tracing".into(),
+            mode: Mode::Stream.into(),
+            state: SessionState::Tracing.into(),
             functions: 1204,
             functions_on: 17,
             functions_with_values: 3,
@@ -371,22 +379,22 @@ mod tests {
                     ..ModuleStatus::default()
                 },
             ],
-            detection: "maps".into(),
+            detection: Detection::Polling.into(),
             detection_why: "no perf events: Permission denied".into(),
             losses: Vec::new(),
             lost_by_others: 0,
             clock_faults: Vec::new(),
         };
-        let fault = |second: u64, kind: &str| ClockFault {
+        let fault = |second: u64, kind: ClockFaultKind| ClockFault {
             from_ns: second * 1_000_000_000,
             to_ns: (second + 1) * 1_000_000_000,
             kind: kind.into(),
         };
         let faulty = ProcessStatus {
             clock_faults: vec![
-                fault(3600, "backwards"),
-                fault(4000, "suspended"),
-                fault(5000, "rate"),
+                fault(3600, ClockFaultKind::Backwards),
+                fault(4000, ClockFaultKind::Suspended),
+                fault(5000, ClockFaultKind::Rate),
             ],
             ..status.clone()
         };
@@ -406,7 +414,7 @@ mod tests {
             ..status.clone()
         };
         let failed = ProcessStatus {
-            state: "failed".into(),
+            state: SessionState::Failed.into(),
             failure: "index out of\nbounds".into(),
             ..status.clone()
         };
@@ -434,7 +442,7 @@ mod tests {
                 by_exec: true,
                 within_ns: 12_345_000,
             }),
-            state: "exited".into(),
+            state: SessionState::Exited.into(),
             executed: true,
             ..followed.clone()
         };

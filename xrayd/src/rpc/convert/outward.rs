@@ -151,20 +151,20 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         .iter()
         .fold(0_u64, |told, loss| told.saturating_add(loss.lost));
     let (detection, detection_why) = match detection {
-        Detection::Idle => ("idle", String::new()),
-        Detection::Perf => ("perf", String::new()),
-        Detection::Maps(why) => ("maps", why),
+        Detection::Idle => (v1::Detection::Idle, String::new()),
+        Detection::Perf => (v1::Detection::Perf, String::new()),
+        Detection::Maps(why) => (v1::Detection::Polling, why),
     };
     v1::ProcessStatus {
         pid: pid.as_u32(),
         command: shorten(command),
-        mode: mode.name().to_owned(),
+        mode: self::mode(mode).into(),
         filter: Some(filter(what)),
         budget: Some(budget_status(came)),
         clock_faults: clock_faults.into_iter().map(clock_fault).collect(),
         filtered,
         left_out,
-        state: phase_name(phase).to_owned(),
+        state: session_state(phase).into(),
         functions,
         functions_on,
         functions_with_values,
@@ -184,7 +184,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         uid,
         failure: failure.unwrap_or_default(),
         modules: modules.into_iter().map(module).collect(),
-        detection: detection.to_owned(),
+        detection: detection.into(),
         detection_why,
         kinship: kinship.map(self::kinship),
         group: None,
@@ -202,14 +202,14 @@ fn clock_fault(fault: ClockFault) -> v1::ClockFault {
         kind,
     } = fault;
     let kind = match kind {
-        ClockFaultKind::Backwards => "backwards",
-        ClockFaultKind::Rate => "rate",
-        ClockFaultKind::Suspended => "suspended",
+        ClockFaultKind::Backwards => v1::ClockFaultKind::Backwards,
+        ClockFaultKind::Rate => v1::ClockFaultKind::Rate,
+        ClockFaultKind::Suspended => v1::ClockFaultKind::Suspended,
     };
     v1::ClockFault {
         from_ns,
         to_ns,
-        kind: kind.to_owned(),
+        kind: kind.into(),
     }
 }
 
@@ -265,16 +265,16 @@ pub(crate) fn group(
                 pid: root,
                 uid,
                 command: shorten(command),
-                state: "untraced".to_owned(),
+                state: v1::SessionState::Untraced.into(),
                 ..v1::ProcessStatus::default()
             },
         );
     }
     let follow = match follow {
-        Follow::None => "none",
-        Follow::Fork => "fork",
-        Follow::Exec => "exec",
-        Follow::All => "all",
+        Follow::None => v1::Follow::Unspecified,
+        Follow::Fork => v1::Follow::Fork,
+        Follow::Exec => v1::Follow::Exec,
+        Follow::All => v1::Follow::All,
     };
     let not_followed = not_followed.into_iter().map(|process| {
         let NotFollowed {
@@ -289,12 +289,12 @@ pub(crate) fn group(
         }
     });
     let (detection, detection_why) = match finding {
-        None => ("", String::new()),
-        Some(Finding::Perf) => ("perf", String::new()),
-        Some(Finding::Looks(why)) => ("looks", why),
+        None => (v1::Detection::Unspecified, String::new()),
+        Some(Finding::Perf) => (v1::Detection::Perf, String::new()),
+        Some(Finding::Looks(why)) => (v1::Detection::Polling, why),
     };
     let group = v1::GroupStatus {
-        follow: follow.to_owned(),
+        follow: follow.into(),
         over,
         traced,
         followed,
@@ -302,7 +302,7 @@ pub(crate) fn group(
         dropped,
         untraced,
         not_followed: not_followed.collect(),
-        detection: detection.to_owned(),
+        detection: detection.into(),
         detection_why,
     };
     // A first process that has called `exec` has several rows. The latest one gets the state.
@@ -334,12 +334,12 @@ fn module(status: ModuleStatus) -> v1::ModuleStatus {
     }
 }
 
-fn phase_name(phase: Phase) -> &'static str {
+fn session_state(phase: Phase) -> v1::SessionState {
     match phase {
-        Phase::Tracing => "tracing",
-        Phase::Detaching => "detaching",
-        Phase::Failed => "failed",
-        Phase::Exited => "exited",
+        Phase::Tracing => v1::SessionState::Tracing,
+        Phase::Detaching => v1::SessionState::Detaching,
+        Phase::Failed => v1::SessionState::Failed,
+        Phase::Exited => v1::SessionState::Exited,
     }
 }
 
@@ -529,13 +529,19 @@ pub(crate) fn budget_report(pid: Pid, before: Result<Budget, Refusal>) -> v1::Bu
     }
 }
 
+fn mode(mode: Mode) -> v1::Mode {
+    match mode {
+        Mode::Flight => v1::Mode::Flight,
+        Mode::Stream => v1::Mode::Stream,
+        Mode::Profile => v1::Mode::Profile,
+        Mode::Count => v1::Mode::Count,
+    }
+}
+
 /// The report of a process whose mode was set: the previous mode, or the refusal.
 pub(crate) fn mode_report(pid: Pid, before: Result<Mode, Refusal>) -> v1::ModeReport {
     let (before, refused) = match before {
-        Ok(Mode::Flight) => (v1::Mode::Flight, None),
-        Ok(Mode::Stream) => (v1::Mode::Stream, None),
-        Ok(Mode::Profile) => (v1::Mode::Profile, None),
-        Ok(Mode::Count) => (v1::Mode::Count, None),
+        Ok(before) => (mode(before), None),
         Err(refused) => (v1::Mode::Unspecified, Some(refusal(refused))),
     };
     v1::ModeReport {
