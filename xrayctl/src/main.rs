@@ -11,10 +11,13 @@ mod attachment;
 mod client;
 mod cmd;
 mod condition;
+#[cfg(test)]
+mod documents;
 mod failure;
 mod input;
 mod limits;
 mod log;
+mod manual;
 mod output;
 mod output_folder;
 mod page;

@@ -16,7 +16,10 @@ fn pages(dir: &Path) -> BTreeMap<String, String> {
     };
     entries
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "1"))
+        .filter(|path| {
+            let section = path.extension();
+            section.is_some_and(|section| section == "1" || section == "8")
+        })
         .map(|path| {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             (name, fs::read_to_string(path).unwrap())
@@ -31,7 +34,9 @@ fn the_committed_manual_pages_are_current() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/man");
     let current = pages(dir.path());
-    assert!(current.contains_key("xrayctl.1") && current.contains_key("xrayctl-record.1"));
+    for page in ["xrayctl.1", "xrayctl-record.1", "xrayd.8"] {
+        assert!(current.contains_key(page), "{page}");
+    }
     if std::env::var_os("XRAYD_BLESS").is_some() {
         fs::create_dir_all(&committed).unwrap();
         for name in pages(&committed).keys() {

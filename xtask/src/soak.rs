@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// Begin another round until so many minutes have passed; one round at least
     #[arg(long, value_name = "N", default_value_t = 0)]
     minutes: u64,
-    /// Trace each real program for so many minutes in each round; 0: in every way once
+    /// Trace each real program for so many minutes in each round; 0: one turn
     #[arg(long, value_name = "N", default_value_t = 3)]
     program_minutes: u64,
     /// Run the tests whose names have one of these in them [default: all that have a long version]

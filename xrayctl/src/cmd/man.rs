@@ -1,4 +1,5 @@
-//! `xrayctl man`: the manual pages, generated from the same declarations as the help.
+//! `xrayctl man`: the manual pages of xrayctl and of the daemon, generated from the same
+//! declarations as the help.
 
 use std::path::PathBuf;
 
@@ -6,9 +7,13 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 
 use crate::args::Cli;
+use crate::manual;
 use crate::output::Console;
 
 const EXAMPLES: &str = "\
+The pages of xrayctl belong to section 1 of the manual. xrayd.8, the page of the daemon, belongs to
+section 8.
+
 Examples:
   xrayctl man ~/.local/share/man/man1";
 
@@ -25,5 +30,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     // `help` repeats the other pages, so it gets no page.
     let command = Cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
+    let daemon_page = manual::daemon_page().with_context(cannot)?;
+    std::fs::write(args.dir.join("xrayd.8"), daemon_page).with_context(cannot)?;
     console.line(&format!("wrote the manual pages to {}", args.dir.display()))
 }

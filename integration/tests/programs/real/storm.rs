@@ -72,7 +72,7 @@ struct Counts {
     lost_excluded: u64,
 }
 
-/// Traces the program in every way.
+/// Traces the program, in one round or in as many as take `XRAYD_SOAK_SECONDS`.
 pub(crate) fn trace(work: &dyn Work) -> Result<()> {
     let length = match std::env::var("XRAYD_SOAK_SECONDS") {
         Ok(seconds) => Duration::from_secs(seconds.parse().context("XRAYD_SOAK_SECONDS")?),
