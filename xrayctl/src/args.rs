@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::cmd;
@@ -129,6 +130,62 @@ pub(crate) enum Command {
     Man(cmd::man::Args),
 }
 
+/// Names of commands in other tools, and the command here that does the same. clap finds
+/// misspelt names by itself.
+const MEANT: [(&str, &str); 29] = [
+    ("calltree", "tree"),
+    ("capture", "record"),
+    ("check", "doctor"),
+    ("compare", "graph-diff"),
+    ("connect", "attach"),
+    ("diff", "graph-diff"),
+    ("disconnect", "detach"),
+    ("dump", "snapshot"),
+    ("export", "convert"),
+    ("flamegraph", "flame"),
+    ("limit", "budget"),
+    ("list", "ps"),
+    ("live", "watch"),
+    ("ls", "ps"),
+    ("off", "disable"),
+    ("on", "enable"),
+    ("open", "view"),
+    ("processes", "ps"),
+    ("run", "record"),
+    ("show", "report"),
+    ("start", "attach"),
+    ("stat", "count"),
+    ("stop", "detach"),
+    ("summary", "info"),
+    ("symbols", "functions"),
+    ("tail", "watch"),
+    ("trace", "record"),
+    ("unpatch", "disable"),
+    ("wait", "trigger"),
+];
+
+/// Adds a tip to the error for a command that does not exist: the command that does what the user
+/// meant. It replaces clap's tip, a command with similar letters.
+pub(crate) fn with_meant_command(mut error: clap::Error) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let word = word.to_lowercase();
+    let Some((_, meant)) = MEANT.iter().find(|(other, _)| *other == word) else {
+        return error;
+    };
+    error.remove(ContextKind::SuggestedSubcommand);
+    let tip = format!("the subcommand that does this is called '{meant}'");
+    error.insert(
+        ContextKind::Suggested,
+        ContextValue::StyledStrs(vec![tip.into()]),
+    );
+    error
+}
+
 /// Converts arguments from the spelling of llvm-xray to the usual one: `-all-stacks`, `--e=sum`,
 /// `-keep-going=true`. Only arguments of the commands that llvm-xray has too are converted.
 pub(crate) fn spelled(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -225,6 +282,68 @@ mod tests {
     }
 
     #[test]
+    fn a_command_of_another_tool_gets_the_one_that_does_the_same() {
+        let cli = Cli::command();
+        for (word, meant) in MEANT {
+            assert!(cli.find_subcommand(word).is_none(), "{word}");
+            assert!(cli.find_subcommand(meant).is_some(), "{meant}");
+            let error = Cli::try_parse_from(["xrayctl", word]).unwrap_err();
+            let shown = with_meant_command(error).to_string();
+            let tips: Vec<_> = shown.lines().filter(|line| line.contains("tip:")).collect();
+            assert_eq!(tips.len(), 1, "{shown}");
+            assert!(tips[0].ends_with(&format!("'{meant}'")), "{shown}");
+        }
+        for (word, tip) in [("recrod", Some("'record'")), ("frobnicate", None)] {
+            let error = Cli::try_parse_from(["xrayctl", word]).unwrap_err();
+            let shown = with_meant_command(error).to_string();
+            let found = shown.lines().find(|line| line.contains("tip:"));
+            assert_eq!(
+                found.map(|line| tip.is_some_and(|tip| line.ends_with(tip))),
+                tip.map(|_| true),
+                "{shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_command_that_takes_a_process_takes_it_in_three_ways() {
+        for (command, rest) in [
+            ("attach", ""),
+            ("budget", "--clear"),
+            ("count", "--kept"),
+            ("detach", ""),
+            ("disable", "--all"),
+            ("doctor", ""),
+            ("enable", "--all"),
+            ("extract", ""),
+            ("filter", "--clear"),
+            ("functions", ""),
+            ("mode flight", ""),
+            ("profile", "--kept"),
+            ("record", "--all"),
+            ("snapshot", "-o f"),
+            ("status", ""),
+            ("top", "--once"),
+            ("trigger", "--when death -o f"),
+            ("watch", ""),
+        ] {
+            for process in ["12", "server", "@server.pid", "unit:server.service"] {
+                for option in ["", "--pid", "-p"] {
+                    let line = format!("{command} {option} {process} {rest}");
+                    assert_eq!(code(&line), 0, "{line}");
+                }
+            }
+            if command != "functions" {
+                let line = format!("{command} 12 --pid 12 {rest}");
+                assert_eq!(code(&line), 2, "{line}");
+            }
+        }
+        assert_eq!(code("functions --pid 12 parse"), 0);
+        assert_eq!(code("functions 12 parse"), 0);
+        assert_eq!(code("functions 12 parse --pid 12"), 2);
+    }
+
+    #[test]
     fn lines_that_make_sense_are_understood() {
         for line in [
             "ps",
@@ -306,7 +425,13 @@ mod tests {
             "doctor 0",
             "doctor -1",
             "doctor 99999999999",
-            "doctor init",
+            "doctor @",
+            "doctor unit:",
+            "doctor --pid 0",
+            "record -p 12 -- ./server",
+            "detach --pid 12 --all",
+            "profile --pid 12 --diff a b",
+            "snapshot 12 --all-processes -o f",
             "attach 12 --ring-size 65537",
             "attach 12 --ring-size 2GiB",
             "attach 12 --max-threads 0",
@@ -330,6 +455,7 @@ mod tests {
             "trigger --when death --limit 0 -o f",
             "trigger --when death --expire 0s -o f",
             "trigger --when death --after soon -o f",
+            "trigger --when duration(f)>10 -o f",
             "watch",
             "watch 12 --limit 0",
             "report",

@@ -15,6 +15,8 @@ use xrayd_proto::v1::{
     death_condition::How, event_condition::Which, trigger_condition::What,
 };
 
+use crate::output::triggered::Awaited;
+use crate::output::units;
 use crate::parse;
 use crate::selectors;
 
@@ -22,6 +24,8 @@ use crate::selectors;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) text: String,
+    /// The condition as it was understood, and what it waits for.
+    pub(crate) awaited: Awaited,
     /// `None` for `demand`: the trigger fires on request.
     pub(crate) wire: Option<TriggerCondition>,
 }
@@ -44,6 +48,9 @@ struct Rest<'a> {
 
 type Parsed<T> = Result<T, ConditionError>;
 
+/// A parsed condition, without the text. `None` stands for `demand`.
+type Meant = (Option<What>, Awaited);
+
 /// Parses a condition.
 ///
 /// # Errors
@@ -51,26 +58,35 @@ type Parsed<T> = Result<T, ConditionError>;
 pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     let rest = Rest { text, before: 0 }.trimmed();
     let (word, rest) = rest.word();
-    let (what, rest) = match word.text {
+    let ((what, awaited), rest) = match word.text {
         "duration" => duration(rest)?,
         "call" => {
             let (inner, rest) = rest.parenthesised("call(SELECTOR)")?;
-            (Some(What::Call(selector(inner)?)), rest)
+            let name = inner.text;
+            let awaited = meaning(format!("call({name})"), format!("a call of {name} begins"));
+            ((Some(What::Call(selector(inner)?)), awaited), rest)
         }
         "event" => {
             let (inner, rest) =
                 rest.parenthesised("event(custom), event(NUMBER) or event(NAME)")?;
-            (Some(What::Event(event(inner)?)), rest)
+            (event(inner)?, rest)
         }
         "rate" => rate(rest)?,
         "death" if rest.text.trim_start().is_empty() => {
-            (Some(death_of(How::AnySignal(true))), rest)
+            let awaited = meaning("death".to_owned(), "a signal ends a process".to_owned());
+            ((Some(death_of(How::AnySignal(true))), awaited), rest)
         }
         "death" => {
             let (inner, rest) = rest.parenthesised("death, death(SIGNAL) or death(any)")?;
-            (Some(death(inner)?), rest)
+            (death(inner)?, rest)
         }
-        "demand" => (None, rest),
+        "demand" => {
+            let awaited = meaning(
+                "demand".to_owned(),
+                "SIGUSR1 to xrayctl, or Enter".to_owned(),
+            );
+            ((None, awaited), rest)
+        }
         _ => {
             let what = "expected duration(…), call(…), event(…), rate(…), death or demand";
             return Err(word.error(match word.text {
@@ -85,6 +101,7 @@ pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     }
     Ok(Condition {
         text: text.trim().to_owned(),
+        awaited,
         wire: what.map(|what| TriggerCondition { what: Some(what) }),
     })
 }
@@ -94,20 +111,42 @@ pub(crate) fn argument(text: &str) -> Result<Condition, String> {
     parse(text).map_err(|error| error.to_string())
 }
 
-fn duration(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
+fn meaning(condition: String, meaning: String) -> Awaited {
+    Awaited { condition, meaning }
+}
+
+fn duration(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
     let (inner, rest) = rest.parenthesised("duration(SELECTOR) > TIME")?;
     let selection = selector(inner)?;
     let (more, rest) = rest.comparison()?;
-    let time = parse::duration(rest.text.trim_end()).map_err(|problem| rest.error(problem))?;
+    let sign = sign(more);
+    let text = rest.text.trim_end();
+    let time = parse::duration(text).map_err(|problem| rest.error(problem))?;
+    // 0 is the same in each unit.
+    if !time.is_zero() && text.ends_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return Err(rest.error(format!(
+            "expected a unit behind the number: write `{sign} {text}ms` for milliseconds, or use \
+             ns, us, s, m or h"
+        )));
+    }
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let (name, time) = (inner.text, units::exact_time(ns));
+    let long = match more {
+        0 => format!("{time} or longer"),
+        _ => format!("longer than {time}"),
+    };
+    let awaited = meaning(
+        format!("duration({name}) {sign} {time}"),
+        format!("a call of {name} ends that took {long}"),
+    );
     let what = What::Duration(DurationCondition {
         selection: Some(selection),
         at_least_ns: ns.saturating_add(more),
     });
-    Ok((Some(what), rest.end()))
+    Ok(((Some(what), awaited), rest.end()))
 }
 
-fn rate(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
+fn rate(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
     let (inner, rest) = rest.parenthesised("rate(SELECTOR) > NUMBER/s")?;
     let selection = selector(inner)?;
     let (more, rest) = rest.comparison()?;
@@ -125,10 +164,24 @@ fn rate(rest: Rest<'_>) -> Parsed<(Option<What>, Rest<'_>)> {
         selection: Some(selection),
         at_least,
     });
-    Ok((Some(what), rest.end()))
+    let name = inner.text;
+    let many = match more {
+        0 => format!("{number} or more calls"),
+        _ => format!("more than {}", units::counted(number, "call")),
+    };
+    let awaited = meaning(
+        format!("rate({name}) {} {number}/s", sign(more)),
+        format!("a process makes {many} of {name} within a second"),
+    );
+    Ok(((Some(what), awaited), rest.end()))
 }
 
-fn event(inner: Rest<'_>) -> Parsed<EventCondition> {
+/// The comparison, by the number that [`Rest::comparison`] returns.
+fn sign(more: u64) -> &'static str {
+    if more == 0 { ">=" } else { ">" }
+}
+
+fn event(inner: Rest<'_>) -> Parsed<Meant> {
     let text = inner.text;
     let quoted = text
         .strip_prefix('"')
@@ -145,13 +198,23 @@ fn event(inner: Rest<'_>) -> Parsed<EventCondition> {
         }
         None => Which::Name(text.to_owned()),
     };
-    Ok(EventCondition { which: Some(which) })
+    let kind = match &which {
+        Which::Custom(_) => "a custom event".to_owned(),
+        Which::Type(number) => format!("a typed event with the number {number}"),
+        Which::Name(name) => format!("a typed event with the name {name}"),
+    };
+    let awaited = meaning(
+        format!("event({text})"),
+        format!("the program emits {kind}"),
+    );
+    let condition = EventCondition { which: Some(which) };
+    Ok((Some(What::Event(condition)), awaited))
 }
 
-fn death(inner: Rest<'_>) -> Parsed<What> {
+fn death(inner: Rest<'_>) -> Parsed<Meant> {
     let name = inner.text;
-    let how = match name {
-        "any" => How::AnyEnd(true),
+    let (how, cause) = match name {
+        "any" => (How::AnyEnd(true), "a process ends in any way".to_owned()),
         name => {
             let full = match name.starts_with("SIG") {
                 true => name.to_owned(),
@@ -160,14 +223,20 @@ fn death(inner: Rest<'_>) -> Parsed<What> {
             let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32);
             let by_number = name.parse().ok().filter(|number| (1..=64).contains(number));
             let signal = by_name.or(by_number);
-            How::Signal(signal.ok_or_else(|| {
+            let signal = signal.ok_or_else(|| {
                 inner.error(format!(
                     "expected a signal, like SIGSEGV, or any, not {name:?}"
                 ))
-            })?)
+            })?;
+            let shown = Signal::try_from(signal).map_or_else(
+                |_| format!("signal {signal}"),
+                |signal| signal.as_str().to_owned(),
+            );
+            (How::Signal(signal), format!("{shown} ends a process"))
         }
     };
-    Ok(death_of(how))
+    let awaited = meaning(format!("death({name})"), cause);
+    Ok((Some(death_of(how)), awaited))
 }
 
 fn death_of(how: How) -> What {
@@ -333,6 +402,57 @@ mod tests {
     }
 
     #[test]
+    fn a_condition_has_its_meaning_in_words() {
+        for (text, condition, meaning) in [
+            (
+                "duration(f)>10ms",
+                "duration(f) > 10 ms",
+                "a call of f ends that took longer than 10 ms",
+            ),
+            (
+                "duration(f*) >= 1500us",
+                "duration(f*) >= 1.5 ms",
+                "a call of f* ends that took 1.5 ms or longer",
+            ),
+            ("call( f )", "call(f)", "a call of f begins"),
+            (
+                "rate(f)>1/s",
+                "rate(f) > 1/s",
+                "a process makes more than 1 call of f within a second",
+            ),
+            (
+                "rate(f) >= 100 / s",
+                "rate(f) >= 100/s",
+                "a process makes 100 or more calls of f within a second",
+            ),
+            (
+                "event(7)",
+                "event(7)",
+                "the program emits a typed event with the number 7",
+            ),
+            (
+                "event(custom)",
+                "event(custom)",
+                "the program emits a custom event",
+            ),
+            (
+                "event(\"7\")",
+                "event(\"7\")",
+                "the program emits a typed event with the name 7",
+            ),
+            ("death", "death", "a signal ends a process"),
+            ("death(SEGV)", "death(SEGV)", "SIGSEGV ends a process"),
+            ("death(34)", "death(34)", "signal 34 ends a process"),
+            ("death(any)", "death(any)", "a process ends in any way"),
+            ("demand", "demand", "SIGUSR1 to xrayctl, or Enter"),
+        ] {
+            let awaited = parse(text).unwrap().awaited;
+            assert_eq!(awaited.condition, condition);
+            assert_eq!(awaited.meaning, meaning);
+        }
+    }
+
+    #[test]
     fn errors_say_where_and_what() {
         let wrong = [
             "",
@@ -344,6 +464,8 @@ mod tests {
             "duration(foo > 10ms",
             "duration(foo)",
             "duration(foo) < 10ms",
+            "duration(foo) > 10",
+            "duration(foo) >= 1.5",
             "duration(foo) > ten",
             "duration(foo) > 10 parsecs",
             "duration([*) > 10ms",

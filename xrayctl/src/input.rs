@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use xray_trace::analysis::{self, Filter, Notes, PatternError, Siblings};
-use xray_trace::instr_map::{FunctionNames, InstrMap, MapFunction, SourceMap};
+use xray_trace::instr_map::{FunctionNames, InstrMap, MapFunction, SourceMap, without_parameters};
 use xray_trace::llvm::{Format, Mode};
 use xray_trace::model::{Ticks, Trace};
 use xray_trace::source::{self, KnownFunction, OpenError, Opened, OpenedProfile, Options};
@@ -20,6 +20,7 @@ use crate::log::Log;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, Look, text, units, unmatched_exits};
 use crate::parse;
+use crate::suggest;
 use crate::trace_file::Overwrite;
 use crate::whole_file::WholeFile;
 
@@ -199,10 +200,13 @@ impl Selection {
         }
         let since = self.since.map(|since| tick_at(trace, since));
         let until = self.until.map(|until| tick_at(trace, until));
-        let threads = named(&self.thread, "thread", |name| {
+        let names = trace.threads().iter().map(|thread| thread.name.as_str());
+        let threads = named(&self.thread, "thread", names, |name| {
             Filter::matching_threads(trace, name)
         })?;
-        let functions = named(&self.function, "function", |name| {
+        let names = trace.functions().iter();
+        let names = names.map(|function| without_parameters(&function.name));
+        let functions = named(&self.function, "function", names, |name| {
             Filter::matching_functions(trace, name)
         })?;
         Ok(Filter {
@@ -224,17 +228,21 @@ impl Selection {
     }
 }
 
-/// Ids of all things that one of the patterns matches; `None` without patterns.
-fn named<T: Ord>(
+/// Ids of all things that one of the patterns matches; `None` without patterns. `names` are the
+/// names to suggest for a pattern that matches nothing.
+fn named<'a, T: Ord>(
     patterns: &[String],
     noun: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
     matching: impl Fn(&str) -> Result<BTreeSet<T>, PatternError>,
 ) -> anyhow::Result<Option<BTreeSet<T>>> {
     let mut found = BTreeSet::new();
     for pattern in patterns {
         let matched = matching(pattern).map_err(|error| Failure::Usage(error.to_string()))?;
         if matched.is_empty() {
-            let what = format!("no {noun} of the trace matches {pattern:?}");
+            let wanted = without_parameters(pattern.trim_matches('*')).to_owned();
+            let hint = suggest::hint(&[wanted], names);
+            let what = format!("no {noun} of the trace matches {pattern:?}{hint}");
             return Err(Failure::NothingMatched(what).into());
         }
         found.extend(matched);

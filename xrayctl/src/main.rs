@@ -23,10 +23,12 @@ mod output_folder;
 mod page;
 mod parse;
 mod private;
+mod process;
 mod progress;
 mod recording;
 mod selectors;
 mod signals;
+mod suggest;
 mod target;
 mod toggle;
 mod top;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(args::spelled(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = args::with_meant_command(error);
             // A reader of the help text that has gone away is no failure.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });

@@ -6,16 +6,6 @@ use xrayd::{ByteSize, process::Follow, types::Mode};
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
-/// The id of a process.
-pub(crate) fn pid(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(pid) if pid > 0 => Ok(pid),
-        Ok(_) | Err(_) => {
-            Err("expected the pid of a process; `xrayctl ps` lists processes".to_owned())
-        }
-    }
-}
-
 /// A name or a pattern. An empty one is refused, because it comes from an unset variable of a
 /// script. It would match nothing, or, as a regular expression, everything.
 pub(crate) fn pattern(text: &str) -> Result<String, String> {

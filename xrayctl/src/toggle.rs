@@ -16,10 +16,11 @@ use crate::{
         Console, refused,
         toggled::{Run, Toggled},
     },
+    process::OnlyProcess,
     progress::Progress,
     selectors,
     selectors::{Pending, Selectors},
-    values,
+    suggest, values,
 };
 
 /// The pause between two requests for the progress.
@@ -28,9 +29,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// What `enable` and `disable` take.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ToggleArgs {
-    /// Only this process; without this, every attached process
-    #[arg(long, value_parser = crate::parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     #[command(flatten)]
     selectors: Selectors,
     /// Show what would change, and change nothing
@@ -64,9 +64,11 @@ pub(crate) async fn run(
                     --source, --id or --all";
         return Err(Failure::Usage(what.to_owned()).into());
     };
+    let pid = args.process.find()?.unwrap_or(0);
     let mut rpc = daemon.connect().await?;
+    let wanted_functions = selection.clone();
     let switching = Switching {
-        pid: args.pid.unwrap_or(0),
+        pid,
         selection,
         wanted,
         lease: 0,
@@ -88,9 +90,14 @@ pub(crate) async fn run(
             (Run::Dry, Some(pending)) if args.selectors.may_wait(pending) => {
                 console.note(WOULD_MATCH_LATER);
             }
-            (Run::Real, Some(_)) => return Err(nothing_matched_yet()),
-            (Run::Dry, Some(_)) => return Err(nothing_matched()),
-            (_, None) => return Err(nothing_to_disable()),
+            _ => {
+                let hint = suggest::functions(&mut rpc, pid, &wanted_functions).await;
+                return Err(match (run, pending) {
+                    (Run::Real, Some(_)) => nothing_matched_yet(&hint),
+                    (Run::Dry, Some(_)) => nothing_matched(&hint),
+                    (_, None) => nothing_to_disable(&hint),
+                });
+            }
         }
     }
     if args.format.json {
@@ -123,33 +130,42 @@ pub(crate) async fn ensure_matches(
     let planned = dry_run(rpc, switching).await?;
     if planned.iter().all(|report| report.matched == 0) {
         if !may_wait {
-            return Err(nothing_matched());
+            return Err(nothing_matched_of(rpc, switching).await);
         }
         console.note(MATCHES_LATER);
     }
     Ok(())
 }
 
-/// The error for selectors that match no function.
-pub(crate) fn nothing_matched() -> anyhow::Error {
-    let what = "no function matches the selectors; `xrayctl functions --pid PID` lists all functions, \
-                and --pending waits for libraries that are loaded later";
-    Failure::NothingMatched(what.to_owned()).into()
+/// The error for a request whose selectors match no function. It suggests similar names.
+pub(crate) async fn nothing_matched_of(rpc: &mut Rpc, switching: &Switching) -> anyhow::Error {
+    nothing_matched(&suggest::functions(rpc, switching.pid, &switching.selection).await)
+}
+
+/// The error for selectors that match no function, with a [`suggest::hint`].
+pub(crate) fn nothing_matched(hint: &str) -> anyhow::Error {
+    let what = format!(
+        "no function matches the selectors{hint}; `xrayctl functions --pid PID` lists all \
+         functions, and --pending waits for libraries that are loaded later"
+    );
+    Failure::NothingMatched(what).into()
 }
 
 /// The same error for `disable`, which waits for no library.
-fn nothing_to_disable() -> anyhow::Error {
-    let what =
-        "no function matches the selectors; `xrayctl functions --pid PID` lists all functions";
-    Failure::NothingMatched(what.to_owned()).into()
+fn nothing_to_disable(hint: &str) -> anyhow::Error {
+    let what = format!(
+        "no function matches the selectors{hint}; `xrayctl functions --pid PID` lists all functions"
+    );
+    Failure::NothingMatched(what).into()
 }
 
 /// The same error for selectors that stay in force.
-fn nothing_matched_yet() -> anyhow::Error {
-    let what = "no loaded function matches the selectors; matching functions of libraries that are \
-                loaded later will be switched on (`xrayctl disable` with the same selectors cancels \
-                that)";
-    Failure::NothingMatched(what.to_owned()).into()
+fn nothing_matched_yet(hint: &str) -> anyhow::Error {
+    let what = format!(
+        "no loaded function matches the selectors{hint}; matching functions of libraries that are \
+         loaded later will be switched on (`xrayctl disable` with the same selectors cancels that)"
+    );
+    Failure::NothingMatched(what).into()
 }
 
 /// The effect that a request would have.

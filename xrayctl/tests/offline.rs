@@ -253,6 +253,15 @@ fn names_that_match_nothing_exit_with_3() {
         3,
         "no thread of the trace",
     );
+    for command in ["report", "tree", "account", "graph"] {
+        for misspelt in ["ns::prase", "parse", "Ns::Pars"] {
+            check(
+                &[command, trace, "--function", misspelt],
+                3,
+                "(did you mean ns::parse?)",
+            );
+        }
+    }
 }
 
 #[test]
@@ -278,6 +287,7 @@ fn usage_errors_exit_with_2_and_say_what_is_missing() {
     );
     check(&["tree", "f", "--diff", "g", "--json"], 1, "cannot read f");
     check(&["record", "1", "--glob", "["], 2, "invalid glob");
+    check(&["record", "/bin/true"], 2, "xrayctl record -- /bin/true");
 }
 
 #[test]

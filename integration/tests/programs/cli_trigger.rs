@@ -761,6 +761,11 @@ fn what_makes_no_sense_is_said_at_once() -> Result<()> {
             2,
             "column 16: expected > or >=",
         ),
+        (
+            vec!["--when", "duration(slow) > 10", "-o", "x"],
+            2,
+            "column 18: expected a unit behind the number: write `> 10ms`",
+        ),
         (vec!["--when", "call(slow)"], 2, "a snapshot needs --output"),
         (
             vec!["--when", "call(slow)", "--do", "exec true", "-o", "x"],

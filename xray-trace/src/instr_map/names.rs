@@ -83,7 +83,7 @@ pub(super) fn without_return_type(name: &str) -> &str {
 
 /// The name without its parameters: `ns::f(int) const` → `ns::f`, `ns::A::operator()(int)` →
 /// `ns::A::operator()`. A name without parameters stays as it is.
-pub(super) fn without_parameters(name: &str) -> &str {
+pub fn without_parameters(name: &str) -> &str {
     let whole = without_trailer(name);
     let mut end = whole;
     while let Some(shorter) = [" const", " volatile", " &", " &&", " noexcept"]

@@ -15,6 +15,7 @@ use crate::{
     limits::Limits,
     output::{Console, attached::Attached},
     parse,
+    process::{OneProcess, one_of},
     signals::Signals,
 };
 
@@ -28,11 +29,10 @@ Examples:
   xrayctl attach 1234 && xrayctl enable --pid 1234 --glob 'ns::*'";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid)]
-    pid: u32,
+    #[command(flatten)]
+    process: OneProcess,
     #[command(flatten)]
     memory: Memory,
     /// How events are kept: flight (rings keep the newest), stream (the daemon reads all), profile
@@ -119,12 +119,13 @@ pub(crate) fn sleds(waits: bool) -> Sleds {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = args.process.find()?;
     let mut rpc = daemon.connect().await?;
     let request = AttachRequest {
         budget: args.limits.wire(),
         ..args
             .memory
-            .request(args.pid, args.follow, sleds(args.pending), args.mode)
+            .request(pid, args.follow, sleds(args.pending), args.mode)
     };
     let attached = Attached::from(attach(&mut rpc, request).await?);
     if args.format.json {

@@ -9,6 +9,7 @@ use crate::failure::{self, Failure};
 use crate::limits::Limits;
 use crate::output::budget_set::BudgetSet;
 use crate::output::{Console, refused};
+use crate::process::OnlyProcess;
 
 const EXAMPLES: &str = "\
 With --max-overhead, xrayd suppresses functions that are called often and take little time, until
@@ -36,9 +37,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Only this process; without this, every attached process
-    #[arg(long, value_parser = crate::parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     #[command(flatten)]
     limits: Limits,
     /// Remove the limit
@@ -53,8 +53,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         true => Some(Default::default()),
         false => args.limits.wire(),
     };
+    let pid = args.process.find()?.unwrap_or(0);
     let mut rpc = daemon.connect().await?;
-    let pid = args.pid.unwrap_or(0);
     let request = SetBudgetRequest {
         pid,
         budget: wanted,

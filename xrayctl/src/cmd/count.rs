@@ -22,7 +22,9 @@ use crate::{
         Console,
         counted::{Counted, Counts},
     },
-    parse, selectors,
+    parse,
+    process::{OneProcess, one_of},
+    selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
     toggle,
@@ -46,11 +48,10 @@ Examples:
   xrayctl count 1234 --kept --json";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid)]
-    pid: u32,
+    #[command(flatten)]
+    process: OneProcess,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
@@ -74,9 +75,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = args.process.find()?;
     let counted = match args.kept {
-        true => Counted::new(fetch(&mut daemon.connect().await?, args.pid).await?, None),
-        false => made(&args, daemon, console).await?,
+        true => Counted::new(fetch(&mut daemon.connect().await?, pid).await?, None),
+        false => made(&args, pid, daemon, console).await?,
     };
     if args.format.json {
         return console.json(&counted.rows(args.by_thread, usize::MAX));
@@ -91,17 +93,20 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 }
 
 /// Counts from now on.
-async fn made(args: &Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<Counted> {
+async fn made(
+    args: &Args,
+    pid: u32,
+    daemon: &Daemon,
+    console: &mut Console,
+) -> anyhow::Result<Counted> {
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.may_wait(args.pending));
-    let request = args
-        .memory
-        .request(args.pid, Follow::None, sleds, Mode::Count);
+    let request = args.memory.request(pid, Follow::None, sleds, Mode::Count);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
     let counted = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
-        count(rpc, args, undo, &mut stream, &mut signals, console).await
+        count(rpc, args, (pid, undo), &mut stream, &mut signals, console).await
     });
     counted.await.map(|(_, counted)| counted)
 }
@@ -109,15 +114,15 @@ async fn made(args: &Args, daemon: &Daemon, console: &mut Console) -> anyhow::Re
 async fn count(
     rpc: &mut Rpc,
     args: &Args,
-    undo: Undo,
+    (pid, undo): (u32, Undo),
     stream: &mut Option<Streaming<EventBatch>>,
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<(Ended, Counted)> {
     // This fails for a process in another mode, before any function is enabled.
-    let before = fetch(rpc, args.pid).await?;
+    let before = fetch(rpc, pid).await?;
     let switching = Switching {
-        pid: args.pid,
+        pid,
         selection: selectors::wire(args.selectors.selection_or_all()?),
         wanted: Wanted::On(Capture::NONE),
         lease: undo.lease(),
@@ -127,7 +132,7 @@ async fn count(
     // The stream brings no events. It makes the daemon undo the changes if this process is killed,
     // and it ends with the traced process.
     let request = StreamEventsRequest {
-        pid: args.pid,
+        pid,
         selection: None,
         undo: Some(undo.into()),
     };
@@ -149,7 +154,7 @@ async fn count(
         () = signals.next() => Ended::Asked,
         () = over => Ended::Process,
     };
-    let counted = Counted::new(fetch(rpc, args.pid).await?, Some(begun.elapsed()));
+    let counted = Counted::new(fetch(rpc, pid).await?, Some(begun.elapsed()));
     Ok((ended, counted.since(&before)))
 }
 

@@ -8,6 +8,7 @@ use crate::client::Daemon;
 use crate::failure;
 use crate::output::detached::Detached;
 use crate::output::{Console, refused};
+use crate::process::{OneProcess, one_of};
 
 const EXAMPLES: &str = "\
 detach switches all functions off, reads every sled back, and compares the text outside the sleds
@@ -18,12 +19,10 @@ Examples:
   xrayctl detach --all";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid", "all"]))]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid,
-          required_unless_present = "all", conflicts_with = "all")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OneProcess,
     /// Every attached process that you own; every attached process for root
     #[arg(long)]
     all: bool,
@@ -32,15 +31,19 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = match args.all {
+        true => None,
+        false => Some(args.process.find()?),
+    };
     let mut rpc = daemon.connect().await?;
     let response = rpc
         .detach(DetachRequest {
-            pid: args.pid.unwrap_or(0),
+            pid: pid.unwrap_or(0),
         })
         .await;
     let DetachResponse { reports } = response
         .map_err(|status| failure::from_status(&status))
-        .with_context(|| match args.pid {
+        .with_context(|| match pid {
             Some(pid) => format!("cannot detach from {pid}"),
             None => "cannot detach".to_owned(),
         })?

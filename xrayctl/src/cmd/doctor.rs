@@ -10,6 +10,7 @@ use crate::failure::{self, Failure};
 use crate::output::Console;
 use crate::output::checks::Checks;
 use crate::output::text::printable;
+use crate::process::{OneProcess, one_of};
 
 const EXAMPLES: &str = "\
 Exits with 4 if the process cannot be traced.
@@ -18,17 +19,16 @@ Examples:
   xrayctl doctor 1234";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid)]
-    pid: u32,
+    #[command(flatten)]
+    process: OneProcess,
     #[command(flatten)]
     format: Format,
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    let pid = args.pid;
+    let pid = args.process.find()?;
     let mut rpc = daemon.connect_or_embed().await?;
     let response = rpc.preflight(PreflightRequest { pid }).await;
     let response = response

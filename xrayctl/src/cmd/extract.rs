@@ -12,11 +12,11 @@ use xrayd::target::mapped_files;
 use xrayd::{Pid, Reason, Refusal};
 
 use crate::args::Format;
-use crate::failure;
+use crate::failure::{self, Failure};
 use crate::input;
 use crate::output::instr_map::{Contents, FileMap, ModuleMap, ProcessMaps};
 use crate::output::{Console, text};
-use crate::parse;
+use crate::process::{self, ProcessName};
 use crate::trace_file::Overwrite;
 use crate::whole_file::WholeFile;
 
@@ -33,12 +33,13 @@ Prints for a sled:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A program, library or object file for any processor that LLVM makes sleds for, or a map in
-    /// YAML; - is standard input
+    /// YAML; - is standard input. The number of a running process stands for --pid, unless a file
+    /// has that name
     #[arg(required_unless_present = "pid")]
     file: Option<PathBuf>,
     /// Read the program and all libraries that this process has mapped, even from deleted files
-    #[arg(long, conflicts_with = "file", value_parser = parse::pid)]
-    pid: Option<u32>,
+    #[arg(short, long, value_name = "PROCESS", conflicts_with = "file", value_parser = process::parse)]
+    pid: Option<ProcessName>,
     /// The file to write; - is standard output
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
@@ -56,6 +57,12 @@ pub(crate) struct Args {
     no_demangle: bool,
     #[command(flatten)]
     format: Format,
+}
+
+/// The input.
+enum Input<'a> {
+    File(&'a Path),
+    Process(u32),
 }
 
 /// The output.
@@ -218,22 +225,38 @@ impl Args {
     }
 
     fn extract(&self, console: &Console) -> anyhow::Result<Extracted> {
-        let json = self.format.json;
-        let (Some(file), _) = (&self.file, self.pid) else {
-            let pid = self.pid.unwrap_or_default();
-            let modules = modules_of(pid, console)?;
-            return Ok(match json {
-                true => Extracted::Process(pid, modules),
-                false => Extracted::Yaml(one_of(modules, console)),
-            });
+        let file = match self.input()? {
+            Input::File(file) => file,
+            Input::Process(pid) => return self.process(pid, console),
         };
         let map = map_of(file)?;
         let file = file.display().to_string();
-        if json {
+        if self.format.json {
             return Ok(Extracted::File(file, map));
         }
         tell_oddities(&file, &map, console);
         Ok(Extracted::Yaml(map))
+    }
+
+    /// The file or the process to read.
+    fn input(&self) -> anyhow::Result<Input<'_>> {
+        let nothing = || Failure::Usage("no file and no process is named".to_owned());
+        if let Some(pid) = &self.pid {
+            return Ok(Input::Process(pid.find()?));
+        }
+        let file = self.file.as_deref().ok_or_else(nothing)?;
+        Ok(match file.to_str().and_then(process::running) {
+            Some(pid) => Input::Process(pid),
+            None => Input::File(file),
+        })
+    }
+
+    fn process(&self, pid: u32, console: &Console) -> anyhow::Result<Extracted> {
+        let modules = modules_of(pid, console)?;
+        Ok(match self.format.json {
+            true => Extracted::Process(pid, modules),
+            false => Extracted::Yaml(one_of(modules, console)),
+        })
     }
 }
 

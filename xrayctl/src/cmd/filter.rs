@@ -11,6 +11,7 @@ use crate::failure::{self, Failure};
 use crate::output::filter_set::FilterSet;
 use crate::output::{Console, refused};
 use crate::parse;
+use crate::process::OnlyProcess;
 
 const EXAMPLES: &str = "\
 A new filter replaces the former one; options that are not given leave nothing out. Without options,
@@ -35,9 +36,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Only this process; without this, every attached process
-    #[arg(long, value_parser = crate::parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     /// Record only calls that take at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     min_duration: Option<Duration>,
@@ -75,9 +75,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let wanted = wanted(&args);
+    let pid = args.process.find()?.unwrap_or(0);
     let mut rpc = daemon.connect().await?;
     let request = SetFilterRequest {
-        pid: args.pid.unwrap_or(0),
+        pid,
         filter: wanted.clone(),
     };
     let response = rpc.set_filter(request).await;

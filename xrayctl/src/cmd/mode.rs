@@ -11,6 +11,7 @@ use crate::{
     failure::Failure,
     output::{Console, mode_set::ModeSet, refused},
     parse,
+    process::OnlyProcess,
 };
 
 const EXAMPLES: &str = "\
@@ -40,17 +41,17 @@ pub(crate) struct Args {
     /// The mode: flight, stream, profile or count
     #[arg(value_parser = parse::mode)]
     mode: Mode,
-    /// Only this process; without this, every attached process
-    #[arg(long, value_parser = crate::parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     #[command(flatten)]
     format: Format,
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = args.process.find()?.unwrap_or(0);
     let mut rpc = daemon.connect().await?;
     let request = SetModeRequest {
-        pid: args.pid.unwrap_or(0),
+        pid,
         mode: wire(args.mode).into(),
     };
     let response = rpc.set_mode(request).await;

@@ -34,7 +34,9 @@ use crate::{
         account::{Columns, Table},
         profile_diff::ProfileDiff,
     },
-    parse, selectors,
+    parse,
+    process::{OneProcess, one_of},
+    selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
     toggle,
@@ -62,14 +64,13 @@ Examples:
   xrayctl profile --diff before.xtrace after.xtrace";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid", "diff"]))]
 #[command(
-    override_usage = "xrayctl profile [OPTIONS] <PID>\n       xrayctl profile [OPTIONS] --diff <BEFORE> <AFTER>"
+    override_usage = "xrayctl profile [OPTIONS] <PROCESS>\n       xrayctl profile [OPTIONS] --diff <BEFORE> <AFTER>"
 )]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid, required_unless_present = "diff", conflicts_with = "diff")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OneProcess,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
@@ -102,11 +103,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    match (&args.diff, args.pid) {
-        (Some(files), _) => diff(&args, files, console),
-        (None, Some(pid)) => profile(&args, pid, daemon, console).await,
-        // clap requires one of the two.
-        (None, None) => Ok(()),
+    match &args.diff {
+        Some(files) => diff(&args, files, console),
+        None => profile(&args, args.process.find()?, daemon, console).await,
     }
 }
 

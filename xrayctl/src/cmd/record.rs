@@ -9,6 +9,7 @@
 //! A process that was attached before stays attached. Only the functions that the recording enabled
 //! are disabled again.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,9 +34,11 @@ use crate::{
     output::{
         Console,
         recorded::{Outcome, Recorded},
+        text::printable,
         units,
     },
     parse,
+    process::{OneProcess, ProcessName, one_of},
     progress::Progress,
     recording::{Recording, Rest, StreamEnd},
     selectors,
@@ -73,15 +76,13 @@ Examples:
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid", "command"]))]
 #[command(
-    override_usage = "xrayctl record [OPTIONS] <PID>\n       xrayctl record [OPTIONS] -- <CMD>..."
+    override_usage = "xrayctl record [OPTIONS] <PROCESS>\n       xrayctl record [OPTIONS] -- <CMD>..."
 )]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid,
-          required_unless_present = "command", conflicts_with = "command")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OneProcess,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -102,7 +103,7 @@ pub(crate) struct Args {
     force: bool,
     /// Also record processes that come from the process: the processes that it forks (fork), the
     /// program that it becomes (exec), everything (all), or nothing (none); the default is all for
-    /// CMD, and none for PID
+    /// CMD, and none for PROCESS
     #[arg(long, value_name = "WHAT", value_parser = parse::follow)]
     follow: Option<Follow>,
     #[command(flatten)]
@@ -129,10 +130,28 @@ impl Args {
     fn sleds(&self) -> Sleds {
         sleds(self.selectors.may_wait(self.pending))
     }
+
+    /// The pid of the process; `None` for a program to start.
+    fn pid(&self) -> anyhow::Result<Option<u32>> {
+        if !self.command.is_empty() {
+            return Ok(None);
+        }
+        if let Some(command) = self.process.name().and_then(ProcessName::as_command) {
+            let shown = printable(&command);
+            let quoted = shlex::try_quote(&shown).unwrap_or(Cow::Borrowed(&shown));
+            let what = format!(
+                "{shown} is a program, not a process; to start and record it: xrayctl record -- \
+                 {quoted}"
+            );
+            return Err(Failure::Usage(what).into());
+        }
+        self.process.find().map(Some)
+    }
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let selection = args.selectors.selection_or_all()?;
+    let pid = args.pid()?;
     let mut signals = Signals::hold()?;
     let overwrite = if args.force {
         Overwrite::Yes
@@ -145,7 +164,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         .map(|path| OutputFile::open(path, overwrite))
         .transpose()?;
 
-    let (mut rpc, target) = match args.pid {
+    let (mut rpc, target) = match pid {
         Some(pid) => (daemon.connect_or_embed().await?, Target::Running(pid)),
         None => {
             let (rpc, registry) = client::embed().await?;
@@ -299,7 +318,7 @@ async fn stream(
     // functions.
     if !target.has_no_sleds() && planned.iter().all(|report| report.matched == 0) {
         if !args.selectors.may_wait(args.pending) {
-            return Err(toggle::nothing_matched());
+            return Err(toggle::nothing_matched_of(rpc, &switching).await);
         }
         console.note(toggle::MATCHES_LATER);
     }

@@ -14,6 +14,7 @@ use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
 use crate::output::trace_summary::OverwrittenEvents;
 use crate::output::{Console, text, units};
+use crate::process::OnlyProcess;
 use crate::progress::Progress;
 use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
 
@@ -39,11 +40,10 @@ const EVERYBODY: u32 = 0;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Only this process; without this, every attached process
-    #[arg(long, value_parser = crate::parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     /// Write every attached process into one file, up to the same moment
-    #[arg(long, conflicts_with = "pid")]
+    #[arg(long, conflicts_with_all = ["process", "pid"])]
     all_processes: bool,
     /// Write only this last time, like 100ms or 5s; without this, all events that are there
     #[arg(long, value_name = "TIME", value_parser = crate::parse::duration)]
@@ -83,8 +83,9 @@ pub(crate) struct Snapshot {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = args.process.find()?;
     let mut rpc = daemon.connect().await?;
-    let pids = match args.pid {
+    let pids = match pid {
         Some(pid) => vec![pid],
         None => attached(&mut rpc).await?,
     };

@@ -8,6 +8,7 @@ use crate::client::Daemon;
 use crate::failure;
 use crate::output::Console;
 use crate::output::status::{Detail, Statuses};
+use crate::process::OnlyProcess;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,9 +19,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Only this process; without this, every attached process
-    #[arg(long, value_parser = crate::parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     /// Also show the modules of each process: functions that are on, memory that patching made
     /// private to the process, and how soon functions of a library that was loaded later were on
     #[arg(long)]
@@ -30,12 +30,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = args.process.find()?.unwrap_or(0);
     let mut rpc = daemon.connect().await?;
-    let response = rpc
-        .get_status(StatusRequest {
-            pid: args.pid.unwrap_or(0),
-        })
-        .await;
+    let response = rpc.get_status(StatusRequest { pid }).await;
     let StatusResponse { processes } = response
         .map_err(|status| failure::from_status(&status))
         .context("cannot get the status")?

@@ -38,7 +38,9 @@ use crate::{
     failure,
     failure::Failure,
     output::Console,
-    parse, selectors,
+    parse,
+    process::{OneProcess, one_of},
+    selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
     toggle,
@@ -72,11 +74,10 @@ Examples:
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid)]
-    pid: u32,
+    #[command(flatten)]
+    process: OneProcess,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
@@ -102,20 +103,19 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         let what = "standard output is not a terminal; --once prints one interval";
         return Err(Failure::Usage(what.to_owned()).into());
     }
+    let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.may_wait(args.pending));
-    let request = args
-        .memory
-        .request(args.pid, Follow::None, sleds, Mode::Profile);
+    let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut latest = None;
     let watched = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
-        let ended = watch(rpc, &args, undo, &mut latest, &mut signals, console).await?;
+        let ended = watch(rpc, &args, (pid, undo), &mut latest, &mut signals, console).await?;
         Ok((ended, ()))
     });
     if let (Ended::Process, ()) = watched.await? {
-        console.note(&format!("process {} has ended", args.pid));
+        console.note(&format!("process {} has ended", pid));
     }
     Ok(())
 }
@@ -143,27 +143,27 @@ enum Happened {
 async fn watch(
     rpc: &mut Rpc,
     args: &Args,
-    undo: Undo,
+    (pid, undo): (u32, Undo),
     latest: &mut Option<UnderWay>,
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
     let switching = Switching {
-        pid: args.pid,
+        pid,
         selection: selectors::wire(args.selectors.selection_or_all()?),
         wanted: Wanted::On(Capture::NONE),
         lease: undo.lease(),
     };
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
-    let first = begin(rpc, args.pid, undo).await?;
+    let first = begin(rpc, pid, undo).await?;
     toggle::toggle(rpc, switching, console).await?;
     if args.once {
-        return once(rpc, args, first, signals, console).await;
+        return once(rpc, args, (pid, first), signals, console).await;
     }
     let mut screen = ratatui::try_init().context("cannot draw on this terminal")?;
     let under_way = latest.insert(first);
-    let shown = show(rpc, args, (undo, under_way), signals, &mut screen).await;
+    let shown = show(rpc, args, (pid, undo, under_way), signals, &mut screen).await;
     ratatui::restore();
     shown
 }
@@ -217,7 +217,7 @@ async fn header(rpc: &mut Rpc, pid: u32) -> Header {
 async fn once(
     rpc: &mut Rpc,
     args: &Args,
-    mut first: UnderWay,
+    (pid, mut first): (u32, UnderWay),
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
@@ -227,13 +227,13 @@ async fn once(
         early = first.chunks.message() => Some(early),
     };
     let interval = match early {
-        None => end(rpc, args.pid, first).await?,
+        None => end(rpc, pid, first).await?,
         Some(chunk) => {
             let chunk = chunk.map_err(|status| failure::from_status(&status))?;
             let bytes = chunk.map(|chunk| chunk.data).unwrap_or_default();
             let length = first.since.elapsed();
             let profile = parse_profile(&read(first.chunks, bytes).await?)?;
-            Interval::new(header(rpc, args.pid).await, &profile, length)
+            Interval::new(header(rpc, pid).await, &profile, length)
         }
     };
     if args.format.json {
@@ -247,14 +247,14 @@ async fn once(
 async fn show(
     rpc: &mut Rpc,
     args: &Args,
-    (undo, under_way): (Undo, &mut UnderWay),
+    (pid, undo, under_way): (u32, Undo, &mut UnderWay),
     signals: &mut Signals,
     screen: &mut DefaultTerminal,
 ) -> anyhow::Result<Ended> {
     let mut events = events();
     let mut state = State::default();
     // Shown until the first interval is over.
-    state.take(Interval::of(header(rpc, args.pid).await));
+    state.take(Interval::of(header(rpc, pid).await));
     let mut ticks =
         tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -276,18 +276,18 @@ async fn show(
             Happened::Over => return Ok(Ended::Process),
             Happened::Resized => {}
             Happened::Time => {
-                let next = match begin(rpc, args.pid, undo).await {
+                let next = match begin(rpc, pid, undo).await {
                     Ok(next) => next,
                     Err(error) => return over(under_way, error).await,
                 };
                 let ended = std::mem::replace(under_way, next);
-                state.take(end(rpc, args.pid, ended).await?);
+                state.take(end(rpc, pid, ended).await?);
             }
             Happened::Key(key) => match state.key(key) {
                 None | Some(Action::Draw) => {}
                 Some(Action::Quit) => return Ok(Ended::Asked),
                 Some(Action::Switch { function, on }) => {
-                    let result = switch(rpc, args.pid, &function, on, undo).await;
+                    let result = switch(rpc, pid, &function, on, undo).await;
                     let result = result.map_err(|error| format!("{error:#}"));
                     state.switched(function, on, result);
                 }
@@ -346,7 +346,7 @@ async fn switch(
         .into_inner()
         .reports;
     if reports.iter().all(|report| report.matched == 0) {
-        return Err(toggle::nothing_matched());
+        return Err(toggle::nothing_matched(""));
     }
     Ok(())
 }

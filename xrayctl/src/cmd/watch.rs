@@ -25,7 +25,9 @@ use crate::{
         Console,
         watched::{Shown, Watched},
     },
-    parse, selectors,
+    parse,
+    process::{OneProcess, one_of},
+    selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
     toggle,
@@ -49,11 +51,10 @@ Examples:
   xrayctl watch 1234 --all --json | jq .duration_ns";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
-    /// Pid of the process
-    #[arg(value_parser = crate::parse::pid)]
-    pid: u32,
+    #[command(flatten)]
+    process: OneProcess,
     #[command(flatten)]
     selectors: Selectors,
     #[command(flatten)]
@@ -76,16 +77,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.may_wait(args.pending));
-    let request = args
-        .memory
-        .request(args.pid, Follow::None, sleds, Mode::Stream);
+    let request = args.memory.request(pid, Follow::None, sleds, Mode::Stream);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
     let watched = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
-        let ended = watch(rpc, &args, undo, &mut stream, &mut signals, console).await?;
+        let ended = watch(rpc, &args, (pid, undo), &mut stream, &mut signals, console).await?;
         Ok((ended, ()))
     });
     watched.await.map(drop)
@@ -94,14 +94,14 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 async fn watch(
     rpc: &mut Rpc,
     args: &Args,
-    undo: Undo,
+    (pid, undo): (u32, Undo),
     stream: &mut Option<Streaming<EventBatch>>,
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
     let selection = selectors::wire(args.selectors.selection_or_all()?);
     let switching = Switching {
-        pid: args.pid,
+        pid,
         selection: selection.clone(),
         wanted: Wanted::On(args.values.capture()),
         lease: undo.lease(),
@@ -109,7 +109,7 @@ async fn watch(
     let may_wait = args.selectors.may_wait(args.pending);
     toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
     let request = StreamEventsRequest {
-        pid: args.pid,
+        pid,
         selection: Some(selection),
         undo: Some(undo.into()),
     };

@@ -19,6 +19,10 @@ pub(crate) enum Told<'a> {
     Armed {
         processes: u32,
         functions: u32,
+        conditions: &'a [Awaited],
+        /// What ends the trigger, in words.
+        #[serde(skip)]
+        until: &'a str,
     },
     Fired(Fired),
     Switched {
@@ -53,6 +57,15 @@ pub(crate) enum Told<'a> {
     },
 }
 
+/// A condition as it was understood.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Awaited {
+    /// With a unit at each number: `duration(f) > 10 ms`.
+    pub(crate) condition: String,
+    /// The event that it waits for, in words.
+    pub(crate) meaning: String,
+}
+
 /// A firing.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fired {
@@ -80,10 +93,14 @@ impl<'a> Told<'a> {
             processes,
             functions,
         }: TriggerArmed,
+        conditions: &'a [Awaited],
+        until: &'a str,
     ) -> Self {
         Self::Armed {
             processes,
             functions,
+            conditions,
+            until,
         }
     }
 
@@ -127,6 +144,8 @@ impl<'a> Told<'a> {
             Self::Armed {
                 processes,
                 functions,
+                conditions,
+                until,
             } => {
                 let processes = match processes {
                     1 => "1 process".to_owned(),
@@ -136,7 +155,13 @@ impl<'a> Told<'a> {
                     0 => String::new(),
                     many => format!(", watching {}", units::counted((*many).into(), "function")),
                 };
-                writeln!(out, "trigger armed in {processes}{functions}")
+                writeln!(out, "trigger armed in {processes}{functions}")?;
+                for Awaited { condition, meaning } in *conditions {
+                    let condition = look.paint(Tone::Name, &text::printable(condition));
+                    let meaning = text::printable(meaning);
+                    writeln!(out, "  waits for {condition}: {meaning}")?;
+                }
+                writeln!(out, "  ends {until}")
             }
             Self::Fired(fired) => fired.render(out, look),
             Self::Switched {
@@ -321,7 +346,21 @@ mod tests {
         }
     }
 
-    fn all() -> Vec<Told<'static>> {
+    fn awaited() -> [Awaited; 2] {
+        let awaited = |condition: &str, meaning: &str| Awaited {
+            condition: condition.to_owned(),
+            meaning: meaning.to_owned(),
+        };
+        [
+            awaited(
+                "duration(ns::*) > 10 ms",
+                "a call of ns::* ends that took longer than 10 ms",
+            ),
+            awaited("call(f\u{1b})", "a call of f\u{1b} begins"),
+        ]
+    }
+
+    fn all(awaited: &[Awaited]) -> Vec<Told<'_>> {
         let conditions = ["duration(ns::*) > 10ms".to_owned()];
         let mut demanded = fired(5, None);
         demanded.condition = None;
@@ -359,14 +398,22 @@ mod tests {
             })
         };
         let mut told = vec![
-            Told::armed(TriggerArmed {
-                processes: 1,
-                functions: 0,
-            }),
-            Told::armed(TriggerArmed {
-                processes: 2,
-                functions: 1234,
-            }),
+            Told::armed(
+                TriggerArmed {
+                    processes: 1,
+                    functions: 0,
+                },
+                &[],
+                "on Ctrl-C",
+            ),
+            Told::armed(
+                TriggerArmed {
+                    processes: 2,
+                    functions: 1234,
+                },
+                awaited,
+                "when it has fired, or on Ctrl-C",
+            ),
         ];
         told.extend(firings.map(|fired| Told::Fired(Fired::new(fired, &conditions))));
         told.extend([
@@ -395,7 +442,7 @@ mod tests {
     #[test]
     fn what_is_told_reads_well() {
         golden::check("triggered.txt", |out| {
-            all()
+            all(&awaited())
                 .iter()
                 .try_for_each(|told| told.render(out, Look::PLAIN))
         });
@@ -404,7 +451,7 @@ mod tests {
     #[test]
     fn what_is_told_as_json_is_documented() {
         golden::check("triggered.jsonl", |out| {
-            all().iter().try_for_each(|told| {
+            all(&awaited()).iter().try_for_each(|told| {
                 serde_json::to_writer(&mut *out, told)?;
                 writeln!(out)
             })

@@ -28,6 +28,26 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
+/// A time in the longest unit that is not longer than the time, with all digits: `10 ms`, `1.5 s`.
+pub(crate) fn exact_time(ns: u64) -> String {
+    let mut unit = 0;
+    let mut worth = 1_u64;
+    while unit + 1 < NS_UNITS.len() && ns / worth >= 1000 {
+        worth *= 1000;
+        unit += 1;
+    }
+    let (whole, rest) = (ns / worth, ns % worth);
+    if rest == 0 {
+        return format!("{whole} {}", NS_UNITS[unit]);
+    }
+    let fraction = format!("{rest:0width$}", width = unit * 3);
+    format!(
+        "{whole}.{} {}",
+        fraction.trim_end_matches('0'),
+        NS_UNITS[unit]
+    )
+}
+
 /// A number of bytes in a fitting unit: `999 B`, `1.00 MiB`, `12.34 GiB`, `150 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let mut unit = 0;
@@ -107,6 +127,20 @@ fn places(ns: u128, worth: u128) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exact_times_have_all_digits() {
+        for (ns, expected) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_500, "1.5 µs"),
+            (10_000_000, "10 ms"),
+            (10_000_001, "10.000001 ms"),
+            (90_000_000_000, "90 s"),
+        ] {
+            assert_eq!(exact_time(ns), expected);
+        }
+    }
 
     #[test]
     fn times_have_four_digits_and_a_fitting_unit() {

@@ -40,8 +40,10 @@ use crate::{
     output::{
         Console,
         triggered::{Fired, Told},
+        units,
     },
     parse,
+    process::OnlyProcess,
     signals::Signals,
     toggle,
     toggle::Switching,
@@ -86,10 +88,8 @@ pub(crate) struct Args {
     /// Wait for this condition, see below; can be given up to 8 times
     #[arg(long, value_name = "CONDITION", required = true, value_parser = condition::argument)]
     when: Vec<Condition>,
-    /// Only this process and processes that are followed from it; without this, every attached
-    /// process
-    #[arg(long, value_parser = parse::pid)]
-    pid: Option<u32>,
+    #[command(flatten)]
+    process: OnlyProcess,
     /// If no loaded function matches a condition, wait for libraries that are loaded later
     #[arg(long)]
     pending: bool,
@@ -164,13 +164,15 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut signals = Signals::hold()?;
     let mut demands = Demands::hold()?;
     args.check()?;
+    let pid = args.process.find()?;
     let mut rpc = daemon.connect().await?;
-    if args.pid.is_none() {
+    if pid.is_none() {
         attached(&mut rpc).await?;
     }
-    ensure_matches(&mut rpc, &args, console).await?;
+    let pid = pid.unwrap_or(0);
+    ensure_matches(&mut rpc, &args, pid, console).await?;
     let files = args.files()?;
-    let (requests, mut events) = arm(&mut rpc, args.request()).await?;
+    let (requests, mut events) = arm(&mut rpc, args.request(pid)).await?;
     let mut waiting = Waiting {
         args: &args,
         console,
@@ -255,11 +257,28 @@ impl Args {
         files.transpose()
     }
 
-    fn request(&self) -> TriggerRequest {
+    /// What ends the trigger, in words.
+    fn until(&self) -> String {
+        let mut ends = Vec::new();
+        if self.limit.period.is_none() {
+            ends.push(match self.limit.times {
+                1 => "when it has fired".to_owned(),
+                many => format!("when it has fired {many} times"),
+            });
+        }
+        if let Some(expire) = self.expire {
+            let ns = u64::try_from(expire.as_nanos()).unwrap_or(u64::MAX);
+            ends.push(format!("after {}", units::exact_time(ns)));
+        }
+        ends.push("when no process is left".to_owned());
+        format!("{}, or on Ctrl-C", ends.join(", "))
+    }
+
+    fn request(&self, pid: u32) -> TriggerRequest {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let optional = |time: Option<Duration>| time.map_or(0, ns);
         TriggerRequest {
-            pid: self.pid.unwrap_or(0),
+            pid,
             conditions: self
                 .conditions()
                 .filter_map(|condition| condition.wire.clone())
@@ -333,7 +352,9 @@ impl Waiting<'_> {
     async fn take(&mut self, event: Event, signals: &mut Signals) -> anyhow::Result<Next> {
         match event {
             Event::Armed(armed) => {
-                self.tell(&Told::armed(armed))?;
+                let when = self.args.when.iter();
+                let awaited: Vec<_> = when.map(|condition| condition.awaited.clone()).collect();
+                self.tell(&Told::armed(armed, &awaited, &self.args.until()))?;
                 if self.console.shows_progress() {
                     self.console.note(&format!(
                         "Ctrl-C ends the trigger; Enter or `kill -USR1 {}` fires it",
@@ -450,13 +471,18 @@ impl Waiting<'_> {
 }
 
 /// Fails if no function matches a condition, unless it may be loaded later.
-async fn ensure_matches(rpc: &mut Rpc, args: &Args, console: &Console) -> anyhow::Result<()> {
+async fn ensure_matches(
+    rpc: &mut Rpc,
+    args: &Args,
+    pid: u32,
+    console: &Console,
+) -> anyhow::Result<()> {
     for condition in args.conditions() {
         let Some(selection) = selection_of(condition) else {
             continue;
         };
         let switching = Switching {
-            pid: args.pid.unwrap_or(0),
+            pid,
             selection,
             wanted: Wanted::On(Capture::NONE),
             lease: 0,
