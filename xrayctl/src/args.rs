@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
+use xray_trace::analysis::Order;
 
 use crate::cmd;
-use crate::output::ColourChoice;
+use crate::output::folded_lines::Folding;
+use crate::output::{ColourChoice, Names};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -49,6 +51,9 @@ pub(crate) struct Global {
     /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) color: ColourChoice,
+    /// Print names of functions with LLVM's suffixes, such as '(.llvm.77)'; JSON always has them
+    #[arg(long, global = true)]
+    full_names: bool,
 }
 
 /// How a command shows what it found.
@@ -57,6 +62,20 @@ pub(crate) struct Format {
     /// Print JSON; docs/xrayctl.md describes it
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How a tree of calls is printed as text.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct TreeLayout {
+    /// Print the lines of all threads together, in order of time, and not thread by thread; JSON
+    /// always has this order
+    #[arg(long)]
+    interleave: bool,
+    /// Print a line for each call. Without this, consecutive calls of one function that called
+    /// nothing are one line, if they have the same arguments and results; JSON always has every
+    /// call
+    #[arg(long)]
+    unfold: bool,
 }
 
 /// What to do.
@@ -106,7 +125,7 @@ pub(crate) enum Command {
     Account(cmd::account::Args),
     /// Show the stacks of calls of a trace
     Stack(cmd::stack::Args),
-    /// Show the call tree of a trace, call by call
+    /// Show the call tree of a trace, thread by thread
     Tree(cmd::tree::Args),
     /// Draw the call graph of a trace in DOT
     Graph(cmd::graph::Args),
@@ -184,6 +203,41 @@ pub(crate) fn with_meant_command(mut error: clap::Error) -> clap::Error {
         ContextValue::StyledStrs(vec![tip.into()]),
     );
     error
+}
+
+// === impl Global ===
+
+impl Global {
+    /// The form of the names of functions in text.
+    pub(crate) fn names(&self) -> Names {
+        if self.full_names {
+            Names::Full
+        } else {
+            Names::Short
+        }
+    }
+}
+
+// === impl TreeLayout ===
+
+impl TreeLayout {
+    /// The order of the lines of several threads.
+    pub(crate) fn order(self) -> Order {
+        if self.interleave {
+            Order::ByTime
+        } else {
+            Order::ByThread
+        }
+    }
+
+    /// The treatment of equal calls in a row.
+    pub(crate) fn folding(self) -> Folding {
+        if self.unfold {
+            Folding::None
+        } else {
+            Folding::EqualCalls
+        }
+    }
 }
 
 /// Converts arguments from the spelling of llvm-xray to the usual one: `-all-stacks`, `--e=sum`,
@@ -374,7 +428,9 @@ mod tests {
             "trigger --when death --when demand --pid 12 --all-processes --before 1s --after 0s -o f --force --json",
             "trigger --when death --do snapshot --limit 3/1h --expire 1h -o f --pending",
             "report f --tree --table --thread 12 --function f --since 1s --until 2s --limit 0",
-            "report f --sort self --order thread --json",
+            "report f --sort self --interleave --json",
+            "report f --tree --unfold --full-names",
+            "--full-names functions",
             "extract f",
             "extract -s --no-demangle f --output=g --force",
             "extract --symbolize --demangle --no-demangle f -o -",
@@ -392,6 +448,7 @@ mod tests {
             "graph-diff f g -k1 -d2 -m1 prog -m2=prog -e sum -c count -v 90p -b max -t 20",
             "graph-diff f g -keep-going -deduce-sibling-calls -instr-map=x -vertex-label-trun=9",
             "tree f --min-duration 1us --depth 3 --function g --diff h",
+            "tree f --interleave --unfold --json",
             "flame f -o f.svg --icicle --diff g",
             "report f --html -o f.html --since 1s --thread 12",
             "view f",
@@ -465,6 +522,10 @@ mod tests {
             "report f -o f.html",
             "report f --html -o f.html --json",
             "report f --html -o f.html --tree",
+            "report f --html -o f.html --unfold",
+            "report f --open --interleave",
+            "tree f --diff g --interleave",
+            "tree f --diff g --unfold",
             "view",
             "view f --port 65536",
             "extract",

@@ -465,7 +465,8 @@ fn wrong_names_are_found() {
     );
 
     assert!(programs.unnamed("`xrayctl top --once`").len() > 100);
-    let left = programs.unnamed("`xrayctl ps --json --socket S --color C --help --version`");
+    let left =
+        programs.unnamed("`xrayctl ps --json --socket S --color C --full-names --help --version`");
     assert!(!left.iter().any(|name| name.starts_with("ps")), "{left:?}");
 
     let table = "| code | reasons |\n|---|---|\n| `A` | `busy`, `bussy` if `x` |\n\n| `B` | `y` |";

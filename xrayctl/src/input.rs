@@ -286,7 +286,9 @@ impl Unpaired {
         let mut lines = TraceSummary::new(&file, trace, notes).notes();
         if self.keep_going && notes.exits_without_entry > 0 {
             let exits = analysis::unmatched_exits(trace, filter, MAX_UNMATCHED_EXITS);
-            lines.extend(exits.iter().map(|exit| unmatched_exits::line(exit, trace)));
+            let names = console.names();
+            let exits = exits.iter();
+            lines.extend(exits.map(|exit| unmatched_exits::line(exit, trace, names)));
             let more = notes
                 .exits_without_entry
                 .saturating_sub(MAX_UNMATCHED_EXITS as u64);
@@ -376,7 +378,11 @@ impl Destined {
         match self.0 {
             None => console.show(render),
             Some(file) => {
-                let ((), _) = file.write_with(|out| render(out, Look::PLAIN))?;
+                let look = Look {
+                    names: console.names(),
+                    ..Look::PLAIN
+                };
+                let ((), _) = file.write_with(|out| render(out, look))?;
                 Ok(())
             }
         }

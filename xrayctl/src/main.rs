@@ -71,7 +71,8 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    let mut console = Console::new(cli.global.color);
+    let names = cli.global.names();
+    let mut console = Console::new(cli.global.color, names);
     let console = &mut console;
     let daemon = Daemon::new(cli.global.socket);
     match cli.command {

@@ -42,7 +42,7 @@ fn reports_look_as_agreed() {
         ),
         (
             "report-tree.txt",
-            &["--tree", "--order", "thread", "--limit", "5"],
+            &["--tree", "--interleave", "--unfold", "--limit", "5"],
         ),
         (
             "report-function.txt",
@@ -532,7 +532,7 @@ fn a_reader_that_has_seen_enough_of_a_long_report_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
     let trace = long_trace(dir.path(), 20_000);
     for more in [&[][..], &["--json"]] {
-        let mut child = command(["report", "--tree", "--limit", "0"])
+        let mut child = command(["report", "--tree", "--unfold", "--limit", "0"])
             .args(more)
             .arg(&trace)
             .stdout(Stdio::piped())

@@ -100,7 +100,7 @@ const QUESTIONS: [&str; 12] = [
     "graph",
     "graph --format json",
     "tree",
-    "tree --order thread --json",
+    "tree --interleave",
     "tree --depth 2 --min-duration 50ns",
     "flame -o -",
     "report --limit 10",

@@ -41,7 +41,8 @@ fn interrupted(scene: &Scene, cli: &Cli) -> Result<()> {
         ensure!(summary.contains(part), "no {part:?}: {summary}");
     }
     ensure!(
-        ran.out.contains("open it: xrayctl report f.xtrace"),
+        ran.out.contains("open it: xrayctl view f.xtrace")
+            && ran.out.contains("     or: xrayctl report f.xtrace\n"),
         "{ran:?}"
     );
     let file = scene.path("f.xtrace");
@@ -482,6 +483,53 @@ fn a_process_killed_at_work_leaves_a_true_beginning() -> Result<()> {
             "thread {tid}: {} events, of which some are false",
             events.len()
         );
+    }
+    Ok(())
+}
+
+/// The calls of a tree in text, by the lines that begin calls or stand for several.
+fn calls_in(tree: &str) -> Result<u64> {
+    let mut calls = 0;
+    for line in tree.lines() {
+        if line.ends_with('{') || line.ends_with(';') {
+            calls += 1;
+        } else if let Some((_, figures)) = line.rsplit_once(";  × ") {
+            let (number, _) = figures.split_once(", max ").context("no longest call")?;
+            calls += number.replace(',', "").parse::<u64>()?;
+        }
+    }
+    Ok(calls)
+}
+
+#[test]
+fn a_tree_shows_one_thread_after_the_other_and_counts_every_call() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let running = record(&cli, &target, &[])?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    ensure!(running.wait()?.code == Some(0));
+    let calls: u64 = truth.calls().iter().sum();
+    let tree = |options: &[&str]| cli.ok([&["tree", "f.xtrace"], options].concat());
+    let headers = |tree: &str, tid: i32| {
+        let header = format!(" ({tid})");
+        let lines = tree.lines().filter(|line| !line.starts_with(' '));
+        lines.filter(|line| line.ends_with(&header)).count()
+    };
+    for (options, each) in [
+        (&[][..], 1),
+        (&["--unfold"], 1),
+        (&["--interleave"], 0),
+        (&["--interleave", "--unfold"], 0),
+    ] {
+        let shown = tree(options)?;
+        ensure!(calls_in(&shown)? == calls, "{options:?}: {shown}");
+        ensure!(!options.contains(&"--unfold") || !shown.contains('×'));
+        for thread in &truth.threads {
+            let found = headers(&shown, thread.tid);
+            ensure!(found == each, "{options:?}, {}: {shown}", thread.tid);
+        }
     }
     Ok(())
 }

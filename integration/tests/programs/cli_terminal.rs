@@ -40,7 +40,7 @@ fn a_recording_shows_its_progress_and_ends_on_ctrl_c() -> Result<()> {
         "{ended:?}"
     );
     ensure!(
-        ended.seen.contains("open it: xrayctl report f.xtrace"),
+        ended.seen.contains("open it: xrayctl view f.xtrace"),
         "{ended:?}"
     );
     ensure!(ended.seen.contains("reading the trace back"), "{ended:?}");
@@ -113,7 +113,7 @@ fn ctrl_c_ends_a_long_report() -> Result<()> {
     running.signal(Signal::SIGINT)?;
     ensure!(running.wait()?.code == Some(0));
     for more in [&[][..], &["--json"]] {
-        let report = [&["report", "f", "--tree", "--limit", "0"], more].concat();
+        let report = [&["report", "f", "--tree", "--unfold", "--limit", "0"], more].concat();
         let mut terminal = Terminal::start(&cli.command(report), 80)?;
         terminal.until("the tree is under way", |seen| {
             Ok(seen.lines().count() > 100)

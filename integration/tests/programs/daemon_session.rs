@@ -218,7 +218,7 @@ fn a_fetched_trace_is_shown_and_converted() -> Result<()> {
     ensure!(!tree.contains("MEDIAN"));
     let tid = truth.threads[0].tid.to_string();
     let one = cli.ok([
-        "report", "t.xtrace", "--tree", "--limit", "0", "--thread", &tid,
+        "report", "t.xtrace", "--tree", "--unfold", "--limit", "0", "--thread", &tid,
     ])?;
     let begins = one
         .lines()

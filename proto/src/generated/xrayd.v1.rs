@@ -455,8 +455,9 @@ pub struct Selection {
     pub exclude: ::prost::alloc::vec::Vec<Rule>,
 }
 /// One rule of a selection. Names are compared with the symbol, and with the demangled name: as it
-/// is, without its return type, without its parameters, and without both. In globs, `*` and `?`
-/// also match `/` and `:`.
+/// is, without its return type, without its parameters, and without both. A name with a suffix of
+/// LLVM (`.llvm.77`) is also compared without that suffix. In globs, `*` and `?` also match `/` and
+/// `:`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rule {
     #[prost(oneof = "rule::Rule", tags = "1, 2, 3, 4, 5, 6, 7")]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use globset::GlobBuilder;
 
 use super::step::Open;
+use crate::instr_map::without_llvm_suffix;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
 /// The selected part of a trace. The default selects everything. Calls are followed to their ends
@@ -36,7 +37,8 @@ pub struct PatternError {
 
 impl Filter {
     /// The functions that match a pattern by symbol, by demangled name, or by demangled name
-    /// without parameters. `*` matches any text and `?` any character.
+    /// without parameters. A name with a suffix of LLVM (`.llvm.77`) also matches without it. `*`
+    /// matches any text and `?` any character.
     ///
     /// # Errors
     ///
@@ -47,11 +49,15 @@ impl Filter {
     ) -> Result<BTreeSet<FunctionId>, PatternError> {
         let matcher = Matcher::new(pattern)?;
         let functions = trace.functions().iter().filter(|function| {
-            let bare = without_parameters(&function.name);
+            let name = function.name.as_str();
             let symbol = function.symbol.as_deref().unwrap_or_default();
-            [function.name.as_str(), bare, symbol]
-                .iter()
-                .any(|name| matcher.matches(name))
+            let short = without_llvm_suffix(name);
+            let whole = [name, without_parameters(name), symbol];
+            whole.iter().any(|name| matcher.matches(name))
+                || short.len() < name.len()
+                    && [&*short, without_parameters(&short)]
+                        .iter()
+                        .any(|name| matcher.matches(name))
         });
         Ok(functions.map(|function| function.id).collect())
     }

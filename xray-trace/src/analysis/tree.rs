@@ -131,6 +131,12 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The number of threads that may have lines.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
     fn first_thread(&mut self) -> Option<TreeLine> {
         loop {
             let mut first = self.threads.first_entry()?;

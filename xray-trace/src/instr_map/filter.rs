@@ -1,13 +1,14 @@
 //! Selections of functions: by name, pattern, module, source file or id. They compare names only,
 //! and read no file.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use globset::Glob;
 use regex_automata::{meta::Regex, util::syntax};
 use serde::{Deserialize, Serialize};
 
-use super::names::{without_parameters, without_return_type};
+use super::names::{without_llvm_suffix, without_parameters, without_return_type};
 
 /// The longest pattern, in bytes.
 const LONGEST_PATTERN: usize = 4096;
@@ -21,6 +22,8 @@ const STATES_SIZE: usize = 64 << 10;
 const SELECTION_SIZE: usize = 16 << 20;
 /// Memory for a name or an id in a table, in bytes.
 const NAME_SIZE: usize = 128;
+/// The number of forms of a name with all its suffixes.
+const WHOLE_FORMS: usize = 5;
 /// Memory for a pattern without its automata, in bytes: settings, handles, the pool of its caches.
 const PATTERN_SIZE: usize = 2 << 10;
 
@@ -37,8 +40,9 @@ pub struct Selection {
 /// One rule for functions.
 ///
 /// Names are compared with the symbol, and with the demangled name in four forms: whole, without
-/// its return type, without its parameters, and without both. In globs `*` and `?` also match `/`
-/// and `:`, and a `\` makes `[`, `{` and `\` literal.
+/// its return type, without its parameters, and without both. A name with a suffix of LLVM
+/// (`.llvm.77`) is also compared without that suffix, so that its short name selects the function.
+/// In globs `*` and `?` also match `/` and `:`, and a `\` makes `[`, `{` and `\` literal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
@@ -201,8 +205,14 @@ impl CompiledSelection {
 
     /// Whether the function is selected.
     pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
-        let forms = name_forms(candidate);
-        self.include.matches(candidate, &forms) && !self.exclude.matches(candidate, &forms)
+        let short = without_llvm_suffix(candidate.name);
+        let forms = name_forms(candidate, &short);
+        // Most names have no such suffix. Their other forms would be the same again.
+        let forms = match short {
+            Cow::Borrowed(short) if short.len() == candidate.name.len() => &forms[..WHOLE_FORMS],
+            _ => &forms[..],
+        };
+        self.include.matches(candidate, forms) && !self.exclude.matches(candidate, forms)
     }
 
     /// Whether a rule needs source files, so that the caller has to look them up.
@@ -286,16 +296,22 @@ impl Rules {
     }
 }
 
-/// The forms of a function's name that rules are compared with.
-fn name_forms<'a>(candidate: &Candidate<'a>) -> [&'a str; 5] {
+/// The forms of a function's name that rules are compared with. `short` is the name without the
+/// suffix of LLVM; its forms come after the first [`WHOLE_FORMS`].
+fn name_forms<'a>(candidate: &Candidate<'a>, short: &'a str) -> [&'a str; WHOLE_FORMS + 4] {
     let name = candidate.name;
     let bare = without_return_type(name);
+    let short_bare = without_return_type(short);
     [
         name,
         candidate.symbol.unwrap_or(name),
         bare,
         without_parameters(name),
         without_parameters(bare),
+        short,
+        short_bare,
+        without_parameters(short),
+        without_parameters(short_bare),
     ]
 }
 
@@ -394,6 +410,33 @@ mod tests {
         name: "int ns::max<int>(int, int)",
         source: Some("/home/dev/src/math/max.cc"),
     };
+
+    #[test]
+    fn a_short_name_selects_every_clone_of_llvm() {
+        for (name, rule, selected) in [
+            ("f(int) (.llvm.77)", "f(int)", true),
+            ("f(int) (.llvm.77)", "f", true),
+            ("f(int) (.llvm.77)", "f(int) (.llvm.77)", true),
+            ("f(int) (.llvm.77)", "f(int) (.llvm.78)", false),
+            ("void f<int>(int) (.llvm.77)", "f<int>(int)", true),
+            ("f.llvm.77", "f", true),
+            ("f.llvm.77", "f.llvm.77", true),
+            ("f", "f.llvm.77", false),
+            ("receive_batch (.llvm.77)", "receive_batch", true),
+        ] {
+            let selection = Selection {
+                include: vec![Rule::Function(rule.to_owned())],
+                exclude: Vec::new(),
+            };
+            let candidate = Candidate {
+                symbol: None,
+                name,
+                ..MAX
+            };
+            let compiled = CompiledSelection::new(&selection).unwrap();
+            assert_eq!(compiled.matches(&candidate), selected, "{name} by {rule}");
+        }
+    }
 
     fn matches(include: Vec<Rule>, exclude: Vec<Rule>) -> bool {
         CompiledSelection::new(&Selection { include, exclude })

@@ -56,7 +56,7 @@ pub use self::filter::{Candidate, CompiledSelection, Rule, Selection, SelectionE
 pub use self::fuzzing::read_symbol;
 pub use self::machine::Machine;
 pub use self::map::InstrMap;
-pub use self::names::without_parameters;
+pub use self::names::{without_llvm_suffix, without_parameters};
 pub use self::object::Object;
 pub use self::read_map::MapError;
 use self::section_addr::SectionAddr;

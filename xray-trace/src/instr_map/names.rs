@@ -1,9 +1,10 @@
-//! Readable names: demangling, and removal of parameters and return types. The C++ demangler itself
-//! is `cxx`.
+//! Readable names: demangling, and removal of parameters, return types and LLVM's suffixes. The C++
+//! demangler itself is `cxx`.
 //!
 //! Symbols come from the traced file, and a short mangled C++ name can stand for gigabytes of text.
 //! So both the symbol and the name are bounded. A name over a bound stays mangled.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use super::cxx;
@@ -61,6 +62,33 @@ fn rust_symbol(symbol: &str) -> Option<(&str, &str)> {
     let is_whole = suffix.is_empty() || suffix.starts_with('.');
     let is_rust = is_whole && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_rust.then(|| symbol.split_at(symbol.len() - suffix.len()))
+}
+
+/// The name without the suffix `.llvm.NUMBER`, which LLVM appends to make local symbols unique:
+/// `f(int) (.llvm.77)` → `f(int)`, `f.llvm.77` → `f`, `f(int) (.llvm.77.cold)` → `f(int) (.cold)`.
+/// Any other name stays as it is.
+#[must_use]
+pub fn without_llvm_suffix(name: &str) -> Cow<'_, str> {
+    const SUFFIX: &str = ".llvm.";
+    let Some((before, number)) = name.rsplit_once(SUFFIX) else {
+        return Cow::Borrowed(name);
+    };
+    let rest = number.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let has_number = rest.len() < number.len();
+    let short = match rest {
+        "" => Cow::Borrowed(before),
+        ")" => match before.strip_suffix(" (") {
+            Some(before) => Cow::Borrowed(before),
+            None => return Cow::Borrowed(name),
+        },
+        rest if rest.starts_with('.') => Cow::Owned(format!("{before}{rest}")),
+        _ => return Cow::Borrowed(name),
+    };
+    if has_number && !short.is_empty() {
+        short
+    } else {
+        Cow::Borrowed(name)
+    }
 }
 
 /// The name without its return type: `void ns::max<int>(int)` → `ns::max<int>(int)`. Only C++
@@ -241,6 +269,31 @@ mod tests {
             ("_Zwhatever", "_Zwhatever", "_Zwhatever"),
         ] {
             check(symbol, name, bare);
+        }
+    }
+
+    #[test]
+    fn names_lose_the_suffix_of_llvm_and_no_other() {
+        for (name, expected) in [
+            ("main", "main"),
+            ("receive_batch (.llvm.3344352357844267261)", "receive_batch"),
+            ("f(int) (.llvm.77)", "f(int)"),
+            ("f.llvm.77", "f"),
+            ("_ZL1fi.llvm.77", "_ZL1fi"),
+            ("f(int) (.llvm.77.cold)", "f(int) (.cold)"),
+            ("f.llvm.77.part.0", "f.part.0"),
+            ("f.llvm.", "f.llvm."),
+            ("f.llvm.x", "f.llvm.x"),
+            ("f.llvm.7x", "f.llvm.7x"),
+            ("f (.llvm.)", "f (.llvm.)"),
+            ("f(.llvm.7)", "f(.llvm.7)"),
+            (".llvm.7", ".llvm.7"),
+            (" (.llvm.7)", " (.llvm.7)"),
+            ("f(int) (.cold)", "f(int) (.cold)"),
+            ("é.llvm.1", "é"),
+            ("", ""),
+        ] {
+            assert_eq!(without_llvm_suffix(name), expected, "{name}");
         }
     }
 

@@ -356,6 +356,9 @@ fn patterns_name_functions_and_threads() {
         "a[2]{x}",
         "(anonymous namespace)::f(int)",
         "less::operator()(int, int) const",
+        "ns::send(int) (.llvm.77)",
+        "ns::send(int) (.llvm.78)",
+        "receive.llvm.77",
     ];
     let trace = trace(&names, &[&[call(0, 0, Enter)]]);
     let check = |pattern: &str, expected: &[u32]| {
@@ -373,9 +376,14 @@ fn patterns_name_functions_and_threads() {
     check("main", &[0]);
     check("ns::work", &[1]);
     check("ns::work(int)", &[1]);
+    check("ns::send", &[5, 6]);
+    check("ns::send(int)", &[5, 6]);
+    check("ns::send(int) (.llvm.78)", &[6]);
+    check("receive", &[7]);
+    check("receive.llvm.77", &[7]);
     check("_Zmainv", &[0]);
-    check("ns::*", &[1]);
-    check("*", &[0, 1, 2, 3, 4]);
+    check("ns::*", &[1, 5, 6]);
+    check("*", &[0, 1, 2, 3, 4, 5, 6, 7]);
     check("(anonymous namespace)::f", &[3]);
     check("less::operator()", &[4]);
     check("a[2]{?}", &[2]);

@@ -9,10 +9,10 @@ use serde::Serialize;
 use xray_trace::analysis::{self, AccountOptions, Direction, Order, Shown, SortBy, Tree};
 use xray_trace::sink::Standing;
 
-use crate::args::Format;
+use crate::args::{Format, TreeLayout};
 use crate::input::{self, Logs, Selection};
 use crate::output::call_table::CallTable;
-use crate::output::call_tree::{self, CallTree};
+use crate::output::call_tree::{self, CallTree, Layout};
 use crate::output::open_calls::OpenCalls;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, trace_summary, units};
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// The trace; with --html, also a profile; - is standard input
     file: PathBuf,
     /// Write a page for a browser
-    #[arg(long, requires = "output", conflicts_with_all = ["tree", "table", "limit", "sort", "order", "json"])]
+    #[arg(long, requires = "output", conflicts_with_all = ["tree", "table", "limit", "sort", "interleave", "unfold", "json"])]
     html: bool,
     /// The page to write; - is standard output
     #[arg(short, long, value_name = "OUT", requires = "html")]
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     table: bool,
     /// Show the calls that are open at the end (or at --until) in each thread, like a debugger's
     /// stacks of all threads; with --function, of threads in such a function
-    #[arg(long, conflicts_with_all = ["html", "tree", "table", "since", "limit", "sort", "order"])]
+    #[arg(long, conflicts_with_all = ["html", "tree", "table", "since", "limit", "sort", "interleave", "unfold"])]
     open: bool,
     #[command(flatten)]
     selection: Selection,
@@ -60,9 +60,8 @@ pub(crate) struct Args {
     /// The column to sort the table by, greatest first
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t)]
     sort: Sort,
-    /// The order of lines of several threads in the tree
-    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    order: Lines,
+    #[command(flatten)]
+    layout: TreeLayout,
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
@@ -87,15 +86,6 @@ enum Sort {
     P99,
     /// The longest call
     Max,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Lines {
-    /// All threads together, in order of time
-    #[default]
-    Time,
-    /// One thread after the other
-    Thread,
 }
 
 /// A trace in JSON.
@@ -136,22 +126,28 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     account.sort(&trace, args.sort.into(), Direction::Descending);
     let table = wants_table.then(|| CallTable::new(&account, &trace, &filter, limit));
     let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
-    let lines = Tree::new(&trace, &filter, Shown::default(), args.order.into());
+    let tree = |order| Tree::new(&trace, &filter, Shown::default(), order);
     if args.format.json {
         let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
-        let tree = wants_tree.then(|| CallTree::new(lines, &trace, origin, limit));
+        let tree = wants_tree.then(|| CallTree::new(tree(Order::ByTime), &trace, origin, limit));
         return console.json(&Report {
             trace: summary,
             tree,
             table,
         });
     }
+    let layout = Layout {
+        order: args.layout.order(),
+        folding: args.layout.folding(),
+        limit,
+    };
     console.show(|out, look| {
         summary.render_head(out, look)?;
         summary.render_notes(out, look)?;
         if wants_tree {
             writeln!(out)?;
-            call_tree::render(lines, &trace, limit, out, look)?;
+            let tree = tree(layout.order);
+            call_tree::render(tree, &trace, layout, out, look)?;
         }
         if let Some(table) = &table {
             writeln!(out)?;
@@ -192,17 +188,6 @@ impl From<Sort> for SortBy {
             Sort::Median => Self::Median,
             Sort::P99 => Self::P99,
             Sort::Max => Self::Max,
-        }
-    }
-}
-
-// === impl Lines ===
-
-impl From<Lines> for Order {
-    fn from(lines: Lines) -> Self {
-        match lines {
-            Lines::Time => Self::ByTime,
-            Lines::Thread => Self::ByThread,
         }
     }
 }

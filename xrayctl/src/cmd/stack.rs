@@ -131,6 +131,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         per_thread,
         diff: args.diff.is_some(),
         calibrated,
+        names: console.names(),
     };
     output.write(console, |out, _| match args.stack_format {
         StackFormat::Human => stacks::human(&stacks, top, out),

@@ -163,7 +163,16 @@ async fn watch(
     }
     let mut screen = ratatui::try_init().context("cannot draw on this terminal")?;
     let under_way = latest.insert(first);
-    let shown = show(rpc, args, (pid, undo, under_way), signals, &mut screen).await;
+    let mut state = State::new(console.names());
+    let shown = show(
+        rpc,
+        args,
+        (pid, undo, under_way),
+        signals,
+        &mut screen,
+        &mut state,
+    )
+    .await;
     ratatui::restore();
     shown
 }
@@ -250,16 +259,16 @@ async fn show(
     (pid, undo, under_way): (u32, Undo, &mut UnderWay),
     signals: &mut Signals,
     screen: &mut DefaultTerminal,
+    state: &mut State,
 ) -> anyhow::Result<Ended> {
     let mut events = events();
-    let mut state = State::default();
     // Shown until the first interval is over.
     state.take(Interval::of(header(rpc, pid).await));
     let mut ticks =
         tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        screen.draw(|frame| draw(frame, &state))?;
+        screen.draw(|frame| draw(frame, state))?;
         let happened = tokio::select! {
             _ = ticks.tick() => Happened::Time,
             event = events.recv() => match event {

@@ -1,15 +1,14 @@
-//! `xrayctl tree`: the call tree of a trace, call by call, or the difference of two.
+//! `xrayctl tree`: the call tree of a trace, thread by thread, or the difference of two.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use serde::Serialize;
 use xray_trace::analysis::{Filter, Order, Shown, Siblings, Side, StackRoots, Stacks, Steps, Tree};
 
-use crate::args::Format;
+use crate::args::{Format, TreeLayout};
 use crate::input::{Logs, Selection};
-use crate::output::call_tree::{self, CallTree};
+use crate::output::call_tree::{self, CallTree, Layout};
 use crate::output::diff_tree::{self, DiffTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, stacks, trace_summary};
@@ -19,9 +18,7 @@ pub(crate) const EXAMPLE: &str = "\
 Example:
   $ xrayctl tree run.xtrace --function 'ns::parse*' --min-duration 1us --thread server
     DURATION      TID  FUNCTION
-    2.234 µs     4711    ns::parse(0xbeef);
-    2.234 µs     4711    ns::parse(0xbeef);
-    2.234 µs     4711    ns::parse(0xbeef);";
+    6.702 µs     4711    ns::parse(0xbeef);  × 3, max 2.234 µs";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -30,7 +27,7 @@ pub(crate) struct Args {
     file: PathBuf,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with
     /// their times before and after
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold"])]
     diff: Option<PathBuf>,
     /// Print only calls that took at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
@@ -41,24 +38,14 @@ pub(crate) struct Args {
     /// Print at most N lines; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: usize,
-    /// The order of lines of several threads
-    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    order: Lines,
+    #[command(flatten)]
+    layout: TreeLayout,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
     logs: Logs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-enum Lines {
-    /// All threads together, in order of time
-    #[default]
-    Time,
-    /// One thread after the other
-    Thread,
 }
 
 /// A tree in JSON.
@@ -119,16 +106,22 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         min_ns,
         levels: args.depth,
     };
-    let lines = Tree::new(&trace, &filter, shown, args.order.into());
+    let tree = |order| Tree::new(&trace, &filter, shown, order);
     if args.format.json {
         let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
         let notes = notes(&trace, &filter);
         return console.json(&Report {
             trace: TraceSummary::new(&args.file.display().to_string(), &trace, notes),
-            tree: CallTree::new(lines, &trace, origin, limit),
+            tree: CallTree::new(tree(Order::ByTime), &trace, origin, limit),
         });
     }
-    console.show(|out, look| call_tree::render(lines, &trace, limit, out, look))
+    let layout = Layout {
+        order: args.layout.order(),
+        folding: args.layout.folding(),
+        limit,
+    };
+    let tree = tree(layout.order);
+    console.show(|out, look| call_tree::render(tree, &trace, layout, out, look))
 }
 
 /// The notes on the wanted threads.
@@ -139,15 +132,4 @@ fn notes(trace: &xray_trace::model::Trace, filter: &Filter) -> xray_trace::analy
         notes.add(steps.notes());
     }
     notes
-}
-
-// === impl Lines ===
-
-impl From<Lines> for Order {
-    fn from(lines: Lines) -> Self {
-        match lines {
-            Lines::Time => Self::ByTime,
-            Lines::Thread => Self::ByThread,
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! The table of calls, in llvm-xray's columns or with all values.
 
+use std::borrow::Cow;
 use std::io;
 
 use clap::ValueEnum;
@@ -58,6 +59,9 @@ struct Row {
     name: String,
     module: Option<String>,
     source: Option<String>,
+    /// True for a function, not for a thread, a process or a module.
+    #[serde(skip)]
+    is_function: bool,
     /// True for a function that an instrumentation map describes.
     #[serde(skip)]
     described: bool,
@@ -123,7 +127,7 @@ impl Table {
     ) -> io::Result<()> {
         match (format, self.columns) {
             (Format::Text, Columns::Llvm) => {
-                self.llvm_text(out)?;
+                self.llvm_text(out, look)?;
                 self.unfinished_text(out, look)?;
                 self.missing_text(out, look)
             }
@@ -160,7 +164,7 @@ impl Table {
         })
     }
 
-    fn llvm_text(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    fn llvm_text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         writeln!(out, "Functions with latencies: {}", self.finished)?;
         writeln!(
             out,
@@ -170,7 +174,7 @@ impl Table {
         for (row, times) in self.finished() {
             let [min, median, p90, p99, max, sum] = times.map(|ns| self.scale.seconds(ns));
             let (id, count) = (row.id, row.calls - row.unfinished);
-            let (source, name) = (row.place(), text::printable(&row.name));
+            let (source, name) = (row.place(), text::printable(&row.shown_name(look)));
             writeln!(
                 out,
                 "{id:>9} {count:>10} [{min:>9.6}, {median:>9.6}, {p90:>9.6}, {p99:>9.6}, {max:>9.6}] {sum:>9.6}  {source}: {name}"
@@ -192,7 +196,7 @@ impl Table {
             table.push([
                 units::count(row.unfinished).into(),
                 units::count(row.calls).into(),
-                Cell::toned(&row.name, Tone::Name),
+                row.name_cell(),
             ]);
         }
         if any { table.render(out, look) } else { Ok(()) }
@@ -278,7 +282,7 @@ impl Table {
                 p99,
                 p999,
                 max,
-                Cell::toned(&row.name, Tone::Name),
+                row.name_cell(),
             ]);
         }
         table.render(out, look)
@@ -316,6 +320,7 @@ impl Row {
             name: subject.name(trace).into_owned(),
             module: module.map(|module| module.path.clone()),
             source: source.map(|source| format!("{}:{}", source.file, source.line)),
+            is_function: subject.function().is_some(),
             described: function.is_some_and(|function| function.sleds > 0),
             calls,
             unrecorded_calls_estimate: missing,
@@ -330,6 +335,22 @@ impl Row {
             p99_ns: of(|durations| durations.p99_ns),
             p999_ns: of(|durations| durations.p999_ns),
             max_ns: of(|durations| durations.max_ns),
+        }
+    }
+
+    fn name_cell(&self) -> Cell {
+        if self.is_function {
+            Cell::function(&self.name)
+        } else {
+            Cell::toned(&self.name, Tone::Name)
+        }
+    }
+
+    fn shown_name(&self, look: Look) -> Cow<'_, str> {
+        if self.is_function {
+            look.names.show(&self.name)
+        } else {
+            Cow::Borrowed(&self.name)
         }
     }
 

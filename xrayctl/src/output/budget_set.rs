@@ -5,8 +5,7 @@ use std::io;
 use serde::Serialize;
 use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, Refusal, SessionState};
 
-use super::text::printable;
-use super::{Column, Look, Table, refused, units};
+use super::{Cell, Column, Look, Table, refused, units};
 
 /// The results of setting or asking for the limit on what tracing costs.
 #[derive(Debug, Serialize)]
@@ -111,7 +110,7 @@ fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> 
                 "on"
             }
             .into(),
-            printable(&function.name).into(),
+            Cell::function(&function.name),
         ]);
     }
     table.render(out, look)

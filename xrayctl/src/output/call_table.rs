@@ -192,7 +192,7 @@ impl CallRow {
             time(self.median_ns),
             time(self.p99_ns),
             time(self.max_ns),
-            Cell::toned(&self.function, Tone::Name),
+            Cell::function(&self.function),
         ]
     }
 }

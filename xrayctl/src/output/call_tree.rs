@@ -2,9 +2,14 @@
 //!
 //! ```text
 //!   DURATION     TID  FUNCTION
+//! server (4711)
 //!               4711  main() {
 //!   1.234 µs    4711    parse();
+//!   2.100 µs    4711    next();  × 29, max 471 ns
 //!   5.678 ms    4711  } main
+//!
+//! worker (4712)
+//!     50 ns     4712  work();
 //! ```
 
 use std::cell::RefCell;
@@ -12,10 +17,11 @@ use std::io;
 
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
-use xray_trace::analysis::{Call, Ending, Open, Said, TreeLine};
+use xray_trace::analysis::{Call, Ending, Open, Order, Said, Tree, TreeLine};
 use xray_trace::model::{DataKind, ThreadId, Trace};
 
-use super::{Look, Tone, text, units};
+use super::folded_lines::{EqualCalls, FoldedLine, FoldedLines, Folding};
+use super::{Look, Names, Tone, text, units};
 
 /// Calls nested deeper than this are not indented further, so that a runaway recursion stays
 /// readable.
@@ -24,6 +30,8 @@ const DURATION_WIDTH: usize = 10;
 const TID_WIDTH: usize = 7;
 /// Indentation leaves this many characters for the name if the terminal has them.
 const NARROWEST: usize = 16;
+/// The least part of a name that is worth a line of its own figures.
+const SHORTEST: usize = 8;
 
 /// One line of the tree, with all its values.
 #[derive(Debug, Serialize)]
@@ -60,6 +68,9 @@ pub(crate) struct TreeRow {
     /// Bytes of `data` before anything was escaped.
     #[serde(skip)]
     kept: usize,
+    /// The calls that a line of text stands for, if they are several. JSON has a row for each.
+    #[serde(skip)]
+    equal: Option<EqualCalls>,
 }
 
 /// The tree up to the limit. Each line is made when it is written, and forgotten then, so any
@@ -72,6 +83,25 @@ pub(crate) struct CallTree<'a, L> {
     origin_ns: u64,
     /// The number of lines to show.
     limit: usize,
+}
+
+/// How a tree becomes text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    /// The order in which the tree has its lines.
+    pub(crate) order: Order,
+    /// The treatment of equal calls in a row.
+    pub(crate) folding: Folding,
+    /// The number of lines to show, headers of threads not counted.
+    pub(crate) limit: usize,
+}
+
+/// Which lines have a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Headers {
+    None,
+    /// The first line of each thread. It names the thread.
+    EachThread,
 }
 
 /// Rows that exist only while they are written.
@@ -133,11 +163,27 @@ impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
     }
 }
 
-/// Writes the first `limit` lines as they come. The number of lines is not limited by memory.
+/// Writes the first lines as they come. The number of lines is not limited by memory. The lines of
+/// each thread have a header if they are not mixed with those of other threads.
 pub(crate) fn render(
-    mut lines: impl Iterator<Item = TreeLine>,
+    tree: Tree<'_>,
     trace: &Trace,
-    limit: usize,
+    layout: Layout,
+    out: &mut dyn io::Write,
+    look: Look,
+) -> io::Result<()> {
+    let headers = match layout.order {
+        Order::ByThread if tree.threads() > 1 => Headers::EachThread,
+        Order::ByThread | Order::ByTime => Headers::None,
+    };
+    render_lines(tree, trace, layout, headers, out, look)
+}
+
+fn render_lines(
+    lines: impl Iterator<Item = TreeLine>,
+    trace: &Trace,
+    layout: Layout,
+    headers: Headers,
     out: &mut dyn io::Write,
     look: Look,
 ) -> io::Result<()> {
@@ -145,16 +191,59 @@ pub(crate) fn render(
         "{:>DURATION_WIDTH$}  {:>TID_WIDTH$}  FUNCTION",
         "DURATION", "TID"
     );
+    let heading = text::cut(&heading, look.width.unwrap_or(usize::MAX));
     writeln!(out, "{}", look.paint(Tone::Heading, &heading))?;
-    for line in lines.by_ref().take(limit) {
-        TreeRow::new(&line, trace, 0).render(out, look)?;
+    let mut lines = FoldedLines::new(lines, layout.folding);
+    let mut latest = None;
+    for folded in lines.by_ref().take(layout.limit) {
+        let FoldedLine { line, equal } = folded;
+        let thread = line.thread();
+        if headers == Headers::EachThread && latest != Some(thread) {
+            if latest.is_some() {
+                writeln!(out)?;
+            }
+            let header = thread_header(trace, thread);
+            let header = text::cut(&header, look.width.unwrap_or(usize::MAX));
+            writeln!(out, "{}", look.paint(Tone::Heading, &header))?;
+            latest = Some(thread);
+        }
+        let row = TreeRow::new(&line, trace, 0);
+        row.standing_for(equal).render(out, look)?;
     }
     // Counting the other lines would take as long as showing them.
-    if lines.next().is_some() {
+    if lines.has_more() {
         let line = "… more lines; --limit 0 shows everything";
         writeln!(out, "{}", look.paint(Tone::Dim, line))?;
     }
     Ok(())
+}
+
+/// The name and the id of a thread, and its process if the trace has several.
+fn thread_header(trace: &Trace, id: ThreadId) -> String {
+    let thread = trace.thread(id);
+    let name = thread.map(|thread| text::printable(&thread.name));
+    let name = name.filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| "thread".to_owned());
+    let header = format!("{name} ({})", tid(trace, id));
+    let process = thread.and_then(|thread| trace.process(thread.process));
+    match process.filter(|_| trace.processes().len() > 1) {
+        None => header,
+        Some(process) => {
+            let program = process.executable.rsplit('/').next();
+            let program = program.filter(|program| !program.is_empty());
+            match text::printable(program.unwrap_or(&process.command)) {
+                program if program.is_empty() => format!("{header} of process {}", process.pid),
+                program => format!("{header} of {program} ({})", process.pid),
+            }
+        }
+    }
+}
+
+/// The indentation of a name at that depth, where so many characters are left for both. Even a deep
+/// call on a narrow terminal shows a part of its name.
+pub(super) fn indent(depth: usize, room: usize) -> usize {
+    let deepest = room.saturating_sub(NARROWEST).max(room / 2);
+    (2 * depth.min(DEEPEST)).min(deepest)
 }
 
 // === impl TreeRow ===
@@ -200,6 +289,7 @@ impl TreeRow {
             data: None,
             size: None,
             kept: 0,
+            equal: None,
         }
     }
 
@@ -258,16 +348,41 @@ impl TreeRow {
         let room = look.width.map_or(usize::MAX, |width| {
             width.saturating_sub(DURATION_WIDTH + 2 + TID_WIDTH + 2)
         });
-        // Even a deep call on a narrow terminal shows a part of its name.
-        let deepest = room.saturating_sub(NARROWEST).max(room / 2);
-        let indent = (2 * self.depth.min(DEEPEST)).min(deepest);
-        let (body, tone) = self.body();
-        let body = look.paint(tone, &text::cut(&body, room - indent));
+        let indent = indent(self.depth, room);
+        let room = room - indent;
+        let (body, tone) = self.body(look.names);
+        let figures = self.figures();
+        // The name is cut, and not the figures behind it, while both have room.
+        let body = match room.saturating_sub(figures.chars().count()) {
+            left if left >= SHORTEST => text::cut(&body, left) + &figures,
+            _ => text::cut(&(body + &figures), room),
+        };
+        let body = look.paint(tone, &body);
         writeln!(
             out,
             "{duration:>DURATION_WIDTH$}  {:>TID_WIDTH$}  {:indent$}{body}",
             self.tid, ""
         )
+    }
+
+    /// The row of the first of several equal calls, as the row of all of them.
+    fn standing_for(self, equal: Option<EqualCalls>) -> Self {
+        match equal {
+            None => self,
+            Some(all) => Self {
+                duration_ns: Some(all.total_ns),
+                equal,
+                ..self
+            },
+        }
+    }
+
+    /// The number of calls and the longest one, for a line that stands for several.
+    fn figures(&self) -> String {
+        self.equal.map_or_else(String::new, |equal| {
+            let calls = units::count(equal.calls);
+            format!("  × {calls}, max {}", units::time(equal.longest_ns))
+        })
     }
 
     fn words(&self) -> String {
@@ -285,8 +400,9 @@ impl TreeRow {
         }
     }
 
-    fn body(&self) -> (String, Tone) {
-        let name = text::printable(self.function.as_deref().unwrap_or_default());
+    fn body(&self, names: Names) -> (String, Tone) {
+        let name = self.function.as_deref().unwrap_or_default();
+        let name = text::printable(&names.show(name));
         let call = called(&name, &self.arguments);
         let result = self.result.map(|result| format!(" = {result:#x}"));
         let result = result.unwrap_or_default();
@@ -338,6 +454,13 @@ fn tid(trace: &Trace, thread: ThreadId) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use xray_trace::FileAddr;
+    use xray_trace::container::Writer;
+    use xray_trace::model::{
+        Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread, ThreadId,
+    };
+
+    use super::super::folded_lines::tests::call;
     use super::super::golden;
     use super::*;
 
@@ -358,6 +481,180 @@ mod tests {
             rows.iter().try_for_each(|row| row.render(out, look))?;
             row(Kind::Leaf, 2, "f").render(out, look)
         });
+    }
+
+    /// A trace of that many processes with a thread each, and of two functions.
+    fn trace(processes: u32) -> Trace {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        for (id, executable) in (0..processes).zip(["/usr/bin/server", ""]) {
+            let process = Process {
+                id: ProcessId(id),
+                pid: 71 + id,
+                start_time_ticks: 0,
+                command: String::new(),
+                executable: executable.to_owned(),
+                host: None,
+            };
+            writer.process(&process).unwrap();
+        }
+        for (id, name) in [(0, "main\u{1b}"), (1, "")] {
+            let thread = Thread {
+                id: ThreadId(id),
+                process: ProcessId(id.min(processes - 1)),
+                tid: 71 + id,
+                name: name.to_owned(),
+            };
+            writer.thread(&thread).unwrap();
+        }
+        let module = Module {
+            id: ModuleId(0),
+            process: ProcessId(0),
+            path: "/usr/bin/server".to_owned(),
+            build_id: None,
+            load_bias: 0,
+        };
+        writer.module(&module).unwrap();
+        for (id, name) in [(0, "run"), (1, "next (.llvm.77)")] {
+            let function = Function {
+                id: FunctionId(id),
+                module: ModuleId(0),
+                xray_id: id + 1,
+                address: FileAddr(0x1000),
+                symbol: None,
+                name: name.to_owned(),
+                source: None,
+                sleds: 2,
+            };
+            writer.function(&function).unwrap();
+        }
+        Trace::read(writer.get_ref().as_slice()).unwrap()
+    }
+
+    /// A call of `run` in each of two threads, with three calls of `next` in it.
+    fn lines() -> Vec<TreeLine> {
+        let on = |thread, depth, mut call: Call| {
+            call.open.thread = ThreadId(thread);
+            call.open.depth = depth;
+            call
+        };
+        let thread = |thread| {
+            let run = on(thread, 0, call(0, 0, 5_000));
+            let next = |start, ns| TreeLine::Leaf(on(thread, 1, call(1, start, ns)));
+            [
+                TreeLine::Begin(run.open),
+                next(10, 100),
+                next(200, 471),
+                next(1000, 29),
+                TreeLine::End(run),
+            ]
+        };
+        [thread(0), thread(1)].concat()
+    }
+
+    #[track_caller]
+    fn check(
+        trace: &Trace,
+        layout: Layout,
+        headers: Headers,
+        look: Look,
+        (skipped, expected): (usize, &[&str]),
+    ) {
+        let mut out = Vec::new();
+        let lines = lines().into_iter();
+        render_lines(lines, trace, layout, headers, &mut out, look).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let shown: Vec<_> = out.lines().skip(skipped).take(expected.len()).collect();
+        assert_eq!(shown, expected, "{out}");
+    }
+
+    const FOLDED: Layout = Layout {
+        order: Order::ByThread,
+        folding: Folding::EqualCalls,
+        limit: usize::MAX,
+    };
+
+    #[test]
+    fn threads_have_headers_and_equal_calls_are_one_line() {
+        let first = [
+            "  DURATION      TID  FUNCTION",
+            "main\\u{1b} (71)",
+            "                 71  run() {",
+            "    600 ns       71    next();  × 3, max 471 ns",
+            "  5.000 µs       71  } run",
+            "",
+            "thread (72)",
+            "                 72  run() {",
+        ];
+        let each = Headers::EachThread;
+        check(&trace(1), FOLDED, each, Look::PLAIN, (0, &first));
+        let two = [
+            "main\\u{1b} (71) of server (71)",
+            "                 71  run() {",
+        ];
+        check(&trace(2), FOLDED, each, Look::PLAIN, (1, &two));
+        let last = ["thread (72) of process 72", "                 72  run() {"];
+        check(&trace(2), FOLDED, each, Look::PLAIN, (6, &last));
+        let mixed = [
+            "                 71  run() {",
+            "    600 ns       71    next();  × 3, max 471 ns",
+            "  5.000 µs       71  } run",
+            "                 72  run() {",
+        ];
+        check(&trace(1), FOLDED, Headers::None, Look::PLAIN, (1, &mixed));
+    }
+
+    #[test]
+    fn a_limit_counts_folded_lines() {
+        let layout = Layout { limit: 2, ..FOLDED };
+        let two = [
+            "                 71  run() {",
+            "    600 ns       71    next();  × 3, max 471 ns",
+            "… more lines; --limit 0 shows everything",
+        ];
+        check(&trace(1), layout, Headers::None, Look::PLAIN, (1, &two));
+        let layout = Layout { limit: 6, ..FOLDED };
+        let all = ["  5.000 µs       72  } run"];
+        check(&trace(1), layout, Headers::None, Look::PLAIN, (6, &all));
+    }
+
+    #[test]
+    fn every_call_and_its_whole_name_are_shown_on_request() {
+        let layout = Layout {
+            folding: Folding::None,
+            ..FOLDED
+        };
+        let look = Look {
+            names: Names::Full,
+            ..Look::PLAIN
+        };
+        let calls = [
+            "    100 ns       71    next (.llvm.77);",
+            "    471 ns       71    next (.llvm.77);",
+            "     29 ns       71    next (.llvm.77);",
+        ];
+        check(&trace(1), layout, Headers::None, look, (2, &calls));
+    }
+
+    #[test]
+    fn a_narrow_terminal_cuts_the_name_and_not_the_number_of_calls() {
+        let row = |width| {
+            let row = row(Kind::Leaf, 1, "ns::a_function_with_quite_a_name(int)");
+            let look = Look {
+                width: Some(width),
+                ..Look::PLAIN
+            };
+            let all = EqualCalls {
+                calls: 12_345,
+                total_ns: 1_000,
+                longest_ns: 471,
+            };
+            let mut out = Vec::new();
+            row.standing_for(Some(all)).render(&mut out, look).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let expected = "  1.000 µs     4711    ns::a_function_…  × 12,345, max 471 ns\n";
+        assert_eq!(row(61), expected);
+        assert_eq!(row(40), "  1.000 µs     4711    ns::a_function_w…\n");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
+use super::Names;
 use crate::failure::OutputClosed;
 
 /// When to use colours.
@@ -46,6 +47,8 @@ pub(crate) struct Look {
     pub(crate) colour: bool,
     /// The number of characters at which lines are cut; `None` for no cut.
     pub(crate) width: Option<usize>,
+    /// The form of the names of functions.
+    pub(crate) names: Names,
 }
 
 /// Standard output and its properties.
@@ -83,6 +86,7 @@ impl Look {
     pub(crate) const PLAIN: Self = Self {
         colour: false,
         width: None,
+        names: Names::Short,
     };
 
     /// The text in the colour of its tone.
@@ -100,7 +104,7 @@ impl Look {
 
 impl Console {
     /// Looks at standard output and at the environment.
-    pub(crate) fn new(choice: ColourChoice) -> Self {
+    pub(crate) fn new(choice: ColourChoice, names: Names) -> Self {
         let terminal = io::stdout().is_terminal();
         let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let colour = match choice {
@@ -114,6 +118,7 @@ impl Console {
             look: Look {
                 colour,
                 width: width.map(|(width, _)| usize::from(width.0)),
+                names,
             },
             terminal,
             progress: io::stderr().is_terminal(),
@@ -123,6 +128,11 @@ impl Console {
     /// True if standard output is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal
+    }
+
+    /// The form of the names of functions.
+    pub(crate) fn names(&self) -> Names {
+        self.look.names
     }
 
     /// True if standard error is a terminal, so that progress can be shown.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use xrayd_proto::v1::{CallCounts, FunctionCalls};
 
-use super::{Cell, Column, Look, Table, Tone, units};
+use super::{Cell, Column, Look, Table, units};
 
 /// Counts as the engine reports them.
 #[derive(Debug, Default)]
@@ -229,7 +229,7 @@ impl Rows {
             units::count(row.calls).into(),
             format!("{share:.1}%").into(),
             rate.unwrap_or_else(|| "-".to_owned()).into(),
-            Cell::toned(&row.name, Tone::Name),
+            Cell::function(&row.name),
         ]
     }
 

@@ -12,7 +12,12 @@ use std::io;
 use serde::Serialize;
 use xray_trace::analysis::{StackCounts, Stacks};
 
-use super::{Look, Tone, text, units};
+use super::{Look, Tone, call_tree, text, units};
+
+/// Characters of a line before the indentation of its name.
+const FIGURES_WIDTH: usize = 10 + 2 + 10 + 2 + 11 + 2 + 19 + 2;
+/// A name keeps this many characters on any terminal, with its indentation.
+const NARROWEST: usize = 16;
 
 /// The part of the tree that is shown.
 #[derive(Debug, Clone, Copy)]
@@ -128,14 +133,18 @@ impl DiffLine<'_> {
         };
         let change = look.paint(tone, &format!("{:>11}", format!("{sign}{change}")));
         let calls = format!("{calls_before} -> {calls_after}");
-        let name = text::printable(self.function);
+        let name = text::printable(&look.names.show(self.function));
+        let room = look.width.map_or(usize::MAX, |width| {
+            width.saturating_sub(FIGURES_WIDTH).max(NARROWEST)
+        });
+        let indent = call_tree::indent(self.depth, room);
+        let name = text::cut(&name, room - indent);
         writeln!(
             out,
             "{:>10}  {:>10}  {change}  {calls:>19}  {:indent$}{name}",
             units::time(before),
             units::time(after),
-            "",
-            indent = 2 * self.depth.min(60)
+            ""
         )
     }
 }
@@ -159,5 +168,50 @@ impl DiffCounts {
             total_ns,
             self_ns,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Names;
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_cut_at_the_edge_of_the_terminal() {
+        let line = |depth, width, names| {
+            let counts = DiffCounts {
+                calls: 1,
+                unfinished: 0,
+                total_ns: 1_000,
+                self_ns: 1_000,
+            };
+            let line = DiffLine {
+                depth,
+                function: "ns::a_function_with_a_name (.llvm.77)",
+                before: Some(counts),
+                after: Some(counts),
+            };
+            let look = Look {
+                width,
+                names,
+                ..Look::PLAIN
+            };
+            let mut out = Vec::new();
+            line.render(&mut out, look).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            let name: String = out.trim_end().chars().skip(FIGURES_WIDTH).collect();
+            name
+        };
+        let (short, full) = (Names::Short, Names::Full);
+        for (depth, width, names, expected) in [
+            (0, None, short, "ns::a_function_with_a_name"),
+            (1, None, full, "  ns::a_function_with_a_name (.llvm.77)"),
+            (0, Some(84), short, "ns::a_function_with_a_name"),
+            (1, Some(84), short, "  ns::a_function_with_a_n…"),
+            (0, Some(20), short, "ns::a_function_…"),
+            (9, Some(20), short, "        ns::a_f…"),
+        ] {
+            assert_eq!(line(depth, width, names), expected);
+        }
     }
 }

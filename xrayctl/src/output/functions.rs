@@ -93,7 +93,7 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
     [
         row.id.to_string().into(),
         Cell::toned(file, Tone::Dim),
-        Cell::toned(&row.name, Tone::Name),
+        Cell::function(&row.name),
         Cell::toned(&row.source, Tone::Dim),
         match row.event_sleds {
             0 => row.sleds.to_string(),
@@ -154,6 +154,7 @@ mod tests {
                 Look {
                     colour: true,
                     width: Some(60),
+                    ..Look::PLAIN
                 },
             )
         });

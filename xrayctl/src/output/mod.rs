@@ -16,6 +16,7 @@ pub(crate) mod diff_tree;
 pub(crate) mod dot;
 pub(crate) mod excluded;
 pub(crate) mod filter_set;
+pub(crate) mod folded_lines;
 pub(crate) mod functions;
 #[cfg(test)]
 pub(crate) mod golden;
@@ -24,6 +25,7 @@ pub(crate) mod group_status;
 pub(crate) mod instr_map;
 pub(crate) mod mode_set;
 pub(crate) mod moment;
+mod names;
 pub(crate) mod numbers;
 pub(crate) mod open_calls;
 pub(crate) mod processes;
@@ -45,4 +47,5 @@ pub(crate) mod unrecorded;
 pub(crate) mod watched;
 
 pub(crate) use console::{ColourChoice, Console, Look, Tone};
+pub(crate) use names::Names;
 pub(crate) use table::{Cell, Column, Table};

@@ -144,7 +144,8 @@ impl OpenStack {
             name => name,
         };
         let innermost = self.calls.first();
-        let function = innermost.map_or(String::new(), |call| text::printable(&call.function));
+        let shown = |call: &OpenCall| text::printable(&look.names.show(&call.function));
+        let function = innermost.map_or(String::new(), shown);
         let time = innermost.map_or(0, |call| call.open_ns);
         let at_least = match self.unseen_ns {
             0 => String::new(),
@@ -164,7 +165,7 @@ impl OpenStack {
             width.saturating_sub("  #0000  ".len() + TIME_WIDTH + 2)
         });
         for (number, call) in self.calls.iter().enumerate() {
-            let called = called(&text::printable(&call.function), &call.arguments);
+            let called = called(&shown(call), &call.arguments);
             writeln!(
                 out,
                 "  #{number:<4}{:>TIME_WIDTH$}  {}",

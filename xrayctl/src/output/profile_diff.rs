@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use xray_trace::analysis::Stacks;
 
-use super::{Cell, Column, Look, Table, Tone, units};
+use super::{Cell, Column, Look, Table, units};
 
 /// The difference.
 #[derive(Debug, Serialize)]
@@ -99,7 +99,7 @@ impl ProfileDiff {
                 change(before, after).into(),
                 per_call.into(),
                 per_call_after.into(),
-                Cell::toned(&row.name, Tone::Name),
+                Cell::function(&row.name),
             ]);
         }
         table.render(out, look)

@@ -1,4 +1,4 @@
-//! `xrayctl record`: the result in one line, and the way to open it.
+//! `xrayctl record`: the result in one line, and the ways to open it.
 
 use std::io;
 use std::path::Path;
@@ -126,7 +126,8 @@ impl Recorded {
             writeln!(out, "{}", look.paint(Tone::Warning, &why))?;
         }
         let file = quoted(&text::printable(&self.file));
-        writeln!(out, "open it: xrayctl report {file}")?;
+        writeln!(out, "open it: xrayctl view {file}")?;
+        writeln!(out, "     or: xrayctl report {file}")?;
         let stem = self.file.strip_suffix(".xtrace").unwrap_or(&self.file);
         let json = quoted(&text::printable(&format!("{stem}.json")));
         writeln!(

@@ -6,7 +6,7 @@ use std::io;
 
 use xray_trace::analysis::{StackCounts, Stacks};
 
-use super::{text, units};
+use super::{Names, text, units};
 
 /// The measure of folded stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) struct Top {
     pub(crate) diff: bool,
     /// True if times are nanoseconds, not ticks.
     pub(crate) calibrated: bool,
+    /// The form of the names of functions.
+    pub(crate) names: Names,
 }
 
 /// The note that the stacks were too many to keep all apart.
@@ -174,7 +176,7 @@ fn print(stacks: &Stacks, top: Top, node: usize, out: &mut dyn io::Write) -> io:
         .enumerate()
     {
         let node = &stacks.nodes()[index];
-        let name = text::printable(stacks.name(node));
+        let name = text::printable(&top.names.show(stacks.name(node)));
         let name = if name.chars().count() > 60 {
             format!("{}...", name.chars().take(57).collect::<String>())
         } else {

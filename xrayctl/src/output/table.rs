@@ -1,9 +1,10 @@
 //! Aligned columns.
 
+use std::borrow::Cow;
 use std::io;
 
 use super::console::{Look, Tone};
-use super::text;
+use super::{Names, text};
 
 /// An elastic column keeps this many characters while another column can be left out.
 const READABLE: usize = 24;
@@ -27,6 +28,14 @@ pub(crate) struct Column {
 pub(crate) struct Cell {
     text: String,
     tone: Tone,
+    content: Content,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Text,
+    /// The whole name of a function.
+    FunctionName,
 }
 
 /// Rows under headings. Each row has as many cells as there are columns.
@@ -82,6 +91,22 @@ impl Cell {
         Self {
             text: text::printable(content.as_ref()),
             tone,
+            content: Content::Text,
+        }
+    }
+
+    /// The name of a function. It is given whole, and shown in the form that the user wants.
+    pub(crate) fn function(name: impl AsRef<str>) -> Self {
+        Self {
+            content: Content::FunctionName,
+            ..Self::toned(name, Tone::Name)
+        }
+    }
+
+    fn shown(&self, names: Names) -> Cow<'_, str> {
+        match self.content {
+            Content::Text => Cow::Borrowed(&self.text),
+            Content::FunctionName => names.show(&self.text),
         }
     }
 }
@@ -116,7 +141,7 @@ impl<const N: usize> Table<N> {
 
     /// Writes the headings and the rows, and names the columns that were left out.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let widths = self.widths(look.width);
+        let widths = self.widths(look);
         let headings = self
             .columns
             .map(|column| Cell::toned(column.title, Tone::Heading));
@@ -151,7 +176,7 @@ impl<const N: usize> Table<N> {
                 owed += 2;
             }
             first = false;
-            let shown = text::cut(&cell.text, *width);
+            let shown = text::cut(&cell.shown(look.names), *width);
             let padding = width - shown.chars().count();
             if column.right {
                 owed += padding;
@@ -176,15 +201,15 @@ impl<const N: usize> Table<N> {
     }
 
     /// The width of each column; `None` for one that is left out.
-    fn widths(&self, terminal: Option<usize>) -> [Option<usize>; N] {
+    fn widths(&self, look: Look) -> [Option<usize>; N] {
         let mut index = 0;
         let mut widths = self.columns.map(|column| {
-            let cells = self.rows.iter().map(|row| row[index].text.chars().count());
-            let widest = cells.max().unwrap_or(0);
+            let cells = self.rows.iter().map(|row| row[index].shown(look.names));
+            let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
             index += 1;
             Some(widest.max(column.title.chars().count()))
         });
-        let Some(terminal) = terminal else {
+        let Some(terminal) = look.width else {
             return widths;
         };
         // The least width at which elastic columns are easy to read.
@@ -310,6 +335,31 @@ mod tests {
             "N  LESS  NAME\n1  ll    abcdefghijklmnopqrstuvwxyz\n… no room for MINOR\n",
         );
         check(20, "N  NAME\n1  abcdefghijklmnop…\n… no room for MINOR…\n");
+    }
+
+    #[test]
+    fn names_of_functions_are_short_unless_the_user_wants_them_whole() {
+        let mut table = Table::new([Column::elastic("NAME"), Column::right("N")]);
+        table.push([Cell::function("f (.llvm.7)"), "1".into()]);
+        table.push([Cell::function("f (.llvm.8)"), "2".into()]);
+        table.push(["f (.llvm.9)".into(), "3".into()]);
+        let check = |names, expected: &str| {
+            let mut out = Vec::new();
+            let look = Look {
+                names,
+                ..Look::PLAIN
+            };
+            table.render(&mut out, look).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        };
+        check(
+            Names::Short,
+            "NAME         N\nf            1\nf            2\nf (.llvm.9)  3\n",
+        );
+        check(
+            Names::Full,
+            "NAME         N\nf (.llvm.7)  1\nf (.llvm.8)  2\nf (.llvm.9)  3\n",
+        );
     }
 
     #[test]

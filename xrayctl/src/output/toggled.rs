@@ -116,7 +116,8 @@ impl Toggled {
             }
             if self.dry_run {
                 for name in &row.sample {
-                    writeln!(out, "  {}", look.paint(Tone::Name, &text::printable(name)))?;
+                    let name = text::printable(&look.names.show(name));
+                    writeln!(out, "  {}", look.paint(Tone::Name, &name))?;
                 }
                 let rest = u64::from(row.matched).saturating_sub(row.sample.len() as u64);
                 if rest > 0 && !row.sample.is_empty() {

@@ -280,7 +280,8 @@ impl Fired {
             None => "fired on demand".to_owned(),
             Some(condition) => text::printable(condition),
         };
-        let function = self.function.as_deref().map(text::printable);
+        let function = self.function.as_deref();
+        let function = function.map(|name| text::printable(&look.names.show(name)));
         let function = function.map(|name| look.paint(Tone::Name, &name));
         let met = match (function, self.duration_ns, self.calls, self.event_type) {
             (Some(function), Some(ns), _, _) => format!(": {function} took {}", units::time(ns)),

@@ -3,11 +3,11 @@
 use xray_trace::analysis::UnmatchedExit;
 use xray_trace::model::{CallKind, Trace};
 
-use super::text;
+use super::{Names, text};
 
 /// An exit without an entry in the words of `llvm-xray stack`, followed by the open calls of its
 /// thread, innermost first.
-pub(crate) fn line(exit: &UnmatchedExit, trace: &Trace) -> String {
+pub(crate) fn line(exit: &UnmatchedExit, trace: &Trace, names: Names) -> String {
     let UnmatchedExit {
         thread,
         function,
@@ -16,7 +16,7 @@ pub(crate) fn line(exit: &UnmatchedExit, trace: &Trace) -> String {
         open,
     } = exit;
     let tid = trace.thread(*thread).map_or(thread.0, |thread| thread.tid);
-    let name = |function| text::printable(&trace.function_name(function));
+    let name = |function| text::printable(&names.show(&trace.function_name(function)));
     let kind = match kind {
         CallKind::Enter => "Fn Entry",
         CallKind::Exit => "Fn Exit",

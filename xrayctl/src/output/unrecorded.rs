@@ -164,7 +164,8 @@ impl Unrecorded {
         };
         let lines = suppressed.top.iter().map(|off| {
             let more = about(off.unrecorded_calls_estimate, "call");
-            let name = text::cut(&text::printable(&off.function), NAME_WIDTH);
+            let name = text::printable(&look.names.show(&off.function));
+            let name = text::cut(&name, NAME_WIDTH);
             let time = off.time();
             format!(
                 "{name} was suppressed {time}: {more} not recorded{}",
@@ -210,7 +211,7 @@ impl Unrecorded {
                         units::count(units::rough(off.unrecorded_calls_estimate))
                     )
                     .into(),
-                    Cell::toned(&off.function, Tone::Name),
+                    Cell::function(&off.function),
                 ]);
             }
             table.render(out, look)?;

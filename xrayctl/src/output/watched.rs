@@ -230,7 +230,7 @@ impl Watched {
             "{:>12.6} {:>11} {tid:>8} {thread:<15} {}{arguments}{result}",
             since.as_secs_f64(),
             units::time(duration_ns),
-            look.paint(Tone::Name, function),
+            look.paint(Tone::Name, &look.names.show(function)),
         )
     }
 }
@@ -274,7 +274,10 @@ mod tests {
         };
         EventBatch {
             events,
-            functions: vec![function(1, "ns::outer"), function(2, "ns::inner")],
+            functions: vec![
+                function(1, "ns::outer"),
+                function(2, "ns::inner (.llvm.77)"),
+            ],
             threads: vec![ThreadName {
                 tid: 8,
                 name: "worker".into(),

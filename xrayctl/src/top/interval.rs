@@ -8,7 +8,7 @@ use serde::Serialize;
 use xray_trace::analysis::{self, AccountRow, Filter, GroupBy, Subject};
 use xray_trace::model::Profile;
 
-use crate::output::{Cell, Column, Look, Table, Tone, units};
+use crate::output::{Cell, Column, Look, Table, units};
 
 /// The estimated cost of recording an event, in nanoseconds: half of the cost of a call, which is
 /// two events, in docs/benchmarks.md.
@@ -164,7 +164,7 @@ impl Interval {
                 time(row.median_ns),
                 time(row.p99_ns),
                 time(row.max_ns),
-                Cell::toned(&row.name, Tone::Name),
+                Cell::function(&row.name),
             ]);
         }
         table.render(out, look)
@@ -235,6 +235,8 @@ pub(super) mod tests {
 
     use super::*;
 
+    const UNIQ: &str = "ns::uniq (.llvm.77)";
+
     /// A second in which `main` called `parse` this often, and each `parse` called `next` twice.
     pub(in crate::top) fn interval(header: Header, calls: u64) -> Interval {
         let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
@@ -268,7 +270,7 @@ pub(super) mod tests {
             load_bias: 0,
         };
         writer.module(&module).unwrap();
-        for (id, name) in [(main, "main"), (parse, "ns::parse"), (next, "ns::uniq")] {
+        for (id, name) in [(main, "main"), (parse, "ns::parse"), (next, UNIQ)] {
             let function = Function {
                 id,
                 module: ModuleId(0),
@@ -308,7 +310,7 @@ pub(super) mod tests {
     fn an_interval_has_rates_and_neighbours() {
         let interval = interval(Header::default(), 100);
         let row = |name: &str| interval.rows.iter().find(|row| row.name == name).unwrap();
-        assert_eq!(row("ns::uniq").calls_per_second, 200.0);
+        assert_eq!(row(UNIQ).calls_per_second, 200.0);
         assert_eq!(row("ns::parse").self_ns_per_second, 40_000.0);
         assert_eq!(interval.calls_per_second, 301.0);
         let Around { callers, callees } = interval.around("ns::parse");
@@ -316,7 +318,7 @@ pub(super) mod tests {
             callers.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
             ["main"]
         );
-        assert_eq!(callees[0].0, "ns::uniq");
+        assert_eq!(callees[0].0, UNIQ);
         assert_eq!(callees[0].1.calls_per_second, 200.0);
         assert_eq!(interval.threads[0].name, "4712 worker");
     }

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::interval::{Interval, Row};
+use crate::output::Names;
 
 /// The number of intervals in a trend.
 const TREND: usize = 8;
@@ -31,6 +32,8 @@ pub(crate) struct State {
     pub(super) off: BTreeSet<String>,
     /// The last error.
     pub(super) message: Option<String>,
+    /// The form of the names of functions.
+    pub(super) names: Names,
 }
 
 /// The subject of a row.
@@ -67,6 +70,14 @@ pub(crate) enum Action {
 // === impl State ===
 
 impl State {
+    /// A state without figures, which shows names in this form.
+    pub(crate) fn new(names: Names) -> Self {
+        Self {
+            names,
+            ..Self::default()
+        }
+    }
+
     /// Takes the next interval in.
     pub(crate) fn take(&mut self, interval: Interval) {
         if self.paused {

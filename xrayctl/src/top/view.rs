@@ -8,7 +8,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::interval::{Around, Edge, Row, rate, whole};
 use super::state::{Sort, State, What};
-use crate::output::{text, units};
+use crate::output::{Names, text, units};
 
 /// The heights of a bar in a trend.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -160,7 +160,10 @@ fn line(state: &State, row: &Row) -> [Cell<'static>; 7] {
     let right = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
     let time = |ns: Option<u64>| right(ns.map_or_else(|| "-".to_owned(), units::time));
     let off = state.off.contains(&row.name);
-    let name = text::printable(&row.name);
+    let name = match state.what {
+        What::Functions => text::printable(&state.names.show(&row.name)),
+        What::Threads => text::printable(&row.name),
+    };
     let name = match off {
         true => Line::styled(
             format!("{name} (off)"),
@@ -188,19 +191,22 @@ fn around(frame: &mut Frame<'_>, state: &State, name: &str, area: Rect) {
         Constraint::Fill(1),
     ])
     .areas(area);
-    frame.render_widget(neighbours("called by", &callers), above);
-    let name = format!("▶ {}  (esc: back)", text::printable(name));
+    frame.render_widget(neighbours("called by", &callers, state.names), above);
+    let name = format!(
+        "▶ {}  (esc: back)",
+        text::printable(&state.names.show(name))
+    );
     let style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
     frame.render_widget(Paragraph::new(Line::styled(name, style)), middle);
-    frame.render_widget(neighbours("calls", &callees), below);
+    frame.render_widget(neighbours("calls", &callees, state.names), below);
 }
 
-fn neighbours(what: &'static str, all: &[(&str, Edge)]) -> Table<'static> {
+fn neighbours(what: &'static str, all: &[(&str, Edge)], names: Names) -> Table<'static> {
     let right = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
     let rows = all.iter().map(|(name, edge)| {
         let name = match *name {
             "" => "(outermost)".to_owned(),
-            name => text::printable(name),
+            name => text::printable(&names.show(name)),
         };
         TableRow::new([
             right(rate(edge.calls_per_second)),
@@ -306,6 +312,21 @@ mod tests {
         show("paused, on a small terminal", &state, (40, 6));
         show("on a tiny one", &state, (5, 2));
         golden::check("top.txt", |out| write!(out, "{screens}"));
+    }
+
+    #[test]
+    fn whole_names_are_shown_on_request() {
+        for (names, whole) in [(Names::Short, false), (Names::Full, true)] {
+            let mut state = State::new(names);
+            state.take(interval(header(), 100));
+            let functions = screen(&state, (80, 24));
+            press(&mut state, &[KeyCode::Down, KeyCode::Enter]);
+            let neighbours = screen(&state, (80, 24));
+            for shown in [functions, neighbours] {
+                assert!(shown.contains("ns::uniq"), "{shown}");
+                assert_eq!(shown.contains("ns::uniq (.llvm.77)"), whole, "{shown}");
+            }
+        }
     }
 
     #[test]
