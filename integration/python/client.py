@@ -11,7 +11,8 @@ switches the functions off and detaches. It ends with one line of JSON on standa
 
 Exit code 0 if all of that worked; 4 if the daemon refused, with its reason on standard error.
 
-Needs Debian's python3-grpcio (1.51, which brings python3-protobuf 3.21); no generated code and no protoc.
+Needs grpcio and protobuf: those of Debian 12 (1.51 and 3.21) or later ones (tried: 1.85 and 7.36). It
+needs no generated code and no protoc.
 """
 
 import argparse
@@ -32,6 +33,9 @@ except ImportError:
 
 SERVICE = "xrayd.v1.Xrayd"
 REASON = "xrayd-reason"
+# Without it, grpcio 1.85 makes an authority of the socket's path. The daemon's HTTP/2 library refuses
+# that, and the call fails with "Stream removed".
+CHANNEL_OPTIONS = (("grpc.default_authority", "localhost"),)
 # How long the first live events are waited for, in seconds.
 PATIENCE = 30.0
 
@@ -155,7 +159,7 @@ def watch(stream, seconds):
 
 
 def run(options):
-    with grpc.insecure_channel(f"unix:{options.socket}") as channel:
+    with grpc.insecure_channel(f"unix:{options.socket}", options=CHANNEL_OPTIONS) as channel:
         grpc.channel_ready_future(channel).result(timeout=10)
         xrayd = Xrayd(channel)
         rule = {"all": True} if options.all else {"function": options.function}

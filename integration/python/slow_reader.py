@@ -17,7 +17,7 @@ import sys
 
 import grpc
 
-from client import Xrayd
+from client import CHANNEL_OPTIONS, Xrayd
 
 
 def main():
@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--pid", required=True, type=int)
     options = parser.parse_args()
 
-    with grpc.insecure_channel(f"unix:{options.socket}") as channel:
+    with grpc.insecure_channel(f"unix:{options.socket}", options=CHANNEL_OPTIONS) as channel:
         grpc.channel_ready_future(channel).result(timeout=10)
         stream = Xrayd(channel).StreamEvents(pid=options.pid)
         # The subscription exists when the headers are here.
