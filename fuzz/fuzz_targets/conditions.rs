@@ -16,12 +16,14 @@ mod parse;
 mod selectors;
 #[path = "../../xrayctl/src/output/text.rs"]
 mod text;
+#[path = "../../xrayctl/src/output/units.rs"]
+mod units;
 #[path = "../../xrayctl/src/values.rs"]
 mod values;
 
-/// The path by which those files import `text`.
+/// The path by which those files import `text` and `units`.
 mod output {
-    pub(crate) use super::text;
+    pub(crate) use super::{text, units};
 }
 
 use clap::Parser as _;
@@ -106,7 +108,6 @@ fn pattern(text: &str) {
 }
 
 fn numbers(text: &str) {
-    let _ = parse::pid(text);
     let _ = parse::pattern(text);
     let _ = parse::follow(text);
     let _ = parse::mode(text);

@@ -24,7 +24,10 @@ fn add_up(bytes: &[u8]) {
     };
     let budget = Budget::new(&trace, &Filter::default());
     let off = budget.suppressed.iter();
-    assert!(off.clone().all(|suppressed| suppressed.off_ns <= suppressed.of_ns));
+    assert!(
+        off.clone()
+            .all(|suppressed| suppressed.off_ns <= suppressed.of_ns)
+    );
     if let Ok(Some(profile)) = Profile::of_trace(trace) {
         let account = account_profile(&profile, &Filter::default(), GroupBy::Function);
         let stacks = profile.stacks().iter();

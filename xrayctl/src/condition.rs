@@ -9,13 +9,13 @@
 //! must be in pairs.
 
 use nix::sys::signal::Signal;
+use serde::Serialize;
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
 use xrayd_proto::v1::{
     self, DeathCondition, DurationCondition, EventCondition, RateCondition, TriggerCondition,
     death_condition::How, event_condition::Which, trigger_condition::What,
 };
 
-use crate::output::triggered::Awaited;
 use crate::output::units;
 use crate::parse;
 use crate::selectors;
@@ -28,6 +28,15 @@ pub(crate) struct Condition {
     pub(crate) awaited: Awaited,
     /// `None` for `demand`: the trigger fires on request.
     pub(crate) wire: Option<TriggerCondition>,
+}
+
+/// A condition as it was understood.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Awaited {
+    /// With a unit at each number: `duration(f) > 10 ms`.
+    pub(crate) condition: String,
+    /// The event that it waits for, in words.
+    pub(crate) meaning: String,
 }
 
 /// A problem and its place. The first character is in column 1.

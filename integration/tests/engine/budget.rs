@@ -287,11 +287,14 @@ fn just_estimated(session: &Session, target: &mut Target) -> Result<([u64; 2], C
     Ok((said, truth(target)?))
 }
 
-/// At a steady load, the estimate is within 15 % of the program's own count, over several windows,
-/// and for functions with and without work of their own. The program's share of a processor does
-/// not matter, nor do its sleeps.
+/// At a steady load, the estimate comes within 15 % of the program's own count, for functions with
+/// and without work of their own. The program's share of a processor does not matter, nor do its
+/// sleeps. A window has about two tries, which other programs can disturb. So windows are added up:
+/// what disturbs them evens out, and an error of the estimate does not.
 #[test]
 fn estimates_at_a_steady_load_are_right() -> Result<()> {
+    const LEAST_WINDOWS: u32 = 2;
+    const MOST_WINDOWS: u32 = 10;
     for (mode, threads, pause) in [
         (Mode::Stream, "1", "0"),
         (Mode::Flight, "2", "0"),
@@ -308,33 +311,45 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
         until_rests(&session, "tiny", true)?;
         until_rests(&session, "brief", true)?;
         // The first window serves to find out the load.
-        for window in 0..3 {
-            let (said, called) = just_estimated(&session, &mut target)?;
-            let seen = recorded(&session)?;
-            for part in 1..=10 {
-                wait_until(DEADLINE, "a hundred requests", || {
-                    let now = truth(&mut target)?;
-                    Ok((now.requests > called.requests + part * 100).then_some(()))
-                })?;
+        a_window(&session, &mut target)?;
+        let (mut tiny, mut brief) = ((0, 0), (0, 0));
+        for window in 1.. {
+            let [of_tiny, of_brief] = a_window(&session, &mut target)?;
+            tiny = (tiny.0 + of_tiny.0, tiny.1 + of_tiny.1);
+            brief = (brief.0 + of_brief.0, brief.1 + of_brief.1);
+            let ratios = [tiny, brief].map(|(said, missing)| said as f64 / missing as f64);
+            let is_right = ratios.iter().all(|ratio| (0.85..=1.15).contains(ratio));
+            if is_right && window >= LEAST_WINDOWS {
+                break;
             }
-            let (said_then, called_then) = just_estimated(&session, &mut target)?;
-            let called = minus(called_then, called);
-            let seen = minus(recorded(&session)?, seen);
-            for (name, called, seen, said) in [
-                ("tiny", called.tiny, seen.tiny, said_then[0] - said[0]),
-                ("brief", called.brief, seen.brief, said_then[1] - said[1]),
-            ] {
-                let ratio = said as f64 / (called - seen) as f64;
-                ensure!(
-                    window == 0 || (0.85..=1.15).contains(&ratio),
-                    "{mode:?}, {threads} threads, pause {pause}, window {window}: {name}: {said} of {called}, \
-                     {seen} recorded: {ratio:.3}"
-                );
-            }
+            ensure!(
+                window < MOST_WINDOWS,
+                "{mode:?}, {threads} threads, pause {pause}: tiny {tiny:?}, brief {brief:?}: {ratios:?}"
+            );
         }
         detach(&registry, &target)?;
     }
     Ok(())
+}
+
+/// The calls of `tiny` and of `brief` that were not recorded within a thousand requests: the
+/// estimate and the true number.
+fn a_window(session: &Session, target: &mut Target) -> Result<[(u64, u64); 2]> {
+    let (said, called) = just_estimated(session, target)?;
+    let seen = recorded(session)?;
+    for part in 1..=10 {
+        wait_until(DEADLINE, "a hundred requests", || {
+            let now = truth(target)?;
+            Ok((now.requests > called.requests + part * 100).then_some(()))
+        })?;
+    }
+    let (said_then, called_then) = just_estimated(session, target)?;
+    let called = minus(called_then, called);
+    let seen = minus(recorded(session)?, seen);
+    Ok([
+        (said_then[0] - said[0], called.tiny - seen.tiny),
+        (said_then[1] - said[1], called.brief - seen.brief),
+    ])
 }
 
 /// A user switches suppressed functions off and on, and removes the budget.

@@ -11,6 +11,7 @@ use xrayd_proto::v1::{
 };
 
 use super::{Look, Tone, moment, text, units};
+use crate::condition::Awaited;
 
 /// One report. In JSON, it is a line with an object.
 #[derive(Debug, Serialize)]
@@ -55,15 +56,6 @@ pub(crate) enum Told<'a> {
         fired: u32,
         skipped: u64,
     },
-}
-
-/// A condition as it was understood.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Awaited {
-    /// With a unit at each number: `duration(f) > 10 ms`.
-    pub(crate) condition: String,
-    /// The event that it waits for, in words.
-    pub(crate) meaning: String,
 }
 
 /// A firing.
