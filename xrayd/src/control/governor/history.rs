@@ -163,6 +163,16 @@ impl History {
         });
     }
 
+    /// Ends a duty cycle. Everything has been recorded since `from`.
+    pub(super) fn end_cycle(&self, from: Ticks) {
+        let mut books = lock(&self.0);
+        if std::mem::take(&mut books.cycling)
+            && let Some(last) = books.windows.back_mut()
+        {
+            last.stands_for = from.0.saturating_sub(last.from.0);
+        }
+    }
+
     // --- readers
 
     /// True if a function is suppressed.
@@ -344,5 +354,16 @@ mod tests {
         history.window(Ticks(90_000), Ticks(90_005), 1000);
         assert_eq!(history.windows(PROCESS)[2].stands_for, 1000);
         assert_eq!(history.status(|_| None).windows, 4);
+    }
+
+    /// What is recorded after the end of a cycle stands for itself.
+    #[test]
+    fn the_last_window_stands_for_the_time_up_to_the_end_of_the_cycle() {
+        let history = History::default();
+        history.end_cycle(Ticks(50));
+        history.window(Ticks(100), Ticks(105), 1000);
+        history.end_cycle(Ticks(700));
+        history.end_cycle(Ticks(900));
+        assert_eq!(history.windows(PROCESS)[0].stands_for, 600);
     }
 }

@@ -174,7 +174,13 @@ impl Controller {
         self.wake_sleds(&suppressed)?;
         if let Budget::Duty(_) = self.shared.history.budget() {
             self.patch_as_wanted(&self.all_on())?;
+            let since = ticks_now();
             self.open_door()?;
+            // A window that is open has no end: everything is recorded from its begin on.
+            self.shared.history.end_cycle(match self.governor.stage {
+                Stage::Open { since, .. } => since,
+                _ => since,
+            });
         }
         if let Stage::Trying(_) = self.governor.stage {
             // Ends the counting for the try.
