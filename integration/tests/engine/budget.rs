@@ -396,7 +396,8 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
         ensure!(session.set_budget(Budget::None)? == duty);
         let trace = retained(&session)?;
         let windows = trace.duty();
-        // The cycle may have ended while a window was open. Everything is recorded from its begin on.
+        // The cycle may have ended while a window was open. Everything is recorded from the begin
+        // of that window on.
         let last = windows.last().context("no window")?;
         let ended = Ticks(last.from.0 + last.stands_for);
         let in_one = |at| {
