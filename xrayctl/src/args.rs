@@ -115,7 +115,7 @@ pub(crate) enum Command {
     Snapshot(cmd::snapshot::Args),
     /// Wait for a condition, then take a snapshot or do other actions
     Trigger(cmd::trigger::Args),
-    /// Show the call tree and the table of functions of a trace
+    /// Show the table of functions, the slowest calls and the call tree of a trace
     Report(cmd::report::Args),
     /// Print the instrumentation map of a file, as llvm-xray does
     Extract(cmd::extract::Args),
@@ -123,6 +123,8 @@ pub(crate) enum Command {
     Info(cmd::info::Args),
     /// Show number and duration of the calls of a trace, by function
     Account(cmd::account::Args),
+    /// Compare two traces or profiles, function by function
+    Diff(cmd::diff::Args),
     /// Show the stacks of calls of a trace
     Stack(cmd::stack::Args),
     /// Show the call tree of a trace, thread by thread
@@ -151,13 +153,12 @@ pub(crate) enum Command {
 
 /// Names of commands in other tools, and the command here that does the same. clap finds
 /// misspelt names by itself.
-const MEANT: [(&str, &str); 29] = [
+const MEANT: [(&str, &str); 28] = [
     ("calltree", "tree"),
     ("capture", "record"),
     ("check", "doctor"),
-    ("compare", "graph-diff"),
+    ("compare", "diff"),
     ("connect", "attach"),
-    ("diff", "graph-diff"),
     ("disconnect", "detach"),
     ("dump", "snapshot"),
     ("export", "convert"),
@@ -430,6 +431,8 @@ mod tests {
             "report f --tree --table --thread 12 --function f --since 1s --until 2s --limit 0",
             "report f --sort self --interleave --json",
             "report f --tree --unfold --full-names",
+            "report f --slowest 3 --min-duration 1ms",
+            "report f --table --slowest 0",
             "--full-names functions",
             "extract f",
             "extract -s --no-demangle f --output=g --force",
@@ -439,6 +442,8 @@ mod tests {
             "account f -k -d -m prog -f csv -s count -r dsc -p 5 -o -",
             "account f -keep-going -instr_map=prog -format=text -sortorder=asc -top=5",
             "account f --instr-map prog --recursive-calls-only --by thread --columns all",
+            "diff f g",
+            "diff f g -s total --top 5 --min-calls 1 --function h --json",
             "stack f g -k -m prog -all-stacks -stack-format=flame -aggregation-type=time",
             "stack f -all --stack-format flame --aggregate-threads --aggregation-type count",
             "stack f --per-thread-stacks --top 3 --diff g",
@@ -487,7 +492,7 @@ mod tests {
             "doctor --pid 0",
             "record -p 12 -- ./server",
             "detach --pid 12 --all",
-            "profile --pid 12 --diff a b",
+            "profile --diff a b",
             "snapshot 12 --all-processes -o f",
             "attach 12 --ring-size 65537",
             "attach 12 --ring-size 2GiB",
@@ -523,6 +528,9 @@ mod tests {
             "report f --html -o f.html --json",
             "report f --html -o f.html --tree",
             "report f --html -o f.html --unfold",
+            "report f --html -o f.html --slowest 3",
+            "report f --open --min-duration 1ms",
+            "report f --slowest -1",
             "report f --open --interleave",
             "tree f --diff g --interleave",
             "tree f --diff g --unfold",
@@ -532,6 +540,8 @@ mod tests {
             "extract f --pid 12",
             "extract f g",
             "account f --sort luck",
+            "diff f",
+            "diff f g --sort luck",
             "stack",
             "stack f --per-thread-stacks --aggregate-threads",
             "graph f -e luck",

@@ -103,7 +103,7 @@ impl Logs {
         match self.read(path, console)? {
             (Log::Trace(opened), _) => Ok(opened.trace),
             (Log::Profile(_), _) => anyhow::bail!(
-                "{} is a profile, which has sums of calls but no events; account, stack, flame, info, convert, view and report --html read it",
+                "{} is a profile, which has sums of calls but no events; account, diff, stack, flame, info, convert, view and report --html read it",
                 path.display()
             ),
         }

@@ -97,6 +97,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Extract(args) => cmd::extract::run(&args, console),
         Command::Info(args) => cmd::info::run(&args, console),
         Command::Account(args) => cmd::account::run(&args, console),
+        Command::Diff(args) => cmd::diff::run(&args, console),
         Command::Stack(args) => cmd::stack::run(&args, console),
         Command::Tree(args) => cmd::tree::run(&args, console),
         Command::Graph(args) => cmd::graph::run(&args, console),

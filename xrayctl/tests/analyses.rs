@@ -332,7 +332,11 @@ fn account_and_graph_print_what_llvm_xray_prints() {
             .output();
         let theirs = theirs.expect("llvm-xray-19 is installed");
         assert!(theirs.status.success(), "{args}: {theirs:?}");
-        let ours = xrayctl_in(dir.path(), words("t")).out;
+        let columns: &[_] = match args.starts_with("account") {
+            true => &["--columns", "llvm"],
+            false => &[],
+        };
+        let ours = xrayctl_in(dir.path(), [&words("t"), columns].concat()).out;
         let sorted = |text: &str| {
             let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
             lines.sort();
@@ -389,4 +393,98 @@ fn a_tree_of_two_traces_has_the_calls_before_and_after() {
     assert_eq!(json["tree"], expected);
     let json: serde_json::Value = serde_json::from_str(&tree("--json --depth 1")).unwrap();
     assert_eq!(json["tree"]["lines"].as_array().unwrap().len(), 1);
+}
+
+/// Twelve calls of function 1, each with a call of function 2 that takes so long, and one call of
+/// function 3.
+fn hashing(dir: &Path, name: &str, hash_ns: u64) {
+    let mut calls = vec![(0, 3, Enter), (5, 3, Exit)];
+    let mut at = 10;
+    for _ in 0..12 {
+        let end = at + 10 + hash_ns;
+        calls.extend([(at, 1, Enter), (at + 10, 2, Enter), (end, 2, Exit)]);
+        calls.push((end + 90, 1, Exit));
+        at = end + 100;
+    }
+    trace(dir, name, &[&calls]);
+}
+
+#[test]
+fn a_function_that_became_slower_stands_first() {
+    let dir = tempfile::tempdir().unwrap();
+    hashing(dir.path(), "a", 100);
+    hashing(dir.path(), "b", 370);
+    let diff = |args: &str| xrayctl_in(dir.path(), args.split_whitespace());
+    let ran = diff("diff a b");
+    let text = "RATIO  PER CALL   AFTER  CALLS  AFTER     CHANGE  FUNCTION
+ 3.70    100 ns  370 ns     12     12  +3.240 µs  #2
+ 2.35    200 ns  470 ns     12     12  +3.240 µs  #1
+
+NOT COMPARED  CALLS  AFTER  CHANGE  FUNCTION
+few calls         1      1    0 ns  #3
+";
+    assert_eq!(
+        (ran.code, ran.out.as_str(), ran.err.as_str()),
+        (0, text, "")
+    );
+    // Faster functions have the same place as slower ones.
+    let ran = diff("diff b a --json --top 1 --function #1 --function #2");
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(json["rows"][0]["name"], "#2");
+    assert_eq!(
+        json["rows"][0]["per_call_ns"],
+        serde_json::json!([370, 100])
+    );
+    assert_eq!(
+        (&json["functions"], &json["compared"]),
+        (&2.into(), &2.into())
+    );
+    let ran = diff("diff a b --min-calls 100");
+    assert!(
+        ran.out
+            .starts_with("no function has enough calls in both files\n")
+    );
+
+    let header = "---\nheader:\n  version: 1\n  type: 0\n  constant-tsc: true\n  nonstop-tsc: true\n  cycle-frequency: 0\nrecords:\n";
+    let record = |kind, at| {
+        format!(
+            "  - {{ type: 0, func-id: 1, function: f, cpu: 0, thread: 5, process: 5, kind: function-{kind}, tsc: {at}, data: '' }}\n"
+        )
+    };
+    let log = format!("{header}{}{}...\n", record("enter", 1), record("exit", 9));
+    fs::write(dir.path().join("ticks.yaml"), log).unwrap();
+    let ran = diff("diff a ticks.yaml");
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.err.contains("times in nanoseconds"), "{}", ran.err);
+}
+
+/// The number of slow calls in each kind of report.
+#[test]
+fn the_slowest_calls_are_part_of_a_whole_report() {
+    let dir = tempfile::tempdir().unwrap();
+    hashing(dir.path(), "t", 100);
+    for (args, expected) in [
+        ("", Some(10)),
+        ("--slowest 3", Some(3)),
+        ("--slowest 99", Some(25)),
+        ("--slowest 0", None),
+        ("--table", None),
+        ("--tree", None),
+        ("--tree --slowest 2", Some(2)),
+        ("--min-duration 150ns --slowest 99", Some(12)),
+        ("--min-duration 1s", Some(0)),
+        ("--function #3", Some(1)),
+    ] {
+        let line = format!("report t --json {args}");
+        let ran = xrayctl_in(dir.path(), line.split_whitespace());
+        assert_eq!(ran.code, 0, "{line}: {}", ran.err);
+        let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let slowest = json["slowest"].as_array().map(Vec::len);
+        assert_eq!(slowest, expected, "{line}");
+        let lines = json["tree"]["lines"].as_array().map_or(0, Vec::len);
+        if args.contains("150ns") {
+            assert_eq!(lines, 12, "{line}");
+        }
+    }
 }

@@ -8,9 +8,10 @@ mod common;
 
 use common::{small_trace, xrayctl, xrayctl_in};
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "info",
     "account",
+    "diff",
     "stack",
     "tree",
     "graph",

@@ -50,6 +50,11 @@ fn reports_look_as_agreed() {
         ),
         ("report-worker.txt", &["--thread", "worker"]),
         ("report-window.txt", &["--since", "5us", "--until", "12us"]),
+        (
+            "report-slowest.txt",
+            &["--slowest", "2", "--min-duration", "1us"],
+        ),
+        ("report-table-slowest.txt", &["--table", "--slowest", "1"]),
         ("report.json", &["--json"]),
     ] {
         let ran = xrayctl([&["report", trace], args].concat());
@@ -167,18 +172,11 @@ fn a_trace_says_what_was_not_recorded_on_purpose() {
         ("restrained-report.txt", &["report", "--table"]),
         ("restrained-report.json", &["report", "--table", "--json"]),
         ("restrained-account.txt", &["account"]),
+        ("restrained-llvm.txt", &["account", "--columns", "llvm"]),
         (
             "restrained-window.txt",
             &[
-                "account",
-                "--columns",
-                "all",
-                "--since",
-                "5ms",
-                "--until",
-                "20ms",
-                "--thread",
-                "worker",
+                "account", "--since", "5ms", "--until", "20ms", "--thread", "worker",
             ],
         ),
         ("restrained-account.json", &["account", "--format", "json"]),
@@ -286,6 +284,7 @@ fn usage_errors_exit_with_2_and_say_what_is_missing() {
         "works only with --by function",
     );
     check(&["tree", "f", "--diff", "g", "--json"], 1, "cannot read f");
+    check(&["diff", "f", "g"], 1, "cannot read f");
     check(&["record", "1", "--glob", "["], 2, "invalid glob");
     check(&["record", "/bin/true"], 2, "xrayctl record -- /bin/true");
 }

@@ -132,10 +132,11 @@ fn what_is_kept_is_shown_and_compared() -> Result<()> {
     let table = cli.json([&kept[..], &["--top", "0"]].concat())?;
     ensure_exact(&table, &truth)?;
     cli.run(kept)?.failed(1, &["already exists; --force"])?;
-    let diff = ["profile", "--diff", "before.xtrace", "after.xtrace"];
-    let diff = cli.json([&diff[..], &["--top", "0"]].concat())?;
+    let diff = cli.json(["diff", "before.xtrace", "after.xtrace", "--top", "0"])?;
+    ensure!(rows(&diff, "rows")?.is_empty(), "{diff}");
     let mut calls = 0;
-    for row in rows(&diff, "rows")? {
+    for row in rows(&diff, "not_compared")? {
+        ensure!(row["reason"] == "only-after", "{row}");
         ensure!(row["calls"][0] == 0 && row["self_ns"][0] == 0, "{row}");
         calls += row["calls"][1].as_u64().context("no calls")?;
     }

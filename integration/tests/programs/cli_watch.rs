@@ -57,6 +57,35 @@ fn calls_are_shown_as_they_end() -> Result<()> {
     Ok(())
 }
 
+/// With a least duration, a call comes with the calls around it, the outermost first.
+#[test]
+fn slow_calls_are_shown_with_their_callers() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    let arguments = ["watch", &pid, "--all", "--min-duration", "1ns"];
+    let more = ["--limit", "200", "--json"];
+    let mut running = cli.start([&arguments[..], &more].concat())?;
+    watching(&mut running, &target)?;
+    target.send("go")?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    let mut within = 0;
+    for line in ran.out.lines() {
+        let call: Value = serde_json::from_str(line).context("a line is no JSON")?;
+        let Some(callers) = call["callers"].as_array() else {
+            continue;
+        };
+        let named = callers.iter().filter_map(Value::as_str);
+        ensure!(named.clone().count() == callers.len(), "{call}");
+        ensure!(named.clone().all(|name| name.contains("work::")), "{call}");
+        within += 1;
+    }
+    ensure!(within > 0, "no call has a caller: {}", ran.out);
+    target.still_running()
+}
+
 /// An attached process stays attached, in its mode. An interrupted or killed `watch` leaves nothing
 /// on.
 #[test]

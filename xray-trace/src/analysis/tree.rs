@@ -65,6 +65,8 @@ pub struct Tree<'a> {
     threads: BTreeMap<ThreadId, ThreadLines<'a>>,
     /// The time of each thread's next line, if the lines come in order of time.
     next: BinaryHeap<Reverse<(Ticks, ThreadId)>>,
+    /// The selected calls without a line in threads that have no lines left.
+    hidden: u64,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,8 @@ struct ThreadLines<'a> {
     lines: VecDeque<TreeLine>,
     /// The depth of the outermost open call of a selected function.
     inside: Option<usize>,
+    /// The selected calls so far that have no line: they are too short or too deep.
+    hidden: u64,
 }
 
 // === impl TreeLine ===
@@ -128,6 +132,7 @@ impl<'a> Tree<'a> {
             order,
             threads,
             next,
+            hidden: 0,
         }
     }
 
@@ -137,13 +142,20 @@ impl<'a> Tree<'a> {
         self.threads.len()
     }
 
+    /// The number of selected calls so far that have no line: [`Shown`] leaves them out.
+    #[must_use]
+    pub fn hidden(&self) -> u64 {
+        let threads = self.threads.values();
+        self.hidden + threads.map(|thread| thread.hidden).sum::<u64>()
+    }
+
     fn first_thread(&mut self) -> Option<TreeLine> {
         loop {
             let mut first = self.threads.first_entry()?;
             if let Some(line) = first.get_mut().next() {
                 return Some(line);
             }
-            first.remove();
+            self.hidden += first.remove().hidden;
         }
     }
 
@@ -154,7 +166,8 @@ impl<'a> Tree<'a> {
         match lines.peek() {
             Some(following) => self.next.push(Reverse((following.ticks(), thread))),
             None => {
-                self.threads.remove(&thread);
+                let ended = self.threads.remove(&thread);
+                self.hidden += ended.map_or(0, |ended| ended.hidden);
             }
         }
         Some(line)
@@ -185,6 +198,7 @@ impl<'a> ThreadLines<'a> {
             held: Vec::new(),
             lines: VecDeque::new(),
             inside: None,
+            hidden: 0,
         }
     }
 
@@ -214,10 +228,12 @@ impl<'a> ThreadLines<'a> {
     fn leave(&mut self, call: Call) {
         let open = &call.open;
         let wants = self.wants(open);
+        let is_selected = self.inside.is_some() && self.filter.wants_time(open.start);
         if self.inside == Some(open.depth) {
             self.inside = None;
         }
         if !wants {
+            self.hidden += u64::from(is_selected);
             return;
         }
         if self.held.pop_if(|held| held == open).is_none() {
@@ -225,6 +241,8 @@ impl<'a> ThreadLines<'a> {
             self.lines.push_back(TreeLine::End(call));
         } else if call.duration_ns() >= self.shown.min_ns {
             self.show(TreeLine::Leaf(call));
+        } else {
+            self.hidden += 1;
         }
     }
 

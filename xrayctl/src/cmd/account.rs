@@ -14,17 +14,13 @@ use crate::output::account::{Columns, Format, Table};
 pub(crate) const EXAMPLE: &str = "\
 Example:
   $ xrayctl account run.xtrace --sort=count --sortorder=dsc --top=2
-  Functions with latencies: 4
-     funcid      count [      min,       med,       90p,       99p,       max]       sum  function    
-   16777218          3 [ 0.000002,  0.000002,  0.000002,  0.000002,  0.000002]  0.000007  server.cc:20:0: ns::parse(char const*)
-   16777219          3 [ 0.000000,  0.000000,  0.000000,  0.000000,  0.000000]  0.000001  server.cc:30:0: ns::next()
-  UNFINISHED  CALLS  FUNCTION
-           1      4  ns::parse(char const*)
-           1      4  ns::next()
+  CALLS  UNFINISHED     TOTAL      SELF       MIN      MEAN    MEDIAN       P90       P99     P99.9       MAX  NAME
+      4           1  6.702 µs  5.952 µs  2.234 µs  2.234 µs  2.234 µs  2.234 µs  2.234 µs  2.234 µs  2.234 µs  ns::parse(char const*)
+      4           1    750 ns    750 ns    250 ns    250 ns    250 ns    250 ns    250 ns    250 ns    250 ns  ns::next()
 
-Columns and order are those of llvm-xray, which leaves out calls without an exit. A second table
-shows them. --columns all shows all columns. Percentiles are exact up to 256 calls of a function.
-Beyond that they are off by less than 1 %.";
+The order of the rows is that of llvm-xray. --columns llvm prints its columns, in seconds. It leaves
+out calls without an exit; a second table shows them. csv has these columns by default. Percentiles
+are exact up to 256 calls of a function. Beyond that they are off by less than 1 %.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -42,8 +38,8 @@ pub(crate) struct Args {
     /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     format: Format,
-    /// The columns of text and csv; without this, llvm for a trace with --by function, and all
-    /// otherwise
+    /// The columns of text and csv; without this, all, except that csv has those of llvm-xray for a
+    /// trace with --by function
     #[arg(long, value_enum)]
     columns: Option<Columns>,
     /// The column to sort by
@@ -158,9 +154,10 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     };
     let trace = log.tables();
     account.sort(trace, args.sort.into(), args.sortorder.into());
-    let columns = args.columns.unwrap_or(match (&log, args.by) {
-        (Log::Trace(_), By::Function) => Columns::Llvm,
-        (Log::Profile(_), _) | (_, By::Thread | By::Process | By::Module) => Columns::All,
+    let columns = args.columns.unwrap_or(match (args.format, &log, args.by) {
+        // Scripts read it in the place of llvm-xray's.
+        (Format::Csv, Log::Trace(_), By::Function) => Columns::Llvm,
+        _ => Columns::All,
     });
     let file = args.file.display().to_string();
     let top = usize::try_from(args.top).ok().filter(|top| *top > 0);

@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod count;
 pub(crate) mod detach;
+pub(crate) mod diff;
 pub(crate) mod disable;
 pub(crate) mod doctor;
 pub(crate) mod enable;

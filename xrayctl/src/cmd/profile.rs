@@ -1,5 +1,4 @@
-//! `xrayctl profile`: the time of functions by stack, without keeping events, and the difference of
-//! two profiles.
+//! `xrayctl profile`: the time of functions by stack, without keeping events.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -10,7 +9,7 @@ use anyhow::Context as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use xray_trace::analysis::{self, Direction, GroupBy, Side, SortBy, StackRoots, Stacks};
+use xray_trace::analysis::{self, Direction, GroupBy, SortBy};
 use xray_trace::model::Profile;
 use xray_trace::source::{self, Options};
 use xrayd::{
@@ -27,12 +26,9 @@ use crate::{
     attachment::{Ended, Undo},
     client::{Daemon, Rpc},
     failure,
-    input::{Logs, Selection, Unpaired},
-    log::{Gathering, Log},
     output::{
         Console, account,
         account::{Columns, Table},
-        profile_diff::ProfileDiff,
     },
     parse,
     process::{OneProcess, one_of},
@@ -54,20 +50,17 @@ keeps its mode; functions that profile switches on in it are off again afterward
 With --kept, profile shows the sums since the mode became profile (`xrayctl mode profile`), and
 switches no function.
 
-With --output, profile also writes a file, which account, stack, flame, info, convert, view and
-report --html read.
+With --output, profile also writes a file, which account, diff, stack, flame, info, convert, view
+and report --html read.
 
 Examples:
   xrayctl profile 1234 --duration 30s
   xrayctl profile 1234 --glob 'ns::*' --duration 30s -o before.xtrace
   xrayctl profile 1234 --kept -o now.xtrace
-  xrayctl profile --diff before.xtrace after.xtrace";
+  xrayctl diff before.xtrace now.xtrace";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, group = one_of(&["process", "pid", "diff"]))]
-#[command(
-    override_usage = "xrayctl profile [OPTIONS] <PROCESS>\n       xrayctl profile [OPTIONS] --diff <BEFORE> <AFTER>"
-)]
+#[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
     #[command(flatten)]
     process: OneProcess,
@@ -80,13 +73,10 @@ pub(crate) struct Args {
     duration: Option<Duration>,
     /// Show the sums since the mode became profile
     #[arg(long, conflicts_with_all = [
-        "duration", "diff", "pending", "function", "glob", "regex", "module", "source", "id", "all", "except_function",
+        "duration", "pending", "function", "glob", "regex", "module", "source", "id", "all", "except_function",
         "except_glob", "except_regex", "except_module", "except_source", "except_id",
     ])]
     kept: bool,
-    /// Show how two profiles or traces differ, function by function
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["duration", "output"])]
-    diff: Option<Vec<PathBuf>>,
     /// Show at most N functions; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 25)]
     top: usize,
@@ -103,18 +93,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    match &args.diff {
-        Some(files) => diff(&args, files, console),
-        None => profile(&args, args.process.find()?, daemon, console).await,
-    }
-}
-
-async fn profile(
-    args: &Args,
-    pid: u32,
-    daemon: &Daemon,
-    console: &mut Console,
-) -> anyhow::Result<()> {
+    let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let overwrite = if args.force {
         Overwrite::Yes
@@ -127,13 +106,13 @@ async fn profile(
         .transpose()?;
     let bytes = match args.kept {
         true => kept(&mut daemon.connect().await?, pid).await?,
-        false => made(args, pid, daemon, &mut signals, console).await?,
+        false => made(&args, pid, daemon, &mut signals, console).await?,
     };
     if let Some(mut output) = output {
         output.begin()?;
         output.write(&bytes)?;
     }
-    show(args, &bytes, console)
+    show(&args, &bytes, console)
 }
 
 /// The sums so far.
@@ -274,24 +253,4 @@ fn in_file(bytes: &[u8]) -> std::io::Result<File> {
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file)
-}
-
-fn diff(args: &Args, files: &[PathBuf], console: &mut Console) -> anyhow::Result<()> {
-    let logs = Logs::default();
-    let mut stacks = Stacks::default();
-    let selection = Selection::default();
-    let gathering = Gathering {
-        selection: &selection,
-        unpaired: Unpaired::default(),
-        roots: StackRoots::Together,
-    };
-    for (file, side) in files.iter().zip([Side::Before, Side::After]) {
-        let log: Log = logs.open_any(file, console)?;
-        gathering.add(file, &log, side, &mut stacks, console)?;
-    }
-    let diff = ProfileDiff::new(files, &stacks, args.top);
-    if args.format.json {
-        return console.json(&diff);
-    }
-    console.show(|out, look| diff.render(out, look))
 }

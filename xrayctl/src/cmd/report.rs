@@ -1,8 +1,9 @@
-//! `xrayctl report`: the call tree and the table of functions of a trace, or the whole trace as a
-//! page for a browser. Needs neither a daemon nor a binary.
+//! `xrayctl report`: the table of functions, the slowest calls and the call tree of a trace, or the
+//! whole trace as a page for a browser. Needs neither a daemon nor a binary.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -14,17 +15,27 @@ use crate::input::{self, Logs, Selection};
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree, Layout};
 use crate::output::open_calls::OpenCalls;
+use crate::output::slowest_calls::SlowestCalls;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, trace_summary, units};
-use crate::page;
+use crate::{page, parse};
+
+/// The number of slow calls in a whole report.
+const SLOWEST: usize = 10;
 
 const EXAMPLES: &str = "\
-Without --tree or --table, report prints both. Times of calls are complete, even if only a part of
-the trace is shown. --html writes a page in one file: flame graph, timeline, table of functions. It
-also reads profiles.
+Without --tree or --table, report prints the table, the slowest calls and the tree. Each slow call
+has its thread, the time of its begin after the begin of the trace, its duration, and the first 20
+lines of its tree. These lines leave out calls shorter than 1 % of the slow call, and calls more
+than 8 levels deep. A call that takes more than half of the time of its caller is shown in the lines
+of its caller only. Calls without an exit are not among the slowest; --open shows the open ones.
+
+Times of calls are complete, even if only a part of the trace is shown. --html writes a page in one
+file: flame graph, timeline, table of functions. It also reads profiles.
 
 Examples:
   xrayctl report run.xtrace
+  xrayctl report run.xtrace --slowest 3 --min-duration 1ms --function ns::handle
   xrayctl report run.xtrace --table --sort self --limit 20
   xrayctl report run.xtrace --tree --function 'ns::parse*' --thread worker-1
   xrayctl report run.xtrace --open
@@ -37,7 +48,9 @@ pub(crate) struct Args {
     /// The trace; with --html, also a profile; - is standard input
     file: PathBuf,
     /// Write a page for a browser
-    #[arg(long, requires = "output", conflicts_with_all = ["tree", "table", "limit", "sort", "interleave", "unfold", "json"])]
+    #[arg(long, requires = "output", conflicts_with_all = [
+        "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold", "json",
+    ])]
     html: bool,
     /// The page to write; - is standard output
     #[arg(short, long, value_name = "OUT", requires = "html")]
@@ -48,9 +61,19 @@ pub(crate) struct Args {
     /// Show the table of functions
     #[arg(long)]
     table: bool,
+    /// Show the N slowest calls, each with the calls in it; 0 shows none. Without --tree and --table
+    /// the default is 10
+    #[arg(long, value_name = "N")]
+    slowest: Option<usize>,
+    /// Show only slow calls and lines of the tree of calls that took at least this time, like 1ms;
+    /// the table counts all calls
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
+    min_duration: Duration,
     /// Show the calls that are open at the end (or at --until) in each thread, like a debugger's
     /// stacks of all threads; with --function, of threads in such a function
-    #[arg(long, conflicts_with_all = ["html", "tree", "table", "since", "limit", "sort", "interleave", "unfold"])]
+    #[arg(long, conflicts_with_all = [
+        "html", "tree", "table", "slowest", "min_duration", "since", "limit", "sort", "interleave", "unfold",
+    ])]
     open: bool,
     #[command(flatten)]
     selection: Selection,
@@ -93,9 +116,11 @@ enum Sort {
 struct Report<'a> {
     trace: TraceSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tree: Option<CallTree<'a, Tree<'a>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     table: Option<CallTable>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slowest: Option<SlowestCalls<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<CallTree<'a, Tree<'a>>>,
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
@@ -117,23 +142,33 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     } else {
         args.limit
     };
-    let (wants_tree, wants_table) = match (args.tree, args.table) {
-        (false, false) => (true, true),
-        wanted => wanted,
+    let (wants_tree, wants_table, slowest) = match (args.tree, args.table) {
+        (false, false) => (true, true, args.slowest.unwrap_or(SLOWEST)),
+        (tree, table) => (tree, table, args.slowest.unwrap_or(0)),
     };
+    let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
+    let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
 
     let mut account = analysis::account(&trace, &filter, AccountOptions::default());
     account.sort(&trace, args.sort.into(), Direction::Descending);
     let table = wants_table.then(|| CallTable::new(&account, &trace, &filter, limit));
     let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
-    let tree = |order| Tree::new(&trace, &filter, Shown::default(), order);
+    let slowest = (slowest > 0).then(|| {
+        let calls = analysis::slowest_calls(&trace, &filter, min_ns, slowest);
+        SlowestCalls::new(calls, &trace, origin, min_ns)
+    });
+    let shown = Shown {
+        min_ns,
+        levels: None,
+    };
+    let tree = |order| Tree::new(&trace, &filter, shown, order);
     if args.format.json {
-        let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
         let tree = wants_tree.then(|| CallTree::new(tree(Order::ByTime), &trace, origin, limit));
         return console.json(&Report {
             trace: summary,
-            tree,
             table,
+            slowest,
+            tree,
         });
     }
     let layout = Layout {
@@ -144,14 +179,18 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     console.show(|out, look| {
         summary.render_head(out, look)?;
         summary.render_notes(out, look)?;
+        if let Some(table) = &table {
+            writeln!(out)?;
+            table.render(out, look)?;
+        }
+        if let Some(slowest) = slowest.filter(|slowest| !slowest.is_empty()) {
+            writeln!(out)?;
+            slowest.render(out, look)?;
+        }
         if wants_tree {
             writeln!(out)?;
             let tree = tree(layout.order);
             call_tree::render(tree, &trace, layout, out, look)?;
-        }
-        if let Some(table) = &table {
-            writeln!(out)?;
-            table.render(out, look)?;
         }
         Ok(())
     })

@@ -23,7 +23,7 @@ use crate::{
     failure,
     output::{
         Console,
-        watched::{Shown, Watched},
+        watched::{Callers, Shown, Watched},
     },
     parse,
     process::{OneProcess, one_of},
@@ -40,6 +40,9 @@ Without a selector, all functions are shown. watch prints a call when it has end
 duration. It does not print calls that are left without an exit, for example by an exception. If the
 program makes more calls than the terminal can show, watch leaves calls out, and a line shows how
 many.
+
+With --min-duration, the callers of a call stand before it, the outermost first. These are the open
+calls of the same thread that watch has seen begin: calls of functions that it watches.
 
 watch attaches to a process that is not attached, and detaches at the end. In an attached process,
 functions that watch switches on are off again afterwards.
@@ -61,7 +64,7 @@ pub(crate) struct Args {
     pending: Pending,
     #[command(flatten)]
     values: Values,
-    /// Print only calls that took at least this time, like 1ms
+    /// Print only calls that took at least this time, like 1ms, each with its callers
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     min_duration: Option<Duration>,
     /// Stop after N calls
@@ -123,6 +126,10 @@ async fn watch(
         least: args.min_duration.unwrap_or_default(),
         most: args.limit.map_or(u64::MAX, NonZeroU64::get),
         json: args.format.json,
+        callers: match args.min_duration {
+            Some(_) => Callers::Shown,
+            None => Callers::None,
+        },
     });
     let up = async {
         match args.duration {

@@ -28,9 +28,9 @@ pub(crate) enum Format {
 /// Which columns text and CSV have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Columns {
-    /// The columns of llvm-xray, in seconds
+    /// The columns of llvm-xray, in seconds, with the same bytes
     Llvm,
-    /// All columns; csv has nanoseconds
+    /// All columns: text has times with units, csv has nanoseconds
     All,
 }
 

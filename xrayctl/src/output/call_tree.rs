@@ -187,12 +187,7 @@ fn render_lines(
     out: &mut dyn io::Write,
     look: Look,
 ) -> io::Result<()> {
-    let heading = format!(
-        "{:>DURATION_WIDTH$}  {:>TID_WIDTH$}  FUNCTION",
-        "DURATION", "TID"
-    );
-    let heading = text::cut(&heading, look.width.unwrap_or(usize::MAX));
-    writeln!(out, "{}", look.paint(Tone::Heading, &heading))?;
+    render_heading(out, look)?;
     let mut lines = FoldedLines::new(lines, layout.folding);
     let mut latest = None;
     for folded in lines.by_ref().take(layout.limit) {
@@ -218,8 +213,18 @@ fn render_lines(
     Ok(())
 }
 
+/// Writes the titles of the columns.
+pub(super) fn render_heading(out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+    let heading = format!(
+        "{:>DURATION_WIDTH$}  {:>TID_WIDTH$}  FUNCTION",
+        "DURATION", "TID"
+    );
+    let heading = text::cut(&heading, look.width.unwrap_or(usize::MAX));
+    writeln!(out, "{}", look.paint(Tone::Heading, &heading))
+}
+
 /// The name and the id of a thread, and its process if the trace has several.
-fn thread_header(trace: &Trace, id: ThreadId) -> String {
+pub(super) fn thread_header(trace: &Trace, id: ThreadId) -> String {
     let thread = trace.thread(id);
     let name = thread.map(|thread| text::printable(&thread.name));
     let name = name.filter(|name| !name.is_empty());
@@ -249,7 +254,7 @@ pub(super) fn indent(depth: usize, room: usize) -> usize {
 // === impl TreeRow ===
 
 impl TreeRow {
-    fn new(line: &TreeLine, trace: &Trace, origin_ns: u64) -> Self {
+    pub(super) fn new(line: &TreeLine, trace: &Trace, origin_ns: u64) -> Self {
         match line {
             TreeLine::Leaf(call) if call.how == Ending::Closed => {
                 Self::of_call(Kind::LeafUnfinished, call, trace, origin_ns)
@@ -343,7 +348,7 @@ impl TreeRow {
         }
     }
 
-    fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+    pub(super) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let duration = self.duration_ns.map(units::time).unwrap_or_default();
         let room = look.width.map_or(usize::MAX, |width| {
             width.saturating_sub(DURATION_WIDTH + 2 + TID_WIDTH + 2)
@@ -366,7 +371,7 @@ impl TreeRow {
     }
 
     /// The row of the first of several equal calls, as the row of all of them.
-    fn standing_for(self, equal: Option<EqualCalls>) -> Self {
+    pub(super) fn standing_for(self, equal: Option<EqualCalls>) -> Self {
         match equal {
             None => self,
             Some(all) => Self {
@@ -374,6 +379,14 @@ impl TreeRow {
                 equal,
                 ..self
             },
+        }
+    }
+
+    /// The row with so many levels of indentation less.
+    pub(super) fn outdented(self, levels: usize) -> Self {
+        Self {
+            depth: self.depth.saturating_sub(levels),
+            ..self
         }
     }
 

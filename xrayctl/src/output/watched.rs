@@ -13,6 +13,8 @@ use super::{Look, Tone, text, units};
 const MOST_OPEN: usize = 4096;
 /// The most threads that are remembered.
 const MOST_THREADS: usize = 1 << 16;
+/// The most callers of a call that are shown: the innermost ones.
+const MOST_CALLERS: usize = 16;
 
 /// The calls that are shown.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +25,16 @@ pub(crate) struct Shown {
     pub(crate) most: u64,
     /// True for a line of JSON for each call.
     pub(crate) json: bool,
+    /// Whether a call is shown with its callers.
+    pub(crate) callers: Callers,
+}
+
+/// The treatment of the callers of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Callers {
+    None,
+    /// They stand before the call, outermost first, as far as their begin was seen.
+    Shown,
 }
 
 /// The state of the output.
@@ -59,6 +71,12 @@ struct Call<'a> {
     tid: u32,
     thread: &'a str,
     function: &'a str,
+    /// The open calls around it, outermost first.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    callers: &'a [&'a str],
+    /// Callers further out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callers_left_out: Option<usize>,
     start_monotonic_ns: u64,
     duration_ns: u64,
     #[serde(skip_serializing_if = "<[u64]>::is_empty")]
@@ -193,6 +211,27 @@ impl Watched {
         Ok(())
     }
 
+    /// The names of the innermost callers of a call that has just ended, the outermost of them
+    /// first, and the number of the others.
+    fn callers(&self, (pid, tid): (u32, u32)) -> (Vec<&str>, usize) {
+        let open = match self.shown.callers {
+            Callers::None => None,
+            // The ended call and those within it are not among them any more.
+            Callers::Shown => self.threads.get(&(pid, tid)),
+        };
+        let open = open.map_or(&[][..], |thread| thread.open.as_slice());
+        let left_out = open.len().saturating_sub(MOST_CALLERS);
+        let shown = open.iter().skip(left_out);
+        let names = shown.map(|call| self.name(pid, call.function));
+        (names.collect(), left_out)
+    }
+
+    /// The name of a function.
+    fn name(&self, pid: u32, function: u32) -> &str {
+        let name = self.functions.get(&(pid, function));
+        name.map_or("?", String::as_str)
+    }
+
     fn show(
         &self,
         (pid, tid): (u32, u32),
@@ -201,8 +240,8 @@ impl Watched {
         out: &mut dyn io::Write,
         look: Look,
     ) -> io::Result<()> {
-        let function = self.functions.get(&(pid, call.function));
-        let function = function.map_or("?", String::as_str);
+        let function = self.name(pid, call.function);
+        let (callers, callers_left_out) = self.callers((pid, tid));
         let thread = self.threads.get(&(pid, tid));
         let thread = thread.map_or("", |thread| thread.name.as_str());
         if self.shown.json {
@@ -211,6 +250,8 @@ impl Watched {
                 tid,
                 thread,
                 function,
+                callers: &callers,
+                callers_left_out: (callers_left_out > 0).then_some(callers_left_out),
                 start_monotonic_ns: call.since,
                 duration_ns,
                 arguments: &call.arguments,
@@ -224,10 +265,21 @@ impl Watched {
             true => String::new(),
             false => format!(" ({})", arguments.join(", ")),
         };
+        let mut path = String::new();
+        if callers_left_out > 0 {
+            path += &format!("… {callers_left_out} more > ");
+        }
+        for caller in callers {
+            path += &format!("{} > ", look.names.show(caller));
+        }
+        let path = match path.is_empty() {
+            true => path,
+            false => look.paint(Tone::Dim, &path),
+        };
         let result = result.map_or(String::new(), |value| format!(" = {}", hex(value)));
         writeln!(
             out,
-            "{:>12.6} {:>11} {tid:>8} {thread:<15} {}{arguments}{result}",
+            "{:>12.6} {:>11} {tid:>8} {thread:<15} {path}{}{arguments}{result}",
             since.as_secs_f64(),
             units::time(duration_ns),
             look.paint(Tone::Name, &look.names.show(function)),
@@ -292,6 +344,7 @@ mod tests {
             least: Duration::from_nanos(100),
             most: 4,
             json,
+            callers: Callers::Shown,
         }
     }
 
@@ -324,6 +377,39 @@ mod tests {
         ]);
         second.target_lost = 12;
         [batch(first), second]
+    }
+
+    /// Without a least duration, a call has its name alone. Of a deep recursion, the innermost
+    /// callers are shown.
+    #[test]
+    fn callers_are_shown_on_request_and_bounded() {
+        let deep = || {
+            let enters = (0..40).map(|at| event(1000 + at, 1, EventKind::Enter));
+            let last = [
+                event(2000, 2, EventKind::Enter),
+                event(9000, 2, EventKind::Exit),
+            ];
+            batch(enters.chain(last).collect())
+        };
+        let lines = |json, callers| {
+            let mut watched = Watched::new(Shown {
+                callers,
+                ..shown(json)
+            });
+            let mut out = Vec::new();
+            watched.take(deep(), &mut out, Look::PLAIN).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let path = format!(" … 24 more > {}ns::inner\n", "ns::outer > ".repeat(16));
+        let text = lines(false, Callers::Shown);
+        assert!(text.ends_with(&path), "{text}");
+        let call: serde_json::Value = serde_json::from_str(&lines(true, Callers::Shown)).unwrap();
+        assert_eq!(call["callers"].as_array().unwrap().len(), MOST_CALLERS);
+        assert_eq!(call["callers_left_out"], 24);
+        let text = lines(false, Callers::None);
+        assert!(text.ends_with(" worker          ns::inner\n"), "{text}");
+        let call: serde_json::Value = serde_json::from_str(&lines(true, Callers::None)).unwrap();
+        assert!(call.get("callers").is_none(), "{call}");
     }
 
     #[test]

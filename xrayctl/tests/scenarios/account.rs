@@ -97,7 +97,7 @@ fn account_empty_stack_error() {
         "{}",
         theirs.err
     );
-    let ours = files.ours("account log -m map.yaml -d -k");
+    let ours = files.ours("account log -m map.yaml -d -k --columns llvm");
     assert_eq!((ours.code, ours.out), (0, theirs.out));
     let told = "log: Found record {FuncId: \"@(1)\", ThreadId: \"1\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10000; its thread's stack: (empty stack)\n";
     assert!(ours.err.contains(told), "{}", ours.err);
@@ -126,7 +126,7 @@ fn account_exit_mismatch_non_empty_stack_error() {
         "{}",
         theirs.err
     );
-    let ours = files.ours("account log -m map.yaml -d -k");
+    let ours = files.ours("account log -m map.yaml -d -k --columns llvm");
     assert_eq!((ours.code, ours.out), (0, theirs.out));
     let told = "{FuncId: \"@(4)\", ThreadId: \"1\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10001; its thread's stack: @(1)\n";
     assert!(ours.err.contains(told), "{}", ours.err);
