@@ -5,7 +5,6 @@
 //! logs too often loses lines. The next line of that site is preceded by their number.
 
 use std::{
-    any::Any,
     collections::HashMap,
     env, fmt,
     io::{self, IsTerminal as _},
@@ -27,6 +26,7 @@ use tracing_subscriber::{
 
 use crate::{
     lock::lock,
+    panics::message_of,
     rate::{Bucket, Rate},
     text::is_hazard,
 };
@@ -255,14 +255,6 @@ impl fmt::Write for Escaping<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// The message of a panic. The payload of `panic!` is one of two types of text.
-fn message_of(payload: &(dyn Any + Send)) -> &str {
-    let literal = payload.downcast_ref::<&str>().copied();
-    literal
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }
 
 fn priority(level: Level) -> &'static str {
