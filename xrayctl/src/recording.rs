@@ -162,6 +162,8 @@ async fn write_next(
         lost,
         reader_lost,
         copied_within_ns: _,
+        entries,
+        indexed,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),
@@ -174,6 +176,7 @@ async fn write_next(
         }
     };
     tokio::task::block_in_place(|| file.write(&data))?;
+    file.set_indexed(indexed.then_some(entries));
     publish.send_modify(|counts| {
         counts.events = events;
         counts.lost = lost.saturating_add(reader_lost);

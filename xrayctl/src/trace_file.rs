@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 use xray_trace::analysis::{SPACING, Survey};
-use xray_trace::container::Completeness;
+use xray_trace::container::{Completeness, OpenCalls, SectionCheck};
 use xray_trace::model::{Totals, Trace};
 
 use crate::output::excluded::{Excluded, RecordedTime};
@@ -35,6 +35,10 @@ pub(crate) struct OutputFile {
     removable: bool,
     /// True if some bytes are written. The first bytes are the header of a trace.
     has_header: bool,
+    /// The checksums of the bytes that were written.
+    check: SectionCheck,
+    /// The number of entries, if the sender reports that the trace has its index.
+    indexed: Option<u64>,
 }
 
 /// The treatment of a trace without an end mark.
@@ -91,6 +95,8 @@ impl OutputFile {
             file,
             removable,
             has_header: false,
+            check: SectionCheck::new(),
+            indexed: None,
         };
         // A finished trace is read back, and a pipe or a device cannot be.
         if !this
@@ -123,6 +129,7 @@ impl OutputFile {
         match self.file.write_all(bytes) {
             Ok(()) => {
                 self.has_header = true;
+                self.check.pass(bytes);
                 Ok(())
             }
             Err(error) if self.has_header => Err(anyhow::anyhow!(
@@ -132,37 +139,64 @@ impl OutputFile {
         }
     }
 
-    /// Reads the written trace back and counts its contents. Adds an index of time and an end mark
-    /// to a complete trace, and to an unfinished one that is to be finished.
+    /// Sets the number of entries in the trace, as its sender reports it, if the trace has its index.
+    pub(crate) fn set_indexed(&mut self, entries: Option<u64>) {
+        self.indexed = entries;
+    }
+
+    /// Counts the contents of the written trace. Adds an index of time and an end mark to a complete
+    /// trace that has no index, and to an unfinished one that is to be finished. Reads the events
+    /// back only if the trace needs an index.
     pub(crate) fn finish_trace(&mut self, unfinished: Unfinished) -> anyhow::Result<Tally> {
-        let cannot = || format!("cannot read {} back", self.path.display());
-        let trace = File::open(&self.path).with_context(cannot)?;
+        let path = self.path.clone();
+        let cannot = || format!("cannot read {} back", path.display());
+        let trace = File::open(&path).with_context(cannot)?;
         let trace = Trace::open(trace).with_context(cannot)?;
-        let survey = Survey::new(&trace, SPACING);
-        if survey.damaged_blocks > 0 {
-            let blocks = match survey.damaged_blocks {
-                1 => "1 block is damaged".to_owned(),
-                many => format!("{many} blocks are damaged"),
-            };
-            anyhow::bail!("{}: {blocks}", cannot());
-        }
-        let wanted = match (trace.completeness(), unfinished) {
-            (Completeness::Complete, _) => !survey.index.is_empty(),
-            (Completeness::Unfinished { .. }, Unfinished::Finish) => true,
-            (Completeness::Unfinished { .. }, Unfinished::Leave)
-            | (Completeness::Cut { .. }, _) => false,
+        let calls = match self.indexed_entries(&trace) {
+            Some(entries) => entries,
+            None => {
+                let survey = Survey::new(&trace, SPACING);
+                check_blocks(survey.damaged_blocks).with_context(cannot)?;
+                let wanted = match (trace.completeness(), unfinished) {
+                    (Completeness::Complete, _) => !survey.index.is_empty(),
+                    (Completeness::Unfinished { .. }, Unfinished::Finish) => true,
+                    (Completeness::Unfinished { .. }, Unfinished::Leave)
+                    | (Completeness::Cut { .. }, _) => false,
+                };
+                if wanted {
+                    self.write_end(&trace, &survey.index)?;
+                }
+                survey.calls
+            }
         };
-        if wanted {
-            let output = BufWriter::new(&mut self.file);
-            let written = trace.write_end(output, &survey.index);
-            let written = written.and_then(|mut output| output.flush());
-            written.map_err(|error| {
-                let path = self.path.display();
-                anyhow::anyhow!("cannot write the end of {path}: {error}; {path} holds all events")
-            })?;
-        }
         let bytes = self.file.metadata().with_context(cannot)?.len();
-        Ok(Tally::new(&trace, &survey, bytes))
+        Ok(Tally::new(&trace, calls, bytes))
+    }
+
+    /// The number of entries, if the trace is complete and has its index. `None` if what the sender
+    /// reports cannot be, or if a checksum was wrong.
+    fn indexed_entries(&self, trace: &Trace) -> Option<u64> {
+        let is_whole = self.check.is_whole() && trace.completeness() == Completeness::Complete;
+        let possible = |entries: &u64| is_whole && *entries <= trace.totals().calls;
+        self.indexed.filter(possible)
+    }
+
+    fn write_end(&mut self, trace: &Trace, index: &[OpenCalls]) -> anyhow::Result<()> {
+        let output = BufWriter::new(&mut self.file);
+        let written = trace.write_end(output, index);
+        let written = written.and_then(|mut output| output.flush());
+        written.map_err(|error| {
+            let path = self.path.display();
+            anyhow::anyhow!("cannot write the end of {path}: {error}; {path} holds all events")
+        })
+    }
+}
+
+fn check_blocks(damaged: u64) -> anyhow::Result<()> {
+    match damaged {
+        0 => Ok(()),
+        1 => anyhow::bail!("1 block is damaged"),
+        many => anyhow::bail!("{many} blocks are damaged"),
     }
 }
 
@@ -178,12 +212,17 @@ impl Drop for OutputFile {
 // === impl Tally ===
 
 impl Tally {
-    fn new(trace: &Trace, survey: &Survey, bytes: u64) -> Self {
-        let Totals { calls, lost, .. } = trace.totals();
+    /// `calls` is the number of entries in the trace.
+    fn new(trace: &Trace, calls: u64, bytes: u64) -> Self {
+        let Totals {
+            calls: events,
+            lost,
+            ..
+        } = trace.totals();
         let span = trace_summary::span(trace);
         Self {
-            events: calls,
-            calls: survey.calls,
+            events,
+            calls,
             lost,
             overwritten: OverwrittenEvents::of(trace),
             excluded: (!trace.recordings().is_empty())
@@ -300,18 +339,41 @@ mod tests {
         assert_eq!(fs::read(dir.path().join("t.xtrace")).unwrap(), cut);
     }
 
+    /// The events of a trace with an index are not read back. What the sender reports counts only
+    /// if it can be.
+    #[test]
+    fn a_trace_that_came_with_its_index_is_not_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = long();
+        let tally = |bytes: &[u8], entries| {
+            let mut file = written(dir.path(), bytes);
+            file.set_indexed(Some(entries));
+            file.finish_trace(Unfinished::Leave).unwrap()
+        };
+        let indexed = tally(&whole, 30_000);
+        assert_eq!((indexed.events, indexed.calls), (80_000, 30_000));
+        assert_eq!(fs::read(dir.path().join("t.xtrace")).unwrap(), whole);
+        assert_eq!(tally(&whole, 80_001).calls, 40_000);
+        let end = whole.len() - 1;
+        assert!(tally(&whole[..end], 5).calls > 10_000);
+    }
+
     #[test]
     fn damage_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = long();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
-        let error = written(dir.path(), &bytes).finish_trace(Unfinished::Leave);
-        let error = format!("{:#}", error.unwrap_err());
-        assert!(
-            error.ends_with("t.xtrace back: 1 block is damaged"),
-            "{error}"
-        );
+        for indexed in [None, Some(40_000)] {
+            let mut file = written(dir.path(), &bytes);
+            file.set_indexed(indexed);
+            let error = file.finish_trace(Unfinished::Leave);
+            let error = format!("{:#}", error.unwrap_err());
+            assert!(
+                error.ends_with("t.xtrace back: 1 block is damaged"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -1193,6 +1193,13 @@ pub struct TraceChunk {
     /// reach back that much less. Otherwise 0.
     #[prost(uint64, tag = "5")]
     pub copied_within_ns: u64,
+    /// In StreamTrace: number of entries of calls among `events`. Otherwise 0.
+    #[prost(uint64, tag = "6")]
+    pub entries: u64,
+    /// In StreamTrace: the trace has its whole index of open calls at the end of the stream, if this
+    /// is set in the last message. Otherwise the client may add an index. Unset in other calls.
+    #[prost(bool, tag = "7")]
+    pub indexed: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {

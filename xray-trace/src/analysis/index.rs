@@ -11,10 +11,6 @@ use crate::model::Trace;
 /// Bytes of events for each byte of the index, approximately.
 pub const SPACING: u64 = 64;
 
-/// The approximate greatest length of a thread's index, in bytes. If there are more events, each
-/// byte covers more of them.
-const LONGEST: u64 = 1 << 20;
-
 /// The results of going through a trace.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -56,8 +52,7 @@ impl Survey {
 
     fn add(&mut self, mut steps: Steps<'_>, spacing: u64) {
         let len = |block: &&Block| block.encoded_len() as u64;
-        let all: u64 = steps.blocks().iter().map(len).sum();
-        let mut encoder = OpenCallsEncoder::new(steps.thread(), spacing.max(all / LONGEST));
+        let mut encoder = OpenCallsEncoder::new(steps.thread(), spacing);
         while let Some(block) = steps.blocks().first() {
             encoder.block(steps.open_calls(), len(block));
             steps.visit_block(&mut Entries(&mut self.calls));

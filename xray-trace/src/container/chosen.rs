@@ -1,8 +1,10 @@
 //! Reduces the blocks of one thread to a recording: calls of selected functions that begin in the
 //! recording's time, and their events until it ends. Events that are left out are counted.
+//!
+//! A block that is kept as a whole, as the facts about it show, is not unpacked.
 
-use super::{Block, BlockEncoder};
-use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks};
+use super::{BegunCalls, Block, BlockEncoder, ClosedBlock, OpenCall, StackChange};
+use crate::model::{CallKind, Event, EventBody, FunctionId, Ticks, Values};
 
 /// The most open calls whose entries are remembered. Calls further in are kept if their functions
 /// are selected.
@@ -38,12 +40,29 @@ pub struct Part {
     pub lost: u64,
 }
 
+/// The kept part of a block, with the facts about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClosedPart {
+    /// `None` if no event is kept. Its change of the open calls is that of the kept parts.
+    pub closed: Option<ClosedBlock>,
+    /// As [`Part::lost`].
+    pub lost: u64,
+}
+
 /// Reduces the blocks of a thread, in order.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// The open calls that began since the first block, outermost first, with the treatment of
-    /// their entries.
-    open: Vec<(FunctionId, Entry)>,
+    /// The open calls that began since the first block, outermost first.
+    open: Vec<ChosenCall>,
+    /// The arguments of calls that have any, by their place in `open`.
+    args: Vec<(usize, Values)>,
+    /// The number of kept calls in `open`.
+    kept: usize,
+    /// The least number of kept calls that were open in the block under way.
+    least_kept: usize,
+    /// True if the kept calls may differ from the open calls of a reader of the kept parts. Reset
+    /// when no call is open.
+    is_uncertain: bool,
     /// The number of calls further in than [`MOST_OPEN`].
     beyond: u64,
     /// True if the next event is an exit of a call that is not open.
@@ -55,6 +74,14 @@ pub struct Chosen {
     over: bool,
     /// The events that were left out so far.
     excluded: Excluded,
+}
+
+/// An open call, with the treatment of its entry.
+#[derive(Debug, Clone, Copy)]
+struct ChosenCall {
+    function: FunctionId,
+    entry: Entry,
+    start: Ticks,
 }
 
 /// The treatment of an open call's entry.
@@ -105,14 +132,89 @@ impl Chosen {
         std::mem::take(&mut self.excluded)
     }
 
+    /// Notes that blocks of the thread are missing here.
+    pub fn miss_blocks(&mut self) {
+        self.is_uncertain = !self.open.is_empty() || self.beyond > 0;
+    }
+
     /// The kept part of the next block: entries and exits of calls of `wanted` functions that began
     /// in `time`, other events in `time`, and losses.
     pub fn of(
         &mut self,
         block: &Block,
         time: RecordedTime,
-        mut wanted: impl FnMut(FunctionId) -> bool,
+        wanted: impl FnMut(FunctionId) -> bool,
     ) -> Part {
+        let ClosedPart { closed, lost } = self.unpacked(block, time, wanted);
+        let block = closed.map(|closed| closed.block);
+        Part { block, lost }
+    }
+
+    /// The same, with the facts about the kept part. A block is unpacked only if the facts about it
+    /// do not show that all of it is kept.
+    pub fn of_closed(
+        &mut self,
+        closed: &ClosedBlock,
+        time: RecordedTime,
+        mut wanted: impl FnMut(FunctionId) -> bool,
+    ) -> ClosedPart {
+        match self.whole(closed, time, &mut wanted) {
+            None => self.unpacked(&closed.block, time, wanted),
+            stack => ClosedPart {
+                closed: Some(ClosedBlock {
+                    stack,
+                    ..closed.clone()
+                }),
+                lost: 0,
+            },
+        }
+    }
+
+    /// Takes a block that is kept as a whole. Returns its change of the kept calls. `None` if an
+    /// event may be left out, and nothing was taken.
+    fn whole(
+        &mut self,
+        closed: &ClosedBlock,
+        time: RecordedTime,
+        wanted: &mut impl FnMut(FunctionId) -> bool,
+    ) -> Option<StackChange> {
+        let block = &closed.block;
+        let change = closed.stack.as_ref().filter(|change| change.nests)?;
+        let open = self.open.len();
+        let in_time = block.first >= time.since && !time.is_over(block.last);
+        let all_kept = self.kept == open && self.beyond == 0 && !self.is_uncertain;
+        if !in_time || !all_kept || !change.continues && open > 0 {
+            return None;
+        }
+        // The calls that began before the first block stay open, so no exit is one of theirs.
+        let earlier = change.before.checked_sub(open as u64)?;
+        let keep = usize::try_from(change.kept.checked_sub(earlier)?).ok()?;
+        let begun = change.begun.len();
+        if keep > open || begun > MOST_OPEN - keep || !closed.functions.iter().all(wanted) {
+            return None;
+        }
+        self.truncate(keep);
+        for call in change.begun.iter() {
+            self.push(call, Entry::Kept);
+        }
+        Some(StackChange {
+            before: open as u64,
+            kept: keep as u64,
+            begun: change.begun.clone(),
+            nests: true,
+            continues: true,
+        })
+    }
+
+    /// The kept part of a block, event by event.
+    fn unpacked(
+        &mut self,
+        block: &Block,
+        time: RecordedTime,
+        mut wanted: impl FnMut(FunctionId) -> bool,
+    ) -> ClosedPart {
+        let before = self.kept;
+        self.least_kept = before;
         let mut encoder = BlockEncoder::new(block.thread);
         // The writer of a block does not separate the mark from its exit.
         self.astray = false;
@@ -138,12 +240,79 @@ impl Chosen {
                 }
             }
         }
-        let reduced = encoder.finish();
-        let block = match all {
-            true => Some(block.clone()),
-            false => reduced,
+        let stack = self.change(before);
+        let reduced = encoder.close();
+        let closed = match (all, reduced) {
+            (false, None) => None,
+            (false, Some(reduced)) => Some(ClosedBlock { stack, ..reduced }),
+            (true, Some(reduced)) => Some(ClosedBlock {
+                block: block.clone(),
+                stack,
+                ..reduced
+            }),
+            (true, None) => Some(ClosedBlock::unpacked(block.clone())),
         };
-        Part { block, lost }
+        ClosedPart { closed, lost }
+    }
+
+    /// The change of the kept calls by the block under way, before which `before` of them were
+    /// open. `None` if it is not certain.
+    fn change(&mut self, before: usize) -> Option<StackChange> {
+        let is_certain = !self.is_uncertain;
+        if self.open.is_empty() && self.beyond == 0 {
+            self.is_uncertain = false;
+        }
+        let kept_calls = self.open.iter().enumerate().rev();
+        let kept_calls = kept_calls.filter(|(_, call)| call.entry == Entry::Kept);
+        let begun = kept_calls.take(self.kept - self.least_kept);
+        let mut begun: Vec<OpenCall> = begun
+            .map(|(at, call)| OpenCall {
+                function: call.function,
+                start: call.start,
+                args: self.args_at(at),
+            })
+            .collect();
+        begun.reverse();
+        is_certain.then(|| StackChange {
+            before: before as u64,
+            kept: self.least_kept as u64,
+            begun: BegunCalls::new(begun),
+            nests: false,
+            continues: true,
+        })
+    }
+
+    fn args_at(&self, place: usize) -> Values {
+        let at = self.args.binary_search_by_key(&place, |(place, _)| *place);
+        at.map_or(Values::NONE, |at| self.args[at].1)
+    }
+
+    fn push(&mut self, call: OpenCall, entry: Entry) {
+        let OpenCall {
+            function,
+            start,
+            args,
+        } = call;
+        if !args.is_empty() {
+            self.args.push((self.open.len(), args));
+        }
+        self.kept += usize::from(entry == Entry::Kept);
+        self.open.push(ChosenCall {
+            function,
+            entry,
+            start,
+        });
+    }
+
+    /// Removes all open calls but the first `keep`. Returns the number of kept calls among the
+    /// removed ones.
+    fn truncate(&mut self, keep: usize) -> usize {
+        let gone = self.open.drain(keep.min(self.open.len())..);
+        let kept = gone.filter(|call| call.entry == Entry::Kept).count();
+        while self.args.pop_if(|(place, _)| *place >= keep).is_some() {}
+        self.kept -= kept;
+        self.least_kept = self.least_kept.min(self.kept);
+        kept
     }
 
     /// Counts an event after the end. Returns the number of lost events that may have happened
@@ -179,16 +348,24 @@ impl Chosen {
             EventBody::Call {
                 function,
                 kind: CallKind::Enter,
-                ..
+                values: args,
             } => {
                 let entry = match in_time {
                     _ if !wanted(function) => Entry::Unwanted,
                     true => Entry::Kept,
                     false => Entry::Earlier,
                 };
-                match self.open.len() < MOST_OPEN {
-                    true => self.open.push((function, entry)),
-                    false => self.beyond = self.beyond.saturating_add(1),
+                if self.open.len() < MOST_OPEN {
+                    let start = event.ticks;
+                    let call = OpenCall {
+                        function,
+                        start,
+                        args,
+                    };
+                    self.push(call, entry);
+                } else {
+                    self.beyond = self.beyond.saturating_add(1);
+                    self.is_uncertain = true;
                 }
                 entry == Entry::Kept
             }
@@ -253,10 +430,12 @@ impl Chosen {
             return None;
         }
         // Usually it is the innermost one. An exit of a call that is not open ends no call.
-        let at = self.open.iter().rposition(|(open, _)| *open == function);
+        let at = self.open.iter().rposition(|call| call.function == function);
         at.map(|at| {
-            let entry = self.open[at].1;
-            self.open.truncate(at);
+            let entry = self.open[at].entry;
+            let kept = self.truncate(at);
+            // The exit is left out, so a reader of the kept parts does not see that they ended.
+            self.is_uncertain |= entry != Entry::Kept && kept > 0;
             entry
         })
     }
@@ -267,8 +446,7 @@ impl Chosen {
         self.beyond -= beyond;
         let calls = usize::try_from(calls - beyond).unwrap_or(usize::MAX);
         let keep = self.open.len().saturating_sub(calls);
-        let left = self.open.drain(keep..);
-        left.filter(|(_, entry)| *entry == Entry::Kept).count() as u64
+        self.truncate(keep) as u64
     }
 }
 

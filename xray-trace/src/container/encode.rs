@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::MAX_DATA_LEN;
 use super::event_head::{DELTA_BITS, extended, head_kind};
 use super::events::Events;
+use super::function_set::{FunctionSet, NamedFunctions};
 use super::predictor::Predictor;
 use super::varint;
 use crate::model::{CallKind, DataKind, Event, EventBody, FunctionId, ThreadId, Ticks, Values};
@@ -29,6 +30,10 @@ pub struct BlockEncoder {
     last: u64,
     /// The number of call events in the block. Reset by `finish`.
     calls: u32,
+    /// The number of entries among them. Reset by `finish`.
+    entries: u32,
+    /// The functions that events of the block name. Emptied by `finish`.
+    named: NamedFunctions,
     /// The number of lost events in the block. Reset by `finish`.
     lost: u64,
     /// The expectation of the next event. Reset by `finish`.
@@ -67,6 +72,8 @@ impl BlockEncoder {
             first: 0,
             last: 0,
             calls: 0,
+            entries: 0,
+            named: NamedFunctions::new(),
             lost: 0,
             predictor: Predictor::new(),
         }
@@ -95,6 +102,16 @@ impl BlockEncoder {
     #[must_use]
     pub fn events(&self) -> u32 {
         self.calls
+    }
+
+    /// The number of entries pushed since the last `finish`.
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Takes the functions of the events pushed since the last `finish`. To be called before it.
+    pub(super) fn take_functions(&mut self) -> FunctionSet {
+        self.named.take()
     }
 
     /// Adds an event from `events`, with another id of its function.
@@ -145,6 +162,9 @@ impl BlockEncoder {
         let delta = self.delta(ticks);
         // The count cannot overflow, because each event takes a byte.
         self.calls = self.calls.wrapping_add(1);
+        self.entries = self
+            .entries
+            .wrapping_add(u32::from(kind == CallKind::Enter));
         if !bare || kind == CallKind::TailExit || delta >> DELTA_BITS != 0 {
             self.put_rare(function, kind, &values.into(), delta);
         } else if kind == CallKind::Enter {
@@ -228,6 +248,9 @@ impl BlockEncoder {
         self.put_byte(extended::SAID);
         self.put_number(number_of(kind));
         self.put_number(function.map_or(0, |function| u64::from(function.0) + 1));
+        if let Some(function) = function {
+            self.named.add(function);
+        }
         self.put_number(u64::from(size));
         self.put_data(data)
     }
@@ -255,6 +278,8 @@ impl BlockEncoder {
         };
         self.at = 0;
         self.calls = 0;
+        self.entries = 0;
+        self.named.clear();
         self.lost = 0;
         self.predictor.reset();
         Some(block)
@@ -276,6 +301,7 @@ impl BlockEncoder {
     /// Writes an event that was not expected, with its function.
     #[cold]
     fn put_unexpected(&mut self, function: FunctionId, kind: CallKind, delta: u64) {
+        self.named.add(function);
         match kind {
             CallKind::Enter => self.put_head(head_kind::ENTER_NAMED, delta),
             CallKind::Exit | CallKind::TailExit => {
@@ -305,6 +331,7 @@ impl BlockEncoder {
         self.put_head(head_kind::EXTENDED, delta);
         self.put_byte(byte);
         if !expected {
+            self.named.add(function);
             self.put_number(u64::from(function.0));
         }
         for value in values.as_slice() {

@@ -6,6 +6,7 @@
 
 mod block;
 mod chosen;
+mod closed;
 mod decode;
 mod decode_error;
 mod encode;
@@ -13,6 +14,7 @@ mod end;
 mod event_head;
 mod events;
 mod excerpt;
+mod function_set;
 #[cfg(feature = "import")]
 pub(crate) mod in_log;
 mod open_calls;
@@ -22,25 +24,31 @@ mod predictor;
 mod profile;
 mod reader;
 mod section;
+mod section_check;
 mod stored;
+mod stream_index;
 mod tables;
 pub(crate) mod varint;
 mod writer;
 
 pub use block::Block;
-pub use chosen::{Chosen, Excluded, Part, RecordedTime};
+pub use chosen::{Chosen, ClosedPart, Excluded, Part, RecordedTime};
+pub use closed::{BegunCalls, ClosedBlock, StackChange};
 pub use decode_error::DecodeError;
 pub use encode::BlockEncoder;
 pub use end::End;
 pub use events::Events;
 pub(crate) use events::Form;
 pub use excerpt::{Excerpt, ThreadEnd};
+pub use function_set::FunctionSet;
 pub use open_calls::{OpenCall, OpenCalls, OpenCallsEncoder};
 pub use payload::Payload;
 pub(crate) use plain_calls::PlainCalls;
 pub use profile::{ProfileEncoder, ProfileError, ProfilePart, ProfiledCalls};
 pub use reader::{Completeness, Item, ReadError, Reader};
 pub use section::SectionKind;
+pub use section_check::SectionCheck;
+pub use stream_index::StreamIndex;
 pub use writer::Writer;
 
 /// The first eight bytes of every file.

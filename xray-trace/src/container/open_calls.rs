@@ -49,6 +49,8 @@ pub struct OpenCallsEncoder {
     spacing: u64,
     /// The bytes of events since the latest entry.
     passed: u64,
+    /// The bytes of all events so far.
+    all: u64,
     /// The index of the next block.
     block: u64,
     /// The packed entries of the current section. Emptied when it is long.
@@ -65,6 +67,10 @@ pub struct OpenCallsEncoder {
 
 /// The length at which a section is ended, in bytes.
 const LONG: usize = 32 << 10;
+
+/// The length of a thread's entries, in bytes, from which on each byte stands for more events, so
+/// that the entries grow with the logarithm of the events.
+const LONGEST: u64 = 1 << 20;
 
 /// The length of the shortest entry, in bytes.
 const SHORTEST: u64 = 3;
@@ -131,13 +137,14 @@ fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
 
 impl OpenCallsEncoder {
     /// Begins before the first block of `thread`. A block has an entry if each byte of the entry
-    /// stands for at least `spacing` bytes of events.
+    /// stands for at least `spacing` bytes of events, and for more in a thread with very many events.
     #[must_use]
     pub fn new(thread: ThreadId, spacing: u64) -> Self {
         Self {
             thread,
             spacing,
             passed: 0,
+            all: 0,
             block: 0,
             entries: Vec::new(),
             first_block: 0,
@@ -151,19 +158,36 @@ impl OpenCallsEncoder {
     /// Adds the begin of a block of `len` bytes of events, with the open calls, outermost first.
     /// Each call began no earlier than the one before.
     pub fn block(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone, len: u64) {
-        let worthwhile = |bytes: u64| self.passed >= self.spacing.saturating_mul(bytes);
+        let spacing = self.spacing.max(self.all / LONGEST);
+        let worthwhile = |bytes: u64| self.passed >= spacing.saturating_mul(bytes);
         if open.len() <= OpenCalls::MAX_DEPTH && worthwhile(SHORTEST) {
             self.encode(open.clone());
             let bytes = self.scratch.len() as u64;
-            if self.passed >= self.spacing.saturating_mul(bytes) {
+            if self.passed >= spacing.saturating_mul(bytes) {
                 self.commit(open);
             }
         }
         self.passed = self.passed.saturating_add(len);
+        self.all = self.all.saturating_add(len);
         self.block += 1;
     }
 
-    /// The sections, in order.
+    /// The bytes of entries that are in no section yet.
+    pub(super) fn pending(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Ends the current section. The next entry begins another one.
+    pub(super) fn end_section(&mut self) {
+        self.finish_section();
+    }
+
+    /// Takes the sections that are finished, in order.
+    pub(super) fn take_finished(&mut self) -> Vec<OpenCalls> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// The sections that were not taken, in order.
     #[must_use]
     pub fn finish(mut self) -> Vec<OpenCalls> {
         self.finish_section();

@@ -174,6 +174,8 @@ async fn take(
             lost,
             reader_lost: _,
             copied_within_ns,
+            entries: _,
+            indexed: _,
         } = chunk;
         if begun.replace(copied_within_ns).is_none() {
             output.begin()?;

@@ -60,6 +60,10 @@ pub(super) struct ShadowStack {
     suspects: usize,
     /// True if the calls without room are suspected.
     beyond_suspect: bool,
+    /// The least number of frames since the last call of `take_least`.
+    least: usize,
+    /// True if calls had no room since then.
+    had_beyond: bool,
 }
 
 /// A frame of whole words, which stay in registers on their way into memory. For a half and a byte
@@ -108,7 +112,23 @@ impl ShadowStack {
             beyond_from: 0,
             suspects: 0,
             beyond_suspect: false,
+            least: 0,
+            had_beyond: false,
         }
+    }
+
+    /// The number of outermost calls that were open all the time since the last call of this.
+    /// `None` if that is not known, because calls had no room.
+    pub(super) fn take_least(&mut self) -> Option<usize> {
+        let had_beyond = std::mem::replace(&mut self.had_beyond, self.beyond > 0);
+        let least = std::mem::replace(&mut self.least, self.frames.len());
+        (!had_beyond).then_some(least)
+    }
+
+    /// The open calls that have room, outermost first, each with its begin.
+    pub(super) fn calls(&self) -> impl ExactSizeIterator<Item = (FunctionId, Ticks)> {
+        let frames = self.frames.iter();
+        frames.map(|frame| (frame.function(), Ticks(frame.start)))
     }
 
     /// Suspects the open calls of these functions. They may have ended unseen, and other calls of
@@ -145,6 +165,7 @@ impl ShadowStack {
         while self.beyond == 0 && self.frames.pop_if(|top| top.is_suspect()).is_some() {
             over += 1;
         }
+        self.note_least();
         self.trim();
         let innermost = self.frames.iter().rposition(|frame| frame.is_suspect());
         self.suspects = innermost.map_or(0, |at| at + 1);
@@ -177,6 +198,7 @@ impl ShadowStack {
     pub(super) fn exit(&mut self, function: FunctionId, sp: u64) -> Shown {
         match self.frames.pop_if(|top| top.is(function, sp)) {
             Some(_) => {
+                self.note_least();
                 self.trim();
                 let over = match self.beyond {
                     0 => 0,
@@ -231,6 +253,7 @@ impl ShadowStack {
     /// the same function may stand in its place.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
+        self.note_least();
         self.segments.clear();
         self.beyond = 0;
         self.suspects = 0;
@@ -254,6 +277,7 @@ impl ShadowStack {
                 self.beyond_from = frame.sp;
             }
             self.beyond = self.beyond.saturating_add(1);
+            self.had_beyond = true;
         }
         over
     }
@@ -335,6 +359,7 @@ impl ShadowStack {
         if let Some((segment, frame)) = exiting {
             let over = self.leave(frame + 1, segment);
             self.frames.pop();
+            self.note_least();
             self.trim();
             let of = Exit::Innermost;
             return Shown { over, of };
@@ -401,8 +426,14 @@ impl ShadowStack {
     fn leave(&mut self, keep: usize, segment: usize) -> u64 {
         let over = (self.frames.len() - keep.min(self.frames.len())) as u64;
         self.frames.truncate(keep);
+        self.note_least();
         self.segments.truncate(segment);
         over.saturating_add(std::mem::take(&mut self.beyond))
+    }
+
+    #[inline]
+    fn note_least(&mut self) {
+        self.least = self.least.min(self.frames.len());
     }
 
     /// Removes segments without open calls.

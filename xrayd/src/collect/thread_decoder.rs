@@ -12,7 +12,7 @@ use std::{
 use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
-    container::{BlockEncoder, OpenCall},
+    container::{BegunCalls, BlockEncoder, ClosedBlock, OpenCall, StackChange},
     model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
 };
 
@@ -35,6 +35,9 @@ use crate::{
 const BLOCK_BYTES: usize = 48 << 10;
 /// …or it is this old, so that readers of the live stream see events soon.
 const BLOCK_AGE: Duration = Duration::from_millis(100);
+
+/// The most open calls whose arguments are remembered: 64 KiB.
+const MOST_ARGS: usize = 1024;
 
 /// The decoder of one thread.
 #[derive(Debug)]
@@ -64,10 +67,27 @@ pub(super) struct ThreadDecoder {
     begun: Option<Instant>,
     /// User events in the block under way.
     said: u32,
+    /// The open calls since the last block.
+    since_block: SinceBlock,
+    /// The arguments of open calls that have any, by their places in the shadow stack.
+    args: Vec<(usize, Values)>,
     /// Events and losses since the last call of `settle`.
     tally: (u64, u64),
     /// Events among them that were left out.
     filtered: u64,
+}
+
+/// The open calls at the begin of a block, and what hides the changes since.
+#[derive(Debug, Default)]
+struct SinceBlock {
+    /// The number of kept calls that were open when the last block was closed.
+    before: u64,
+    /// True if all events since then are in the block under way.
+    continues: bool,
+    /// True if an exit belonged to no open call, or events were lost.
+    irregular: bool,
+    /// True if arguments of an open call were not remembered. Reset when none are.
+    lacks_args: bool,
 }
 
 /// The observers of decoded events beside the readers of blocks. At least one is there.
@@ -154,6 +174,8 @@ impl ThreadDecoder {
             early: 0,
             begun: None,
             said: 0,
+            since_block: SinceBlock::default(),
+            args: Vec::new(),
             tally: (0, 0),
             filtered: 0,
         }
@@ -193,7 +215,11 @@ impl ThreadDecoder {
         }
         self.pass(ticks);
         self.shed();
-        if !self.follow::<PLAIN>(function, kind, sp) {
+        let kept = self.follow::<PLAIN>(function, kind, sp);
+        if kind == CallKind::Enter && !(self.args.is_empty() && values.into().is_empty()) {
+            self.note_args(values.into());
+        }
+        if !kept {
             self.filtered += 1;
         } else if PLAIN || self.keeps.blocks {
             self.encoder
@@ -303,16 +329,105 @@ impl ThreadDecoder {
     /// Closes the block under way.
     pub(super) fn publish(&mut self, output: &EventStore) {
         self.begun = None;
-        if let Some(block) = self.encoder.finish() {
+        if let Some(closed) = self.encoder.close() {
             let said = std::mem::take(&mut self.said);
-            output.publish(Published { block, said });
+            let stack = self.stack_change();
+            let closed = ClosedBlock { stack, ..closed };
+            output.publish(Published::new(closed, said));
         }
+    }
+
+    /// The change of the kept open calls since the last block. `None` if it is not known.
+    fn stack_change(&mut self) -> Option<StackChange> {
+        let SinceBlock {
+            before,
+            continues,
+            irregular,
+            lacks_args,
+        } = self.since_block;
+        let least = self.stacks.take_least();
+        let open = self.stacks.calls().len();
+        self.drop_args(open);
+        self.since_block = SinceBlock {
+            before: self.kept_open(),
+            continues: true,
+            irregular: false,
+            lacks_args: lacks_args && !self.args.is_empty(),
+        };
+        let least = least.filter(|_| !lacks_args)?;
+        let places = self.stacks.calls().enumerate().skip(least);
+        let begun = places.map(|(place, (function, start))| OpenCall {
+            function,
+            start,
+            args: self.args_at(place),
+        });
+        let (kept, begun) = match &self.kept {
+            None => (least as u64, BegunCalls::new(begun)),
+            Some(kept) => {
+                let mut flags = kept.calls();
+                let outermost = flags.by_ref().take(least).filter(|kept| *kept).count();
+                let begun = begun.zip(flags).filter(|(_, kept)| *kept);
+                let begun = BegunCalls::new(begun.map(|(call, _)| call));
+                (outermost as u64, begun)
+            }
+        };
+        Some(StackChange {
+            before,
+            kept,
+            begun,
+            nests: !irregular,
+            continues,
+        })
+    }
+
+    /// The number of kept calls that are open and have room.
+    fn kept_open(&self) -> u64 {
+        let open = self.stacks.calls().len();
+        match &self.kept {
+            None => open as u64,
+            Some(kept) => kept.calls().take(open).filter(|kept| *kept).count() as u64,
+        }
+    }
+
+    /// Begins to follow the open calls anew: events since the last block are in no block.
+    fn follow_anew(&mut self) {
+        // The change since the last block has no reader.
+        self.stack_change();
+        self.since_block.continues = false;
+    }
+
+    /// Notes the arguments of the call that has just begun.
+    #[cold]
+    fn note_args(&mut self, args: Values) {
+        let Some(place) = self.stacks.calls().len().checked_sub(1) else {
+            return;
+        };
+        self.drop_args(place);
+        if args.is_empty() {
+            return;
+        }
+        if self.args.len() < MOST_ARGS {
+            self.args.push((place, args));
+        } else {
+            self.since_block.lacks_args = true;
+        }
+    }
+
+    /// Forgets the arguments of calls from this place on.
+    fn drop_args(&mut self, place: usize) {
+        while self.args.pop_if(|(its, _)| *its >= place).is_some() {}
+    }
+
+    fn args_at(&self, place: usize) -> Values {
+        let at = self.args.binary_search_by_key(&place, |(its, _)| *its);
+        at.map_or(Values::NONE, |at| self.args[at].1)
     }
 
     /// Forgets the open calls. The next events do not continue the last ones.
     pub(super) fn restart(&mut self, output: &EventStore) {
         self.publish(output);
         self.forget_calls();
+        self.follow_anew();
         if let Some(beside) = &mut self.beside {
             beside.end();
         }
@@ -342,6 +457,9 @@ impl ThreadDecoder {
             let room = output.profiles.room();
             let profiler = keeps.sums.then(|| Profiler::new(room));
             self.show_to(|beside| beside.profiler = profiler);
+        }
+        if !self.keeps.blocks && keeps.blocks {
+            self.follow_anew();
         }
         self.keeps = keeps;
     }
@@ -481,6 +599,9 @@ impl ThreadDecoder {
         {
             return false;
         }
+        if shown.of != Exit::Innermost {
+            self.since_block.irregular = true;
+        }
         let astray = shown.of == Exit::Astray;
         if astray && (PLAIN || self.keeps.blocks) {
             self.encoder.push_astray(Ticks(self.last));
@@ -518,6 +639,7 @@ impl ThreadDecoder {
 
     #[cold]
     fn tell_loss(&mut self, count: u64) {
+        self.since_block.irregular = true;
         if self.keeps.blocks {
             self.encoder.push_lost(Ticks(self.last), count);
         }
@@ -528,6 +650,7 @@ impl ThreadDecoder {
 
     fn forget_calls(&mut self) {
         self.stacks.clear();
+        self.args.clear();
         if let Some(kept) = &mut self.kept {
             kept.clear();
         }

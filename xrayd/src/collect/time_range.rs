@@ -141,7 +141,7 @@ mod tests {
             let mut encoder = BlockEncoder::new(thread);
             encoder.push_call(Ticks(at), FunctionId(0), CallKind::Enter, None);
             let block = encoder.finish().unwrap();
-            output.publish(Published { block, said: 0 });
+            output.publish(Published::unpacked(block));
         }
         let missing = |since| {
             let (since, until) = (Ticks(since), Ticks(1000));

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 use xray_trace::{
-    container::Part,
+    container::ClosedPart,
     instr_map::Selection,
     model::{ClockAnchor, FunctionId},
 };
@@ -255,7 +255,7 @@ impl EventMessages {
                 self.batcher.names().insert(source, session);
                 Piece::Process { pid, wanted }
             }
-            FeedItem::Block(published) => Piece::Block(published.block),
+            FeedItem::Block(published) => Piece::Block(published.closed.block.clone()),
             FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
             FeedItem::Thread(thread) => Piece::Thread(thread),
             FeedItem::Origin(_) | FeedItem::Begin(_) | FeedItem::Until(_) => Piece::Nothing,
@@ -315,12 +315,15 @@ impl TraceMessages {
         let bytes = std::mem::take(self.writer.get_mut());
         let totals = self.writer.totals();
         let reader_lost = self.writer.reader_lost_total();
+        let (entries, indexed) = (self.writer.entries(), self.writer.is_indexed());
         let chunk = |data: Vec<u8>| v1::TraceChunk {
             data,
             events: totals.calls,
             lost: totals.lost.saturating_sub(reader_lost),
             reader_lost,
             copied_within_ns: 0,
+            entries,
+            indexed,
         };
         if bytes.len() <= CHUNK_BYTES {
             return if bytes.is_empty() {
@@ -354,20 +357,20 @@ impl TraceMessages {
                 sessions.insert(source, session);
                 Ok(())
             }
-            FeedItem::Block(Published { block, .. }) => {
+            FeedItem::Block(Published { closed, .. }) => {
                 let Some(session) = sessions.here.get(&source) else {
                     return Ok(());
                 };
                 let Some(recorded) = recorded else {
-                    return writer.block(source, &block, session.tables());
+                    return writer.closed_block(source, &closed, session.tables());
                 };
-                let Part { block: part, lost } = recorded.part(source, &**session, &block);
+                let ClosedPart { closed: part, lost } = recorded.part(source, &**session, &closed);
                 if let Some(part) = part {
-                    writer.block(source, &part, session.tables())?;
+                    writer.closed_block(source, &part, session.tables())?;
                 }
                 match lost {
                     0 => Ok(()),
-                    lost => writer.lost(source, block.thread, lost),
+                    lost => writer.lost(source, closed.block.thread, lost),
                 }
             }
             FeedItem::Begin(at) => {
@@ -408,7 +411,12 @@ impl TraceMessages {
                 sessions.remove(source);
                 ended
             }
-            FeedItem::Lost { events } => writer.reader_lost(events),
+            FeedItem::Lost { events } => {
+                if let Some(recorded) = recorded {
+                    recorded.miss_blocks();
+                }
+                writer.reader_lost(events)
+            }
         }
     }
 }

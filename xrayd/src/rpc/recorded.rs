@@ -10,7 +10,7 @@ use std::{
 };
 
 use xray_trace::{
-    container::{Block, Chosen, Excluded, Part, RecordedTime},
+    container::{Chosen, ClosedBlock, ClosedPart, Excluded, RecordedTime},
     instr_map::Selection,
     model::{ClockAnchor, FunctionId, ProcessId, RecordingWindow, ThreadId, Ticks},
 };
@@ -132,26 +132,27 @@ impl Recorded {
         &mut self,
         source: Source,
         session: &dyn TracedProcess,
-        block: &Block,
-    ) -> Part {
+        closed: &ClosedBlock,
+    ) -> ClosedPart {
+        let block = &closed.block;
         self.meet(block.last);
         let Some(part) = self.parts.get(&source) else {
-            return Part::default();
+            return ClosedPart::default();
         };
         let time = RecordedTime {
             since: part.since.unwrap_or(Ticks(0)),
             until: self.until(part),
         };
         if block.last < time.since {
-            return Part::default();
+            return ClosedPart::default();
         }
         let key = (source, block.thread);
         let mut chosen = self.threads.remove(&key).unwrap_or_default();
         let kept = match &self.selection {
-            None => chosen.of(block, time, |_| true),
+            None => chosen.of_closed(closed, time, |_| true),
             Some(selection) => {
                 let known = self.functions.entry(source).or_default();
-                chosen.of(block, time, |id| {
+                chosen.of_closed(closed, time, |id| {
                     let (looked_at, functions) = &mut *known;
                     if usize::try_from(id.0).is_ok_and(|id| id >= *looked_at) {
                         *looked_at = session.functions_known();
@@ -170,6 +171,11 @@ impl Recorded {
             self.threads.insert(key, chosen);
         }
         kept
+    }
+
+    /// Notes that blocks are missing here, of any thread.
+    pub(super) fn miss_blocks(&mut self) {
+        self.threads.values_mut().for_each(Chosen::miss_blocks);
     }
 
     /// The end of the recording in a process, as far as it is known.

@@ -11,7 +11,7 @@ use std::{
 
 use xray_trace::{
     analysis::StackSums,
-    container::{Block, BlockEncoder},
+    container::{Block, BlockEncoder, ClosedBlock, StackChange},
     model::{ClockAnchor, ClockFault, EventType, FunctionId, Origin, ProcessId, ThreadId, Ticks},
 };
 
@@ -247,7 +247,7 @@ impl EventStore {
     /// Retains a complete block and feeds it to live readers.
     pub(crate) fn publish(&self, published: Published) {
         let mut retained = lock(&self.retained);
-        retained.push(published.clone(), self.retain_bytes.load(Relaxed));
+        retained.push(&published, self.retain_bytes.load(Relaxed));
         // Under the lock, so that a new reader sees a block either as retained or in its feed.
         self.feed(&FeedItem::Block(published));
     }
@@ -270,8 +270,9 @@ impl EventStore {
             let sums = StackSums::of_losses(self.profiles.room(), events);
             self.hand_over(thread, false, &sums);
         }
-        if let Some(block) = encoder.finish() {
-            self.publish(Published { block, said: 0 });
+        if let Some(closed) = encoder.close() {
+            let stack = Some(StackChange::cleared());
+            self.publish(Published::new(ClosedBlock { stack, ..closed }, 0));
         }
         now
     }
@@ -638,12 +639,12 @@ mod tests {
             );
         }
         let block = encoder.finish().unwrap();
-        Published { block, said: 0 }
+        Published::unpacked(block)
     }
 
     #[test]
     fn the_oldest_blocks_go_first_and_are_counted() {
-        let size = cost(&block(ThreadId(0), 1000).block);
+        let size = cost(&block(ThreadId(0), 1000).closed.block);
         let output = EventStore::new(ProcessId(0), 7, size * 3 + THREAD_COST);
         let thread = output.new_thread(7, String::new());
         for _ in 0..5 {

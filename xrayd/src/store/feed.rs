@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::{Notify, mpsc};
 use xray_trace::{
-    container::Block,
+    container::ClosedBlock,
     model::{ClockAnchor, EventType, Origin, Thread, Ticks},
 };
 
@@ -67,11 +67,11 @@ impl FeedItem {
     }
 }
 
-/// A block of events.
+/// A block of events. Cloning shares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// The events.
-    pub block: Block,
+    /// The events, and the facts about them that the thread decoder has.
+    pub closed: Arc<ClosedBlock>,
     /// The number of user events among them. The block does not count them.
     pub said: u32,
 }
@@ -138,9 +138,23 @@ pub(crate) fn feed(processes: usize, lease: Option<LeaseId>) -> (Publisher, Feed
 // === impl Published ===
 
 impl Published {
+    /// A closed block with `said` user events.
+    pub(crate) fn new(closed: ClosedBlock, said: u32) -> Self {
+        Self {
+            closed: Arc::new(closed),
+            said,
+        }
+    }
+
+    /// A block without user events, of which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn unpacked(block: xray_trace::container::Block) -> Self {
+        Self::new(ClosedBlock::unpacked(block), 0)
+    }
+
     /// The number of events: those of calls and user events.
     pub fn events(&self) -> u64 {
-        u64::from(self.block.calls) + u64::from(self.said)
+        u64::from(self.closed.block.calls) + u64::from(self.said)
     }
 }
 
@@ -245,7 +259,9 @@ impl FeedSender {
     fn overflow(&mut self, item: FeedItem) -> bool {
         match item {
             FeedItem::Block(published) => {
-                let events = published.events().saturating_add(published.block.lost);
+                let events = published
+                    .events()
+                    .saturating_add(published.closed.block.lost);
                 self.inlet.beside.lost.fetch_add(events, Ordering::Relaxed);
             }
             FeedItem::Lost { events } => {
@@ -324,7 +340,7 @@ mod tests {
         let mut encoder = BlockEncoder::new(ThreadId(0));
         encoder.push_call(Ticks(0), FunctionId(0), CallKind::Enter, None);
         let block = encoder.finish().unwrap();
-        FeedItem::Block(Published { block, said: 0 })
+        FeedItem::Block(Published::unpacked(block))
     }
 
     /// Another process goes on, so the queue does not end.

@@ -48,7 +48,7 @@ pub(crate) struct Snapshot {
 /// have a ring. The number of those is bounded.
 #[derive(Debug, Default)]
 pub(super) struct Retained {
-    blocks: VecDeque<Published>,
+    blocks: VecDeque<RetainedBlock>,
     /// The cost of `blocks` and `threads`.
     bytes: u64,
     events: u64,
@@ -65,6 +65,15 @@ pub(super) struct Retained {
     /// Dropped events of forgotten threads, and the time of the last of them.
     forgotten: u64,
     forgotten_until: Option<Ticks>,
+}
+
+/// A retained block. A snapshot cuts blocks to its window and unpacks them for that, so the facts
+/// about a block are not retained.
+#[derive(Debug)]
+struct RetainedBlock {
+    block: Block,
+    /// The number of its events: those of calls and user events.
+    events: u64,
 }
 
 /// The newest blocks that were retained and dropped: thread, number of events, and time of the last
@@ -186,13 +195,15 @@ impl Retained {
     }
 
     /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
-    pub(super) fn push(&mut self, published: Published, bytes: u64) {
-        self.bytes += cost(&published.block);
-        self.events += published.events();
-        if let Some(known) = self.threads.get_mut(&published.block.thread) {
+    pub(super) fn push(&mut self, published: &Published, bytes: u64) {
+        let block = published.closed.block.clone();
+        let events = published.events();
+        self.bytes += cost(&block);
+        self.events += events;
+        if let Some(known) = self.threads.get_mut(&block.thread) {
             known.blocks += 1;
         }
-        self.blocks.push_back(published);
+        self.blocks.push_back(RetainedBlock { block, events });
         self.shrink_to(bytes);
     }
 
@@ -201,10 +212,7 @@ impl Retained {
         self.bytes = 0;
         self.events = 0;
         let blocks = std::mem::take(&mut self.blocks);
-        blocks
-            .into_iter()
-            .map(|published| published.block)
-            .collect()
+        blocks.into_iter().map(|retained| retained.block).collect()
     }
 
     /// Adds an anchor, and returns the faults of the counter that it shows.
@@ -280,7 +288,7 @@ impl Retained {
             threads,
             event_types: Vec::new(),
             anchors: self.anchors.clone(),
-            blocks: blocks.map(|published| published.block.clone()).collect(),
+            blocks: blocks.map(|retained| retained.block.clone()).collect(),
             ended,
             overwritten,
             evictions: self.evictions.clone(),
@@ -294,9 +302,9 @@ impl Retained {
             let Some(oldest) = self.blocks.pop_front() else {
                 break;
             };
-            let events = oldest.events().saturating_add(oldest.block.lost);
+            let events = oldest.events.saturating_add(oldest.block.lost);
             self.bytes -= cost(&oldest.block);
-            self.events -= oldest.events();
+            self.events -= oldest.events;
             self.evicted = self.evicted.saturating_add(events);
             self.evictions
                 .add(oldest.block.thread, events, oldest.block.last);

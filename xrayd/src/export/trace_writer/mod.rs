@@ -30,12 +30,12 @@ use std::{
 
 use xray_trace::{
     FileAddr,
-    analysis::{MORE_STACKS, StackSums},
-    container::{Block, End, ProfileEncoder, Writer},
+    analysis::{MORE_STACKS, SPACING, StackSums},
+    container::{Block, ClosedBlock, End, OpenCalls, ProfileEncoder, StreamIndex, Writer},
     model::{
-        ClockAnchor, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
-        Lifetime, Missing, Module, ModuleId, Origin, Overwritten, Process, ProcessId,
-        RecordingWindow, SnapshotWindow, Suppression, Thread, ThreadId, Ticks,
+        ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Missing,
+        Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
+        Suppression, Thread, ThreadId, Ticks,
     },
 };
 
@@ -74,6 +74,10 @@ pub struct TraceWriter<W> {
     more_stacks: bool,
     /// True if sums of calls were added.
     sums: bool,
+    /// The open calls at the begins of blocks, as far as they are not written.
+    index: StreamIndex,
+    /// Entries of calls in all blocks.
+    entries: u64,
     /// Events that the reader lost in the whole stream.
     reader_lost: u64,
 }
@@ -102,6 +106,8 @@ impl<W: Write> TraceWriter<W> {
             anchored: None,
             more_stacks: false,
             sums: false,
+            index: StreamIndex::new(SPACING),
+            entries: 0,
             reader_lost: 0,
         })
     }
@@ -164,6 +170,12 @@ impl<W: Write> TraceWriter<W> {
         let Some(numbers) = self.sources.remove(&source) else {
             return Ok(());
         };
+        let mut runs: Vec<u32> = numbers.threads.values().copied().collect();
+        runs.sort_unstable();
+        for thread in runs.into_iter().flat_map(|first| first..first + RUN) {
+            let sections = self.index.end_thread(ThreadId(thread));
+            self.open_calls(&sections)?;
+        }
         for lifetime in tables.lifetimes() {
             if let Some(module) = numbers.modules.get(lifetime.module.0 as usize) {
                 self.writer.lifetime(&Lifetime {
@@ -299,38 +311,65 @@ impl<W: Write> TraceWriter<W> {
         self.function_number(source, id, tables).map(drop)
     }
 
+    /// Adds a block of which nothing is known: its events are unpacked to find its functions. The
+    /// trace then has no index of open calls.
+    ///
+    /// # Errors
+    /// As [`Self::closed_block`].
+    pub fn block(&mut self, source: Source, block: &Block, tables: &dyn Tables) -> io::Result<()> {
+        self.closed_block(source, &ClosedBlock::unpacked(block.clone()), tables)
+    }
+
     /// Adds a block, after the functions and modules of the block that were not described yet.
-    /// `tables` are those of its process.
+    /// `tables` are those of its process. The block is unpacked only if its functions have other
+    /// numbers in the trace.
     ///
     /// # Errors
     /// A block that is longer than the format allows, or the error of the inner writer.
-    pub fn block(&mut self, source: Source, block: &Block, tables: &dyn Tables) -> io::Result<()> {
+    pub fn closed_block(
+        &mut self,
+        source: Source,
+        closed: &ClosedBlock,
+        tables: &dyn Tables,
+    ) -> io::Result<()> {
+        let ClosedBlock {
+            block,
+            functions,
+            entries,
+            stack,
+        } = closed;
         let thread = self.thread_number(source, block.thread);
         if let Some(numbers) = self.sources.get_mut(&source) {
             let first = numbers.first.unwrap_or(block.first);
             numbers.first = Some(first.min(block.first));
         }
         let mut same = true;
-        // Functions of undecodable bytes are not described. The reader of the file finds the same
-        // bytes.
-        for event in block.events().map_while(Result::ok) {
-            if let Some(id) = function_of(&event) {
-                let number = self.function_number(source, id, tables)?;
-                same &= number == id;
-            }
-        }
-        if same {
-            return self.writer.block(&Block {
-                thread,
-                ..block.clone()
-            });
+        for id in functions.iter() {
+            let number = self.function_number(source, id, tables)?;
+            same &= number == id;
         }
         let numbers = self.sources.get(&source);
         let number = |id| numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION));
-        match block.renumbered(thread, number) {
-            Some(block) => self.writer.block(&block),
-            None => Ok(()),
-        }
+        let written = match same {
+            true => Some(Block {
+                thread,
+                ..block.clone()
+            }),
+            false => block.renumbered(thread, number),
+        };
+        let Some(written) = written else {
+            return Ok(());
+        };
+        self.writer.block(&written)?;
+        self.entries = self.entries.saturating_add(u64::from(*entries));
+        let len = written.encoded_len() as u64;
+        let sections = self.index.block(thread, len, stack.as_ref(), number);
+        self.open_calls(&sections)
+    }
+
+    fn open_calls(&mut self, sections: &[OpenCalls]) -> io::Result<()> {
+        let mut sections = sections.iter();
+        sections.try_for_each(|section| self.writer.open_calls(section))
     }
 
     /// Adds sums of calls of a thread, after their functions and modules that were not described
@@ -450,14 +489,18 @@ impl<W: Write> TraceWriter<W> {
             return Ok(());
         }
         self.reader_lost = self.reader_lost.saturating_add(events);
+        // Nothing tells which calls have begun and ended in the missing blocks.
+        self.index.give_up();
         self.writer.lost(Self::READER, events)
     }
 
-    /// Marks the trace as finished. Nothing may follow.
+    /// Adds the rest of the index, and marks the trace as finished. Nothing may follow.
     ///
     /// # Errors
     /// The error of the inner writer.
     pub fn end(&mut self) -> io::Result<()> {
+        let sections = self.index.finish();
+        self.open_calls(&sections)?;
         self.writer.end(&self.writer.totals())
     }
 
@@ -471,6 +514,18 @@ impl<W: Write> TraceWriter<W> {
     #[must_use]
     pub fn totals(&self) -> End {
         self.writer.totals()
+    }
+
+    /// Entries of calls in the whole trace.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// True if the trace has its whole index of open calls once it is ended.
+    #[must_use]
+    pub fn is_indexed(&self) -> bool {
+        self.index.is_complete()
     }
 
     /// Events that the reader lost in the whole trace.
@@ -577,16 +632,5 @@ impl<W: Write> TraceWriter<W> {
             first
         });
         ThreadId(*first + id.0 % RUN)
-    }
-}
-
-fn function_of(event: &Event) -> Option<FunctionId> {
-    match event.body {
-        EventBody::Call { function, .. } => Some(function),
-        EventBody::Data { data, .. } => data.function(),
-        EventBody::Cpu { .. }
-        | EventBody::Unwound { .. }
-        | EventBody::Astray
-        | EventBody::Lost { .. } => None,
     }
 }

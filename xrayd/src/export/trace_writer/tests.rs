@@ -2,8 +2,9 @@
 
 use xray_trace::{
     FileAddr,
-    container::{BlockEncoder, Completeness},
-    model::{Birth, CallKind, ClockFaultKind, DataKind, Ticks, Trace},
+    analysis::Survey,
+    container::{BegunCalls, BlockEncoder, Completeness, Item, OpenCall, Reader, StackChange},
+    model::{Birth, CallKind, ClockFaultKind, DataKind, Event, EventBody, Ticks, Trace, Values},
 };
 
 use super::*;
@@ -157,6 +158,14 @@ fn writer(tables: &Loaded) -> TraceWriter<Vec<u8>> {
 
 fn taken(writer: &mut TraceWriter<Vec<u8>>) -> Trace {
     Trace::read(writer.get_mut().as_slice()).unwrap()
+}
+
+fn function_of(event: &Event) -> Option<FunctionId> {
+    match event.body {
+        EventBody::Call { function, .. } => Some(function),
+        EventBody::Data { data, .. } => data.function(),
+        _ => None,
+    }
 }
 
 fn names(trace: &Trace, thread: u32) -> Vec<String> {
@@ -360,6 +369,83 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         ] if values.first() == Some(77)
     ));
     assert_eq!(trace.losses(), [(ThreadId(128), 2)]);
+}
+
+/// The block with number `at` of a thread, in which a call begins that stays open.
+fn deeper(thread: u32, at: u64) -> ClosedBlock {
+    let mut encoder = BlockEncoder::new(ThreadId(thread));
+    let outer = FunctionId(50 + u32::try_from(at % 7).unwrap());
+    let start = Ticks(at * 10_000);
+    encoder.push_call(start, outer, CallKind::Enter, None);
+    for call in 0..100 {
+        let ticks = Ticks(start.0 + 10 + call * 20);
+        encoder.push_call(ticks, FunctionId(2), CallKind::Enter, None);
+        encoder.push_call(ticks, FunctionId(2), CallKind::Exit, None);
+    }
+    let begun = BegunCalls::new([OpenCall {
+        function: outer,
+        start,
+        args: Values::NONE,
+    }]);
+    let stack = Some(StackChange {
+        before: at,
+        kept: at,
+        begun,
+        nests: true,
+        continues: at > 0,
+    });
+    ClosedBlock {
+        stack,
+        ..encoder.close().unwrap()
+    }
+}
+
+/// Also of a process whose functions have other numbers in the trace, and of one that ends earlier.
+#[test]
+fn a_stream_has_the_index_that_a_reader_of_the_whole_trace_makes() {
+    let [first, second] = [0, 1].map(|file| Loaded(vec![("/usr/bin/demo", Arc::new(file))]));
+    let other = Source(1);
+    for missing in [None, Some(5)] {
+        let mut writer = writer(&first);
+        writer.process(other, &process(8), &second).unwrap();
+        for at in 0..40 {
+            for (source, tables, thread) in [(FIRST, &first, 0), (other, &second, 70)] {
+                if at >= 20 && source == FIRST {
+                    continue;
+                }
+                match missing == Some(at) {
+                    true => writer.reader_lost(201).unwrap(),
+                    false => writer
+                        .closed_block(source, &deeper(thread, at), tables)
+                        .unwrap(),
+                }
+            }
+            if at == 20 {
+                writer.ended(FIRST, &first).unwrap();
+            }
+        }
+        writer.end().unwrap();
+        assert_eq!(writer.is_indexed(), missing.is_none());
+        let trace = taken(&mut writer);
+        let survey = Survey::new(&trace, SPACING);
+        assert_eq!(writer.entries(), survey.calls);
+        let whole = trace.write_indexed(Vec::new(), &survey.index).unwrap();
+        let mut indexes = [writer.get_mut().as_slice(), whole.as_slice()].map(|bytes| {
+            let mut reader = Reader::new(bytes).unwrap();
+            let mut sections = Vec::new();
+            while let Some(item) = reader.next_item().unwrap() {
+                if let Item::OpenCalls(section) = item {
+                    sections.push(section);
+                }
+            }
+            sections
+        });
+        if missing.is_none() {
+            indexes[0].sort_by_key(|section| (section.thread, section.first_block));
+            assert_eq!(indexes[0].len(), 2);
+            assert_eq!(indexes[0], indexes[1]);
+        }
+    }
 }
 
 /// Suppressions, windows and filters are written only from the first block of their process on,

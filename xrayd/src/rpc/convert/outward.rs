@@ -353,6 +353,8 @@ pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk 
             .fold(0, |lost, status| status.lost.saturating_add(lost)),
         reader_lost: 0,
         copied_within_ns: nanoseconds(within),
+        entries: 0,
+        indexed: false,
     }
 }
 
