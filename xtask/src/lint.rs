@@ -27,7 +27,10 @@ const ORDER: &[&str] = &[
     "control", "export", "process", "metrics", "logs", "audit", "config", "rpc", "app", "main",
 ];
 
-/// The most files of `xray-trace` that may import each other in a circle.
+/// The crates whose files may import each other in small circles only.
+const WITHOUT_CIRCLES: &[&str] = &["cxx-demangle", "xray-trace"];
+
+/// The most files of such a crate that may import each other in a circle.
 const LONGEST_CIRCLE: usize = 2;
 
 /// A module by the names of the modules that it stands in; empty for the root of a crate.
@@ -58,21 +61,26 @@ pub(crate) fn run() -> Result<()> {
     let xrayd = Crate::read(&workspace_dir().join("xrayd/src"))?;
     let imports = xrayd.imports();
     faults.extend(against_order(&imports)?);
-    let trace = Crate::read(&workspace_dir().join("xray-trace/src"))?;
-    for circle in circles(&trace.imports()) {
-        if circle.len() > LONGEST_CIRCLE {
-            let files: Vec<_> = circle.iter().map(|module| module.join("::")).collect();
-            faults.push(format!(
-                "xray-trace: these files import each other in a circle: {}",
-                files.join(", ")
-            ));
+    for name in WITHOUT_CIRCLES {
+        let files = Crate::read(&workspace_dir().join(name).join("src"))?;
+        for circle in circles(&files.imports()) {
+            if circle.len() > LONGEST_CIRCLE {
+                let files: Vec<_> = circle.iter().map(|module| module.join("::")).collect();
+                faults.push(format!(
+                    "{name}: these files import each other in a circle: {}",
+                    files.join(", ")
+                ));
+            }
         }
     }
     faults.extend(columns::faults()?);
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    say("the imports of xrayd and xray-trace keep to their order, and no text is too wide")
+    say(
+        "the imports of xrayd, xray-trace and cxx-demangle keep to their order, and no text is too \
+         wide",
+    )
 }
 
 /// The imports of `xrayd` that go against [`ORDER`].

@@ -149,7 +149,13 @@ fn check_aarch64() -> Result<()> {
     install_target(TARGET)?;
     let mut check = cargo("check");
     check.args(["--target", TARGET]);
-    for name in ["sled-encoders", "shm-ring", "xray-trace", "xrayd-proto"] {
+    for name in [
+        "sled-encoders",
+        "shm-ring",
+        "cxx-demangle",
+        "xray-trace",
+        "xrayd-proto",
+    ] {
         check.args(["-p", name]);
     }
     execute(&mut check)

@@ -8,7 +8,7 @@
 //! | `elf`, `macho` | the formats: segments, sections, symbols, identity |
 //! | `words` | values of words after linking and loading |
 //! | `index` | the sleds, and their groups: the functions |
-//! | `symbols`, `names`, `cxx` | names of the functions |
+//! | `symbols`, `names` | names of the functions |
 //! | `event_types` | places of the names of typed events' types |
 //! | `source` | source lines of the functions |
 //! | `filter` | selections of functions |
@@ -21,7 +21,6 @@
 //! grows with the bytes of the file that are present, and time grows with its size.
 
 mod bytes;
-mod cxx;
 mod elf;
 mod error;
 mod event_types;

@@ -1,13 +1,10 @@
-//! Names compared with `llvm-cxxfilt`: those of every C++ symbol of large libraries, and of a
-//! program that uses most of the language.
-
-use std::path::Path;
+//! Names of Rust compared with `llvm-cxxfilt`. The crate `cxx-demangle` compares those of C++.
 
 use xray_trace::instr_map::Object;
 
 use crate::compilers::RUST_PROGRAM;
 use crate::image::{BASE, Image, entry};
-use crate::toolchain::{CLANGXX, CXXFILT, NM, Workbench};
+use crate::toolchain::{CXXFILT, NM, Workbench};
 
 /// The reader's names of functions with these symbols.
 fn ours(symbols: &[&str]) -> Vec<String> {
@@ -51,53 +48,6 @@ fn compare(bench: &Workbench, symbols: &[&str]) -> (Vec<String>, usize) {
         }
     }
     (different, named)
-}
-
-/// C++ functions, each once. `llvm-cxxfilt` takes `$` for the end of a symbol, and prints `...` for
-/// a pack that is declared and empty.
-fn functions(listed: &str) -> Vec<&str> {
-    let mut symbols: Vec<_> = listed
-        .lines()
-        .filter_map(|line| line.split_whitespace().last())
-        .map(|symbol| symbol.split_once('@').map_or(symbol, |(symbol, _)| symbol))
-        .filter(|symbol| symbol.starts_with("_Z") && symbol.len() <= 4096)
-        .filter(|symbol| !symbol.contains('$') && !symbol.contains("TpTnmJEE"))
-        .collect();
-    symbols.sort_unstable();
-    symbols.dedup();
-    symbols
-}
-
-#[test]
-fn every_name_of_large_libraries_is_spelled_as_llvm_spells_it() {
-    let bench = Workbench::new();
-    let standard = bench.run(CLANGXX, &["-print-file-name=libstdc++.so"]);
-    for (library, at_least) in [
-        (standard.trim(), 4_000),
-        ("/usr/lib/llvm-19/lib/libclang-cpp.so.19.1", 20_000),
-    ] {
-        assert!(Path::new(library).exists(), "{library}: install clang-19");
-        let listed = bench.run(NM, &["-D", library]);
-        let (different, named) = compare(&bench, &functions(&listed));
-        assert!(named > at_least, "{library}: {named}");
-        assert_eq!(different, [""; 0], "{library}");
-    }
-}
-
-#[test]
-fn every_name_of_a_modern_program_is_spelled_as_llvm_spells_it() {
-    let bench = Workbench::new();
-    bench.write("names.cc", include_str!("names.cc"));
-    for standard in ["-std=gnu++17", "-std=gnu++20"] {
-        bench.run(
-            CLANGXX,
-            &[standard, "-w", "-c", "names.cc", "-o", "names.o"],
-        );
-        let listed = bench.run(NM, &["names.o"]);
-        let (different, named) = compare(&bench, &functions(&listed));
-        assert!(named > 1_500, "{standard}: {named}");
-        assert_eq!(different, [""; 0], "{standard}");
-    }
 }
 
 /// Rust's own mangling. For Rust's first mangling, which is C++'s, LLVM shows the escapes and the

@@ -1,6 +1,13 @@
 //! Demangles C++ symbols with the spelling of LLVM (`llvm-cxxfilt` and `llvm-xray` 19). Rust
 //! symbols are not read here.
 //!
+//! ```
+//! let mut spent = 0;
+//! let name = cxx_demangle::demangle("_ZN2ns3maxIiEET_S1_S1_", 4096, &mut spent);
+//! assert_eq!(name.as_deref(), Some("int ns::max<int>(int, int)"));
+//! assert_eq!(cxx_demangle::demangle("main", 4096, &mut spent), None);
+//! ```
+//!
 //! | file | content |
 //! |---|---|
 //! | `parser` | the position in the symbol, and the names so far |
@@ -16,7 +23,9 @@
 //!
 //! The text can be much longer than the symbol, because a symbol can refer to earlier parts of
 //! itself. The text is bounded, and so are the steps to it and the depth of parsing and printing. A
-//! symbol that exceeds a bound has no name.
+//! symbol that exceeds a bound has no name. So symbols may come from strangers.
+
+#![forbid(unsafe_code)]
 
 mod ast;
 mod encoding;
@@ -35,9 +44,11 @@ use self::parser::Parser;
 use self::print::Printer;
 
 /// The name of a C++ symbol. `None` if `symbol` is no C++ symbol, or if its name is longer than
-/// `longest` bytes. `spent` increases by the steps of the printer. A step takes about as long as
-/// writing a few bytes.
-pub(super) fn demangle(symbol: &str, longest: usize, spent: &mut usize) -> Option<String> {
+/// `longest` bytes. `spent` increases by the steps of the printer, also where the answer is `None`.
+/// A step takes about as long as writing a few bytes.
+///
+/// The length of a symbol has no bound here. A caller that reads symbols of strangers bounds it.
+pub fn demangle(symbol: &str, longest: usize, spent: &mut usize) -> Option<String> {
     let encoding = ["_Z", "__Z"]
         .into_iter()
         .find_map(|prefix| symbol.strip_prefix(prefix))?;
@@ -53,8 +64,10 @@ pub(super) fn demangle(symbol: &str, longest: usize, spent: &mut usize) -> Optio
 mod tests {
     use super::*;
 
+    const LONGEST: usize = 32 * 1024;
+
     fn named(symbol: &str) -> Option<String> {
-        demangle(symbol, 4096, &mut 0)
+        demangle(symbol, LONGEST, &mut 0)
     }
 
     const ROWS: [(&str, &str); 46] = [
@@ -215,5 +228,58 @@ mod tests {
         );
         assert_eq!(demangle("_Z5abcdei", 9, &mut spent), None);
         assert!(spent >= 10);
+    }
+
+    #[test]
+    fn a_symbol_whose_text_explodes_has_no_name() {
+        let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let doubled = |of: &str| {
+            let pairs = digits
+                .iter()
+                .map(|&digit| of.replace('#', &char::from(digit).to_string()));
+            pairs.fold(String::from("_Z1fSt4pairIiiE"), |symbol, pair| {
+                symbol + &pair
+            })
+        };
+        // Each argument is a pair of the one before it: every ten bytes double the text.
+        let symbol = doubled("S_IS#_S#_E");
+        let mut spent = 0;
+        assert_eq!(demangle(&symbol, LONGEST, &mut spent), None);
+        assert!(spent > 0, "the attempt is counted");
+        // The same without text: each pack contains the one before it twice, and the first is
+        // empty.
+        let empty = doubled("JS#_S#_E").replace("St4pairIiiE", "1aIJEE");
+        assert_eq!(named(&empty), None);
+    }
+
+    #[test]
+    fn deep_symbols_fit_the_stack_of_a_thread() {
+        // Ill-formed.
+        for open in [
+            "P", "K", "N", "I", "F", "X", "dt", "J", "St4pairI", "ILU1a", "Xdtnw", "Xnw", "Xdl",
+            "IXL", "DpT", "Z1fI", "IsrSt", "A", "M", "Dt", "Ul", "UlTt", "TtTp", "Q", "1aIXrqX",
+            "cv", "Ncv", "N1aC1", "U1aI", "Z", "il", "fl", "qu", "ix", "1fILZ", "_Z",
+        ] {
+            for prefix in ["_Z1f", "_Z1fI", "_ZN", "_Z1fIX", "_Z1fDT"] {
+                let name = named(&format!("{prefix}{}", open.repeat(1000)));
+                assert!(name.is_none_or(|name| name.len() < LONGEST), "{open}");
+            }
+        }
+        // Deep and well-formed symbols, within and beyond the deepest nesting. The stack of a
+        // thread has to suffice.
+        for deep in [1, 50, 90, 150, 300] {
+            for (open, close) in [
+                ("St6vectorI", "E"),
+                ("PF", "vE"),
+                ("XngXadL", "i1EEE"),
+                ("1aIXcl", "EE"),
+            ] {
+                named(&format!(
+                    "_Z1fI{}{}EvT_",
+                    open.repeat(deep),
+                    close.repeat(deep)
+                ));
+            }
+        }
     }
 }

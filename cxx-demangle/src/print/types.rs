@@ -1,7 +1,7 @@
 //! Prints types, both parts of them, and template parameters.
 
 use super::{NO_PACK, Printer};
-use crate::instr_map::cxx::ast::{Id, Node, Precedence, Qualifiers, Reference};
+use crate::ast::{Id, Node, Precedence, Qualifiers, Reference};
 
 /// Properties of a type that are tested before it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

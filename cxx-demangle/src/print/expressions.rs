@@ -1,7 +1,7 @@
 //! Prints expressions. Names and types are printed in the files beside this one.
 
 use super::Printer;
-use crate::instr_map::cxx::ast::{FloatKind, Id, Node, Precedence};
+use crate::ast::{FloatKind, Id, Node, Precedence};
 
 // === impl Printer ===
 
