@@ -5,7 +5,8 @@
 
 use std::num::NonZeroU32;
 
-use super::distribution::Distribution;
+use super::distribution::{Distribution, DurationSums, RANKS, number_of_rank, numbered};
+use crate::model::DurationScale;
 
 /// The most durations of a distribution that are stored exactly.
 const EXACT: usize = 256;
@@ -13,19 +14,24 @@ const EXACT: usize = 256;
 /// The size of the buffer of a distribution that has had more.
 const ASIDE: usize = 64;
 
-/// Buckets per power of two, as a number of bits. The width of a bucket is at most 1/64 of its
-/// values, and its middle represents it. So the error of a duration is less than 0.8 %.
-const BUCKET_BITS: u32 = 6;
-const BUCKETS: usize = 1 << BUCKET_BITS;
+/// Buckets are the ranges of this scale. The width of a bucket is at most 1/64 of its values, and
+/// its middle represents it. So the error of a duration is less than 0.8 %.
+type Scale = DurationScale<6>;
+const BUCKETS: usize = Scale::PER_POWER;
 
-/// Powers of two with buckets. The lowest one has all durations with a bucket of their own.
-const POWERS: usize = (u64::BITS - BUCKET_BITS + 1) as usize;
+/// Powers of two with buckets. The lowest one has the durations below the first power of two that
+/// has 64 buckets.
+const POWERS: usize = Scale::RANGES / BUCKETS;
 
 /// The number of a distribution, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot(NonZeroU32);
 
 /// Many distributions of durations, in nanoseconds.
+///
+/// A trace has every single duration, so few durations stay exact here, and many have four times
+/// the precision of [`Durations`](crate::model::Durations), which live in the daemon and in files.
+/// Those are sparse and stand by themselves. Here thousands of distributions share their memory.
 #[derive(Debug, Default)]
 pub(super) struct Histograms {
     /// The durations of each distribution that are not counted yet: all of them if it has no
@@ -52,15 +58,11 @@ struct Waiting {
     durations: Box<[u64]>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     /// The index + 1 in `powers`; 0 if no duration was counted.
     powers: u32,
-    finished: u64,
-    sum_ns: u64,
-    /// The greatest number if no duration was counted.
-    min_ns: u64,
-    max_ns: u64,
+    sums: DurationSums,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -133,7 +135,8 @@ impl Histograms {
             for (power, bucket, count) in others.counts_of(other) {
                 self.add_times(powers, (power, bucket), count);
             }
-            self.counted[slot.index()].merge(&others.counted[index]);
+            let sums = &mut self.counted[slot.index()].sums;
+            sums.merge(&others.counted[index].sums);
         }
         for duration in others.waiting[index].durations() {
             self.add(slot, *duration);
@@ -142,13 +145,13 @@ impl Histograms {
 
     /// The number of durations in a distribution.
     pub(super) fn finished(&self, slot: Slot) -> u64 {
-        self.counted[slot.index()].finished + self.waiting[slot.index()].len as u64
+        self.counted[slot.index()].sums.finished + self.waiting[slot.index()].len as u64
     }
 
     /// The sum of the durations in a distribution.
     pub(super) fn sum_ns(&self, slot: Slot) -> u64 {
         let durations = self.waiting[slot.index()].durations().iter();
-        durations.fold(self.counted[slot.index()].sum_ns, |sum, duration| {
+        durations.fold(self.counted[slot.index()].sums.sum_ns, |sum, duration| {
             sum.saturating_add(*duration)
         })
     }
@@ -165,42 +168,24 @@ impl Histograms {
 
     /// The figures of a distribution; `None` if it has no durations.
     pub(super) fn distribution(&mut self, slot: Slot) -> Option<Distribution> {
-        let mut all = self.counted[slot.index()];
+        let mut all = self.counted[slot.index()].sums;
         let durations = self.waiting[slot.index()].durations().iter();
         durations.for_each(|duration| all.add(*duration));
-        let mean_ns = all.sum_ns.checked_div(all.finished)?;
-        let ranks = self.ranks(slot, [500, 900, 990, 999])?;
-        let within = |ns: u64| ns.clamp(all.min_ns, all.max_ns);
-        let [median_ns, p90_ns, p99_ns, p999_ns] = ranks.map(within);
-        Some(Distribution {
-            min_ns: all.min_ns,
-            mean_ns,
-            median_ns,
-            p90_ns,
-            p99_ns,
-            p999_ns,
-            max_ns: all.max_ns,
-        })
+        all.distribution(self.ranks(slot, RANKS)?)
     }
 
-    /// The durations with these ranks, in thousandths: of `n` sorted durations, the one with the
-    /// number `n * rank / 1000`, rounded down, from 0. `None` if there are no durations.
+    /// The durations with these ranks, in thousandths. `None` if there are no durations.
     fn ranks<const N: usize>(&mut self, slot: Slot, ranks: [u16; N]) -> Option<[u64; N]> {
-        let number = |len: u64, rank: u16| {
-            let last = len.saturating_sub(1);
-            let at = u128::from(len) * u128::from(rank) / 1000;
-            u64::try_from(at).unwrap_or(last).min(last)
-        };
         if self.counted[slot.index()].powers > 0 {
             self.count(slot);
             let total = self.counts_of(slot).map(|(_, _, count)| count).sum();
-            return Some(ranks.map(|rank| self.number(slot, number(total, rank))));
+            return Some(ranks.map(|rank| self.number(slot, number_of_rank(total, rank))));
         }
         let Waiting { len, durations } = &mut self.waiting[slot.index()];
         let durations = &mut durations[..*len];
         durations.sort_unstable();
         let at = |rank| {
-            let at = usize::try_from(number(durations.len() as u64, rank)).ok()?;
+            let at = usize::try_from(number_of_rank(durations.len() as u64, rank)).ok()?;
             durations.get(at).copied()
         };
         (!durations.is_empty()).then(|| ranks.map(|rank| at(rank).unwrap_or_default()))
@@ -210,9 +195,9 @@ impl Histograms {
     fn count(&mut self, slot: Slot) {
         let powers = self.buckets(slot);
         let Waiting { len, durations } = std::mem::take(&mut self.waiting[slot.index()]);
-        let mut counted = self.counted[slot.index()];
+        let mut sums = self.counted[slot.index()].sums;
         for duration in &durations[..len] {
-            counted.add(*duration);
+            sums.add(*duration);
             let (power, bucket) = place(*duration);
             let Some(line) = self.line(powers, power) else {
                 continue;
@@ -224,7 +209,7 @@ impl Histograms {
                 self.carry(line, bucket, 256);
             }
         }
-        self.counted[slot.index()] = counted;
+        self.counted[slot.index()].sums = sums;
         self.waiting[slot.index()].durations = if durations.len() == ASIDE {
             durations
         } else {
@@ -305,13 +290,9 @@ impl Histograms {
 
     /// The duration with this number in order of size.
     fn number(&self, slot: Slot, wanted: u64) -> u64 {
-        let mut before = 0_u64;
-        let mut counts = self.counts_of(slot);
-        let found = counts.find(|(_, _, count)| {
-            before = before.saturating_add(*count);
-            before > wanted
-        });
-        found.map_or(0, |(power, bucket, _)| middle(power, bucket))
+        let counts = self.counts_of(slot);
+        let durations = counts.map(|(power, bucket, count)| (middle(power, bucket), count));
+        numbered(durations, wanted).unwrap_or(0)
     }
 }
 
@@ -323,56 +304,18 @@ impl Waiting {
     }
 }
 
-// === impl Counted ===
-
-impl Counted {
-    #[inline(always)]
-    fn add(&mut self, duration: u64) {
-        self.finished += 1;
-        self.sum_ns = self.sum_ns.saturating_add(duration);
-        self.min_ns = self.min_ns.min(duration);
-        self.max_ns = self.max_ns.max(duration);
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.finished += other.finished;
-        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
-        self.min_ns = self.min_ns.min(other.min_ns);
-        self.max_ns = self.max_ns.max(other.max_ns);
-    }
-}
-
-impl Default for Counted {
-    fn default() -> Self {
-        Self {
-            powers: 0,
-            finished: 0,
-            sum_ns: 0,
-            min_ns: u64::MAX,
-            max_ns: 0,
-        }
-    }
-}
-
 /// The power of two of a duration, and its bucket there. Small durations have buckets of their own.
 #[inline]
 fn place(duration: u64) -> (usize, u8) {
-    let power = (u64::BITS - (duration >> BUCKET_BITS).leading_zeros()) as usize;
-    let low_bits = duration >> power.saturating_sub(1);
-    (
-        power,
-        low_bits.to_le_bytes()[0] & (BUCKETS as u64 - 1).to_le_bytes()[0],
-    )
+    let range = Scale::range(duration);
+    let [bucket, ..] = (range % BUCKETS).to_le_bytes();
+    (range / BUCKETS, bucket)
 }
 
-/// The duration in the middle of a bucket.
+/// The duration in the middle of a bucket, rounded up.
 fn middle(power: usize, bucket: u8) -> u64 {
-    if power == 0 {
-        return bucket.into();
-    }
-    let shift = power - 1;
-    let low = (BUCKETS as u64 | u64::from(bucket)) << shift;
-    low + ((1 << shift) >> 1)
+    let range = power * BUCKETS + usize::from(bucket);
+    Scale::shortest(range) + Scale::width(range) / 2
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::account_table::{Account, AccountRow, GroupBy, Subject};
-use super::distribution::Distribution;
+use super::distribution::{Distribution, DurationSums, RANKS, number_of_rank, numbered};
 use super::trie::{Key, NodeCounts, Side, StackRoots, Stacks, Trie};
 use super::{Filter, Notes};
 use crate::model::{Profile, ProfiledStack, Times, Visit};
@@ -52,7 +52,7 @@ pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Accou
     });
     for (subject, known) in known {
         if let Some(row) = rows.get_mut(&subject) {
-            row.sum_ns = known.sum_ns;
+            row.sum_ns = known.sums.sum_ns;
             row.durations = known.distribution();
         }
     }
@@ -69,13 +69,14 @@ pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Accou
     }
 }
 
-/// The durations of a subject's calls.
+/// The durations of a subject's calls, from its stacks in the profile.
+///
+/// A profile has durations in ticks, in the ranges of [`Durations`](crate::model::Durations), and
+/// [`Times`] their middles in nanoseconds. They stay as they are here: the buckets of `histogram`
+/// would move them once more.
 #[derive(Debug, Default)]
 struct Known {
-    finished: u64,
-    sum_ns: u64,
-    min_ns: Option<u64>,
-    max_ns: u64,
+    sums: DurationSums,
     /// The number of calls of each duration.
     durations: BTreeMap<u64, u64>,
 }
@@ -86,13 +87,12 @@ impl Known {
         if finished == 0 {
             return;
         }
-        self.finished = self.finished.saturating_add(finished);
-        self.sum_ns = self.sum_ns.saturating_add(times.sum_ns);
-        self.min_ns = Some(
-            self.min_ns
-                .map_or(times.min_ns, |min| min.min(times.min_ns)),
-        );
-        self.max_ns = self.max_ns.max(times.max_ns);
+        self.sums.merge(&DurationSums {
+            finished,
+            sum_ns: times.sum_ns,
+            min_ns: times.min_ns,
+            max_ns: times.max_ns,
+        });
         for (duration, count) in &times.durations {
             let counted = self.durations.entry(*duration).or_default();
             *counted = counted.saturating_add(*count);
@@ -101,31 +101,11 @@ impl Known {
 
     /// The figures; `None` if no call finished.
     fn distribution(&self) -> Option<Distribution> {
-        let mean_ns = self.sum_ns.checked_div(self.finished)?;
-        let (min_ns, max_ns) = (self.min_ns?, self.max_ns);
-        let all = self
-            .durations
-            .values()
-            .copied()
-            .fold(0, u64::saturating_add);
-        let rank = |thousandths: u128| {
-            let wanted = u128::from(all) * thousandths / 1000;
-            let mut before = 0_u128;
-            let found = self.durations.iter().find(|(_, count)| {
-                before += u128::from(**count);
-                before > wanted
-            });
-            found.map_or(max_ns, |(duration, _)| (*duration).max(min_ns).min(max_ns))
-        };
-        Some(Distribution {
-            min_ns,
-            mean_ns,
-            median_ns: rank(500),
-            p90_ns: rank(900),
-            p99_ns: rank(990),
-            p999_ns: rank(999),
-            max_ns,
-        })
+        let durations = || self.durations.iter().map(|(ns, count)| (*ns, *count));
+        let all = durations().fold(0, |sum: u64, (_, count)| sum.saturating_add(count));
+        // A damaged profile may lack durations. The longest one stands for them.
+        let at = |rank| numbered(durations(), number_of_rank(all, rank)).unwrap_or(u64::MAX);
+        self.sums.distribution(RANKS.map(at))
     }
 }
 

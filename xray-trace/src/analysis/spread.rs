@@ -10,13 +10,14 @@ use super::counted_calls::CountedCalls;
 use super::part::Part;
 use super::stack::Steps;
 use super::threads::by_thread;
-use crate::model::{FunctionId, Profile, Trace};
+use crate::model::{DurationScale, FunctionId, Profile, Trace};
 
-/// Bars for each power of two, as a number of bits. The bounds of bars are also bounds of buckets
-/// in `histogram`.
-const BITS: u32 = 2;
+/// Bars are the ranges of this scale. Their bounds are also bounds of buckets in `histogram`, and
+/// of ranges in a profile.
+type Scale = DurationScale<2>;
 
-/// The number of calls of each approximate duration.
+/// The number of calls of each approximate duration, for a picture some bars wide. It has fewer
+/// ranges than the distributions that it is made from, and no figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Spread {
     bars: BTreeMap<u16, u64>,
@@ -83,10 +84,7 @@ impl Spread {
 }
 
 fn bar(duration: u64) -> u16 {
-    let power = (duration | (1 << BITS)).ilog2() - BITS;
-    let within = duration >> power;
-    // At most 62 powers of 4 bars, and 4 more for the first one.
-    u16::try_from((u64::from(power) << BITS) + within).unwrap_or(u16::MAX)
+    u16::try_from(Scale::range(duration)).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Sums of calls: their number, their time, and a mergeable distribution of their durations. Stacks
 //! are in `profile`.
 
-/// Sub-ranges of each power of two, as a number of bits.
-const RANGE_BITS: u32 = 4;
-const RANGES: u64 = 1 << RANGE_BITS;
+use super::duration_scale::DurationScale;
+
+/// The ranges of durations. Files have their numbers, see `docs/trace-format.md`.
+type Scale = DurationScale<4>;
 /// The number of ranges of durations.
-pub(crate) const MOST_RANGES: usize = ((u64::BITS - RANGE_BITS + 1) << RANGE_BITS) as usize;
+pub(crate) const MOST_RANGES: usize = Scale::RANGES;
 
 /// The sums of the calls of one function with the same callers. Times are ticks of the trace's
 /// clock.
@@ -31,6 +32,10 @@ pub struct CallSums {
 
 /// A distribution of durations. The width of a range is at most 1/16 of its durations, so that its
 /// middle is off by at most 1/32. Durations below 32 ticks are exact. Distributions can be merged.
+///
+/// The daemon has one for each stack of each thread, and writes them to files. So they are in
+/// ticks, and as coarse as memory requires. Distributions of a trace, which has each single
+/// duration, are finer: [`Distribution`](crate::analysis::Distribution).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Durations {
     /// The first range in `counts`.
@@ -94,7 +99,7 @@ impl Durations {
     /// Adds this duration `times` times.
     #[inline]
     pub fn add(&mut self, duration: u64, times: u64) {
-        self.add_to(range_of(duration), times);
+        self.add_to(Scale::range(duration), times);
     }
 
     #[inline]
@@ -145,26 +150,9 @@ impl Durations {
     }
 }
 
-/// The number of the range of a duration.
-#[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "there are fewer than 1000 ranges"
-)]
-fn range_of(duration: u64) -> usize {
-    let power = duration.max(RANGES).ilog2() - RANGE_BITS;
-    let within = duration >> power;
-    // At most 60 powers of 16 ranges, and 16 more for the first one.
-    (u64::from(power) * RANGES + within) as usize
-}
-
-/// The middle of a range.
+/// The middle of a range, rounded down.
 fn middle(range: usize) -> u64 {
-    let range = range as u64;
-    let power = (range / RANGES).saturating_sub(1);
-    let within = range - power * RANGES;
-    let lowest = within << power;
-    lowest + ((1 << power) - 1) / 2
+    Scale::shortest(range) + (Scale::width(range) - 1) / 2
 }
 
 #[cfg(test)]
@@ -176,13 +164,13 @@ mod tests {
     #[test]
     fn every_duration_has_a_range_and_short_ones_their_own() {
         for duration in 0..32 {
-            assert_eq!(middle(range_of(duration)), duration);
+            assert_eq!(middle(Scale::range(duration)), duration);
         }
-        assert_eq!(range_of(u64::MAX), MOST_RANGES - 1);
+        assert_eq!(Scale::range(u64::MAX), MOST_RANGES - 1);
         let middles: Vec<u64> = (0..MOST_RANGES).map(middle).collect();
         assert!(middles.is_sorted());
         for (range, middle) in middles.into_iter().enumerate() {
-            assert_eq!(range_of(middle), range);
+            assert_eq!(Scale::range(middle), range);
         }
     }
 
@@ -190,7 +178,7 @@ mod tests {
         #[test]
         fn a_middle_is_off_by_one_in_32_at_most(duration: u64, shift in 0_u32..64) {
             let duration = duration >> shift;
-            let middle = middle(range_of(duration));
+            let middle = middle(Scale::range(duration));
             prop_assert!(middle.abs_diff(duration) <= duration / 32, "{middle} for {duration}");
         }
 

@@ -31,6 +31,10 @@ const BOUNDS: [(u64, &str); 22] = [
 ];
 
 /// The calls of a function. No number in it ever goes down.
+///
+/// The ranges are not those of [`xray_trace::model::Durations`], which the counts come from.
+/// Servers of metrics add histograms of many processes up. So bounds are few, decimal, and always
+/// the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Latencies {
     /// The number of calls, by range.
