@@ -85,7 +85,7 @@ pub(crate) enum Command {
     Ps(cmd::ps::Args),
     /// Check whether a process can be traced, and change nothing
     Doctor(cmd::doctor::Args),
-    /// Attach to a process, without switching functions on
+    /// Attach to processes, and switch functions on if selectors are given
     Attach(cmd::attach::Args),
     /// List functions: id, module, name, source line, sleds, state, calls
     Functions(cmd::functions::Args),
@@ -393,6 +393,30 @@ mod tests {
                 assert_eq!(code(&line), 2, "{line}");
             }
         }
+        for (command, several) in [
+            ("attach", 0),
+            ("budget", 0),
+            ("count --kept", 2),
+            ("detach", 0),
+            ("disable --all", 0),
+            ("doctor", 2),
+            ("enable --all", 0),
+            ("filter", 0),
+            ("mode flight", 0),
+            ("record", 2),
+            ("snapshot -o f", 2),
+            ("status", 0),
+        ] {
+            for processes in [
+                "12 server @server.pid unit:server.service",
+                "-p 12 --pid server -p @server.pid",
+            ] {
+                let line = format!("{command} {processes}");
+                assert_eq!(code(&line), several, "{line}");
+            }
+            let line = format!("{command} 12 server --pid 13");
+            assert_eq!(code(&line), 2, "{line}");
+        }
         assert_eq!(code("functions --pid 12 parse"), 0);
         assert_eq!(code("functions 12 parse"), 0);
         assert_eq!(code("functions 12 parse --pid 12"), 2);
@@ -407,6 +431,8 @@ mod tests {
             "ps --socket /tmp/s",
             "doctor 12",
             "attach 12 --ring-size 64KiB --max-threads 65536",
+            "attach 12 --function f --glob ns::* --except-id 7 --args 2 --retval --pending",
+            "attach 12 server --all --json",
             "functions",
             "functions --pid 12 ns::*",
             "enable --all",
@@ -415,6 +441,8 @@ mod tests {
             "status --pid 12",
             "record 12",
             "record 12 --glob a* --duration 5s -o f --force --strict --ring-size 4MiB",
+            "record 12 -o -",
+            "record -o - -- ./server --port 80",
             "record -- ./server --port 80",
             "record --all -o f -- ./server",
             "attach 12 --mode stream",
@@ -423,6 +451,7 @@ mod tests {
             "watch 12 --function f",
             "watch 12 --glob ns::* --min-duration 1ms --limit 10 --duration 5s --args 2 --retval --json",
             "snapshot -o f",
+            "snapshot -o - --pid 12",
             "snapshot -o f --pid 12 --last 100ms --force",
             "snapshot -o f --all-processes --last 1s",
             "trigger --when death -o f",

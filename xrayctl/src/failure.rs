@@ -39,6 +39,16 @@ pub(crate) enum Failure {
         /// The number of lost events.
         events: u64,
     },
+    /// A command failed with some of several processes. The failures were printed before.
+    #[error("{failed} of {of} processes failed")]
+    Several {
+        /// The number of failures.
+        failed: usize,
+        /// The number of processes.
+        of: usize,
+        /// The exit code of the first failure.
+        code: u8,
+    },
 }
 
 /// The reader of standard output has gone away. `xrayctl … | head` ends that way. It is no failure.
@@ -73,6 +83,7 @@ impl Failure {
             Self::Refused { .. } => 4,
             Self::Unreachable(_) => 5,
             Self::Lost { .. } => 6,
+            Self::Several { code, .. } => *code,
         }
     }
 }
@@ -132,6 +143,12 @@ mod tests {
         check(refused.into(), Some(4));
         check(Failure::Unreachable(String::new()).into(), Some(5));
         check(Failure::Lost { events: 1 }.into(), Some(6));
+        let several = Failure::Several {
+            failed: 1,
+            of: 2,
+            code: 4,
+        };
+        check(several.into(), Some(4));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod cmd;
 mod condition;
 #[cfg(test)]
 mod documents;
+mod each_process;
 mod failure;
 mod input;
 mod limits;
@@ -33,6 +34,7 @@ mod target;
 mod toggle;
 mod top;
 mod trace_file;
+mod trace_output;
 mod values;
 mod view;
 mod whole_file;

@@ -5,6 +5,7 @@
 //! several processes have is an error, and the error lists them.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -63,6 +64,34 @@ pub(crate) struct OnlyProcess {
     /// Only this process, as for PROCESS
     #[arg(short, long, value_name = "PROCESS", value_parser = parse)]
     pid: Option<ProcessName>,
+}
+
+/// The processes of a command that does the same to each of them.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct SeveralProcesses {
+    /// The processes, one after the other: each a pid, the name of a program, @FILE with a pid, or
+    /// unit:NAME for the main process of a systemd unit
+    #[arg(value_name = "PROCESS", value_parser = parse, conflicts_with = "pid")]
+    process: Vec<ProcessName>,
+    /// A process, as for PROCESS; can be given several times
+    #[arg(short, long, value_name = "PROCESS", value_parser = parse)]
+    pid: Vec<ProcessName>,
+}
+
+/// The processes of a command that does the same to each of them, or to every attached one
+/// otherwise.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct OnlyProcesses {
+    /// Only these processes, one after the other: each a pid, the name of a program, @FILE with a
+    /// pid, or unit:NAME for the main process of a systemd unit; without this, every attached
+    /// process
+    #[arg(value_name = "PROCESS", value_parser = parse, conflicts_with = "pid")]
+    process: Vec<ProcessName>,
+    /// Only this process, as for PROCESS; can be given several times
+    #[arg(short, long, value_name = "PROCESS", value_parser = parse)]
+    pid: Vec<ProcessName>,
 }
 
 /// A process that has a name.
@@ -150,6 +179,24 @@ impl OnlyProcess {
     }
 }
 
+// === impl SeveralProcesses ===
+
+impl SeveralProcesses {
+    /// The names, in the order of the command line.
+    pub(crate) fn names(&self) -> Vec<&ProcessName> {
+        self.process.iter().chain(&self.pid).collect()
+    }
+}
+
+// === impl OnlyProcesses ===
+
+impl OnlyProcesses {
+    /// The names, in the order of the command line; empty for every attached process.
+    pub(crate) fn names(&self) -> Vec<&ProcessName> {
+        self.process.iter().chain(&self.pid).collect()
+    }
+}
+
 // === impl ProcessName ===
 
 impl ProcessName {
@@ -182,6 +229,17 @@ impl ProcessName {
         }
         let found = search(Path::new("/proc"), name).is_ok_and(|found| !found.named.is_empty());
         (!found).then(|| format!("./{name}"))
+    }
+}
+
+impl fmt::Display for ProcessName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => write!(f, "{pid}"),
+            Self::Program(name) => f.write_str(&printable(name)),
+            Self::File(path) => write!(f, "@{}", printable(&path.display().to_string())),
+            Self::Unit(unit) => write!(f, "unit:{}", printable(unit)),
+        }
     }
 }
 
@@ -350,6 +408,9 @@ mod tests {
             ("unit:", None),
         ] {
             assert_eq!(parse(text).ok(), expected, "{text}");
+            if let Some(name) = expected {
+                assert_eq!(name.to_string(), text);
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! A recording in progress. A task of its own receives the bytes of a trace from the engine and
-//! writes them to a file, so that no other work delays them.
+//! writes them to their place, so that no other work delays them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use xrayd_proto::v1::{Selection, StreamTraceRequest, TraceChunk};
 use crate::attachment::Undo;
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
-use crate::trace_file::OutputFile;
+use crate::trace_output::TraceOutput;
 
 /// The longest wait for the end of the stream after the end of a lease. The engine ends the stream
 /// when all events of the lease are sent, and it may be far behind.
@@ -51,7 +51,7 @@ pub(crate) enum StreamEnd {
 /// The task that writes, and its channels.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    task: JoinHandle<anyhow::Result<(OutputFile, StreamEnd)>>,
+    task: JoinHandle<anyhow::Result<(TraceOutput, StreamEnd)>>,
     leave: oneshot::Sender<()>,
     counts: watch::Receiver<Counts>,
 }
@@ -59,15 +59,15 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, all events of the process go to the file. With a lease, only
+    /// Begins to record: from now on, all events of the process go to the output. With a lease, only
     /// events of `selection` do, for `duration` if that is set. If this process is killed, a daemon
-    /// does `undo`. The file can be read even then, because it has its header when this returns.
+    /// does `undo`. The trace can be read even then, because it has its header when this returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
         undo: Undo,
         (selection, duration): (Selection, Option<Duration>),
-        mut file: OutputFile,
+        mut output: TraceOutput,
     ) -> anyhow::Result<Self> {
         let request = StreamTraceRequest {
             pid,
@@ -80,14 +80,14 @@ impl Recording {
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
         let mut chunks = response.context("cannot stream the trace")?.into_inner();
-        file.begin()?;
+        output.begin()?;
         let (leave, left) = oneshot::channel();
         let (publish, counts) = watch::channel(Counts::default());
-        let begun = write_next(&mut chunks, &mut file, &publish).await?;
+        let begun = write_next(&mut chunks, &mut output, &publish).await?;
         let task = tokio::spawn(async move {
             match begun {
-                Some(end) => Ok((file, end)),
-                None => write(chunks, file, left, publish).await,
+                Some(end) => Ok((output, end)),
+                None => write(chunks, output, left, publish).await,
             }
         });
         Ok(Self {
@@ -102,6 +102,11 @@ impl Recording {
         *self.counts.borrow()
     }
 
+    /// The progress, which can be read when this is finished, too.
+    pub(crate) fn watch(&self) -> watch::Receiver<Counts> {
+        self.counts.clone()
+    }
+
     /// Waits until no more bytes arrive.
     pub(crate) async fn ended(&mut self) {
         // The task holds the other end as long as it runs.
@@ -109,14 +114,14 @@ impl Recording {
     }
 
     /// Waits until the task has written the whole stream.
-    pub(crate) async fn finish(self) -> anyhow::Result<(OutputFile, StreamEnd)> {
+    pub(crate) async fn finish(self) -> anyhow::Result<(TraceOutput, StreamEnd)> {
         self.task
             .await
-            .context("the task that writes the file failed")?
+            .context("the task that writes the trace failed")?
     }
 
     /// Waits some time for the data that still arrives. Leaves the stream if it goes on after that.
-    pub(crate) async fn leave(mut self, rest: Rest) -> anyhow::Result<(OutputFile, StreamEnd)> {
+    pub(crate) async fn leave(mut self, rest: Rest) -> anyhow::Result<(TraceOutput, StreamEnd)> {
         let patience = match rest {
             Rest::Ends => REST_PATIENCE,
             Rest::Unknown => SHORT_PATIENCE,
@@ -127,24 +132,24 @@ impl Recording {
         let _ = self.leave.send(());
         self.task
             .await
-            .context("the task that writes the file failed")?
+            .context("the task that writes the trace failed")?
     }
 }
 
 /// Writes chunks until the stream ends or this process leaves it.
 async fn write(
     mut chunks: Streaming<TraceChunk>,
-    mut file: OutputFile,
+    mut output: TraceOutput,
     mut left: oneshot::Receiver<()>,
     publish: watch::Sender<Counts>,
-) -> anyhow::Result<(OutputFile, StreamEnd)> {
+) -> anyhow::Result<(TraceOutput, StreamEnd)> {
     loop {
         let end = tokio::select! {
-            end = write_next(&mut chunks, &mut file, &publish) => end?,
+            end = write_next(&mut chunks, &mut output, &publish) => end?,
             _ = &mut left => Some(StreamEnd::Left),
         };
         if let Some(end) = end {
-            return Ok((file, end));
+            return Ok((output, end));
         }
     }
 }
@@ -153,7 +158,7 @@ async fn write(
 /// one.
 async fn write_next(
     chunks: &mut Streaming<TraceChunk>,
-    file: &mut OutputFile,
+    output: &mut TraceOutput,
     publish: &watch::Sender<Counts>,
 ) -> anyhow::Result<Option<StreamEnd>> {
     let TraceChunk {
@@ -175,8 +180,8 @@ async fn write_next(
             };
         }
     };
-    tokio::task::block_in_place(|| file.write(&data))?;
-    file.set_indexed(indexed.then_some(entries));
+    tokio::task::block_in_place(|| output.write(&data))?;
+    output.set_indexed(indexed.then_some(entries));
     publish.send_modify(|counts| {
         counts.events = events;
         counts.lost = lost.saturating_add(reader_lost);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -34,13 +35,22 @@ pub(crate) enum Target {
     Launched(Box<Launched>),
 }
 
+/// The standard output of a program that is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProgramOutput {
+    /// The standard output of this process.
+    Own,
+    /// The standard error of this process, because the trace goes to standard output.
+    StandardError,
+}
+
 // === impl Target ===
 
 impl Target {
     /// Starts a program, attaches to it, and switches functions on.
     pub(crate) fn launch(
         registry: &Registry,
-        command: &[OsString],
+        (command, output): (&[OsString], ProgramOutput),
         attach: AttachOptions,
         selection: Selection,
         capture: Capture,
@@ -48,6 +58,9 @@ impl Target {
         let (program, arguments) = command.split_first().context("no program is named")?;
         let mut command = Command::new(program);
         command.args(arguments);
+        if output == ProgramOutput::StandardError {
+            command.stdout(io::stderr());
+        }
         let launched = registry.launch(LaunchOptions {
             command,
             attach,

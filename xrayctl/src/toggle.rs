@@ -10,13 +10,14 @@ use xrayd_proto::v1::{Selection, StatusRequest, ToggleReport, ToggleRequest, Tog
 use crate::{
     args::Format,
     client::{Daemon, Rpc},
+    each_process::EachProcess,
     failure,
     failure::Failure,
     output::{
         Console, refused,
         toggled::{Run, Toggled},
     },
-    process::OnlyProcess,
+    process::OnlyProcesses,
     progress::Progress,
     selectors,
     selectors::{Pending, Selectors},
@@ -30,7 +31,7 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 pub(crate) struct ToggleArgs {
     #[command(flatten)]
-    process: OnlyProcess,
+    process: OnlyProcesses,
     #[command(flatten)]
     selectors: Selectors,
     /// Show what would change, and change nothing
@@ -60,57 +61,82 @@ pub(crate) async fn run(
     console: &mut Console,
 ) -> anyhow::Result<()> {
     let Some(selection) = args.selectors.selection()?.map(selectors::wire) else {
-        let what = "no functions are selected: give --function, --glob, --regex, --module, \
-                    --source, --id or --all";
-        return Err(Failure::Usage(what.to_owned()).into());
+        return Err(nothing_selected().into());
     };
-    let pid = args.process.find()?.unwrap_or(0);
+    let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let wanted_functions = selection.clone();
-    let switching = Switching {
-        pid,
-        selection,
-        wanted,
-        lease: 0,
+    let run = match args.dry_run {
+        true => Run::Dry,
+        false => Run::Real,
     };
-    let (run, reports) = if args.dry_run {
-        (Run::Dry, dry_run(&mut rpc, &switching).await?)
-    } else {
-        (Run::Real, toggle(&mut rpc, switching, console).await?)
+    let may_wait = pending.map(|pending| args.selectors.may_wait(pending));
+    let shown: &Console = console;
+    let switch = async |pid| {
+        let switching = Switching {
+            pid,
+            selection: selection.clone(),
+            wanted,
+            lease: 0,
+        };
+        switch(&mut rpc, switching, run, may_wait, shown).await
     };
-    if reports.is_empty() {
-        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
-    }
+    let reports = each.run(shown, switch).await?.concat();
     let toggled = Toggled::new(wanted, run, reports);
-    if toggled.matched() == 0 && toggled.refusal().is_none() {
-        match (run, pending) {
-            (Run::Real, Some(pending)) if args.selectors.may_wait(pending) => {
-                console.note(MATCHES_LATER);
-            }
-            (Run::Dry, Some(pending)) if args.selectors.may_wait(pending) => {
-                console.note(WOULD_MATCH_LATER);
-            }
-            _ => {
-                let hint = suggest::functions(&mut rpc, pid, &wanted_functions).await;
-                return Err(match (run, pending) {
-                    (Run::Real, Some(_)) => nothing_matched_yet(&hint),
-                    (Run::Dry, Some(_)) => nothing_matched(&hint),
-                    (_, None) => nothing_to_disable(&hint),
-                });
-            }
-        }
-    }
     if args.format.json {
         console.json(&toggled)?;
     } else {
         console.show(|out, look| toggled.render(out, look))?;
     }
     match toggled.refusal() {
-        None => Ok(()),
+        None => Ok(each.finish()?),
         Some((pid, refusal)) => {
             Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
         }
     }
+}
+
+/// Enables or disables functions of one process, or of every attached one. `may_wait` is for
+/// `enable`: whether its selection may match no loaded function.
+async fn switch(
+    rpc: &mut Rpc,
+    switching: Switching,
+    run: Run,
+    may_wait: Option<bool>,
+    console: &Console,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    let (pid, selection) = (switching.pid, switching.selection.clone());
+    let reports = match run {
+        Run::Dry => dry_run(rpc, &switching).await?,
+        Run::Real => toggle(rpc, switching, console).await?,
+    };
+    if reports.is_empty() {
+        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
+    }
+    let matches = reports.iter().any(|report| report.matched > 0);
+    let refuses = reports.iter().any(|report| report.refusal.is_some());
+    if matches || refuses {
+        return Ok(reports);
+    }
+    match (run, may_wait) {
+        (Run::Real, Some(true)) => console.note(MATCHES_LATER),
+        (Run::Dry, Some(true)) => console.note(WOULD_MATCH_LATER),
+        (_, Some(false) | None) => {
+            let hint = suggest::functions(rpc, pid, &selection).await;
+            return Err(match (run, may_wait) {
+                (Run::Real, Some(_)) => nothing_matched_yet(&hint),
+                (Run::Dry, Some(_)) => nothing_matched(&hint),
+                (_, None) => nothing_to_disable(&hint),
+            });
+        }
+    }
+    Ok(reports)
+}
+
+/// The failure of a command that needs selectors, and has none that include functions.
+pub(crate) fn nothing_selected() -> Failure {
+    let what = "no functions are selected: give --function, --glob, --regex, --module, --source, \
+                --id or --all";
+    Failure::Usage(what.to_owned())
 }
 
 /// The note for selectors that wait for libraries.

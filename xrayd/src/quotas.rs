@@ -126,9 +126,10 @@ impl Resource {
     /// An amount of the resource, in words.
     fn show(self, amount: u64) -> String {
         let size = ByteSize::new(amount);
+        let plural = if amount == 1 { "" } else { "s" };
         match self {
-            Self::Sessions => format!("{amount} sessions"),
-            Self::Threads => format!("{amount} threads of sessions"),
+            Self::Sessions => format!("{amount} session{plural}"),
+            Self::Threads => format!("{amount} thread{plural} of sessions"),
             Self::Mapped => format!("{size} of mapped rings"),
             Self::Retained => format!("{size} of retained events"),
             Self::Patterns => format!("{size} of compiled patterns"),
@@ -384,6 +385,18 @@ mod tests {
 
     fn of(accounts: &Arc<Accounts>, uid: u32, resource: Resource, amount: u64) -> Result<Ticket> {
         accounts.take(Some(uid), &[(resource, amount)])
+    }
+
+    #[test]
+    fn amounts_are_in_the_singular_or_in_the_plural() {
+        for (resource, amount, expected) in [
+            (Resource::Sessions, 0, "0 sessions"),
+            (Resource::Sessions, 1, "1 session"),
+            (Resource::Threads, 1, "1 thread of sessions"),
+            (Resource::Threads, 2, "2 threads of sessions"),
+        ] {
+            assert_eq!(resource.show(amount), expected);
+        }
     }
 
     #[test]

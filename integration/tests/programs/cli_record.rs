@@ -2,14 +2,19 @@
 
 use std::{
     fs,
+    fs::File,
+    io::Read as _,
+    process::Stdio,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, wait_until};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
+use xray_trace::container::Completeness;
 
 use crate::scene::{
     Cli, Running, Scene, all_on, ensure_as_compiled, ensure_nothing_left, rows, sleds_on,
@@ -124,6 +129,49 @@ fn a_selection_is_recorded_into_the_default_file() -> Result<()> {
     ran.failed(1, &["already exists"])?;
     ensure!(fs::read(&name)? == bytes);
     ensure_as_compiled(&target)
+}
+
+/// A trace on standard output is written from its beginning to its end, and nothing else is.
+#[test]
+fn a_recording_goes_into_a_pipe() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for cli in [scene.alone()?, scene.with(&daemon)?] {
+        let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+        let pid = target.pid().to_string();
+        let notes = scene.path("notes");
+        let mut child = cli
+            .command(["record", &pid, "-o", "-"])
+            .stdout(Stdio::piped())
+            .stderr(File::create(&notes)?)
+            .spawn()?;
+        let mut pipe = child.stdout.take().context("no pipe")?;
+        let reader = thread::spawn(move || {
+            let mut trace = Vec::new();
+            pipe.read_to_end(&mut trace).map(|_| trace)
+        });
+        wait_until(DEADLINE, "everything is on", || all_on(&target))?;
+        let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT)?;
+        let status = child.wait()?;
+        let notes = fs::read_to_string(&notes)?;
+        ensure!(status.success(), "{status}: {notes}");
+        ensure!(
+            notes.contains(" events, 0 lost, ") && !notes.contains("open it"),
+            "{notes}"
+        );
+        let trace = reader.join().expect("the reader does not panic")?;
+        ensure!(!scene.path("-").exists());
+        let file = scene.path("piped.xtrace");
+        fs::write(&file, trace)?;
+        ensure!(read(&file)?.completeness() == Completeness::Complete);
+        ensure_exact(&file, &truth)?;
+        ensure_as_compiled(&target)?;
+        target.still_running()?;
+        cli.run(["record", &pid, "-o", "-", "--json"])?
+            .failed(2, &["both write to standard output"])?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -305,8 +353,8 @@ fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
     let pid = target.pid().to_string();
     let attached = cli.json(["attach", &pid])?;
     ensure!(attached["status"]["mode"] == "flight", "{attached}");
-    ensure!(cli.ok(["mode", "stream"])? == format!("{pid}: stream, was flight\n"));
-    ensure!(cli.ok(["mode", "flight", "--pid", &pid])? == format!("{pid}: flight, was stream\n"));
+    ensure!(cli.ok(["mode", "stream"])? == format!("{pid}: stream; before: flight\n"));
+    ensure!(cli.ok(["mode", "flight", "--pid", &pid])? == format!("{pid}: flight; before: stream\n"));
     let running = record(&cli, &target, &["--json"])?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     running.signal(Signal::SIGINT)?;

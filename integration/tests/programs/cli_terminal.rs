@@ -76,6 +76,19 @@ fn a_recording_shows_its_progress_and_ends_on_ctrl_c() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn no_trace_goes_to_a_terminal() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
+    let pid = target.pid().to_string();
+    let ended = Terminal::start(&cli.command(["record", &pid, "-o", "-"]), 80)?.wait()?;
+    ensure!(ended.code == Some(2), "{ended:?}");
+    ensure!(ended.seen.contains("standard output is a terminal"), "{ended:?}");
+    ensure_as_compiled(&target)?;
+    target.still_running()
+}
+
 /// A second Ctrl-C while the process is being detached only prints a note.
 #[test]
 fn a_second_ctrl_c_does_not_leave_a_process_half_detached() -> Result<()> {

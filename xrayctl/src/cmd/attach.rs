@@ -1,38 +1,75 @@
-//! `xrayctl attach`: puts trampolines and rings into a process. Enables no function.
+//! `xrayctl attach`: puts trampolines and rings into a process. Enables functions if selectors are
+//! given. Then the process stays attached only if they match.
+//!
+//! ```text
+//! attach ─► match (dry run) ─► enable ─► print
+//!              │                  │
+//!              └──────────────────┴── a failure or a signal undoes an attach of this command
+//! ```
 
 use anyhow::{Context as _, bail};
 use xrayd::{
     process::{AttachOptions, Follow},
     target::Sleds,
-    types::Mode,
+    types::{Mode, Wanted},
 };
-use xrayd_proto::v1::{self, AttachRequest, AttachResponse};
+use xrayd_proto::v1::{
+    self, AttachRequest, AttachResponse, ProcessStatus, Selection, SessionState, StatusRequest,
+    ToggleReport,
+};
 
 use crate::{
     args::Format,
+    attachment,
+    attachment::Undo,
     client::{Daemon, Rpc},
+    each_process::EachProcess,
     failure,
+    failure::Failure,
     limits::Limits,
-    output::{Console, attached::Attached},
+    output::{
+        Console,
+        attached::{Attached, SeveralAttached},
+        refused,
+    },
     parse,
-    process::{OneProcess, one_of},
+    process::{SeveralProcesses, one_of},
+    selectors,
+    selectors::{Pending, Selectors},
     signals::Signals,
+    toggle,
+    toggle::Switching,
+    values::Values,
 };
 
 const EXAMPLES: &str = "\
+Without a selector, attach switches no function on. With selectors, it switches the functions on
+that they select, as `xrayctl enable` does. If they match no function, attach detaches a process
+again that it has attached itself, and exits with 3.
+
+With --pending, attach also attaches to a process in which no loaded module has sleds, because
+libraries that are loaded later may have them.
+
 Examples:
   xrayctl attach 1234
   xrayctl attach 1234 --ring-size 4MiB --max-threads 64
   xrayctl attach 1234 --mode stream
   xrayctl attach 1234 --follow fork
   xrayctl attach 1234 --max-overhead 2%
-  xrayctl attach 1234 && xrayctl enable --pid 1234 --glob 'ns::*'";
+  xrayctl attach 1234 --glob 'ns::*' --except-regex 'get|set'
+  xrayctl attach server unit:redis --all";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
 pub(crate) struct Args {
     #[command(flatten)]
-    process: OneProcess,
+    process: SeveralProcesses,
+    #[command(flatten)]
+    selectors: Selectors,
+    #[command(flatten)]
+    pending: Pending,
+    #[command(flatten)]
+    values: Values,
     #[command(flatten)]
     memory: Memory,
     /// How events are kept: flight (rings keep the newest), stream (the daemon reads all), profile
@@ -45,11 +82,17 @@ pub(crate) struct Args {
     /// program that it becomes (exec), everything (all), or nothing (none, the default)
     #[arg(long, value_name = "WHAT", default_value = "none", hide_default_value = true, value_parser = parse::follow)]
     follow: Follow,
-    /// Attach even if no loaded module has sleds: libraries that are loaded later may have them
-    #[arg(long)]
-    pending: bool,
     #[command(flatten)]
     format: Format,
+}
+
+/// The functions to switch on.
+#[derive(Debug, Clone)]
+struct Enabling {
+    selection: Selection,
+    wanted: Wanted,
+    /// Whether the selection may match no loaded function.
+    may_wait: bool,
 }
 
 /// How much memory the target gives to tracing.
@@ -62,6 +105,25 @@ pub(crate) struct Memory {
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) max_threads: u32,
+}
+
+// === impl Args ===
+
+impl Args {
+    /// The functions to switch on; `None` without selectors.
+    fn enabling(&self) -> Result<Option<Enabling>, Failure> {
+        let capture = self.values.capture();
+        let selection = self.selectors.selection()?;
+        match selection.map(selectors::wire) {
+            Some(selection) => Ok(Some(Enabling {
+                selection,
+                wanted: Wanted::On(capture),
+                may_wait: self.selectors.may_wait(self.pending),
+            })),
+            None if self.selectors == Selectors::default() && capture.is_none() => Ok(None),
+            None => Err(toggle::nothing_selected()),
+        }
+    }
 }
 
 // === impl Memory ===
@@ -119,26 +181,47 @@ pub(crate) fn sleds(waits: bool) -> Sleds {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    let pid = args.process.find()?;
+    let enabling = args.enabling()?;
+    let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let request = AttachRequest {
-        budget: args.limits.wire(),
-        ..args
-            .memory
-            .request(pid, args.follow, sleds(args.pending), args.mode)
+    let mut signals = Signals::hold()?;
+    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let shown: &Console = console;
+    let work = async |pid| {
+        let request = AttachRequest {
+            budget: args.limits.wire(),
+            ..args.memory.request(pid, args.follow, sleds, args.mode)
+        };
+        let response = attach(&mut rpc, request, &mut signals).await?;
+        match &enabling {
+            None => Ok(Attached::from(response)),
+            Some(enabling) => enable(&mut rpc, pid, response, enabling, &mut signals, shown).await,
+        }
     };
-    let attached = Attached::from(attach(&mut rpc, request).await?);
-    if args.format.json {
-        console.json(&attached)
+    let processes = each.run(shown, work).await?;
+    if !args.format.json {
+        console.show(|out, look| {
+            processes
+                .iter()
+                .try_for_each(|attached| attached.render(out, look))
+        })?;
+    } else if each.are_several() {
+        console.json(&SeveralAttached { processes })?;
     } else {
-        console.show(|out, look| attached.render(out, look))
+        processes
+            .iter()
+            .try_for_each(|attached| console.json(attached))?;
     }
+    Ok(each.finish()?)
 }
 
 /// Attaches, or ends at the first signal. The daemon undoes an attach whose client is gone.
-async fn attach(rpc: &mut Rpc, request: AttachRequest) -> anyhow::Result<AttachResponse> {
+async fn attach(
+    rpc: &mut Rpc,
+    request: AttachRequest,
+    signals: &mut Signals,
+) -> anyhow::Result<AttachResponse> {
     let pid = request.pid;
-    let mut signals = Signals::hold()?;
     tokio::select! {
         response = rpc.attach(request) => Ok(response
             .map_err(|status| failure::from_status(&status))
@@ -147,5 +230,128 @@ async fn attach(rpc: &mut Rpc, request: AttachRequest) -> anyhow::Result<AttachR
         () = signals.next() => bail!(
             "interrupted: the daemon undoes this attach, unless process {pid} was attached before"
         ),
+    }
+}
+
+/// Switches functions of an attached process on. If that fails, detaches a process that was not
+/// attached before.
+async fn enable(
+    rpc: &mut Rpc,
+    pid: u32,
+    response: AttachResponse,
+    enabling: &Enabling,
+    signals: &mut Signals,
+    console: &Console,
+) -> anyhow::Result<Attached> {
+    let already = response
+        .report
+        .as_ref()
+        .is_some_and(|report| report.already);
+    let enabled = tokio::select! {
+        enabled = switch_on(rpc, pid, enabling, console) => enabled,
+        () = signals.next() => Err(anyhow::anyhow!("interrupted")),
+    };
+    match enabled {
+        Ok(enabled) => {
+            let status = status(rpc, pid).await;
+            Ok(Attached::from(response).with_enabled(enabled, status))
+        }
+        Err(error) if already => Err(error),
+        Err(error) => match attachment::release(rpc, pid, Undo::Detach).await {
+            Ok(_) => Err(error.context(format!("process {pid} is not attached"))),
+            Err(second) => {
+                // The first error is the one to return.
+                console.note(&format!("{second:#}"));
+                Err(error)
+            }
+        },
+    }
+}
+
+/// Switches functions on. Changes nothing if the selection matches none and may not wait for one.
+async fn switch_on(
+    rpc: &mut Rpc,
+    pid: u32,
+    enabling: &Enabling,
+    console: &Console,
+) -> anyhow::Result<Vec<ToggleReport>> {
+    let Enabling {
+        selection,
+        wanted,
+        may_wait,
+    } = enabling.clone();
+    let switching = Switching {
+        pid,
+        selection,
+        wanted,
+        lease: 0,
+    };
+    ensure_done(pid, &toggle::dry_run(rpc, &switching).await?)?;
+    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    let enabled = toggle::toggle(rpc, switching, console).await?;
+    ensure_done(pid, &enabled)?;
+    Ok(enabled)
+}
+
+/// Fails if the process itself refused.
+fn ensure_done(pid: u32, reports: &[ToggleReport]) -> Result<(), Failure> {
+    let own = reports.iter().find(|report| report.pid == pid);
+    let refusal = own.and_then(|report| report.refusal.as_ref());
+    refusal.map_or(Ok(()), |refusal| Err(refused::failure(refusal)))
+}
+
+/// The status of an attached process. `None` if it cannot be read: only the output needs it.
+async fn status(rpc: &mut Rpc, pid: u32) -> Option<ProcessStatus> {
+    let response = rpc.get_status(StatusRequest { pid }).await.ok()?;
+    let mut processes = response.into_inner().processes.into_iter();
+    processes.find(|process| process.pid == pid && process.state() == SessionState::Tracing)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn enabling(line: &str) -> Result<Option<Enabling>, Failure> {
+        let words = ["attach", "7"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().args.enabling()
+    }
+
+    #[test]
+    fn functions_are_switched_on_only_with_selectors() {
+        assert!(enabling("").unwrap().is_none());
+        assert!(enabling("--pending").unwrap().is_none());
+        for (line, rules, may_wait) in [
+            ("--function f", 1, false),
+            ("--glob a* --glob b* --pending", 2, true),
+            ("--module libfoo.so", 1, true),
+            ("--all --args 2 --except-id 7", 1, false),
+        ] {
+            let enabling = enabling(line).unwrap().unwrap();
+            assert_eq!(enabling.selection.include.len(), rules, "{line}");
+            assert_eq!(enabling.may_wait, may_wait, "{line}");
+        }
+        for line in ["--except-id 7", "--args 2", "--retval", "--regex ("] {
+            assert!(matches!(enabling(line), Err(Failure::Usage(_))), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_the_process_itself_is_a_failure() {
+        let report = |pid, refused: bool| ToggleReport {
+            pid,
+            refusal: refused.then(v1::Refusal::default),
+            ..ToggleReport::default()
+        };
+        assert!(ensure_done(7, &[report(7, false), report(8, true)]).is_ok());
+        assert!(ensure_done(7, &[report(7, true)]).is_err());
+        assert!(ensure_done(7, &[]).is_ok());
     }
 }

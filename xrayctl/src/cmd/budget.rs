@@ -1,15 +1,16 @@
 //! `xrayctl budget`: the limit on what tracing costs in attached processes, and its effect.
 
 use anyhow::Context as _;
-use xrayd_proto::v1::{SetBudgetRequest, StatusRequest};
+use xrayd_proto::v1::{Budget, BudgetReport, ProcessStatus, SetBudgetRequest, StatusRequest};
 
+use super::{ensure_attached, show_setting};
 use crate::args::Format;
-use crate::client::Daemon;
-use crate::failure::{self, Failure};
+use crate::client::{Daemon, Rpc};
+use crate::each_process::EachProcess;
+use crate::failure;
 use crate::limits::Limits;
-use crate::output::budget_set::BudgetSet;
-use crate::output::{Console, refused};
-use crate::process::OnlyProcess;
+use crate::output::{Console, budget_set};
+use crate::process::OnlyProcesses;
 
 const EXAMPLES: &str = "\
 With --max-overhead, xrayd suppresses functions that are called often and take little time, until
@@ -38,7 +39,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    process: OnlyProcess,
+    process: OnlyProcesses,
     #[command(flatten)]
     limits: Limits,
     /// Remove the limit
@@ -53,42 +54,33 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         true => Some(Default::default()),
         false => args.limits.wire(),
     };
-    let pid = args.process.find()?.unwrap_or(0);
+    let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let request = SetBudgetRequest {
-        pid,
-        budget: wanted,
-    };
-    let response = rpc.set_budget(request).await;
-    let reports = response
-        .map_err(|status| failure::from_status(&status))
-        .context("cannot set or show the budget")?
-        .into_inner()
-        .reports;
-    if reports.is_empty() {
-        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
+    let set = async |pid| set(&mut rpc, pid, wanted).await;
+    let (reports, statuses): (Vec<_>, Vec<_>) = each.run(console, set).await?.into_iter().unzip();
+    show_setting(
+        &budget_set::set(wanted, reports.concat(), statuses.concat()),
+        args.format,
+        each,
+        console,
+    )
+}
+
+/// Sets the budget, or asks for it and for its effect.
+async fn set(
+    rpc: &mut Rpc,
+    pid: u32,
+    budget: Option<Budget>,
+) -> anyhow::Result<(Vec<BudgetReport>, Vec<ProcessStatus>)> {
+    let response = rpc.set_budget(SetBudgetRequest { pid, budget }).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let response = response.context("cannot set or show the budget")?;
+    let reports = ensure_attached(response.into_inner().reports)?;
+    if budget.is_some() {
+        return Ok((reports, Vec::new()));
     }
-    let statuses = match wanted {
-        Some(_) => Vec::new(),
-        None => {
-            rpc.get_status(StatusRequest { pid })
-                .await
-                .map_err(|status| failure::from_status(&status))
-                .context("cannot list the suppressed functions")?
-                .into_inner()
-                .processes
-        }
-    };
-    let set = BudgetSet::new(wanted, reports, statuses);
-    if args.format.json {
-        console.json(&set)?;
-    } else {
-        console.show(|out, look| set.render(out, look))?;
-    }
-    match set.refusal() {
-        None => Ok(()),
-        Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
-        }
-    }
+    let response = rpc.get_status(StatusRequest { pid }).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let response = response.context("cannot list the suppressed functions")?;
+    Ok((reports, response.into_inner().processes))
 }

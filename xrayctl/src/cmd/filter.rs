@@ -5,13 +5,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use xrayd_proto::v1::{Filter, SetFilterRequest};
 
+use super::{ensure_attached, show_setting};
 use crate::args::Format;
 use crate::client::Daemon;
-use crate::failure::{self, Failure};
-use crate::output::filter_set::FilterSet;
-use crate::output::{Console, refused};
+use crate::each_process::EachProcess;
+use crate::failure;
+use crate::output::{Console, filter_set};
 use crate::parse;
-use crate::process::OnlyProcess;
+use crate::process::OnlyProcesses;
 
 const EXAMPLES: &str = "\
 A new filter replaces the former one; options that are not given leave nothing out. Without options,
@@ -37,7 +38,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    process: OnlyProcess,
+    process: OnlyProcesses,
     /// Record only calls that take at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     min_duration: Option<Duration>,
@@ -75,33 +76,22 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let wanted = wanted(&args);
-    let pid = args.process.find()?.unwrap_or(0);
+    let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let request = SetFilterRequest {
-        pid,
-        filter: wanted.clone(),
+    let set = async |pid| {
+        let filter = wanted.clone();
+        let response = rpc.set_filter(SetFilterRequest { pid, filter }).await;
+        let response = response.map_err(|status| failure::from_status(&status));
+        let response = response.context("cannot set or show the filter")?;
+        Ok(ensure_attached(response.into_inner().reports)?)
     };
-    let response = rpc.set_filter(request).await;
-    let reports = response
-        .map_err(|status| failure::from_status(&status))
-        .context("cannot set or show the filter")?
-        .into_inner()
-        .reports;
-    if reports.is_empty() {
-        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
-    }
-    let set = FilterSet::new(wanted, reports);
-    if args.format.json {
-        console.json(&set)?;
-    } else {
-        console.show(|out, look| set.render(out, look))?;
-    }
-    match set.refusal() {
-        None => Ok(()),
-        Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
-        }
-    }
+    let reports = each.run(console, set).await?.concat();
+    show_setting(
+        &filter_set::set(wanted, reports),
+        args.format,
+        each,
+        console,
+    )
 }
 
 /// The filter to set; `None` to show the current one.

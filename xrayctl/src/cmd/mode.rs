@@ -4,14 +4,15 @@ use anyhow::Context as _;
 use xrayd::types::Mode;
 use xrayd_proto::v1::SetModeRequest;
 
+use super::{ensure_attached, show_setting};
 use crate::{
     args::Format,
     client::Daemon,
+    each_process::EachProcess,
     failure,
-    failure::Failure,
-    output::{Console, mode_set::ModeSet, refused},
+    output::{Console, mode_set},
     parse,
-    process::OnlyProcess,
+    process::OnlyProcesses,
 };
 
 const EXAMPLES: &str = "\
@@ -33,7 +34,7 @@ Without --pid, mode changes every attached process.
 Examples:
   xrayctl mode flight
   xrayctl mode stream --pid 1234
-  xrayctl mode profile --pid 1234";
+  xrayctl mode profile 1234 server";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -42,39 +43,28 @@ pub(crate) struct Args {
     #[arg(value_parser = parse::mode)]
     mode: Mode,
     #[command(flatten)]
-    process: OnlyProcess,
+    process: OnlyProcesses,
     #[command(flatten)]
     format: Format,
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    let pid = args.process.find()?.unwrap_or(0);
+    let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let request = SetModeRequest {
-        pid,
-        mode: wire(args.mode).into(),
+    let mode = wire(args.mode).into();
+    let set = async |pid| {
+        let response = rpc.set_mode(SetModeRequest { pid, mode }).await;
+        let response = response.map_err(|status| failure::from_status(&status));
+        let response = response.context("cannot change the mode")?.into_inner();
+        Ok(ensure_attached(response.reports)?)
     };
-    let response = rpc.set_mode(request).await;
-    let reports = response
-        .map_err(|status| failure::from_status(&status))
-        .context("cannot change the mode")?
-        .into_inner()
-        .reports;
-    if reports.is_empty() {
-        return Err(Failure::NothingMatched("no process is attached".to_owned()).into());
-    }
-    let set = ModeSet::new(args.mode, reports);
-    if args.format.json {
-        console.json(&set)?;
-    } else {
-        console.show(|out, look| set.render(out, look))?;
-    }
-    match set.refusal() {
-        None => Ok(()),
-        Some((pid, refusal)) => {
-            Err(refused::failure(refusal)).with_context(|| format!("process {pid} is unchanged"))
-        }
-    }
+    let reports = each.run(console, set).await?.concat();
+    show_setting(
+        &mode_set::set(args.mode, reports),
+        args.format,
+        each,
+        console,
+    )
 }
 
 /// The mode in the gRPC contract.

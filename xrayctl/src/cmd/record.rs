@@ -6,6 +6,8 @@
 //!                 └── from here on, a failure leads to a detach ─┘
 //! ```
 //!
+//! A trace on standard output is not read back. Its summary goes to standard error.
+//!
 //! A process that was attached before stays attached. Only the functions that the recording enabled
 //! are disabled again.
 
@@ -34,6 +36,7 @@ use crate::{
     output::{
         Console,
         recorded::{Outcome, Recorded},
+        streamed::Streamed,
         text::printable,
         units,
     },
@@ -44,10 +47,11 @@ use crate::{
     selectors,
     selectors::{Pending, Selectors},
     signals::Signals,
-    target::Target,
+    target::{ProgramOutput, Target},
     toggle,
     toggle::Switching,
     trace_file::{OutputFile, Overwrite, Tally, Unfinished},
+    trace_output::{TraceOutput, refuse_json},
     values::Values,
 };
 
@@ -63,10 +67,15 @@ ends before the program, the program goes on.
 A process that was attached before stays attached. Functions that record switches on in it are off
 again afterwards.
 
+With -o -, record writes the trace to standard output, which must not be a terminal. The summary
+goes to standard error then, and so does the standard output of CMD. Such a trace has no index of
+open calls; every command reads it without one.
+
 Examples:
   xrayctl record 1234
   xrayctl record 1234 --glob 'ns::*' --duration 5s -o run.xtrace
   xrayctl record 1234 --follow fork --duration 5s
+  xrayctl record 1234 --duration 5s -o - | xrayctl report -
   xrayctl record --all --except-regex 'get|set' -- ./server --port 80
   xrayctl record --module plugin.so -- ./host
   xrayctl record -- make test
@@ -95,7 +104,7 @@ pub(crate) struct Args {
     /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
-    /// The file to write; without this, xray-COMMAND-PID.xtrace
+    /// The file to write, or - for standard output; without this, xray-COMMAND-PID.xtrace
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if it exists
@@ -151,6 +160,9 @@ impl Args {
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let selection = args.selectors.selection_or_all()?;
+    if let Some(output) = &args.output {
+        refuse_json(output, args.format)?;
+    }
     let pid = args.pid()?;
     let mut signals = Signals::hold()?;
     let overwrite = if args.force {
@@ -161,7 +173,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let named = args
         .output
         .as_deref()
-        .map(|path| OutputFile::open(path, overwrite))
+        .map(|path| TraceOutput::open(path, overwrite))
         .transpose()?;
 
     let (mut rpc, target) = match pid {
@@ -174,21 +186,27 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
                 ..args.memory.options(follow, args.sleds())
             };
             let capture = args.values.capture();
+            let stdout = match named {
+                Some(TraceOutput::Standard(_)) => ProgramOutput::StandardError,
+                Some(TraceOutput::File(_)) | None => ProgramOutput::Own,
+            };
             let launch = || {
+                let command = (&args.command[..], stdout);
                 let selection = selection.clone();
-                Target::launch(&registry, &args.command, options, selection, capture)
+                Target::launch(&registry, command, options, selection, capture)
             };
             (rpc, tokio::task::block_in_place(launch)?)
         }
     };
     let selection = selectors::wire(selection);
-    let begun = match named.map_or_else(|| OutputFile::open(&target.default_file(), overwrite), Ok)
-    {
-        Ok(file) => begin(&mut rpc, &target, &args, selection, file, console).await,
+    let default = || TraceOutput::open(&target.default_file(), overwrite);
+    let begun = match named.map_or_else(default, Ok) {
+        Ok(output) => begin(&mut rpc, &target, &args, selection, output, console).await,
         Err(error) => Err(error).inspect_err(|_| target.abandon()),
     };
     let (mut recording, undo) = begun?;
 
+    let counts = recording.watch();
     let progress = Progress::spinner(console, "recording");
     let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
     let (group, released) = {
@@ -220,31 +238,62 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         recording.finish().await
     };
     drop(progress);
-    let (file, stream_end) = finished?;
-    let unfinished = match stream_end {
-        StreamEnd::Left => Unfinished::Finish,
-        StreamEnd::Finished | StreamEnd::Broken => Unfinished::Leave,
+    let (output, stream_end) = finished?;
+    let stored = match output {
+        TraceOutput::Standard(_) => None,
+        TraceOutput::File(file) => {
+            let unfinished = match stream_end {
+                StreamEnd::Left => Unfinished::Finish,
+                StreamEnd::Finished | StreamEnd::Broken => Unfinished::Leave,
+            };
+            Some(read_back(file, unfinished, &mut signals, console).await?)
+        }
     };
-    let (file, tally) = read_back(file, unfinished, &mut signals, console).await?;
     let outcome = outcome(cause, stream_end, stays, released, console)?;
-    let mut recorded = Recorded::new(file.path(), target.pid(), outcome, &tally);
-    if outcome == Outcome::ProcessEnded {
-        recorded.program = target.end().await;
-    }
+    let program = match outcome {
+        Outcome::ProcessEnded => target.end().await,
+        _ => None,
+    };
     if let (Outcome::Stopped, Target::Launched(_)) = (outcome, &target) {
         console.note(&match target.ended() {
             None => format!("the program goes on as process {}", target.pid()),
             Some(how) => format!("the program ended ({how}); processes that it started go on"),
         });
     }
-    let untraced = target.has_no_sleds() && recorded.processes == 0;
-    recorded.group = group;
-    if args.format.json {
-        console.json(&recorded)?;
-    } else {
-        console.show(|out, look| recorded.render(out, look))?;
-    }
-    match (outcome, recorded.lost) {
+    let (lost, is_empty) = match stored {
+        Some((file, tally)) => {
+            let recorded = Recorded {
+                program,
+                group,
+                ..Recorded::new(file.path(), target.pid(), outcome, &tally)
+            };
+            if args.format.json {
+                console.json(&recorded)?;
+            } else {
+                console.show(|out, look| recorded.render(out, look))?;
+            }
+            (recorded.lost, recorded.processes == 0)
+        }
+        None => {
+            let counts = *counts.borrow();
+            let streamed = Streamed {
+                pid: target.pid(),
+                outcome,
+                program,
+                counts,
+                group,
+            };
+            for line in streamed.lines() {
+                console.note(&line);
+            }
+            if stream_end == StreamEnd::Left {
+                console.note("the trace has no end mark: not all events arrived in time");
+            }
+            (counts.lost, counts.events == 0)
+        }
+    };
+    let untraced = target.has_no_sleds() && is_empty;
+    match (outcome, lost) {
         (Outcome::DaemonGone, _) => {
             Err(Failure::Unreachable("the daemon went away".to_owned()).into())
         }
@@ -264,7 +313,7 @@ async fn begin(
     target: &Target,
     args: &Args,
     selection: Selection,
-    file: OutputFile,
+    output: TraceOutput,
     console: &Console,
 ) -> anyhow::Result<(Recording, Undo)> {
     let pid = target.pid();
@@ -280,7 +329,7 @@ async fn begin(
         // The engine attached when it started the program.
         Target::Launched(_) => Undo::Detach,
     };
-    match stream(rpc, target, args, (selection, undo), file, console).await {
+    match stream(rpc, target, args, (selection, undo), output, console).await {
         Ok(recording) => Ok((recording, undo)),
         Err(error) => {
             // The program ends before it is detached, so that it does not run unrecorded for even a
@@ -301,7 +350,7 @@ async fn stream(
     target: &Target,
     args: &Args,
     (selection, undo): (Selection, Undo),
-    file: OutputFile,
+    output: TraceOutput,
     console: &Console,
 ) -> anyhow::Result<Recording> {
     let pid = target.pid();
@@ -324,7 +373,7 @@ async fn stream(
     }
     let wanted = switching.selection.clone();
     let recorded = (wanted, args.duration);
-    let recording = Recording::begin(rpc, pid, undo, recorded, file).await?;
+    let recording = Recording::begin(rpc, pid, undo, recorded, output).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
             let reports = toggle::toggle(rpc, switching, console).await?;

@@ -13,10 +13,12 @@ use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::failure::{self, Failure};
 use crate::output::trace_summary::OverwrittenEvents;
-use crate::output::{Console, text, units};
+use crate::output::{Console, streamed, text, units};
 use crate::process::OnlyProcess;
 use crate::progress::Progress;
-use crate::trace_file::{OutputFile, Overwrite, Tally, Unfinished};
+use crate::recording::Counts;
+use crate::trace_file::{Overwrite, Tally, Unfinished};
+use crate::trace_output::{TraceOutput, is_standard, refuse_json};
 
 const EXAMPLES: &str = "\
 snapshot does not stop the process. It also works on hung processes, and on terminated ones until
@@ -29,10 +31,15 @@ its own, with the pid in its name, and a moment of its own. Processes that are f
 one are in the file of that one. With --all-processes, one file has all processes up to the same
 moment.
 
+With -o -, snapshot writes the trace of one process, or of --all-processes, to standard output,
+which must not be a terminal. The summary goes to standard error then. Such a trace has no index of
+open calls; every command reads it without one.
+
 Examples:
   xrayctl snapshot -o now.xtrace
   xrayctl snapshot --all-processes --last 1s -o now.xtrace
-  xrayctl snapshot --pid 1234 --last 100ms -o now.xtrace --force";
+  xrayctl snapshot --pid 1234 --last 100ms -o now.xtrace --force
+  xrayctl snapshot --pid 1234 -o - | xrayctl report --open -";
 
 /// The pid that stands for every attached process.
 const EVERYBODY: u32 = 0;
@@ -48,7 +55,7 @@ pub(crate) struct Args {
     /// Write only this last time, like 100ms or 5s; without this, all events that are there
     #[arg(long, value_name = "TIME", value_parser = crate::parse::duration)]
     last: Option<Duration>,
-    /// The file to write
+    /// The file to write, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Replace FILE if it exists
@@ -82,7 +89,15 @@ pub(crate) struct Snapshot {
     copied_within_ns: u64,
 }
 
+/// The contents of a snapshot, as the daemon has counted them.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    counts: Counts,
+    copied_within_ns: u64,
+}
+
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    refuse_json(&args.output, args.format)?;
     let pid = args.process.find()?;
     let mut rpc = daemon.connect().await?;
     let pids = match pid {
@@ -99,6 +114,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         Overwrite::No
     };
     let several = pids.len() > 1;
+    if several && is_standard(&args.output) {
+        let what = "several processes are attached, and -o - takes one trace: name a process, or \
+                    give --all-processes";
+        return Err(Failure::Usage(what.to_owned()).into());
+    }
     let mut outputs = Vec::new();
     for pid in pids {
         let path = if several {
@@ -106,17 +126,26 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         } else {
             args.output.clone()
         };
-        outputs.push((pid, OutputFile::open(&path, overwrite)?));
+        outputs.push((pid, TraceOutput::open(&path, overwrite)?));
     }
     let mut files = Vec::new();
     for (pid, mut output) in outputs {
         let progress = Progress::spinner(console, "taking a snapshot");
         let taken = take(&mut rpc, pid, args.last, &mut output, &progress).await;
-        let copied_within_ns = taken.with_context(|| match pid {
+        let taken = taken.with_context(|| match pid {
             EVERYBODY => "cannot take a snapshot".to_owned(),
             pid => format!("cannot take a snapshot of {pid}"),
         })?;
+        drop(progress);
+        let mut output = match output {
+            TraceOutput::File(file) => file,
+            TraceOutput::Standard(_) => {
+                console.note(&streamed::summary(taken.counts));
+                return Ok(());
+            }
+        };
         let tally = output.finish_trace(Unfinished::Leave)?;
+        let copied_within_ns = taken.copied_within_ns;
         files.push(Snapshot::new(pid, output.path(), &tally, copied_within_ns));
     }
     if args.format.json {
@@ -152,20 +181,20 @@ pub(crate) async fn attached(rpc: &mut Rpc) -> anyhow::Result<Vec<u32>> {
     Ok(pids.into_iter().collect())
 }
 
-/// Writes a snapshot. Returns the time that copying took, in nanoseconds.
+/// Writes a snapshot.
 async fn take(
     rpc: &mut Rpc,
     pid: u32,
     last: Option<Duration>,
-    output: &mut OutputFile,
+    output: &mut TraceOutput,
     progress: &Progress,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Taken> {
     let failed = |status: tonic::Status| failure::from_status(&status);
     let last_ns = last.map_or(0, |last| u64::try_from(last.as_nanos()).unwrap_or(u64::MAX));
     let request = FetchTraceRequest { pid, last_ns };
     let response = rpc.fetch_trace(request).await;
     let mut chunks = response.map_err(failed)?.into_inner();
-    let mut bytes = 0;
+    let mut counts = Counts::default();
     let mut begun = None;
     while let Some(chunk) = chunks.message().await.map_err(failed)? {
         let TraceChunk {
@@ -181,10 +210,17 @@ async fn take(
             output.begin()?;
         }
         tokio::task::block_in_place(|| output.write(&data))?;
-        bytes += data.len() as u64;
-        progress.recorded(events, lost, bytes);
+        counts = Counts {
+            events,
+            lost,
+            bytes: counts.bytes + data.len() as u64,
+        };
+        progress.recorded(events, lost, counts.bytes);
     }
-    begun.context("the daemon sent no snapshot")
+    Ok(Taken {
+        counts,
+        copied_within_ns: begun.context("the daemon sent no snapshot")?,
+    })
 }
 
 /// The name with the pid before its extension: `now-1234.xtrace`.

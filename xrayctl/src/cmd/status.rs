@@ -1,14 +1,15 @@
 //! `xrayctl status`: state and counters of the attached processes.
 
 use anyhow::Context as _;
-use xrayd_proto::v1::{StatusRequest, StatusResponse};
+use xrayd_proto::v1::StatusRequest;
 
 use crate::args::Format;
 use crate::client::Daemon;
+use crate::each_process::EachProcess;
 use crate::failure;
 use crate::output::Console;
 use crate::output::status::{Detail, Statuses};
-use crate::process::OnlyProcess;
+use crate::process::OnlyProcesses;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +21,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    process: OnlyProcess,
+    process: OnlyProcesses,
     /// Also show the modules of each process: functions that are on, memory that patching made
     /// private to the process, and how soon functions of a library that was loaded later were on
     #[arg(long)]
@@ -30,13 +31,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    let pid = args.process.find()?.unwrap_or(0);
+    let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let response = rpc.get_status(StatusRequest { pid }).await;
-    let StatusResponse { processes } = response
-        .map_err(|status| failure::from_status(&status))
-        .context("cannot get the status")?
-        .into_inner();
+    let get = async |pid| {
+        let response = rpc.get_status(StatusRequest { pid }).await;
+        let response = response.map_err(|status| failure::from_status(&status));
+        let response = response.context("cannot get the status")?;
+        anyhow::Ok(response.into_inner().processes)
+    };
+    let processes = each.run(console, get).await?.concat();
     let detail = if args.modules {
         Detail::Modules
     } else {
@@ -44,8 +47,9 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     };
     let statuses = Statuses { processes, detail };
     if args.format.json {
-        console.json(&statuses)
+        console.json(&statuses)?;
     } else {
-        console.show(|out, look| statuses.render(out, look))
+        console.show(|out, look| statuses.render(out, look))?;
     }
+    Ok(each.finish()?)
 }

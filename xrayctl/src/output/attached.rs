@@ -3,20 +3,45 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::{AttachReport, AttachResponse, ProcessStatus, RefusedModule, SkippedSleds};
+use xrayd_proto::v1::{
+    AttachReport, AttachResponse, ProcessStatus, RefusedModule, SkippedSleds, ToggleReport,
+};
 
-use super::{Look, Tone, text, units};
+use super::{Look, Tone, refused, text, toggled, units};
 
 /// The result of an attach.
 #[derive(Debug, Serialize)]
 pub(crate) struct Attached {
     status: ProcessStatus,
     report: AttachReport,
+    /// The functions that were switched on, process by process: this one, and those that are
+    /// followed from it. `None` without selectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enabled: Option<Vec<ToggleReport>>,
+}
+
+/// The results of several attaches.
+#[derive(Debug, Serialize)]
+pub(crate) struct SeveralAttached {
+    pub(crate) processes: Vec<Attached>,
 }
 
 // === impl Attached ===
 
 impl Attached {
+    /// Adds the functions that were switched on, and the status after it, if that is known.
+    pub(crate) fn with_enabled(
+        self,
+        enabled: Vec<ToggleReport>,
+        status: Option<ProcessStatus>,
+    ) -> Self {
+        Self {
+            status: status.unwrap_or(self.status),
+            enabled: Some(enabled),
+            ..self
+        }
+    }
+
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let AttachReport {
             already,
@@ -30,18 +55,22 @@ impl Attached {
             (false, 0) => "no thread was stopped".to_owned(),
             (false, ns) => format!("thread {stopped_tid} was stopped for {}", units::time(ns)),
         };
-        let functions = units::counted(self.status.functions.into(), "function");
         let pid = self.status.pid;
-        if already {
-            writeln!(
-                out,
-                "{pid}: was attached already, {functions} can be switched on"
-            )?;
-        } else {
-            writeln!(
-                out,
-                "{pid}: attached, {functions} can be switched on; {how}"
-            )?;
+        let enabled = self.enabled.as_deref().unwrap_or_default();
+        let own = enabled.iter().find(|row| row.pid == pid);
+        let functions = match own {
+            Some(row) => toggled::switched_on(row),
+            None => format!(
+                "{} can be switched on",
+                units::counted(self.status.functions.into(), "function")
+            ),
+        };
+        match already {
+            true => writeln!(out, "{pid}: was attached already, {functions}")?,
+            false => writeln!(out, "{pid}: attached, {functions}; {how}")?,
+        }
+        if let Some(row) = own {
+            toggled::render_foreign(row, out, look)?;
         }
         let warn = |out: &mut dyn io::Write, line: String| {
             writeln!(
@@ -64,7 +93,17 @@ impl Attached {
             warn(out, format!("{path} cannot be traced: {why}"))?;
         }
         let mut notes = self.report.notes.iter();
-        notes.try_for_each(|note| writeln!(out, "  {}", text::printable(note)))
+        notes.try_for_each(|note| writeln!(out, "  {}", text::printable(note)))?;
+        for row in enabled.iter().filter(|row| row.pid != pid) {
+            match &row.refusal {
+                Some(refusal) => refused::render(refusal, row.pid, out, look)?,
+                None => {
+                    writeln!(out, "{}: {}", row.pid, toggled::switched_on(row))?;
+                    toggled::render_foreign(row, out, look)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -73,6 +112,7 @@ impl From<AttachResponse> for Attached {
         Self {
             status: status.unwrap_or_default(),
             report: report.unwrap_or_default(),
+            enabled: None,
         }
     }
 }
@@ -125,5 +165,18 @@ mod tests {
         });
         golden::check("attach.txt", |out| attached.render(out, Look::PLAIN));
         golden::check_json("attach.json", &attached);
+
+        let row = |pid| ToggleReport {
+            pid,
+            matched: 20,
+            changed: 17,
+            sleds: 40,
+            foreign: 2,
+            elapsed_ns: 123_456,
+            ..ToggleReport::default()
+        };
+        let enabled = attached.with_enabled(vec![row(812), row(814)], None);
+        golden::check("attach-enable.txt", |out| enabled.render(out, Look::PLAIN));
+        golden::check_json("attach-enable.json", &enabled);
     }
 }

@@ -2,118 +2,76 @@
 
 use std::io;
 
-use serde::Serialize;
-use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, Refusal, SessionState};
+use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, SessionState};
 
-use super::{Cell, Column, Look, Table, refused, units};
+use super::per_process::{PerProcess, Row, Setting};
+use super::{Cell, Column, Look, Table, units};
 
-/// The results of setting or asking for the limit on what tracing costs.
-#[derive(Debug, Serialize)]
-pub(crate) struct BudgetSet {
-    /// `None` if the limit was only asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
+/// The results of setting the limit on what tracing costs, or of asking for it. `statuses` are the
+/// states of the processes if the limit was only asked for.
+pub(crate) fn set(
     budget: Option<Budget>,
-    processes: Vec<Row>,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    pid: u32,
-    /// The limit before; `None` if it could not be changed.
-    before: Option<Budget>,
-    refusal: Option<Refusal>,
-    /// Present if the limit was only asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<BudgetStatus>,
-}
-
-// === impl BudgetSet ===
-
-impl BudgetSet {
-    /// `statuses` are the states of the processes if the limit was only asked for.
-    pub(crate) fn new(
-        budget: Option<Budget>,
-        reports: Vec<BudgetReport>,
-        statuses: Vec<ProcessStatus>,
-    ) -> Self {
-        let mut statuses = statuses;
-        let processes = reports.into_iter().map(|report| {
-            let BudgetReport {
-                pid,
-                before,
-                refusal,
-            } = report;
-            // After an exec, the ended program has a status with the same pid.
-            let of_it = statuses.iter_mut().filter(|status| status.pid == pid);
-            let status = of_it.min_by_key(|status| status.state() == SessionState::Exited);
-            Row {
-                pid,
-                before,
-                refusal,
-                status: status.and_then(|status| status.budget.take()),
-            }
-        });
-        Self {
-            budget,
-            processes: processes.collect(),
+    reports: Vec<BudgetReport>,
+    mut statuses: Vec<ProcessStatus>,
+) -> PerProcess<Budget> {
+    let rows = reports.into_iter().map(|report| {
+        let BudgetReport {
+            pid,
+            before,
+            refusal,
+        } = report;
+        // After an exec, the ended program has a status with the same pid.
+        let of_it = statuses.iter_mut().filter(|status| status.pid == pid);
+        let status = of_it.min_by_key(|status| status.state() == SessionState::Exited);
+        Row {
+            pid,
+            before,
+            refusal,
+            effect: status.and_then(|status| status.budget.take()),
         }
-    }
-
-    /// The first process that refused.
-    pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
-        let mut rows = self.processes.iter();
-        rows.find_map(|row| Some((row.pid, row.refusal.as_ref()?)))
-    }
-
-    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        for row in &self.processes {
-            let pid = row.pid;
-            let before = row.before.as_ref().map(describe).unwrap_or_default();
-            match (&row.refusal, self.budget.as_ref().map(describe)) {
-                (Some(refusal), _) => refused::render(refusal, pid, out, look)?,
-                (None, None) => render_status(row, &before, out, look)?,
-                (None, Some(now)) if now == before => writeln!(out, "{pid}: {now}, as before")?,
-                (None, Some(now)) => writeln!(out, "{pid}: {now}; before: {before}")?,
-            }
-        }
-        Ok(())
-    }
+    });
+    PerProcess::new(budget, rows)
 }
 
-fn render_status(row: &Row, what: &str, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-    let pid = row.pid;
-    let Some(status) = &row.status else {
-        return writeln!(out, "{pid}: {what}");
-    };
-    writeln!(out, "{pid}: {what}")?;
-    for line in came_of_it(status) {
-        writeln!(out, "{pid}: {line}")?;
+impl Setting for Budget {
+    const KEY: &'static str = "budget";
+    type Effect = BudgetStatus;
+
+    fn describe(&self) -> String {
+        describe(self)
     }
-    if status.top.is_empty() {
-        return Ok(());
-    }
-    let mut table = Table::new([
-        Column::right("NOT RECORDED"),
-        Column::left("NOW"),
-        Column::elastic("FUNCTION"),
-    ]);
-    for function in &status.top {
-        table.push([
-            format!(
-                "~{}",
-                units::count(units::rough(function.unrecorded_estimate))
-            )
-            .into(),
-            if function.suppressed {
-                "suppressed"
-            } else {
-                "on"
-            }
-            .into(),
-            Cell::function(&function.name),
+
+    fn render_effect(
+        pid: u32,
+        status: &BudgetStatus,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        for line in came_of_it(status) {
+            writeln!(out, "{pid}: {line}")?;
+        }
+        if status.top.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new([
+            Column::right("NOT RECORDED"),
+            Column::left("NOW"),
+            Column::elastic("FUNCTION"),
         ]);
+        for function in &status.top {
+            let calls = units::count(units::rough(function.unrecorded_estimate));
+            let now = match function.suppressed {
+                true => "suppressed",
+                false => "on",
+            };
+            table.push([
+                format!("~{calls}").into(),
+                now.into(),
+                Cell::function(&function.name),
+            ]);
+        }
+        table.render(out, look)
     }
-    table.render(out, look)
 }
 
 /// The limit in words.
@@ -226,8 +184,9 @@ mod tests {
             status(SessionState::Tracing, 2),
         );
         for statuses in [vec![ended.clone(), lives.clone()], vec![lives, ended]] {
-            let set = BudgetSet::new(None, vec![report.clone()], statuses);
-            assert_eq!(set.processes[0].status.as_ref().unwrap().windows, 2);
+            let set = set(None, vec![report.clone()], statuses);
+            let json = serde_json::to_value(&set).unwrap();
+            assert_eq!(json["processes"][0]["status"]["windows"], 2);
         }
     }
 
@@ -261,7 +220,7 @@ mod tests {
             }),
             ..ProcessStatus::default()
         };
-        let set = BudgetSet::new(None, vec![report], vec![status]);
+        let set = set(None, vec![report], vec![status]);
         let mut out = Vec::new();
         set.render(&mut out, Look::PLAIN).unwrap();
         let expected = "\

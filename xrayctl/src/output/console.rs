@@ -182,7 +182,9 @@ impl Write for Standard {
     }
 }
 
-fn closed(error: io::Error) -> io::Error {
+/// The error of a write to standard output, so that [`crate::failure`] recognises a reader that has
+/// gone away.
+pub(crate) fn closed(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
         io::Error::new(io::ErrorKind::BrokenPipe, OutputClosed)
     } else {

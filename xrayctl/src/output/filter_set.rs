@@ -2,68 +2,39 @@
 
 use std::io;
 
-use serde::Serialize;
-use xrayd_proto::v1::{Filter, FilterReport, Refusal};
+use xrayd_proto::v1::{Filter, FilterReport};
 
-use super::{Look, refused, units};
+use super::per_process::{NoEffect, PerProcess, Row, Setting};
+use super::{Look, units};
 
-/// The results of setting or asking for the filter.
-#[derive(Debug, Serialize)]
-pub(crate) struct FilterSet {
-    /// `None` if the filter was only asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    filter: Option<Filter>,
-    processes: Vec<Row>,
+/// The results of setting the filter, or of asking for it.
+pub(crate) fn set(filter: Option<Filter>, reports: Vec<FilterReport>) -> PerProcess<Filter> {
+    let rows = reports.into_iter().map(|report| {
+        let FilterReport {
+            pid,
+            before,
+            refusal,
+        } = report;
+        Row {
+            pid,
+            before,
+            refusal,
+            effect: None,
+        }
+    });
+    PerProcess::new(filter, rows)
 }
 
-#[derive(Debug, Serialize)]
-struct Row {
-    pid: u32,
-    /// The filter before; `None` if it could not be changed.
-    before: Option<Filter>,
-    refusal: Option<Refusal>,
-}
+impl Setting for Filter {
+    const KEY: &'static str = "filter";
+    type Effect = NoEffect;
 
-// === impl FilterSet ===
-
-impl FilterSet {
-    pub(crate) fn new(filter: Option<Filter>, reports: Vec<FilterReport>) -> Self {
-        let processes = reports.into_iter().map(|report| {
-            let FilterReport {
-                pid,
-                before,
-                refusal,
-            } = report;
-            Row {
-                pid,
-                before,
-                refusal,
-            }
-        });
-        Self {
-            filter,
-            processes: processes.collect(),
-        }
+    fn describe(&self) -> String {
+        describe(self)
     }
 
-    /// The first process that refused.
-    pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
-        let mut rows = self.processes.iter();
-        rows.find_map(|row| Some((row.pid, row.refusal.as_ref()?)))
-    }
-
-    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        for row in &self.processes {
-            let pid = row.pid;
-            let before = row.before.as_ref().map(describe).unwrap_or_default();
-            match (&row.refusal, self.filter.as_ref().map(describe)) {
-                (Some(refusal), _) => refused::render(refusal, pid, out, look)?,
-                (None, None) => writeln!(out, "{pid}: {before}")?,
-                (None, Some(now)) if now == before => writeln!(out, "{pid}: {now}, as before")?,
-                (None, Some(now)) => writeln!(out, "{pid}: {now}; before: {before}")?,
-            }
-        }
-        Ok(())
+    fn render_effect(_: u32, effect: &NoEffect, _: &mut dyn io::Write, _: Look) -> io::Result<()> {
+        match *effect {}
     }
 }
 
@@ -133,7 +104,7 @@ mod tests {
             describe(&filter),
             "calls of at least 100.0 µs, to depth 3, one call tree in 10, inside ns::* main, threads 7, modules libfoo, in a time window"
         );
-        let set = FilterSet::new(
+        let set = set(
             Some(Filter::default()),
             vec![FilterReport {
                 pid: 7,

@@ -4,74 +4,55 @@ use std::io;
 
 use serde::Serialize;
 use xrayd::types::Mode;
-use xrayd_proto::v1::{self, ModeReport, Refusal};
+use xrayd_proto::v1::{self, ModeReport};
 
-use super::{Look, refused};
+use super::Look;
+use super::per_process::{NoEffect, PerProcess, Row, Setting};
+
+/// The name of a mode.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModeName(&'static str);
 
 /// The results of setting the mode.
-#[derive(Debug, Serialize)]
-pub(crate) struct ModeSet {
-    mode: &'static str,
-    processes: Vec<Row>,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    pid: u32,
-    /// The mode before; `None` if it was not changed.
-    before: Option<&'static str>,
-    refusal: Option<Refusal>,
-}
-
-// === impl ModeSet ===
-
-impl ModeSet {
-    pub(crate) fn new(mode: Mode, reports: Vec<ModeReport>) -> Self {
-        let row = |report: ModeReport| {
-            let before = match report.before() {
-                v1::Mode::Unspecified => None,
-                v1::Mode::Flight => Some(Mode::Flight.name()),
-                v1::Mode::Stream => Some(Mode::Stream.name()),
-                v1::Mode::Profile => Some(Mode::Profile.name()),
-                v1::Mode::Count => Some(Mode::Count.name()),
-            };
-            let ModeReport { pid, refusal, .. } = report;
-            Row {
-                pid,
-                before,
-                refusal,
-            }
+pub(crate) fn set(mode: Mode, reports: Vec<ModeReport>) -> PerProcess<ModeName> {
+    let rows = reports.into_iter().map(|report| {
+        let before = match report.before() {
+            v1::Mode::Unspecified => None,
+            v1::Mode::Flight => Some(Mode::Flight),
+            v1::Mode::Stream => Some(Mode::Stream),
+            v1::Mode::Profile => Some(Mode::Profile),
+            v1::Mode::Count => Some(Mode::Count),
         };
-        Self {
-            mode: mode.name(),
-            processes: reports.into_iter().map(row).collect(),
+        let ModeReport { pid, refusal, .. } = report;
+        Row {
+            pid,
+            before: before.map(|mode| ModeName(mode.name())),
+            refusal,
+            effect: None,
         }
+    });
+    PerProcess::new(Some(ModeName(mode.name())), rows)
+}
+
+// === impl ModeName ===
+
+impl Setting for ModeName {
+    const KEY: &'static str = "mode";
+    type Effect = NoEffect;
+
+    fn describe(&self) -> String {
+        self.0.to_owned()
     }
 
-    /// The first process that refused.
-    pub(crate) fn refusal(&self) -> Option<(u32, &Refusal)> {
-        let mut rows = self.processes.iter();
-        rows.find_map(|row| Some((row.pid, row.refusal.as_ref()?)))
-    }
-
-    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let mode = self.mode;
-        for row in &self.processes {
-            let pid = row.pid;
-            match (&row.refusal, row.before) {
-                (Some(refusal), _) => refused::render(refusal, pid, out, look)?,
-                (None, Some(before)) if before != mode => {
-                    writeln!(out, "{pid}: {mode}, was {before}")?;
-                }
-                (None, _) => writeln!(out, "{pid}: {mode}, as before")?,
-            }
-        }
-        Ok(())
+    fn render_effect(_: u32, effect: &NoEffect, _: &mut dyn io::Write, _: Look) -> io::Result<()> {
+        match *effect {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use xrayd_proto::v1::Refusal;
+
     use super::{super::golden, *};
 
     #[test]
@@ -94,7 +75,7 @@ mod tests {
             report(8, v1::Mode::Stream),
             refused,
         ];
-        let set = ModeSet::new(Mode::Stream, reports);
+        let set = set(Mode::Stream, reports);
         golden::check("mode.txt", |out| set.render(out, Look::PLAIN));
         golden::check_json("mode.json", &set);
     }

@@ -102,26 +102,8 @@ impl Recorded {
                 writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
             }
         }
-        let pid = self.pid;
-        let why = match self.outcome {
-            Outcome::Stopped => None,
-            Outcome::StillAttached => Some(format!(
-                "process {pid} stays attached, as it was attached before"
-            )),
-            Outcome::ProcessEnded => Some(match &self.program {
-                Some(how) => format!("the program ended: {how}"),
-                None => format!(
-                    "process {pid} ended while it was recorded; the file holds all events up to its end"
-                ),
-            }),
-            Outcome::DetachedElsewhere => Some(format!(
-                "another client detached process {pid}; the file holds all events before that"
-            )),
-            Outcome::DaemonGone => Some(
-                "the daemon went away; the file holds the events that it had sent, and has no end mark"
-                    .to_owned(),
-            ),
-        };
+        let program = self.program.as_deref();
+        let why = self.outcome.words(self.pid, program, "the file");
         if let Some(why) = why {
             writeln!(out, "{}", look.paint(Tone::Warning, &why))?;
         }
@@ -134,6 +116,33 @@ impl Recorded {
             out,
             "     or: xrayctl convert {file} -o {json}, and load that at ui.perfetto.dev"
         )
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// The outcome in a sentence; `None` for the usual one. `trace` is the subject for sentences
+    /// about the trace.
+    pub(super) fn words(self, pid: u32, program: Option<&str>, trace: &str) -> Option<String> {
+        match self {
+            Self::Stopped => None,
+            Self::StillAttached => Some(format!(
+                "process {pid} stays attached, as it was attached before"
+            )),
+            Self::ProcessEnded => Some(match program {
+                Some(how) => format!("the program ended: {how}"),
+                None => format!(
+                    "process {pid} ended while it was recorded; {trace} holds all events up to its end"
+                ),
+            }),
+            Self::DetachedElsewhere => Some(format!(
+                "another client detached process {pid}; {trace} holds all events before that"
+            )),
+            Self::DaemonGone => Some(format!(
+                "the daemon went away; {trace} holds the events that it had sent, and has no end mark"
+            )),
+        }
     }
 }
 

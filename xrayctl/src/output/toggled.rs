@@ -67,53 +67,18 @@ impl Toggled {
             .find_map(|row| Some((row.pid, row.refusal.as_ref()?)))
     }
 
-    /// Functions that the selection matched in all processes.
-    pub(crate) fn matched(&self) -> u64 {
-        self.processes
-            .iter()
-            .map(|row| u64::from(row.matched))
-            .sum()
-    }
-
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        let verb = if self.dry_run {
-            "would be switched"
-        } else {
-            "switched"
+        let run = match self.dry_run {
+            true => Run::Dry,
+            false => Run::Real,
         };
         for row in &self.processes {
             if let Some(refusal) = &row.refusal {
                 refused::render(refusal, row.pid, out, look)?;
                 continue;
             }
-            write!(
-                out,
-                "{}: {} {verb} {} of {} matched ({}",
-                row.pid,
-                units::counted(row.changed.into(), "function"),
-                self.switch.word(),
-                units::count(row.matched.into()),
-                units::counted(row.sleds, "sled"),
-            )?;
-            if row.copied_bytes > 0 {
-                write!(out, ", {} copied", units::bytes(row.copied_bytes))?;
-            }
-            if row.restaged > 0 {
-                let sleds = units::counted(row.restaged, "sled");
-                write!(out, ", {sleds} to record other values")?;
-            }
-            if !self.dry_run {
-                write!(out, ", {}", units::time(row.elapsed_ns))?;
-                if row.stopped_ns > 0 {
-                    write!(out, ", process stopped for {}", units::time(row.stopped_ns))?;
-                }
-            }
-            writeln!(out, ")")?;
-            if row.foreign > 0 {
-                let what = units::counted(row.foreign, "sled");
-                let line = format!("  {what} left unchanged: another tool has patched them");
-                writeln!(out, "{}", look.paint(Tone::Warning, &line))?;
-            }
+            writeln!(out, "{}: {}", row.pid, words(row, self.switch, run))?;
+            render_foreign(row, out, look)?;
             if self.dry_run {
                 for name in &row.sample {
                     let name = text::printable(&look.names.show(name));
@@ -131,6 +96,54 @@ impl Toggled {
         }
         Ok(())
     }
+}
+
+/// The number of functions that a process has switched on, and what it took.
+pub(super) fn switched_on(row: &ToggleReport) -> String {
+    words(row, Switch::On, Run::Real)
+}
+
+/// The result in a process, in words.
+fn words(row: &ToggleReport, switch: Switch, run: Run) -> String {
+    let verb = match run {
+        Run::Real => "switched",
+        Run::Dry => "would be switched",
+    };
+    let mut words = format!(
+        "{} {verb} {} of {} matched ({}",
+        units::counted(row.changed.into(), "function"),
+        switch.word(),
+        units::count(row.matched.into()),
+        units::counted(row.sleds, "sled"),
+    );
+    if row.copied_bytes > 0 {
+        words += &format!(", {} copied", units::bytes(row.copied_bytes));
+    }
+    if row.restaged > 0 {
+        let sleds = units::counted(row.restaged, "sled");
+        words += &format!(", {sleds} to record other values");
+    }
+    if run == Run::Real {
+        words += &format!(", {}", units::time(row.elapsed_ns));
+        if row.stopped_ns > 0 {
+            words += &format!(", process stopped for {}", units::time(row.stopped_ns));
+        }
+    }
+    words + ")"
+}
+
+/// Writes a line about sleds of a process that stay as they are, if there are such sleds.
+pub(super) fn render_foreign(
+    row: &ToggleReport,
+    out: &mut dyn io::Write,
+    look: Look,
+) -> io::Result<()> {
+    if row.foreign == 0 {
+        return Ok(());
+    }
+    let what = units::counted(row.foreign, "sled");
+    let line = format!("  {what} left unchanged: another tool has patched them");
+    writeln!(out, "{}", look.paint(Tone::Warning, &line))
 }
 
 #[cfg(test)]
@@ -184,7 +197,6 @@ mod tests {
             sample(Run::Dry).render(out, Look::PLAIN)
         });
         golden::check_json("enable.json", &sample(Run::Real));
-        assert_eq!(sample(Run::Dry).matched(), 20);
         assert_eq!(sample(Run::Dry).refusal().map(|(pid, _)| pid), Some(813));
     }
 }
