@@ -498,6 +498,7 @@ mod tests {
             "explain",
             "explain busy",
             "completions bash",
+            "completions --candidates -- record -p ",
             "completions zsh",
             "completions fish",
             "man /tmp/m",
@@ -582,7 +583,9 @@ mod tests {
             "fdr-dump f --verify --salvage",
             "detach",
             "detach 12 --all",
+            "completions",
             "completions tcl",
+            "completions bash -- record",
             "ps --color sometimes",
         ] {
             assert_eq!(code(line), 2, "{line}");

@@ -8,6 +8,7 @@
 
 mod args;
 mod attachment;
+mod candidates;
 mod client;
 mod cmd;
 mod condition;
@@ -110,7 +111,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::FdrDump(args) => cmd::fdr_dump::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),
-        Command::Completions(args) => cmd::completions::run(&args, console),
+        Command::Completions(args) => online(cmd::completions::run(args, &daemon, console)),
         Command::Man(args) => cmd::man::run(&args, console),
     }
 }

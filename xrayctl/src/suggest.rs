@@ -102,8 +102,9 @@ pub(crate) async fn functions(rpc: &mut Rpc, pid: u32, selection: &Selection) ->
     hint(&wanted, names.iter().map(String::as_str))
 }
 
-/// Appends the names of functions, without parameters.
-async fn list(rpc: &mut Rpc, pid: u32, names: &mut Vec<String>) {
+/// Appends the names of functions of a process, or of every attached process for pid 0, without
+/// parameters.
+pub(crate) async fn list(rpc: &mut Rpc, pid: u32, names: &mut Vec<String>) {
     let request = ListFunctionsRequest {
         pid,
         selection: None,

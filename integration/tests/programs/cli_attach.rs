@@ -92,8 +92,9 @@ fn an_attach_with_selectors_also_switches_on_and_without_a_match_does_neither() 
 
     let attached = cli.ok(["attach", &pid, "--function", "work::intake"])?;
     ensure!(
-        attached.starts_with(&format!("{pid}: attached, 1 function switched on of 1 matched ("))
-            && attached.lines().count() == 1,
+        attached.starts_with(&format!(
+            "{pid}: attached, 1 function switched on of 1 matched ("
+        )) && attached.lines().count() == 1,
         "{attached}"
     );
     ensure!(sleds_on(&target)? >= 2);

@@ -354,7 +354,9 @@ fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
     let attached = cli.json(["attach", &pid])?;
     ensure!(attached["status"]["mode"] == "flight", "{attached}");
     ensure!(cli.ok(["mode", "stream"])? == format!("{pid}: stream; before: flight\n"));
-    ensure!(cli.ok(["mode", "flight", "--pid", &pid])? == format!("{pid}: flight; before: stream\n"));
+    ensure!(
+        cli.ok(["mode", "flight", "--pid", &pid])? == format!("{pid}: flight; before: stream\n")
+    );
     let running = record(&cli, &target, &["--json"])?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     running.signal(Signal::SIGINT)?;

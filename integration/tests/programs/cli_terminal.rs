@@ -84,7 +84,10 @@ fn no_trace_goes_to_a_terminal() -> Result<()> {
     let pid = target.pid().to_string();
     let ended = Terminal::start(&cli.command(["record", &pid, "-o", "-"]), 80)?.wait()?;
     ensure!(ended.code == Some(2), "{ended:?}");
-    ensure!(ended.seen.contains("standard output is a terminal"), "{ended:?}");
+    ensure!(
+        ended.seen.contains("standard output is a terminal"),
+        "{ended:?}"
+    );
     ensure_as_compiled(&target)?;
     target.still_running()
 }

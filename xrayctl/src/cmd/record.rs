@@ -69,7 +69,7 @@ again afterwards.
 
 With -o -, record writes the trace to standard output, which must not be a terminal. The summary
 goes to standard error then, and so does the standard output of CMD. Such a trace has no index of
-open calls; every command reads it without one.
+time; every command reads it without one.
 
 Examples:
   xrayctl record 1234

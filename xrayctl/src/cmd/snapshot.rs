@@ -33,7 +33,7 @@ moment.
 
 With -o -, snapshot writes the trace of one process, or of --all-processes, to standard output,
 which must not be a terminal. The summary goes to standard error then. Such a trace has no index of
-open calls; every command reads it without one.
+time; every command reads it without one.
 
 Examples:
   xrayctl snapshot -o now.xtrace
