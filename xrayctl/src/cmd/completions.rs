@@ -32,12 +32,7 @@ pub(crate) struct Args {
     #[arg(long, hide = true)]
     candidates: bool,
     /// The words behind the name of the program
-    #[arg(
-        last = true,
-        hide = true,
-        requires = "candidates",
-        allow_hyphen_values = true
-    )]
+    #[arg(last = true, hide = true, conflicts_with = "shell")]
     words: Vec<String>,
 }
 
