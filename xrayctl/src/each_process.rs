@@ -1,5 +1,5 @@
-//! Does the same to several processes, one after the other. A failure with one of them does not keep
-//! a command from the others.
+//! Does the same to several processes, one after the other. After a failure with one of them, a
+//! command goes on with the others.
 
 use crate::failure::{self, Failure};
 use crate::output::Console;

@@ -59,9 +59,10 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Begins to record: from now on, all events of the process go to the output. With a lease, only
-    /// events of `selection` do, for `duration` if that is set. If this process is killed, a daemon
-    /// does `undo`. The trace can be read even then, because it has its header when this returns.
+    /// Begins to record: from now on, all events of the process go to the output. With a lease,
+    /// only events of `selection` do, for `duration` if that is set. If this process is killed, a
+    /// daemon does `undo`. The trace can be read even then, because it has its header when this
+    /// returns.
     pub(crate) async fn begin(
         rpc: &mut Rpc,
         pid: u32,
