@@ -1,8 +1,7 @@
 //! The place to which a trace is written while it arrives: a file, or standard output.
 //!
 //! A trace is written from its beginning to its end, so it can go into a pipe. A file is read back
-//! afterwards, for the summary and for the index of time. Standard output is not, so the
-//! trace has no index there. An analysis reads such a trace from its beginning.
+//! if the index of open calls did not come with it. Standard output cannot be read back.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -68,8 +68,7 @@ A process that was attached before stays attached. Functions that record switche
 again afterwards.
 
 With -o -, record writes the trace to standard output, which must not be a terminal. The summary
-goes to standard error then, and so does the standard output of CMD. Such a trace has no index of
-time; every command reads it without one.
+goes to standard error then, and so does the standard output of CMD.
 
 Examples:
   xrayctl record 1234
