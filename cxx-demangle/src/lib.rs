@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_llvm_cannot_read_has_a_name_all_the_same() {
+    fn symbols_that_llvm_cannot_read_have_a_name() {
         for (symbol, name) in [
             // A generic lambda's parameters are those of the name behind it.
             (
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_symbol_has_no_name() {
+    fn a_string_that_is_no_symbol_has_no_name() {
         for symbol in [
             "",
             "main",

@@ -317,7 +317,7 @@ impl Running {
     }
 
     /// Its standard error so far.
-    pub fn said(&self) -> Result<String> {
+    pub fn answer(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.err)?)
     }
 

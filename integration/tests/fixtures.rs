@@ -115,7 +115,7 @@ fn counted_churns_through_its_threads() -> Result<()> {
 }
 
 #[test]
-fn counted_stops_when_told() -> Result<()> {
+fn counted_stops_on_request() -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
     target.send("go")?;
     let truth = GroundTruth::parse(&target.ask("stop", "result ")?)?;
@@ -305,7 +305,7 @@ fn results_follow_from_arguments() -> Result<()> {
 }
 
 #[test]
-fn events_are_said_by_nine_sleds() -> Result<()> {
+fn nine_sleds_record_user_events() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "2"])?;
     target.send("go")?;
     target.line_with("done 0", DEADLINE)?;
@@ -518,7 +518,7 @@ fn leaderless_goes_on_without_its_main_thread() -> Result<()> {
 }
 
 #[test]
-fn a_deleted_program_and_its_replacement_are_told_apart() -> Result<()> {
+fn a_deleted_program_and_its_replacement_are_distinguished() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let program = copy_into(Fixture::Dso, dir.path())?;
     let target = Target::spawn_command(Command::new(&program))?;

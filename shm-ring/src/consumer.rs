@@ -127,7 +127,7 @@ pub struct Consumer {
     /// Losses reported ahead of the gap word that will count them.
     ahead: u64,
     /// Losses of LOST that were handed to a sink, by gap words or ahead of them.
-    told: u64,
+    reported: u64,
     /// The time when the consumer first stood at its present hole, in the caller's milliseconds.
     hole_since: Option<u64>,
     /// The time when it last looked as far as a payload goes, likewise.
@@ -194,7 +194,7 @@ impl Consumer {
             payload: None,
             longest: EVENT_WORDS,
             ahead: 0,
-            told: 0,
+            reported: 0,
             hole_since: None,
             looked_far: None,
         };
@@ -211,7 +211,7 @@ impl Consumer {
             }
         }
         consumer.ahead = memory.load(line + control::AHEAD);
-        consumer.told = memory.load(line + control::TOLD);
+        consumer.reported = memory.load(line + control::REPORTED);
         consumer
     }
 
@@ -308,39 +308,39 @@ impl Consumer {
     /// session. A gap word that comes later does not report them again, neither to this collector
     /// nor to the next one.
     pub fn tell_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl Sink) {
-        let untold = self.untold_losses(memory);
-        self.tell(memory, untold, sink);
+        let unreported = self.unreported_losses(memory);
+        self.tell(memory, unreported, sink);
     }
 
     /// The same for a thread that goes on, and only if nothing is left to read. Otherwise the
     /// losses may stand behind unread events, and the gap word reports them in their place. Returns
     /// true if nothing was left.
     pub fn tell_quiet_losses<M: SharedMemory>(&mut self, memory: &M, sink: impl Sink) -> bool {
-        let untold = self.untold_losses(memory);
+        let unreported = self.unreported_losses(memory);
         // Events recorded before the losses are visible by now. The look for them goes as far as
         // after a thread's end.
         let all_read = memory.load_words(self.place(self.cursor), &mut [0]) == 0
             && self.hole(memory, Producer::Gone, 0).is_none();
         if all_read {
-            self.tell(memory, untold, sink);
+            self.tell(memory, unreported, sink);
         }
         all_read
     }
 
-    fn tell<M: SharedMemory>(&mut self, memory: &M, untold: u64, mut sink: impl Sink) {
-        if untold > 0 {
-            self.told = self.told.saturating_add(untold);
-            self.ahead = self.ahead.saturating_add(untold);
+    fn tell<M: SharedMemory>(&mut self, memory: &M, unreported: u64, mut sink: impl Sink) {
+        if unreported > 0 {
+            self.reported = self.reported.saturating_add(unreported);
+            self.ahead = self.ahead.saturating_add(unreported);
             self.save(memory);
-            sink.take(Item::Lost(untold));
+            sink.take(Item::Lost(unreported));
         }
     }
 
     /// Losses that the producer has counted and no [`Item::Lost`] has reported so far.
-    pub fn untold_losses<M: SharedMemory>(&self, memory: &M) -> u64 {
+    pub fn unreported_losses<M: SharedMemory>(&self, memory: &M) -> u64 {
         memory
             .load(self.geometry.control_offset(self.index) + control::LOST)
-            .saturating_sub(self.told)
+            .saturating_sub(self.reported)
     }
 
     /// Leaves the view for the next collector, after the ring's memory was given back. It writes
@@ -361,7 +361,7 @@ impl Consumer {
     fn save<M: SharedMemory>(&self, memory: &M) {
         let line = self.geometry.control_offset(self.index);
         memory.store(line + control::AHEAD, self.ahead);
-        memory.store(line + control::TOLD, self.told);
+        memory.store(line + control::REPORTED, self.reported);
         memory.store(line + control::CURSOR, self.cursor);
     }
 
@@ -396,7 +396,7 @@ impl Consumer {
                 let news = count.saturating_sub(self.ahead);
                 self.ahead = self.ahead.saturating_sub(count);
                 if news > 0 {
-                    self.told = self.told.saturating_add(news);
+                    self.reported = self.reported.saturating_add(news);
                     sink.take(Item::Lost(news));
                 }
             }

@@ -210,7 +210,7 @@ pub mod control {
     /// u64: losses reported ahead of the gap word that will count them. Written likewise.
     pub const AHEAD: u64 = 48;
     /// u64: losses reported to the readers of the trace. Written likewise.
-    pub const TOLD: u64 = 56;
+    pub const REPORTED: u64 = 56;
 }
 
 /// Offsets in the rings' header page.
@@ -220,7 +220,7 @@ pub mod rings {
     pub const NO_SLOT: u64 = 0;
     /// u64: events among them that were reported to the readers of the trace. Written by the
     /// collector, for the next collector.
-    pub const NO_SLOT_TOLD: u64 = 8;
+    pub const NO_SLOT_REPORTED: u64 = 8;
     /// u64: the number of times that a producer began to take a bucket. While it is 0, the
     /// collector need not look at the buckets. Producers count with a locked increment.
     pub const BUCKETS_TAKEN: u64 = 16;
@@ -245,7 +245,7 @@ pub mod bucket {
     pub const LOST: u64 = 8;
     /// u64: events among them that were reported to the readers of the trace. Written by the
     /// collector, for the next collector.
-    pub const TOLD: u64 = 16;
+    pub const REPORTED: u64 = 16;
 }
 
 /// The sizes of one target's rings.

@@ -278,7 +278,7 @@ impl Blank {
             // The copy is unread.
             (control::CURSOR, 0),
             (control::AHEAD, 0),
-            (control::TOLD, 0),
+            (control::REPORTED, 0),
         ] {
             line[(field / 8) as usize] = value;
         }

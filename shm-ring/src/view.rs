@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_unpacked() {
+    fn packed_words_are_unpacked() {
         for ticks in [0, 255, 256, 1 << 40, u64::MAX - 5] {
             for sp in [1 << 20, 0x7fff_ffff_fff8, 0x7fff_1234_4000, 1 << 55] {
                 let view = View::around(ticks, sp);

@@ -48,7 +48,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 struct Reader {
     /// Numbers of the events that were recorded and not read yet, with their counters.
     expected: std::collections::VecDeque<(u64, u64)>,
-    told: u64,
+    reported: u64,
     /// The number of events read.
     read: u64,
     /// The most bytes of a payload that are recorded.
@@ -58,7 +58,7 @@ struct Reader {
 impl Reader {
     fn take(&mut self, item: Item) {
         match item {
-            Item::Lost(count) => self.told += count,
+            Item::Lost(count) => self.reported += count,
             Item::Call {
                 site,
                 ticks,
@@ -86,7 +86,7 @@ impl Reader {
         let (number, recorded) = self.expected.pop_front().expect("no more than recorded");
         assert_eq!(place, (site_of(number), recorded, sp_of(number)));
         assert_eq!(
-            self.read + self.told,
+            self.read + self.reported,
             number,
             "losses are told in their place"
         );
@@ -182,7 +182,7 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
             Action::Replace => {
                 consumer.drain(&words, Producer::Gone, 0, u64::MAX, |i| reader.take(i));
                 consumer.tell_losses(&words, |i| reader.take(i));
-                assert_eq!(reader.told, lost);
+                assert_eq!(reader.reported, lost);
                 words.zero(geometry.ring_offset(0), geometry.ring_bytes());
                 words.zero(geometry.control_offset(0), layout::LINE_BYTES);
                 table.free(0);
@@ -190,13 +190,17 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
                 consumer = Consumer::resume(&words, geometry, 0);
             }
         }
-        assert!(reader.told <= lost, "told {} of {lost}", reader.told);
+        assert!(
+            reader.reported <= lost,
+            "told {} of {lost}",
+            reader.reported
+        );
     }
     let done = consumer.drain(&words, Producer::Alive, 0, u64::MAX, |i| reader.take(i));
     assert!(done.at_end && !done.at_hole);
     assert_eq!(reader.expected.len(), 0, "all that was recorded was read");
     consumer.tell_losses(&words, |i| reader.take(i));
-    assert_eq!(reader.told, lost, "of {tried}");
+    assert_eq!(reader.reported, lost, "of {tried}");
 }
 
 proptest! {
@@ -316,8 +320,8 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
         // Losses that were counted meanwhile may stand behind the hole.
         let counter = geometry.control_offset(0) + layout::control::LOST;
         words.store(counter, 3);
-        let told = consumer.tell_quiet_losses(&words, |item| panic!("{item:?}"));
-        assert!(!told, "{written} {missing}");
+        let reported = consumer.tell_quiet_losses(&words, |item| panic!("{item:?}"));
+        assert!(!reported, "{written} {missing}");
         words.store(counter, 0);
         let (mut calls, mut lost) = (0, 0);
         consumer.drain(&words, Producer::Gone, 0, u64::MAX, |item| match item {

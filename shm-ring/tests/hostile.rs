@@ -117,7 +117,7 @@ proptest! {
             prop_assert!(memory.accesses.get() <= bound, "{} of {bound}", memory.accesses.get());
             prop_assert!(items <= done.words + max + 1 && done.words <= max + chunk);
             prop_assert!(consumer.backlog(&memory) <= geometry.ring_bytes());
-            consumer.untold_losses(&memory);
+            consumer.unreported_losses(&memory);
             consumer.tell_losses(&memory, |_| {});
         }
     }

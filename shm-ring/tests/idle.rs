@@ -91,7 +91,7 @@ fn a_hole_as_long_as_a_payload_is_found_in_a_while() {
 /// A child that was forked in the slow path may write there late. The consumer has read all events
 /// before that word, so it stands behind no hole.
 #[test]
-fn what_stands_in_a_chunk_that_was_not_begun_is_left_alone() {
+fn a_chunk_that_was_not_begun_is_left_alone() {
     let geometry = Geometry::new(1 << 20, 1).unwrap();
     let (memory, mut consumer) = begun(geometry);
     let store = |at, word| memory.words.store(geometry.ring_offset(0) + at, word);

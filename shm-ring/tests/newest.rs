@@ -212,7 +212,7 @@ fn a_consumer_takes_over_at_any_moment() {
 
 /// A thread that was killed has left a chunk that is partly zeroed.
 #[test]
-fn what_a_killed_thread_was_about_is_finished() {
+fn the_last_event_of_a_killed_thread_is_finished() {
     let mut taken = 0;
     for steps in (0..700).step_by(7) {
         let (world, _, before) = World::interrupted(steps);
@@ -231,7 +231,7 @@ fn what_a_killed_thread_was_about_is_finished() {
 }
 
 #[test]
-fn how_much_was_recorded_is_known_without_reading_it() {
+fn recorded_bytes_are_known_without_a_read() {
     let world = World::new();
     let mut recorded = 0;
     let now = || newest::Words::of(&world.words, world.geometry, 0);
@@ -255,7 +255,7 @@ fn how_much_was_recorded_is_known_without_reading_it() {
 /// A session that ends has read the words of a ring and given its memory back, in the middle of a
 /// chunk or at a chunk's end. The next session counts from there.
 #[test]
-fn what_an_earlier_session_has_read_is_not_counted_by_the_next_one() {
+fn events_that_an_earlier_session_read_are_not_counted_again() {
     const MORE: u32 = 2000;
     let full = World::new().held(0);
     for recorded in [1, 449, 450, 1000, full - 1, full] {

@@ -88,14 +88,14 @@ impl Drop for Killed {
 #[derive(Debug, Default)]
 struct Read {
     calls: u64,
-    told: u64,
+    reported: u64,
     last: Option<u64>,
 }
 
 impl Read {
     fn take(&mut self, item: Item) {
         match item {
-            Item::Lost(count) => self.told += count,
+            Item::Lost(count) => self.reported += count,
             Item::Data(data) => panic!("no payload was written: {data:?}"),
             Item::Call {
                 site,
@@ -110,7 +110,7 @@ impl Read {
                 self.calls += 1;
                 self.last = Some(number);
                 assert_eq!(
-                    self.calls + self.told,
+                    self.calls + self.reported,
                     number + 1,
                     "nothing missing but what was told"
                 );
@@ -160,7 +160,7 @@ fn a_killed_producer_leaves_every_whole_word() {
             "{read:?} {recorded} {lost}"
         );
         assert!(
-            (noted..=noted + 1).contains(&(read.calls + read.told)),
+            (noted..=noted + 1).contains(&(read.calls + read.reported)),
             "{read:?} {noted}"
         );
     }

@@ -7,8 +7,8 @@ mod walk;
 use std::time::Instant;
 
 use xray_trace::analysis::{
-    AccountOptions, Call, Filter, Graph, Open, Siblings, Side, StackRoots, Stacks, Steps, Visitor,
-    account,
+    AccountOptions, Call, Filter, Graph, Open, Siblings, Side, StackRoots, StackTrie, Steps,
+    Visitor, account,
 };
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{ClockAnchor, FunctionId, ThreadId, Ticks, Trace};
@@ -74,7 +74,7 @@ fn analyse(events: u64, trace: &Trace) {
         graph.edges.iter().map(|edge| edge.calls).sum()
     });
     report("stack", &|| {
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTrie::default();
         let filter = Filter::default();
         stacks.add(
             trace,

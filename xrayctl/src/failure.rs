@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_codes_without_a_reason_are_told_apart() {
+    fn the_codes_without_a_reason_are_distinguished() {
         check(
             from_status(&tonic::Status::unavailable("connection reset")),
             Some(5),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use xray_trace::analysis::{Side, StackRoots, Stacks};
+use xray_trace::analysis::{Side, StackRoots, StackTrie};
 use xray_trace::model::{Calibration, Trace};
 use xray_trace::source::{Opened, OpenedProfile};
 
@@ -65,7 +65,7 @@ impl Gathering<'_> {
         file: &Path,
         log: &Log,
         side: Side,
-        stacks: &mut Stacks,
+        stacks: &mut StackTrie,
         console: &Console,
     ) -> anyhow::Result<bool> {
         let filter = self.selection.filter_of(log)?;

@@ -36,7 +36,7 @@ mod tests {
     use crate::whole_file::WholeFile;
 
     #[test]
-    fn what_is_written_is_its_owners_alone_and_what_is_replaced_keeps_its_mode() {
+    fn a_new_file_is_private_and_a_replaced_file_keeps_its_mode() {
         let dir = tempfile::tempdir().unwrap();
         let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o777;
         for overwrite in [Overwrite::No, Overwrite::Yes] {

@@ -139,14 +139,15 @@ impl OutputFile {
         }
     }
 
-    /// Sets the number of entries in the trace, as its sender reports it, if the trace has its index.
+    /// Sets the number of entries in the trace, as its sender reports it, if the trace has its
+    /// index.
     pub(crate) fn set_indexed(&mut self, entries: Option<u64>) {
         self.indexed = entries;
     }
 
-    /// Counts the contents of the written trace. Adds an index of time and an end mark to a complete
-    /// trace that has no index, and to an unfinished one that is to be finished. Reads the events
-    /// back only if the trace needs an index.
+    /// Counts the contents of the written trace. Adds an index of time and an end mark to a
+    /// complete trace that has no index, and to an unfinished one that is to be finished. Reads the
+    /// events back only if the trace needs an index.
     pub(crate) fn finish_trace(&mut self, unfinished: Unfinished) -> anyhow::Result<Tally> {
         let path = self.path.clone();
         let cannot = || format!("cannot read {} back", path.display());
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damage_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = long();
         let middle = bytes.len() / 2;

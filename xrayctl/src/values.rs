@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_is_said_in_words() {
+    fn recorded_values_are_described_in_words() {
         for (arguments, result, expected) in [
             (0, false, ""),
             (1, false, ", 1 arg"),

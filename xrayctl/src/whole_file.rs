@@ -32,18 +32,18 @@ pub(crate) struct WholeFile {
     /// The existing file that it replaces.
     replaced: Option<Metadata>,
     file: File,
-    place: Place,
+    place: TempPlace,
 }
 
 /// A function that makes the file for a final path.
-type Way = fn(&Path) -> io::Result<(File, Place)>;
+type Way = fn(&Path) -> io::Result<(File, TempPlace)>;
 
 /// The ways, in order of preference.
 const WAYS: [Way; 2] = [nameless, beside];
 
 /// The place of an unfinished file.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum TempPlace {
     /// The file has no name.
     Nameless,
     /// The file is beside its final path, under another name. Not every file system has nameless
@@ -95,7 +95,7 @@ impl WholeFile {
         }
         let (file, place) = match (made, there) {
             (Ok(made), _) => made,
-            (Err(_), Some(file)) => (file, Place::There),
+            (Err(_), Some(file)) => (file, TempPlace::There),
             (Err(error), None) => return Err(anyhow::Error::new(error).context(cannot())),
         };
         Ok(Self {
@@ -126,9 +126,9 @@ impl WholeFile {
 
     fn begin(&self) -> io::Result<()> {
         match (&self.place, &self.replaced) {
-            (Place::There, _) => self.file.set_len(0),
-            (Place::Nameless | Place::Beside(_), None) => Ok(()),
-            (Place::Nameless | Place::Beside(_), Some(replaced)) => {
+            (TempPlace::There, _) => self.file.set_len(0),
+            (TempPlace::Nameless | TempPlace::Beside(_), None) => Ok(()),
+            (TempPlace::Nameless | TempPlace::Beside(_), Some(replaced)) => {
                 self.file.set_permissions(replaced.permissions())?;
                 // Only root can give files away. Other users usually replace files of their own.
                 let _ = fchown(&self.file, Some(replaced.uid()), Some(replaced.gid()));
@@ -139,25 +139,25 @@ impl WholeFile {
 
     fn finish(&mut self) -> io::Result<()> {
         match &self.place {
-            Place::There => return Ok(()),
-            Place::Nameless if self.replaced.is_none() => name(&self.file, &self.target)?,
-            Place::Nameless => {
+            TempPlace::There => return Ok(()),
+            TempPlace::Nameless if self.replaced.is_none() => name(&self.file, &self.target)?,
+            TempPlace::Nameless => {
                 let beside = unfinished(&self.target);
                 remove_leftover(&beside)?;
                 name(&self.file, &beside)?;
-                self.place = Place::Beside(beside.clone());
+                self.place = TempPlace::Beside(beside.clone());
                 fs::rename(beside, &self.target)?;
             }
-            Place::Beside(beside) => fs::rename(beside, &self.target)?,
+            TempPlace::Beside(beside) => fs::rename(beside, &self.target)?,
         }
-        self.place = Place::There;
+        self.place = TempPlace::There;
         Ok(())
     }
 }
 
 impl Drop for WholeFile {
     fn drop(&mut self) {
-        if let Place::Beside(beside) = &self.place {
+        if let TempPlace::Beside(beside) = &self.place {
             // The name of a file that stays shows that it is unfinished.
             let _ = fs::remove_file(beside);
         }
@@ -172,7 +172,7 @@ pub(crate) fn unfinished(target: &Path) -> PathBuf {
 }
 
 /// A nameless file, on the file system of the final path.
-fn nameless(target: &Path) -> io::Result<(File, Place)> {
+fn nameless(target: &Path) -> io::Result<(File, TempPlace)> {
     let directory = match target.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -182,14 +182,14 @@ fn nameless(target: &Path) -> io::Result<(File, Place)> {
     let file = File::from(nix::fcntl::open(directory, flags, mode)?);
     // The file will get its name through this path.
     fs::metadata(by_number(&file))?;
-    Ok((file, Place::Nameless))
+    Ok((file, TempPlace::Nameless))
 }
 
 /// A file beside the final path. Its name shows that it is unfinished.
-fn beside(target: &Path) -> io::Result<(File, Place)> {
+fn beside(target: &Path) -> io::Result<(File, TempPlace)> {
     let path = unfinished(target);
     remove_leftover(&path)?;
-    Ok((private::create_new(&path)?, Place::Beside(path)))
+    Ok((private::create_new(&path)?, TempPlace::Beside(path)))
 }
 
 /// Removes the unfinished file of an earlier run that was killed. It may be a link of another user,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_files_have_names_its_own_says_that_it_is_not_finished() {
+    fn without_nameless_files_the_name_says_unfinished() {
         check(&[beside], Overwrite::No, &["a.unfinished"]);
         check(&[beside], Overwrite::Yes, &["a", "a.unfinished"]);
     }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_made_only_what_is_there_is_written() {
+    fn in_a_read_only_folder_an_existing_file_is_written() {
         check(&[], Overwrite::Yes, &["a"]);
         let dir = tempfile::tempdir().unwrap();
         WholeFile::open_by(&[], &dir.path().join("a"), Overwrite::No).unwrap_err();

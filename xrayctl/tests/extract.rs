@@ -381,11 +381,11 @@ fn the_map_of_a_process_has_its_libraries() {
     assert_ne!(packed, library);
     let expected = program.replace("...\n", "") + packed.trim_start_matches("---\n");
     assert_eq!(ran.out, expected);
-    let told = format!(
+    let reported = format!(
         "object 1, ids from 16777217: {}/libl.so\n",
         dir.path().display()
     );
-    assert!(ran.err.contains(&told), "{}", ran.err);
+    assert!(ran.err.contains(&reported), "{}", ran.err);
 
     let [main, other] = &modules[..] else {
         panic!("{json}");
@@ -424,7 +424,7 @@ fn a_process_may_have_sleds_in_a_library_only() {
 }
 
 #[test]
-fn what_is_odd_is_told_and_the_map_printed() {
+fn odd_entries_are_reported_and_the_map_is_printed() {
     let dir = tempfile::tempdir().unwrap();
     let map = ".globl _start\n_start: ret\n.section xray_instr_map,\"a\",@progbits\n.quad _start-., _start-.\n.byte 9,0,2\n.zero 13\n";
     fs::write(dir.path().join("p.s"), map).unwrap();

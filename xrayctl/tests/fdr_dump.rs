@@ -73,7 +73,7 @@ fn a_log_is_dumped_as_llvm_does() {
 }
 
 #[test]
-fn damage_is_told_behind_what_could_be_read() {
+fn damage_is_reported_behind_what_could_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = log();
     // The first buffer's second call is of a kind that does not exist.

@@ -49,7 +49,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_read_may_come_through_a_pipe() {
+fn input_may_come_through_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
     let trace = fs::read(small_trace(dir.path())).unwrap();
     for reader in READERS {
@@ -104,7 +104,7 @@ fn flight_logs_and_maps_may_come_through_a_pipe() {
 }
 
 #[test]
-fn a_full_disk_is_told_of() {
+fn a_full_disk_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     small_trace(dir.path());
     for reader in READERS.iter().chain(&["flame -o -"]) {
@@ -134,7 +134,7 @@ fn a_flame_graph_that_nobody_reads_to_its_end_is_no_failure() {
 /// A limit on the size of files stands for a full disk. A program that ignores the limit's signal
 /// gets an error as on a full disk, other programs are killed.
 #[test]
-fn what_was_cut_off_is_not_there() {
+fn an_interrupted_command_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     small_trace(dir.path());
     let before = names(dir.path());
@@ -147,12 +147,12 @@ fn what_was_cut_off_is_not_there() {
         "graph small.xtrace -o new.dot",
     ] {
         fs::write(dir.path().join("old.json"), "precious").unwrap();
-        let told = shell(
+        let reported = shell(
             dir.path(),
             &format!("trap '' XFSZ; ulimit -f 0; exec $XRAYCTL {output}"),
         );
-        let err = text(&told.stderr);
-        assert_eq!(told.status.code(), Some(1), "{output}: {err}");
+        let err = text(&reported.stderr);
+        assert_eq!(reported.status.code(), Some(1), "{output}: {err}");
         assert!(
             err.contains("cannot write") && err.contains("File too large"),
             "{err}"
@@ -175,8 +175,8 @@ fn a_directory_that_was_cut_off_says_so() {
     let dir = tempfile::tempdir().unwrap();
     small_trace(dir.path());
     let convert = "exec $XRAYCTL convert small.xtrace -o new.ctf";
-    let told = shell(dir.path(), &format!("trap '' XFSZ; ulimit -f 0; {convert}"));
-    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    let reported = shell(dir.path(), &format!("trap '' XFSZ; ulimit -f 0; {convert}"));
+    assert_eq!(reported.status.code(), Some(1), "{reported:?}");
     assert_eq!(names(dir.path()), ["small.xtrace"]);
     let killed = shell(dir.path(), &format!("ulimit -c 0; ulimit -f 0; {convert}"));
     assert_eq!(killed.status.signal(), Some(25), "{killed:?}");
@@ -212,7 +212,7 @@ fn a_file_that_is_replaced_keeps_its_rights_and_its_links() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_written_to() {
+fn only_regular_files_are_written_to() {
     let dir = tempfile::tempdir().unwrap();
     small_trace(dir.path());
     fs::create_dir(dir.path().join("directory.csv")).unwrap();
@@ -251,8 +251,11 @@ fn a_terminal_gets_text_only() {
     for format in ["", "--to fdr", "--to xtrace", "--to perfetto", "--to pprof"] {
         let ran = on_terminal(format);
         assert_eq!(ran.status.code(), Some(2), "{format}");
-        let told = text(&ran.stdout);
-        assert!(told.contains("a terminal cannot show the format"), "{told}");
+        let reported = text(&ran.stdout);
+        assert!(
+            reported.contains("a terminal cannot show the format"),
+            "{reported}"
+        );
     }
     let ran = on_terminal("--to csv");
     assert!(ran.status.success() && text(&ran.stdout).contains("time_ns,"));

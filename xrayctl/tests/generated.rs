@@ -79,7 +79,7 @@ fn the_tests_of_the_list_of_scenarios_exist() {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_have_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = xrayctl(["completions", shell]);
         assert_eq!(ran.code, 0, "{}", ran.err);

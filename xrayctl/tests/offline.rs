@@ -67,7 +67,7 @@ fn reports_look_as_agreed() {
 /// The small trace with faults of the counter: it is set back, and it jumps while the machine is
 /// suspended.
 #[test]
-fn a_counter_that_did_not_keep_time_is_told_by_info_and_report() {
+fn a_counter_that_did_not_keep_time_is_reported_by_info_and_report() {
     const SECOND: u64 = 1_000_000_000;
     let dir = tempfile::tempdir().unwrap();
     let path = small_trace(dir.path());
@@ -221,7 +221,7 @@ fn a_cut_trace_is_reported_up_to_the_cut_and_says_so() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_in_one_line() {
+fn a_file_that_is_no_trace_is_refused_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let bad = dir.path().join("bad.xtrace");
     fs::write(&bad, "no trace, but long enough for a header").unwrap();

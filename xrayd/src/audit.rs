@@ -296,9 +296,9 @@ fn run(
         }
         is_failing = written.is_err();
     };
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     loop {
-        let left = TELL_EVERY.saturating_sub(told.elapsed());
+        let left = TELL_EVERY.saturating_sub(reported.elapsed());
         let done = match messages.recv_timeout(left) {
             Ok(Message::Line(line)) => {
                 put(&line);
@@ -308,10 +308,10 @@ fn run(
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if done.is_some() || told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
+        if done.is_some() || reported.elapsed() >= TELL_EVERY {
+            reported = Instant::now();
             // Written without the lock, because callers wait for it.
-            let dropped = lock(rates).take_dropped(told);
+            let dropped = lock(rates).take_dropped(reported);
             for (uid, dropped) in dropped {
                 put(&dropped_line(uid, dropped));
             }
@@ -642,9 +642,11 @@ mod tests {
         let records = parsed(&lines);
         let of = |uid: u32| {
             let records = records.iter().filter(move |record| record["uid"] == uid);
-            let (told, kept): (Vec<_>, Vec<_>) =
+            let (reported, kept): (Vec<_>, Vec<_>) =
                 records.partition(|record| record["dropped"].is_u64());
-            let dropped = told.iter().filter_map(|record| record["dropped"].as_u64());
+            let dropped = reported
+                .iter()
+                .filter_map(|record| record["dropped"].as_u64());
             (kept.len(), dropped.sum::<u64>())
         };
         let (kept, dropped) = of(1000);

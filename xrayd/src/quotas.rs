@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_counted_up_to_the_quota_of_each_user() {
+    fn shared_memory_counts_up_to_the_quota_of_each_user() {
         let accounts = accounts(&["retained=10/25"]);
         let take = |uid, amount| of(&accounts, uid, Resource::Retained, amount);
         let one = [

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_reason() {
+    fn a_malformed_size_is_refused_with_the_reason() {
         check_error("", "not a size");
         check_error("MiB", "not a size");
         check_error("-1", "not a size");

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_socket_is_never_removed() {
+    fn only_a_socket_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes.txt");
         fs::write(&path, "keep me").unwrap();

@@ -187,7 +187,7 @@ fn a_second_daemon_does_not_start_and_the_first_stays() {
 }
 
 #[test]
-fn who_can_connect_is_up_to_who_started_it() {
+fn the_options_decide_which_users_can_connect() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&dir.path().join("x.sock"));
     let expected = if nix::unistd::geteuid().is_root() {
@@ -273,7 +273,7 @@ fn the_service_manager_may_pass_a_socket_for_metrics() {
 }
 
 #[test]
-fn of_two_sockets_for_the_same_nobody_knows_which_is_meant() {
+fn two_sockets_for_the_same_purpose_are_refused() {
     let sockets = ["127.0.0.1:0"; 2].map(|address| TcpListener::bind(address).unwrap());
     let [one, other] = sockets;
     let daemon = Daemon {

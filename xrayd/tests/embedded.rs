@@ -226,7 +226,7 @@ async fn a_process_that_its_user_may_not_look_into_is_roots() {
 }
 
 #[tokio::test]
-async fn what_is_not_attached_or_not_there_says_so() {
+async fn a_process_that_is_not_attached_or_not_there_is_reported() {
     let sleeper = Sleeper::start();
     let mut client = client(me()).await;
     let status = client

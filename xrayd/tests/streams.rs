@@ -205,7 +205,7 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_retained_is_fetched_and_equals_what_was_counted() {
+async fn retained_events_equal_the_count() {
     let target = Target::start();
     let pid = target.pid();
     let mut client = attached(&target).await;

@@ -264,7 +264,7 @@ fn as_many_arguments_as_were_asked_for_are_those_that_were_passed() -> Result<()
 /// The recorded values change while four threads run through the functions. The process stands
 /// still for that, and each value is right.
 #[test]
-fn what_is_recorded_can_be_changed_under_load() -> Result<()> {
+fn recorded_values_can_be_changed_under_load() -> Result<()> {
     let mut target = Target::spawn(Fixture::Values, [""; 0])?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
@@ -305,7 +305,7 @@ fn what_is_recorded_can_be_changed_under_load() -> Result<()> {
 
 /// The next attach finds sleds that record values, and changes these values.
 #[test]
-fn what_an_earlier_attach_recorded_is_known_to_the_next() -> Result<()> {
+fn recorded_values_of_an_earlier_attach_reach_the_next() -> Result<()> {
     let mut target = Target::spawn(Fixture::Values, [""; 0])?;
     let registry = registry();
     for (round, count) in [3, 0, 6].into_iter().enumerate() {

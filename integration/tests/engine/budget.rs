@@ -184,7 +184,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
         }
         until_rests(&session, "tiny", true)?;
         let trace = retained(&session)?;
-        ensure_told(&session, &trace, &truth(&mut target)?)?;
+        ensure_reported(&session, &trace, &truth(&mut target)?)?;
         if mode == Mode::Stream {
             ensure_whole(&trace)?;
         }
@@ -237,7 +237,7 @@ fn ensure_whole(trace: &Trace) -> Result<()> {
 
 /// Checks that the trace has the times in which `tiny` was suppressed, and an estimate of its
 /// unrecorded calls.
-fn ensure_told(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
+fn ensure_reported(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
     let all = trace.suppressions().iter();
     let (tiny, others): (Vec<&Suppression>, Vec<&Suppression>) = all.partition(|rest| {
         trace
@@ -279,12 +279,12 @@ fn just_estimated(session: &Session, target: &mut Target) -> Result<([u64; 2], C
         })
     };
     let before = of();
-    let said = wait_until(DEADLINE, "a look", || {
+    let answer = wait_until(DEADLINE, "a look", || {
         let now = of();
         let both = now.iter().zip(before).all(|(now, before)| *now > before);
         Ok(both.then_some(now))
     })?;
-    Ok((said, truth(target)?))
+    Ok((answer, truth(target)?))
 }
 
 /// At a steady load, the estimate comes within 15 % of the program's own count, for functions with
@@ -317,7 +317,7 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
             let [of_tiny, of_brief] = a_window(&session, &mut target)?;
             tiny = (tiny.0 + of_tiny.0, tiny.1 + of_tiny.1);
             brief = (brief.0 + of_brief.0, brief.1 + of_brief.1);
-            let ratios = [tiny, brief].map(|(said, missing)| said as f64 / missing as f64);
+            let ratios = [tiny, brief].map(|(answer, missing)| answer as f64 / missing as f64);
             let is_right = ratios.iter().all(|ratio| (0.85..=1.15).contains(ratio));
             if is_right && window >= LEAST_WINDOWS {
                 break;
@@ -335,7 +335,7 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
 /// The calls of `tiny` and of `brief` that were not recorded within a thousand requests: the
 /// estimate and the true number.
 fn a_window(session: &Session, target: &mut Target) -> Result<[(u64, u64); 2]> {
-    let (said, called) = just_estimated(session, target)?;
+    let (answer, called) = just_estimated(session, target)?;
     let seen = recorded(session)?;
     for part in 1..=10 {
         wait_until(DEADLINE, "a hundred requests", || {
@@ -347,14 +347,14 @@ fn a_window(session: &Session, target: &mut Target) -> Result<[(u64, u64); 2]> {
     let called = minus(called_then, called);
     let seen = minus(recorded(session)?, seen);
     Ok([
-        (said_then[0] - said[0], called.tiny - seen.tiny),
-        (said_then[1] - said[1], called.brief - seen.brief),
+        (said_then[0] - answer[0], called.tiny - seen.tiny),
+        (said_then[1] - answer[1], called.brief - seen.brief),
     ])
 }
 
 /// A user switches suppressed functions off and on, and removes the budget.
 #[test]
-fn what_rests_is_switched_like_everything_else() -> Result<()> {
+fn a_suppressed_function_is_switched_like_any_other() -> Result<()> {
     let mut target = Target::spawn(Fixture::Budget, [""; 0])?;
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Stream, BUDGET))?.session;
@@ -453,7 +453,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_kept_to_is_refused() -> Result<()> {
+fn an_impossible_budget_is_refused() -> Result<()> {
     let target = Target::spawn(Fixture::Budget, [""; 0])?;
     let registry = registry();
     let refused = attach_with(&registry, &target, options(Mode::Count, BUDGET));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
-use xray_trace::analysis::{Filter as All, Siblings, Side, StackRoots, Stacks};
+use xray_trace::analysis::{Filter as All, Siblings, Side, StackRoots, StackTrie};
 use xray_trace::model::Trace;
 use xrayd::{
     process::{AttachOptions, Session},
@@ -43,7 +43,7 @@ fn inside(names: &[&str]) -> CallFilter {
 
 /// The calls of each stack, in all threads together.
 fn by_stack(trace: &Trace) -> BTreeMap<Vec<String>, u64> {
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let (roots, side) = (StackRoots::Together, Side::Before);
     stacks.add(trace, &All::default(), Siblings::Closed, roots, side);
     let nodes = stacks.nodes().iter().enumerate();

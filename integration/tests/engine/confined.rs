@@ -155,11 +155,11 @@ fn under_one_filter_together_one_process_traces_another() -> Result<()> {
         .args(["--filter", "allow", "--exec", "sh", "-c", &script])
         .current_dir(dir.path())
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{said}");
+    let answer = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{answer}");
     for file in ["attached.xtrace", "launched.xtrace"] {
         let trace = xray_trace::model::Trace::read(fs::File::open(dir.path().join(file))?)?;
-        ensure!(trace.totals().calls > 0, "{file} is empty: {said}");
+        ensure!(trace.totals().calls > 0, "{file} is empty: {answer}");
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ pub(crate) fn spawn_unshared(
 
 /// Checks the events of a program thread by thread, without regard to the ids of the threads.
 fn is_exact(session: &xrayd::process::Session, truth: &GroundTruth) -> Result<()> {
-    let mut told: Vec<_> = seen(&retained(session)?, truth)?
+    let mut reported: Vec<_> = seen(&retained(session)?, truth)?
         .into_values()
         .map(|seen| (seen.events, seen.hash.value(), seen.lost))
         .collect();
@@ -204,9 +204,9 @@ fn is_exact(session: &xrayd::process::Session, truth: &GroundTruth) -> Result<()
         .iter()
         .map(|thread| (thread.events, thread.hash, 0))
         .collect();
-    told.sort_unstable();
+    reported.sort_unstable();
     done.sort_unstable();
-    ensure!(told == done, "{told:?} instead of {done:?}");
+    ensure!(reported == done, "{reported:?} instead of {done:?}");
     Ok(())
 }
 

@@ -184,7 +184,7 @@ fn a_stopped_program_stays_stopped() -> Result<()> {
 
 /// The mappings that stay have our names (P57).
 #[test]
-fn what_stays_is_named() -> Result<()> {
+fn leftovers_are_named() -> Result<()> {
     let target = Target::spawn(Fixture::Arg1, [""; 0])?;
     let registry = registry();
     attach(&registry, &target)?;

@@ -22,7 +22,7 @@ const LEAVES: u64 = 5;
 
 /// One event of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct UserEvent {
     function: String,
     kind: DataKind,
     /// The size in bytes that the program gave.
@@ -35,7 +35,7 @@ struct Said {
 /// Events by thread, and the number of calls beside them.
 #[derive(Debug, Default)]
 struct Spoken {
-    threads: BTreeMap<u32, Vec<Said>>,
+    threads: BTreeMap<u32, Vec<UserEvent>>,
     calls: u64,
     lost: u64,
     /// Events that newer ones have overwritten in the retained trace.
@@ -49,9 +49,9 @@ impl Spoken {
         let mut spoken = Self::default();
         for (id, blocks) in trace.blocks_by_thread() {
             let tid = trace.thread(id).context("a thread without a row")?.tid;
-            let said = spoken.threads.entry(tid).or_default();
+            let answer = spoken.threads.entry(tid).or_default();
             let mut open = Vec::new();
-            let mut astray = false;
+            let mut unmatched_exit = false;
             for block in blocks {
                 let mut events = block.events();
                 while let Some(event) = events.next() {
@@ -61,13 +61,13 @@ impl Spoken {
                             match kind {
                                 CallKind::Enter => open.push(function),
                                 CallKind::Exit | CallKind::TailExit => {
-                                    if !std::mem::take(&mut astray) {
+                                    if !std::mem::take(&mut unmatched_exit) {
                                         open.pop();
                                     }
                                 }
                             }
                         }
-                        EventBody::Data { kind, data } => said.push(Said {
+                        EventBody::Data { kind, data } => answer.push(UserEvent {
                             function: trace
                                 .function_name(data.function().context("where was that?")?)
                                 .into_owned(),
@@ -82,7 +82,7 @@ impl Spoken {
                         EventBody::Unwound { calls } => {
                             open.truncate(open.len().saturating_sub(usize::try_from(calls)?));
                         }
-                        EventBody::Astray => astray = true,
+                        EventBody::UnmatchedExit => unmatched_exit = true,
                         EventBody::Cpu { .. } => anyhow::bail!("the engine knows no processors"),
                     }
                 }
@@ -96,32 +96,35 @@ impl Spoken {
     }
 
     fn events(&self) -> u64 {
-        self.threads.values().map(|said| said.len() as u64).sum()
+        self.threads
+            .values()
+            .map(|answer| answer.len() as u64)
+            .sum()
     }
 
     /// Checks that each payload is complete, has a size that the program uses, and is in the
     /// function for its kind.
     fn check(&self) -> Result<()> {
-        for said in self.threads.values().flatten() {
-            let whole = said.bytes.len() as u64 == said.size.min(LIMIT);
-            let steady = said
+        for answer in self.threads.values().flatten() {
+            let whole = answer.bytes.len() as u64 == answer.size.min(LIMIT);
+            let steady = answer
                 .bytes
                 .windows(2)
                 .all(|pair| pair[1] == pair[0].wrapping_add(13));
-            let known = match (&*said.function, said.kind) {
+            let known = match (&*answer.function, answer.kind) {
                 ("say" | "say_swapped", DataKind::Custom)
-                | ("say_rotated", DataKind::Typed(65524..=65535)) => SIZES.contains(&said.size),
+                | ("say_rotated", DataKind::Typed(65524..=65535)) => SIZES.contains(&answer.size),
                 // A handler's event has five bytes.
-                ("say_typed", DataKind::Typed(1000..=1011)) => SIZES.contains(&said.size),
-                ("say_typed", DataKind::Typed(3)) => said.bytes == [1, 14, 27, 40, 53],
-                ("leaf_v0", DataKind::Custom) => (said.size, said.bytes[0]) == (20, 77),
-                ("leaf_v1", DataKind::Custom) => (said.size, said.bytes[0]) == (21, 77),
-                ("leaf_v2", DataKind::Custom) => (said.size, said.bytes[0]) == (22, 77),
-                ("leaf_typed", DataKind::Typed(7)) => (said.size, said.bytes[0]) == (23, 77),
-                ("leaf_on_stack", DataKind::Custom) => (said.size, said.bytes[0]) == (8, 1),
+                ("say_typed", DataKind::Typed(1000..=1011)) => SIZES.contains(&answer.size),
+                ("say_typed", DataKind::Typed(3)) => answer.bytes == [1, 14, 27, 40, 53],
+                ("leaf_v0", DataKind::Custom) => (answer.size, answer.bytes[0]) == (20, 77),
+                ("leaf_v1", DataKind::Custom) => (answer.size, answer.bytes[0]) == (21, 77),
+                ("leaf_v2", DataKind::Custom) => (answer.size, answer.bytes[0]) == (22, 77),
+                ("leaf_typed", DataKind::Typed(7)) => (answer.size, answer.bytes[0]) == (23, 77),
+                ("leaf_on_stack", DataKind::Custom) => (answer.size, answer.bytes[0]) == (8, 1),
                 _ => false,
             };
-            ensure!(whole && steady && known, "{said:?}");
+            ensure!(whole && steady && known, "{answer:?}");
         }
         Ok(())
     }
@@ -145,7 +148,7 @@ fn round() -> impl Iterator<Item = (&'static str, DataKind, u64, u8)> + Clone {
 /// of LLVM 5 to 19; leaf functions with a live red zone (P33), live flags, and the stack pointer as
 /// an argument.
 #[test]
-fn events_are_what_the_program_said() -> Result<()> {
+fn user_events_equal_the_programs_data() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, ["--threads", "4", "--rounds", "3"])?;
     let registry = registry();
     let attached = attach(&registry, &target)?;
@@ -171,25 +174,25 @@ fn events_are_what_the_program_said() -> Result<()> {
     spoken.check()?;
     ensure!(spoken.lost == 0, "{} lost", spoken.lost);
     for tid in tids {
-        let said = spoken.threads.get(&tid).context("a thread is missing")?;
+        let answer = spoken.threads.get(&tid).context("a thread is missing")?;
         let expected: Vec<_> = round().cycle().take(3 * 4 * SIZES.len()).collect();
-        ensure!(said.len() == expected.len(), "{} events", said.len());
-        for (said, (function, kind, size, first)) in said.iter().zip(expected) {
+        ensure!(answer.len() == expected.len(), "{} events", answer.len());
+        for (answer, (function, kind, size, first)) in answer.iter().zip(expected) {
             ensure!(
-                (&*said.function, said.kind, said.size) == (function, kind, size),
-                "{said:?} instead of {function} {kind:?} {size}"
+                (&*answer.function, answer.kind, answer.size) == (function, kind, size),
+                "{answer:?} instead of {function} {kind:?} {size}"
             );
             ensure!(
-                said.bytes.first().is_none_or(|byte| *byte == first),
-                "{said:?}"
+                answer.bytes.first().is_none_or(|byte| *byte == first),
+                "{answer:?}"
             );
-            ensure!(said.caller.as_deref() == Some(function), "{said:?}");
+            ensure!(answer.caller.as_deref() == Some(function), "{answer:?}");
         }
     }
     let main = u32::try_from(target.pid())?;
     let leaves: Vec<&str> = spoken.threads[&main]
         .iter()
-        .map(|said| said.function.as_str())
+        .map(|answer| answer.function.as_str())
         .collect();
     ensure!(
         leaves
@@ -284,7 +287,7 @@ fn switching_never_garbles_an_event() -> Result<()> {
 
 /// P58: a forked child writes no event into its parent's rings.
 #[test]
-fn a_forked_child_is_not_heard() -> Result<()> {
+fn a_forked_child_is_not_recorded() -> Result<()> {
     let mut target = Target::spawn(Fixture::Events, [""; 0])?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;

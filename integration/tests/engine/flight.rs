@@ -210,9 +210,9 @@ fn modes_change_while_it_runs() -> Result<()> {
     ensure!(session.status().events == truth.events());
     let totals = trace.totals();
     ensure!(totals.calls + evicted == truth.events(), "{totals:?}");
-    let told = trace.overwritten().iter().filter_map(|its| its.events);
+    let reported = trace.overwritten().iter().filter_map(|its| its.events);
     ensure!(
-        told.sum::<u64>() == evicted && totals.lost == 0,
+        reported.sum::<u64>() == evicted && totals.lost == 0,
         "what went is told, and is no loss: {:?}",
         trace.overwritten()
     );

@@ -178,7 +178,7 @@ fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
 }
 
 #[test]
-fn what_is_retained_of_a_group_is_one_trace_with_one_set_of_functions() -> Result<()> {
+fn retained_events_of_a_group_are_one_trace_with_one_set_of_functions() -> Result<()> {
     let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let group = follow(&registry, &target, Follow::All)?;

@@ -197,7 +197,7 @@ fn forks_under_full_load_leave_the_counts_right() -> Result<()> {
 /// The same with all of the parent's calls in the trace. Only calls that are counted as lost are
 /// missing.
 #[test]
-fn what_a_forking_process_calls_is_recorded_or_counted_as_lost() -> Result<()> {
+fn calls_of_a_forking_process_are_recorded_or_counted_as_lost() -> Result<()> {
     let mut target = Target::spawn(Fixture::Group, [""; 0])?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;

@@ -194,7 +194,7 @@ fn threads_that_come_later_get_rings_in_a_limited_group() -> Result<()> {
 /// Slots stay closed while nobody collects, and are opened by the next tracer; the one after that
 /// finds what it has opened.
 #[test]
-fn who_takes_over_opens_what_a_killed_tracer_left_closed() -> Result<()> {
+fn the_next_tracer_opens_slots_that_a_killed_tracer_left_closed() -> Result<()> {
     let Some((group, mut target)) = limited("heirs", THREADS, LIMIT)? else {
         return Ok(());
     };

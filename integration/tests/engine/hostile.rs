@@ -138,7 +138,7 @@ fn buckets_may_say_what_they_like() -> Result<()> {
             let count = [number, u64::MAX, 1 << 40, 0][usize::try_from(number / 4 % 4)?];
             seen.put(place + bucket::TID, tid)?;
             seen.put(place + bucket::LOST, count)?;
-            seen.put(place + bucket::TOLD, number % 3)?;
+            seen.put(place + bucket::REPORTED, number % 3)?;
         }
         wait_for_events(&session, 20_000)?;
     }
@@ -153,7 +153,7 @@ fn buckets_may_say_what_they_like() -> Result<()> {
 
 /// A panic of the drain thread ends its session, which reports it, and nothing else.
 #[test]
-fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
+fn a_panic_while_draining_ends_one_session_and_is_reported() -> Result<()> {
     const BUG: &str = "freed the ring of a slow path that never ended";
     let mut target = Target::spawn(Fixture::Switching, [""; 0])?;
     let mut other = busy_thread()?;
@@ -208,7 +208,7 @@ fn a_panic_while_draining_ends_one_session_and_is_told() -> Result<()> {
 /// A panic of the control thread of a session ends that session as well: its sleds go off, and
 /// every client gets a report.
 #[test]
-fn a_panic_of_a_control_thread_ends_one_session_and_is_told() -> Result<()> {
+fn a_panic_of_a_control_thread_ends_one_session_and_is_reported() -> Result<()> {
     const BUG: &str = "library unloaded";
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     let mut other = busy_thread()?;

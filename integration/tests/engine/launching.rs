@@ -140,7 +140,7 @@ fn the_first_event_of_a_launched_program_is_its_main() -> Result<()> {
 }
 
 #[test]
-fn the_exit_status_of_a_launched_program_is_told() -> Result<()> {
+fn the_exit_status_of_a_launched_program_is_reported() -> Result<()> {
     let registry = registry();
     let mut started = launch(&registry, Command::new(build(Fixture::NoExit)?))?;
     writeln!(started.input, "leave")?;
@@ -153,7 +153,7 @@ fn the_exit_status_of_a_launched_program_is_told() -> Result<()> {
 /// The program becomes another one, which is not traced. Its exit status is reported all the same,
 /// while the session still exists.
 #[test]
-fn the_exit_status_is_told_of_a_program_that_became_another() -> Result<()> {
+fn the_exit_status_is_reported_of_a_program_that_became_another() -> Result<()> {
     let registry = registry();
     let mut started = launch(&registry, Command::new(build(Fixture::Forks)?))?;
     started.line_with("ready")?;
@@ -186,7 +186,7 @@ fn the_control_thread_bears_the_programs_id() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_launched_is_refused() -> Result<()> {
+fn a_program_that_cannot_be_launched_is_refused() -> Result<()> {
     let registry = registry();
     let refused = |command: Command| {
         let options = LaunchOptions {

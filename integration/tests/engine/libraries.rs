@@ -234,7 +234,7 @@ fn a_program_without_sleds_is_attached_to_for_its_libraries() -> Result<()> {
 /// Two libraries of the same layout alternate at one address while others are switched. The events
 /// of each keep its names (P63).
 #[test]
-fn what_one_library_recorded_is_not_another_s_that_comes_in_its_place() -> Result<()> {
+fn a_library_does_not_inherit_the_values_of_its_predecessor() -> Result<()> {
     const CALLS: u64 = 20;
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     let registry = registry();
@@ -408,7 +408,7 @@ fn each_event_is_of_the_library_in_use(trace: &Trace) -> Result<()> {
 /// One file loaded twice, a file that is replaced while it is loaded, and a file without a build
 /// id.
 #[test]
-fn copies_and_builds_of_one_file_are_told_apart() -> Result<()> {
+fn copies_and_builds_of_one_file_are_distinguished() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let program = copy_into(Fixture::Plugins, dir.path())?;
     let mut target = Target::spawn_command(Command::new(&program))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
-use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, Stacks};
+use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, StackTrie};
 use xray_trace::model::{Missing, Profile, Trace};
 use xrayd::{
     process::{AttachOptions, Session, write_profile},
@@ -47,7 +47,7 @@ fn read(session: &Arc<Session>, sums: ProfileSums) -> Result<Profile> {
 }
 
 /// Calls and self time of each stack of each thread.
-fn by_stack(stacks: &Stacks) -> BTreeMap<Vec<String>, (u64, u64)> {
+fn by_stack(stacks: &StackTrie) -> BTreeMap<Vec<String>, (u64, u64)> {
     let nodes = stacks.nodes().iter().enumerate();
     let paths = nodes.map(|(at, node)| {
         let path = stacks.path(at).into_iter().map(str::to_owned).collect();
@@ -58,7 +58,7 @@ fn by_stack(stacks: &Stacks) -> BTreeMap<Vec<String>, (u64, u64)> {
 }
 
 fn of_profile(profile: &Profile) -> BTreeMap<Vec<String>, (u64, u64)> {
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let (roots, side) = (StackRoots::PerThread, Side::Before);
     stacks.add_profile(profile, &Filter::default(), roots, side);
     by_stack(&stacks)
@@ -96,7 +96,7 @@ fn a_profile_is_that_of_the_full_trace() -> Result<()> {
     ensure!(trace.totals().calls == truth.events() && trace.totals().lost == 0);
     ensure!(profile.missing() == Missing::default());
     ensure!(calls(&profile, &truth)? == truth.calls());
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let (roots, side) = (StackRoots::PerThread, Side::Before);
     stacks.add(&trace, &Filter::default(), Siblings::Closed, roots, side);
     let (expected, found) = (by_stack(&stacks), of_profile(&profile));

@@ -292,7 +292,7 @@ fn sessions_are_found_and_ended_once() -> Result<()> {
 /// The newest ended processes are kept, without a thread. They are found, a request reports their
 /// end, and a detach works once.
 #[test]
-fn what_is_kept_of_processes_that_have_ended_is_bounded() -> Result<()> {
+fn the_memory_of_ended_processes_is_bounded() -> Result<()> {
     let registry = Registry::new(RegistryConfig {
         retain_exited_bytes: 1,
         ..RegistryConfig::default()

@@ -341,18 +341,18 @@ fn a_stop_while_attaching_is_a_stop() -> Result<()> {
         wait_until(DEADLINE, "all threads stopped", || {
             Ok(all_stopped(target.pid())?.then_some(()))
         })?;
-        let heard = next_change(&target)?;
+        let received = next_change(&target)?;
         ensure!(
-            heard == WaitStatus::Stopped(process, Signal::SIGSTOP),
-            "{heard:?}"
+            received == WaitStatus::Stopped(process, Signal::SIGSTOP),
+            "{received:?}"
         );
         traced_by_nobody(target.pid())?;
         switch(&session, Switch::On)?;
         detach(&registry, &target)?;
         ensure!(all_stopped(target.pid())?);
         kill(process, Signal::SIGCONT)?;
-        let heard = next_change(&target)?;
-        ensure!(heard == WaitStatus::Continued(process), "{heard:?}");
+        let received = next_change(&target)?;
+        ensure!(received == WaitStatus::Continued(process), "{received:?}");
         goes_on(&mut target, "handle", CUT_BY_A_STOP)?;
         let after = idle(&target, "handle")?;
         ensure!(after == before, "{after:#?} {before:#?}");

@@ -196,7 +196,7 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
                     other @ (EventBody::Data { .. }
                     | EventBody::Cpu { .. }
                     | EventBody::Unwound { .. }
-                    | EventBody::Astray) => {
+                    | EventBody::UnmatchedExit) => {
                         anyhow::bail!("the engine recorded {other:?}")
                     }
                 }

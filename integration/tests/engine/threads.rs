@@ -82,7 +82,7 @@ fn attaching_while_threads_come_and_go_never_fails() -> Result<()> {
 /// More threads than slots. A thread without a ring loses all its events, and every loss is counted
 /// for its thread.
 #[test]
-fn losses_of_threads_without_a_ring_are_told_apart() -> Result<()> {
+fn losses_of_threads_without_a_ring_are_distinguished() -> Result<()> {
     // The smallest table has 64 slots, and as many buckets.
     let mut target = Target::spawn(
         Fixture::Counted,
@@ -98,23 +98,23 @@ fn losses_of_threads_without_a_ring_are_told_apart() -> Result<()> {
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     detach(&registry, &target)?;
     let trace = retained(&session)?;
-    let mut told = BTreeMap::<u32, (u64, u64)>::new();
+    let mut reported = BTreeMap::<u32, (u64, u64)>::new();
     for block in trace.blocks() {
         let thread = trace.thread(block.thread).context("a thread")?;
-        let (calls, lost) = told.entry(thread.tid).or_default();
+        let (calls, lost) = reported.entry(thread.tid).or_default();
         *calls += u64::from(block.calls);
         *lost += block.lost;
     }
     for thread in &truth.threads {
         let tid = u32::try_from(thread.tid)?;
-        let (calls, lost) = told.remove(&tid).unwrap_or_default();
+        let (calls, lost) = reported.remove(&tid).unwrap_or_default();
         ensure!(
             calls + lost == thread.events,
             "thread {tid}: {calls} and {lost} lost of {}",
             thread.events
         );
     }
-    ensure!(told.is_empty(), "no such threads: {told:?}");
+    ensure!(reported.is_empty(), "no such threads: {reported:?}");
     // Each thread is described once, even one that got a ring later.
     let mut tids: Vec<u32> = trace.threads().iter().map(|thread| thread.tid).collect();
     let threads = tids.len();

@@ -178,7 +178,7 @@ fn a_ring_that_nobody_drains_keeps_the_beginning_and_counts_the_rest() -> Result
 
 /// The last losses of a thread, without a later event, are reported as soon as the thread is quiet.
 #[test]
-fn losses_that_no_event_follows_are_told() -> Result<()> {
+fn losses_that_no_event_follows_are_reported() -> Result<()> {
     let arguments = ["--threads", "2", "--calls", "0"];
     let mut target = Target::spawn(Fixture::Counted, arguments)?;
     let registry = registry();
@@ -193,11 +193,14 @@ fn losses_that_no_event_follows_are_told() -> Result<()> {
         switch(&session, Switch::Off)?;
         let mut quiet = session.status();
         wait_until(DEADLINE, "all is told", || {
-            let told = retained(&session)?.totals();
+            let reported = retained(&session)?.totals();
             let now = session.status();
             let settled = (now.events, now.lost) == (quiet.events, quiet.lost);
             quiet = now;
-            Ok((settled && told.calls == quiet.events && told.lost == quiet.lost).then_some(()))
+            Ok(
+                (settled && reported.calls == quiet.events && reported.lost == quiet.lost)
+                    .then_some(()),
+            )
         })?;
     }
     let before = session.status();

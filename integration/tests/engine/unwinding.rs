@@ -18,7 +18,7 @@ use crate::support::{attach_with, detach, notes, registry, retained, switch};
 type Edges = BTreeMap<(String, String), u64>;
 
 /// The edges that the program reports: "done CALLER>CALLEE=COUNT …".
-fn said(line: &str) -> Result<Edges> {
+fn answer(line: &str) -> Result<Edges> {
     let edges = line.strip_prefix("done ").context("no answer")?.split(' ');
     edges
         .map(|edge| {
@@ -57,7 +57,7 @@ fn record(scenario: &str) -> Result<(Edges, Trace)> {
     };
     let session = attach_with(&registry, &target, options)?.session;
     switch(&session, Switch::On)?;
-    let said = said(&target.ask(scenario, "done ")?)?;
+    let answer = answer(&target.ask(scenario, "done ")?)?;
     if ["exit", "abort"].contains(&scenario) {
         target.wait(DEADLINE)?;
         wait_until(DEADLINE, "the session noticed", || {
@@ -66,7 +66,7 @@ fn record(scenario: &str) -> Result<(Edges, Trace)> {
     } else {
         detach(&registry, &target)?;
     }
-    Ok((said, retained(&session)?))
+    Ok((answer, retained(&session)?))
 }
 
 /// Checks that every call is within its caller, and that this many calls ended without an exit.
@@ -78,10 +78,13 @@ fn check(scenario: &str, unwound: u64) -> Result<Notes> {
 
 /// Checks that every call is within its caller.
 fn check_edges(scenario: &str) -> Result<Notes> {
-    let (said, trace) = record(scenario)?;
+    let (answer, trace) = record(scenario)?;
     ensure!(trace.totals().lost == 0, "{} lost", trace.totals().lost);
     let traced = traced(&trace);
-    ensure!(traced == said, "{scenario}: {traced:?} instead of {said:?}");
+    ensure!(
+        traced == answer,
+        "{scenario}: {traced:?} instead of {answer:?}"
+    );
     let notes = notes(&trace);
     ensure!(
         notes.closed_by_outer_exit == 0 && notes.exits_without_entry == 0,
@@ -124,7 +127,7 @@ fn destructors_of_a_thread_that_is_cancelled_are_within_their_functions() -> Res
 }
 
 #[test]
-fn what_runs_at_the_programs_end_is_within_who_ends_it() -> Result<()> {
+fn calls_at_the_programs_end_are_within_their_caller() -> Result<()> {
     for scenario in ["exit", "abort"] {
         let notes = check(scenario, 0)?;
         ensure!(notes.closed_at_end == 21, "{notes:?}");
@@ -142,15 +145,18 @@ fn handlers_on_any_stack_disturb_nobody() -> Result<()> {
             Ok((_, trace)) if trace.totals().lost > 0 => None,
             recorded => Some(recorded),
         });
-        let (mut said, trace) = recorded.context("events were lost each time")??;
+        let (mut answer, trace) = recorded.context("events were lost each time")??;
         let mut traced = traced(&trace);
         let samples = |edges: &mut Edges| -> u64 {
             let of_sampler = edges.extract_if(.., |(_, callee), _| callee == "sampler");
             of_sampler.map(|(_, count)| count).sum()
         };
-        let (in_program, in_trace) = (samples(&mut said), samples(&mut traced));
+        let (in_program, in_trace) = (samples(&mut answer), samples(&mut traced));
         ensure!(in_program >= 100 && in_program == in_trace, "{in_trace}");
-        ensure!(traced == said, "{scenario}: {traced:?} instead of {said:?}");
+        ensure!(
+            traced == answer,
+            "{scenario}: {traced:?} instead of {answer:?}"
+        );
         let notes = notes(&trace);
         let exact = notes.closed_by_outer_exit == 0 && notes.exits_without_entry == 0;
         ensure!(exact && notes.closed_at_end == 0, "{scenario}: {notes:?}");
@@ -162,7 +168,7 @@ fn handlers_on_any_stack_disturb_nobody() -> Result<()> {
 /// the thread's own stack are exact, and no exit on a fiber ends a call elsewhere.
 #[test]
 fn fibers_do_not_end_each_others_calls() -> Result<()> {
-    let (said, trace) = record("fibers")?;
+    let (answer, trace) = record("fibers")?;
     ensure!(trace.totals().lost == 0, "{} lost", trace.totals().lost);
     let traced = traced(&trace);
     let of = |edges: &Edges, by: &dyn Fn(&str) -> bool, callee: &str| -> u64 {
@@ -172,16 +178,16 @@ fn fibers_do_not_end_each_others_calls() -> Result<()> {
     };
     let anybody = |_: &str| true;
     for callee in ["work", "busy", "loop", "one", "two"] {
-        let (program, trace) = (of(&said, &anybody, callee), of(&traced, &anybody, callee));
+        let (program, trace) = (of(&answer, &anybody, callee), of(&traced, &anybody, callee));
         ensure!(program == trace, "{callee}: {trace} instead of {program}");
     }
     // `busy` makes two calls of `work` on every stack.
     let by_busy = |caller: &str| caller == "busy";
-    ensure!(of(&traced, &by_busy, "work") == of(&said, &by_busy, "work"));
+    ensure!(of(&traced, &by_busy, "work") == of(&answer, &by_busy, "work"));
     // The calls of the loop, and perhaps more.
     let by_loop = |caller: &str| caller == "loop";
     for callee in ["work", "busy"] {
-        let (program, trace) = (of(&said, &by_loop, callee), of(&traced, &by_loop, callee));
+        let (program, trace) = (of(&answer, &by_loop, callee), of(&traced, &by_loop, callee));
         ensure!(trace >= program, "{callee}: {trace} of {program}");
     }
     let notes = notes(&trace);

@@ -80,8 +80,8 @@ impl Browser {
             _dir: dir,
         };
         browser.port = wait_until(DEADLINE, "chromedriver listens", || {
-            let said = fs::read_to_string(&log)?;
-            let port = said.split_once("successfully on port ");
+            let answer = fs::read_to_string(&log)?;
+            let port = answer.split_once("successfully on port ");
             let digits = port.map(|(_, rest)| rest.split('.').next().unwrap_or_default());
             Ok(digits.and_then(|digits| digits.parse().ok()))
         })?;
@@ -228,15 +228,15 @@ impl Browser {
     /// Checks that the page has logged no complaint, and made no request except to addresses that
     /// begin with one of `known`.
     pub(crate) fn ensure_quiet(&self, known: &[&str]) -> Result<()> {
-        let said = self.tell("/se/log", &json!({ "type": "browser" }))?;
-        let said = said.as_array().context("no list")?;
+        let answer = self.tell("/se/log", &json!({ "type": "browser" }))?;
+        let answer = answer.as_array().context("no list")?;
         // The test itself reads pixels.
         let ours = |line: &&Value| {
             line["message"]
                 .as_str()
                 .is_some_and(|text| text.contains("willReadFrequently"))
         };
-        ensure!(said.iter().all(|line| ours(&line)), "{said:?}");
+        ensure!(answer.iter().all(|line| ours(&line)), "{answer:?}");
         let asked =
             self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")?;
         let asked = asked.as_array().context("no list")?;

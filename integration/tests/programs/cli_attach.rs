@@ -47,7 +47,7 @@ fn an_attach_ends_at_the_first_signal_and_is_undone_by_the_daemon() -> Result<()
 }
 
 #[test]
-fn what_was_attached_before_is_reported_and_stays_so_after_ctrl_c() -> Result<()> {
+fn an_attached_process_is_reported_and_stays_attached_after_ctrl_c() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;

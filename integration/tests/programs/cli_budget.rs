@@ -36,7 +36,7 @@ fn measured(scene: &Scene, cli: &Cli, pid: &str) -> Result<String> {
 
 /// A budget is set, kept, shown, noted in a snapshot and its reports, and removed.
 #[test]
-fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
+fn suppressed_functions_are_shown_and_are_in_traces() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
@@ -51,7 +51,7 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
     wait_until(DEADLINE, "it is known what that hides", || {
         Ok((shown(&cli)?["unrecorded_estimate"] != 0).then_some(()))
     })?;
-    let said = cli.ok(["budget", "--pid", &pid])?;
+    let answer = cli.ok(["budget", "--pid", &pid])?;
     for part in [
         "at most 2 %",
         "cost: about",
@@ -59,10 +59,10 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
         "NOT RECORDED",
         "suppressed  tiny",
     ] {
-        ensure!(said.contains(part), "no {part:?}: {said}");
+        ensure!(answer.contains(part), "no {part:?}: {answer}");
     }
-    let said = cli.ok(["status"])?;
-    ensure!(said.contains("1 function suppressed"), "{said}");
+    let answer = cli.ok(["status"])?;
+    ensure!(answer.contains("1 function suppressed"), "{answer}");
     let file = scene.path("rested.xtrace");
     let path = file.to_str().context("a path")?;
     cli.ok(["snapshot", "--pid", &pid, "-o", path])?;
@@ -70,10 +70,10 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
     let suppressed = &info["trace"]["unrecorded"]["suppressed"];
     ensure!(suppressed["functions"] == 1, "{info}");
     ensure!(suppressed["unrecorded_calls_estimate"] != 0, "{info}");
-    let said = cli.ok(["report", path])?;
+    let answer = cli.ok(["report", path])?;
     ensure!(
-        said.contains("1 function suppressed to keep a budget") && said.contains("tiny"),
-        "{said}"
+        answer.contains("1 function suppressed to keep a budget") && answer.contains("tiny"),
+        "{answer}"
     );
     let page = scene.path("rested.html");
     cli.ok([
@@ -84,8 +84,8 @@ fn what_rests_is_shown_and_stands_in_traces() -> Result<()> {
         page.to_str().context("a path")?,
     ])?;
     ensure!(measured(&scene, &cli, &pid)?.contains("1 function suppressed"));
-    let said = cli.ok(["budget", "--pid", &pid, "--clear"])?;
-    ensure!(said.contains("no limit; before: at most 2 %"), "{said}");
+    let answer = cli.ok(["budget", "--pid", &pid, "--clear"])?;
+    ensure!(answer.contains("no limit; before: at most 2 %"), "{answer}");
     ensure!(!tiny_rests(&shown(&cli)?)?);
     ensure!(!measured(&scene, &cli, &pid)?.contains("suppressed"));
     cli.ok(["detach", &pid])?;
@@ -122,10 +122,10 @@ fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
             duty["windows"].as_u64().is_some_and(|windows| windows > 5),
             "{info}"
         );
-        let said = cli.ok(["report", path])?;
+        let answer = cli.ok(["report", path])?;
         ensure!(
-            said.contains("recorded for") && said.contains("counts stand for about"),
-            "{said}"
+            answer.contains("recorded for") && answer.contains("counts stand for about"),
+            "{answer}"
         );
         ensure_as_compiled(&target)?;
     }
@@ -150,7 +150,7 @@ fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() -> Result<()> {
+fn contradictory_arguments_are_refused() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
@@ -181,10 +181,10 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
     cli.ok(["filter", "--pid", &pid, "--clear"])?;
     cli.ok(["budget", "--pid", &pid, "--duty", "5ms/1s"])?;
     cli.run(["mode", "count", "--pid", &pid])?.refused("mode")?;
-    let said = cli.ok(["budget"])?;
+    let answer = cli.ok(["budget"])?;
     ensure!(
-        said.contains("everything for 5.000 ms in each 1.000 s"),
-        "{said}"
+        answer.contains("everything for 5.000 ms in each 1.000 s"),
+        "{answer}"
     );
     cli.ok(["detach", &pid])?;
     ensure_as_compiled(&target)

@@ -33,7 +33,7 @@ fn record(cli: &Cli) -> Result<Target> {
 }
 
 #[test]
-fn what_a_program_says_is_recorded_and_shown_with_and_without_a_daemon() -> Result<()> {
+fn user_events_are_recorded_and_shown_with_and_without_a_daemon() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     for cli in [scene.alone()?, scene.with(&daemon)?] {
@@ -47,17 +47,21 @@ fn what_a_program_says_is_recorded_and_shown_with_and_without_a_daemon() -> Resu
         // or has its original size beside it.
         let report = cli.json(["tree", "e.xtrace", "--limit", "0"])?;
         let lines = rows(&report, "lines").or_else(|_| rows(&report["tree"], "lines"))?;
-        let said: Vec<&Value> = lines
+        let answer: Vec<&Value> = lines
             .iter()
             .filter(|line| line["kind"] == "custom-event" || line["kind"] == "typed-event")
             .collect();
-        ensure!(said.len() as u64 == CUSTOM + TYPED, "{} lines", said.len());
-        for line in &said {
+        ensure!(
+            answer.len() as u64 == CUSTOM + TYPED,
+            "{} lines",
+            answer.len()
+        );
+        for line in &answer {
             let function = line["function"].as_str().context("where was that?")?;
             let depth = u64::from(!function.starts_with("leaf_"));
             ensure!(line["depth"] == depth, "{line}");
         }
-        let cut = said.iter().filter(|line| line["size"].is_u64());
+        let cut = answer.iter().filter(|line| line["size"].is_u64());
         // The events of 4097 and of 9744 bytes.
         ensure!(cut.count() == 2 * 2 * 2 * 4);
         let text = cli.run(["tree", "e.xtrace", "--limit", "0"])?.out;

@@ -84,7 +84,7 @@ fn section(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_in_one_line() -> Result<()> {
+fn a_file_that_is_no_trace_is_refused_in_one_line() -> Result<()> {
     let scene = Scene::new()?;
     let cli = scene.alone()?;
     let good = recorded(&scene)?;

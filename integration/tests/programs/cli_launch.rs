@@ -132,7 +132,7 @@ fn a_static_program_is_recorded() -> Result<()> {
 }
 
 #[test]
-fn the_end_of_the_program_is_told() -> Result<()> {
+fn the_end_of_the_program_is_reported() -> Result<()> {
     let scene = Scene::new()?;
     let program = build(Fixture::Counted)?;
     // Too many threads: the program reports that and ends with 2.
@@ -180,7 +180,7 @@ fn a_program_outlives_its_recording() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_started_or_traced_is_refused_and_leaves_nothing() -> Result<()> {
+fn a_program_that_cannot_be_started_or_traced_is_refused_and_leaves_nothing() -> Result<()> {
     let scene = Scene::new()?;
     let cli = scene.alone()?;
     let marker = scene.path("marker");

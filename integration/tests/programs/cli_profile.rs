@@ -115,7 +115,7 @@ fn a_profile_leaves_an_attached_process_as_it_was() -> Result<()> {
 
 /// The sums that the mode keeps are shown, to any client, and two of them are compared.
 #[test]
-fn what_is_kept_is_shown_and_compared() -> Result<()> {
+fn stored_profiles_are_shown_and_compared() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli: Cli = scene.with(&daemon)?;

@@ -175,7 +175,7 @@ fn a_recording_goes_into_a_pipe() -> Result<()> {
 }
 
 #[test]
-fn what_matches_nothing_leaves_no_file() -> Result<()> {
+fn a_selection_without_a_match_leaves_no_file() -> Result<()> {
     let scene = Scene::new()?;
     let cli = scene.alone()?;
     let target = Target::spawn(Fixture::Counted, COUNTED)?;
@@ -216,7 +216,7 @@ fn on_in(cli: &Cli, file: &str) -> Result<Option<u64>> {
 /// A library that is loaded later is recorded. A selector that could be a typing error needs
 /// `--pending` for that.
 #[test]
-fn what_names_nothing_yet_waits_for_libraries() -> Result<()> {
+fn a_selection_without_a_match_waits_for_libraries() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;

@@ -128,7 +128,7 @@ fn each_kind_of_selector_names_what_it_says() -> Result<()> {
 }
 
 #[test]
-fn modules_are_told_apart_and_no_pid_means_every_process() -> Result<()> {
+fn modules_are_distinguished_and_no_pid_means_every_process() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;

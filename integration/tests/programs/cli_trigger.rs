@@ -94,22 +94,25 @@ impl Told {
     fn of(running: Running) -> Result<(Option<i32>, Self)> {
         let ran = running.wait()?;
         let lines = ran.out.lines();
-        let told = lines.map(|line| serde_json::from_str(line).context("a line is no JSON"));
-        let told = told.collect::<Result<_>>();
-        Ok((ran.code, Self(told.with_context(|| format!("{ran:?}"))?)))
+        let reported = lines.map(|line| serde_json::from_str(line).context("a line is no JSON"));
+        let reported = reported.collect::<Result<_>>();
+        Ok((
+            ran.code,
+            Self(reported.with_context(|| format!("{ran:?}"))?),
+        ))
     }
 
     /// Checks that the trigger succeeded.
     fn ok(running: Running) -> Result<Self> {
-        let (code, told) = Self::of(running)?;
-        ensure!(code == Some(0), "{code:?}: {told:?}");
-        Ok(told)
+        let (code, reported) = Self::of(running)?;
+        ensure!(code == Some(0), "{code:?}: {reported:?}");
+        Ok(reported)
     }
 
     fn all(&self, event: &str) -> Vec<&Value> {
         self.0
             .iter()
-            .filter(|told| told["event"] == event)
+            .filter(|reported| reported["event"] == event)
             .collect()
     }
 
@@ -217,10 +220,10 @@ fn a_slow_call_is_whole_in_the_snapshot() -> Result<()> {
     let (begin, end) = times(&stage.target.ask("slow 120", "slow ")?)?;
     // Beyond the limit.
     stage.target.ask("slow 120", "slow ")?;
-    let told = Told::ok(running)?;
-    told.over("limit")?;
+    let reported = Told::ok(running)?;
+    reported.over("limit")?;
 
-    let fired = told.one("fired")?;
+    let fired = reported.one("fired")?;
     ensure!(
         fired["condition"] == when && fired["function"] == "slow",
         "{fired}"
@@ -276,15 +279,15 @@ fn a_slow_call_is_whole_in_the_snapshot() -> Result<()> {
 
 /// Events of a flight from before the trigger was armed are in its snapshot, and do not fire it.
 #[test]
-fn what_happened_before_counts_for_nothing_and_is_shown() -> Result<()> {
+fn earlier_events_fire_nothing_and_are_shown() -> Result<()> {
     let mut stage = Stage::new("0")?;
     stage.cli.ok(["enable", "--all"])?;
     stage.target.ask("slow 30", "slow ")?;
     let running = stage.trigger(&["--when", "duration(slow) > 10ms", "-o", "f.xtrace"])?;
     stage.target.ask("quick 7", "quick")?;
     stage.target.ask("slow 40", "slow ")?;
-    let told = Told::ok(running)?;
-    let fired = told.one("fired")?;
+    let reported = Told::ok(running)?;
+    let fired = reported.one("fired")?;
     ensure!(fired["duration_ns"].as_u64() > Some(40_000_000), "{fired}");
     let trace = read(&stage.path("f.xtrace"))?;
     ensure!(calls_of(&trace, "slow")?.len() == 2);
@@ -337,8 +340,8 @@ fn each_condition_fires_for_what_it_says() -> Result<()> {
             .unwrap_or_default()
             .replace("say", "said");
         stage.target.ask(its, &answer)?;
-        let told = Told::ok(running).with_context(what)?;
-        let fired = told.one("fired").with_context(what)?;
+        let reported = Told::ok(running).with_context(what)?;
+        let fired = reported.one("fired").with_context(what)?;
         ensure!(
             fired["condition"] == condition && fired["function"] == function,
             "{fired}"
@@ -348,7 +351,7 @@ fn each_condition_fires_for_what_it_says() -> Result<()> {
             fired["monotonic_ns"].as_u64() >= Some(before - 1_000_000),
             "{before}: {fired}"
         );
-        told.over("limit")?;
+        reported.over("limit")?;
         stage.ensure_nothing_left().with_context(what)?;
     }
     stage.target.still_running()
@@ -378,9 +381,9 @@ fn a_rate_fires_when_it_is_reached() -> Result<()> {
     // The same number again.
     stage.target.ask("quick 100", "quick")?;
     kill(Pid::from_raw(stage.target.pid()), Signal::SIGKILL)?;
-    let told = Told::ok(running)?;
-    let fired = told.all("fired");
-    ensure!(fired.len() == 2, "{told:?}");
+    let reported = Told::ok(running)?;
+    let fired = reported.all("fired");
+    ensure!(fired.len() == 2, "{reported:?}");
     for firing in fired {
         ensure!(firing["calls"] == 100, "{firing}");
     }
@@ -409,16 +412,16 @@ fn a_limit_holds_and_what_is_beyond_is_counted() -> Result<()> {
     })?;
     stage.target.ask("quick 5", "quick")?;
     kill(Pid::from_raw(stage.target.pid()), Signal::SIGKILL)?;
-    let told = Told::ok(running)?;
-    ensure!(told.all("fired").len() == 3, "{told:?}");
+    let reported = Told::ok(running)?;
+    ensure!(reported.all("fired").len() == 3, "{reported:?}");
     // The next firing or the end reports the matches beyond the limit.
-    let skipped: u64 = told
+    let skipped: u64 = reported
         .0
         .iter()
-        .filter_map(|told| told["skipped"].as_u64())
+        .filter_map(|reported| reported["skipped"].as_u64())
         .sum();
-    ensure!(skipped == 12, "{skipped} in {told:?}");
-    told.over("ended")?;
+    ensure!(skipped == 12, "{skipped} in {reported:?}");
+    reported.over("ended")?;
     for (file, number) in files()?.iter().zip(1..) {
         let name = file
             .file_name()
@@ -455,13 +458,16 @@ fn a_limit_for_a_time_is_over_after_it() -> Result<()> {
         Ok((now_monotonic()? > begun + 700_000_000).then_some(()))
     })?;
     kill(Pid::from_raw(stage.target.pid()), Signal::SIGKILL)?;
-    let told = Told::ok(running)?;
-    let fired = told.all("fired");
+    let reported = Told::ok(running)?;
+    let fired = reported.all("fired");
     let times = fired
         .iter()
         .filter_map(|fired| fired["monotonic_ns"].as_u64());
     let times: Vec<u64> = times.collect();
-    ensure!(times.len() >= 2 && calls > times.len(), "{calls}: {told:?}");
+    ensure!(
+        times.len() >= 2 && calls > times.len(),
+        "{calls}: {reported:?}"
+    );
     for pair in times.windows(2) {
         // The time counts from the moment at which the match was noticed, which takes a moment.
         ensure!(pair[1] - pair[0] >= 150_000_000, "{times:?}");
@@ -478,9 +484,9 @@ fn a_trigger_expires() -> Result<()> {
         let arguments = ["--when", "call(slow)", "--expire", "300ms", "-o", "x"];
         let arguments = [&["trigger", "--json"], &arguments[..], &["--limit", limit]];
         let running = stage.cli.start(arguments.concat())?;
-        let (code, told) = Told::of(running)?;
+        let (code, reported) = Told::of(running)?;
         ensure!(code == Some(3), "{code:?}");
-        told.over("expired")?;
+        reported.over("expired")?;
         ensure!(!stage.path("x").exists(), "with limit {limit}");
         stage.ensure_nothing_left()?;
     }
@@ -535,21 +541,24 @@ fn a_death_fires_and_an_end_does_not() -> Result<()> {
             None => kill(Pid::from_raw(stage.target.pid()), Signal::SIGKILL)?,
         }
         stage.target.wait(DEADLINE)?;
-        let (code, told) = Told::of(running).with_context(what)?;
-        let ended = told.one("ended").with_context(what)?;
+        let (code, reported) = Told::of(running).with_context(what)?;
+        let ended = reported.one("ended").with_context(what)?;
         ensure!(ended["pid"] == stage.target.pid(), "{ended}");
         ensure!(ended["signal"].as_i64() == signal, "{}: {ended}", what());
         let expected = condition == "death(any)"
             || condition == "death" && signal.is_some()
             || condition == "death(SIGABRT)";
-        ensure!((code == Some(0)) == expected, "{}: {told:?}", what());
+        ensure!((code == Some(0)) == expected, "{}: {reported:?}", what());
         if !expected {
-            ensure!(code == Some(3) && told.all("fired").is_empty(), "{told:?}");
-            told.over("ended")?;
+            ensure!(
+                code == Some(3) && reported.all("fired").is_empty(),
+                "{reported:?}"
+            );
+            reported.over("ended")?;
             ensure!(!stage.path("end.xtrace").exists());
             continue;
         }
-        told.one("fired")?;
+        reported.one("fired")?;
         let trace = read(&stage.path("end.xtrace"))?;
         ensure!(calls_of(&trace, "quick")?.len() == 3, "{}", what());
         ensure!(!calls_of(&trace, "tick")?.is_empty(), "{}", what());
@@ -602,7 +611,7 @@ fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
     ensure!(file["processes"] == 2 && file["pid"] == 0, "{file}");
     ensure!(file["copied_within_ns"].as_u64() > Some(0), "{file}");
     ensure_both(&stage.path("all.xtrace"), None)?;
-    let said = stage.cli.ok([
+    let answer = stage.cli.ok([
         "snapshot",
         "--all-processes",
         "--last",
@@ -610,7 +619,10 @@ fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
         "-o",
         "last.xtrace",
     ])?;
-    ensure!(said.contains("of 2 processes, copied within "), "{said}");
+    ensure!(
+        answer.contains("of 2 processes, copied within "),
+        "{answer}"
+    );
     for (_, begin, end) in spans(&stage.path("last.xtrace"))? {
         // A snapshot of rings that are not read also begins at its time.
         ensure!(end - begin <= 21_000_000, "{begin} {end}");
@@ -627,8 +639,8 @@ fn all_processes_are_shown_at_the_same_moment() -> Result<()> {
     let shot = ["--all-processes", "-o", "both.xtrace"];
     let running = stage.trigger(&[&when[..], &shot].concat())?;
     stage.target.ask("quick 1", "quick")?;
-    let told = Told::ok(running)?;
-    let at = told.one("fired")?["monotonic_ns"]
+    let reported = Told::ok(running)?;
+    let at = reported.one("fired")?["monotonic_ns"]
         .as_u64()
         .context("no time")?;
     ensure_both(&stage.path("both.xtrace"), Some(at + 31_000_000))?;
@@ -665,20 +677,20 @@ fn actions_are_done_in_their_order() -> Result<()> {
     stage.cli.ok(["enable", "--function", "slow"])?;
     let running = stage.trigger(&[&when[..], &actions].concat())?;
     stage.target.ask("quick 1", "quick")?;
-    let told = Told::ok(running)?;
-    let order: Vec<&str> = told
+    let reported = Told::ok(running)?;
+    let order: Vec<&str> = reported
         .0
         .iter()
-        .filter_map(|told| told["event"].as_str())
+        .filter_map(|reported| reported["event"].as_str())
         .collect();
     ensure!(
         order
             == [
                 "armed", "fired", "switched", "switched", "snapshot", "command", "over"
             ],
-        "{told:?}"
+        "{reported:?}"
     );
-    for (switched, action) in told
+    for (switched, action) in reported
         .all("switched")
         .iter()
         .zip(["enable t?ck", "disable slow"])
@@ -687,8 +699,8 @@ fn actions_are_done_in_their_order() -> Result<()> {
         ensure!(its && switched["pid"] == stage.target.pid(), "{switched}");
     }
     ensure!(
-        told.one("command")?["ended"] == "exit status: 0",
-        "{told:?}"
+        reported.one("command")?["ended"] == "exit status: 0",
+        "{reported:?}"
     );
     let expected = format!("1 call(quick) {} quick shot.xtrace\n", stage.pid);
     ensure!(fs::read_to_string(stage.path("told"))? == expected);
@@ -709,8 +721,8 @@ fn it_fires_on_demand() -> Result<()> {
     let running = stage.trigger(&["--when", "demand", "-o", "now.xtrace"])?;
     stage.target.ask("quick 1", "quick")?;
     running.signal(Signal::SIGUSR1)?;
-    let told = Told::ok(running)?;
-    let fired = told.one("fired")?;
+    let reported = Told::ok(running)?;
+    let fired = reported.one("fired")?;
     ensure!(
         fired["condition"].is_null() && fired["pid"].is_null(),
         "{fired}"
@@ -721,7 +733,7 @@ fn it_fires_on_demand() -> Result<()> {
 
 /// A followed process is watched as soon as it is found.
 #[test]
-fn who_comes_later_is_watched_too() -> Result<()> {
+fn a_later_process_is_watched_too() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
@@ -746,14 +758,17 @@ fn who_comes_later_is_watched_too() -> Result<()> {
     cli.ok(["attach", &second.pid().to_string()])?;
     running.until("it is armed there, too", || armed(second.pid()))?;
     second.ask("quick 1", "quick")?;
-    let told = Told::ok(running)?;
-    ensure!(told.one("fired")?["pid"] == second.pid(), "{told:?}");
+    let reported = Told::ok(running)?;
+    ensure!(
+        reported.one("fired")?["pid"] == second.pid(),
+        "{reported:?}"
+    );
     Ok(())
 }
 
 /// Errors are found before the wait begins.
 #[test]
-fn what_makes_no_sense_is_said_at_once() -> Result<()> {
+fn contradictory_conditions_are_refused_at_once() -> Result<()> {
     let stage = Stage::new("0")?;
     for (arguments, code, expected) in [
         (
@@ -859,10 +874,10 @@ fn libraries_that_come_later_count() -> Result<()> {
         let row = row_of(&status, target.pid())?.context("no row")?;
         Ok((row["triggers"] == 0).then_some(()))
     })?;
-    let told = Told::ok(running)?;
+    let reported = Told::ok(running)?;
     ensure!(
-        told.one("fired")?["function"] == "plugin_a_call",
-        "{told:?}"
+        reported.one("fired")?["function"] == "plugin_a_call",
+        "{reported:?}"
     );
     Ok(())
 }
@@ -873,10 +888,13 @@ fn a_detach_ends_it() -> Result<()> {
     let stage = Stage::new("1")?;
     let running = stage.trigger(&["--when", "duration(*) > 10s", "-o", "x"])?;
     stage.cli.ok(["detach", &stage.pid])?;
-    let (code, told) = Told::of(running)?;
-    ensure!(code == Some(3), "{told:?}");
-    told.over("ended")?;
-    ensure!(told.all("ended").is_empty(), "nobody has died: {told:?}");
+    let (code, reported) = Told::of(running)?;
+    ensure!(code == Some(3), "{reported:?}");
+    reported.over("ended")?;
+    ensure!(
+        reported.all("ended").is_empty(),
+        "nobody has died: {reported:?}"
+    );
     ensure_as_compiled(&stage.target)
 }
 
@@ -905,7 +923,7 @@ fn a_user_waits_for_what_is_the_users_own() -> Result<()> {
 /// All losses are counted while the rings are read. Events from before a snapshot are no losses in
 /// it.
 #[test]
-fn what_is_lost_is_counted_and_what_is_over_is_not_lost() -> Result<()> {
+fn lost_firings_are_counted_and_finished_firings_are_not_lost() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
@@ -982,11 +1000,14 @@ fn children_are_watched_too() -> Result<()> {
     kill(Pid::from_raw(child), Signal::SIGUSR1)?;
     target.line_with("tally ", DEADLINE)?;
     target.kill()?;
-    let told = Told::ok(running)?;
-    let fired = told.all("fired");
-    ensure!(fired.len() == 2, "{told:?}");
-    ensure!(fired.iter().all(|fired| fired["pid"] == child), "{told:?}");
+    let reported = Told::ok(running)?;
+    let fired = reported.all("fired");
+    ensure!(fired.len() == 2, "{reported:?}");
+    ensure!(
+        fired.iter().all(|fired| fired["pid"] == child),
+        "{reported:?}"
+    );
     // Both have ended: the first was killed, and its children end with it.
-    ensure!(told.all("ended").len() == 2, "{told:?}");
+    ensure!(reported.all("ended").len() == 2, "{reported:?}");
     Ok(())
 }

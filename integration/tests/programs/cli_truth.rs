@@ -65,10 +65,10 @@ fn a_call_that_hangs_is_in_every_snapshot() -> Result<()> {
                 && stack["unseen_ns"] == 0,
             "{mode}: {stack}"
         );
-        let said = cli.ok(["report", &path, "--open"])?;
+        let answer = cli.ok(["report", &path, "--open"])?;
         ensure!(
-            said.contains(": in slow for ") && said.contains("  #0 "),
-            "{said}"
+            answer.contains(": in slow for ") && answer.contains("  #0 "),
+            "{answer}"
         );
         let tree = cli.ok(["tree", &path, "--min-duration", "300ms"])?;
         ensure!(

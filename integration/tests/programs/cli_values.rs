@@ -34,7 +34,7 @@ fn record(cli: &Cli, values: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn what_is_asked_for_is_recorded_and_shown_with_and_without_a_daemon() -> Result<()> {
+fn requested_values_are_recorded_and_shown_with_and_without_a_daemon() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     for cli in [scene.alone()?, scene.with(&daemon)?] {
@@ -79,7 +79,7 @@ fn what_is_asked_for_is_recorded_and_shown_with_and_without_a_daemon() -> Result
 }
 
 #[test]
-fn what_a_function_records_is_told_and_can_be_changed() -> Result<()> {
+fn recorded_values_of_a_function_are_shown_and_can_be_changed() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;

@@ -250,16 +250,18 @@ fn perfetto_is_handed_the_trace() -> Result<()> {
     )?;
     browser.click("#perfetto", 10.0, 10.0)?;
     browser.until("heard.length > 3")?;
-    let heard = browser.value("heard")?;
+    let received = browser.value("heard")?;
     let perfetto = "https://ui.perfetto.dev";
     let ping = serde_json::json!(["PING", perfetto]);
     ensure!(
-        heard[0] == serde_json::json!(["open", perfetto]) && heard[1] == ping && heard[2] == ping,
-        "{heard}"
+        received[0] == serde_json::json!(["open", perfetto])
+            && received[1] == ping
+            && received[2] == ping,
+        "{received}"
     );
     ensure!(
-        heard[3] == serde_json::json!([converted.len(), perfetto]),
-        "{heard}"
+        received[3] == serde_json::json!([converted.len(), perfetto]),
+        "{received}"
     );
     browser.until("!document.getElementById('perfetto').disabled")?;
     browser.ensure_quiet(&[&served.url])?;
@@ -277,13 +279,13 @@ fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
     fs::create_dir(&opened)?;
     fs::set_permissions(&opened, Permissions::from_mode(0o777))?;
     let script = folder.join("xdg-open");
-    let [told, copied] = ["told", "copied"].map(|name| opened.join(name));
+    let [reported, copied] = ["told", "copied"].map(|name| opened.join(name));
     // The copy gets its name when it is complete.
     fs::write(
         &script,
         format!(
             "#!/bin/sh\ncp \"$1\" {c}.new\necho \"$@\" > {t}\nmv {c}.new {c}\n",
-            t = told.display(),
+            t = reported.display(),
             c = copied.display()
         ),
     )?;
@@ -297,10 +299,13 @@ fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
     integration::wait_until(integration::DEADLINE, "a browser is opened", || {
         Ok(copied.exists().then_some(()))
     })?;
-    let (told, leading) = (fs::read_to_string(&told)?, fs::read_to_string(&copied)?);
-    ensure!(!told.contains(served.path.trim_matches('/')), "{told}");
+    let (reported, leading) = (fs::read_to_string(&reported)?, fs::read_to_string(&copied)?);
+    ensure!(
+        !reported.contains(served.path.trim_matches('/')),
+        "{reported}"
+    );
     ensure!(leading.contains(&served.url), "{leading}");
-    let file = told.trim().to_owned();
+    let file = reported.trim().to_owned();
     ensure!(fs::metadata(&file)?.permissions().mode() & 0o077 == 0);
     served.end()?;
     ensure!(!fs::exists(&file)?, "{file} is left");
@@ -325,7 +330,7 @@ fn a_browser_is_opened_where_there_is_a_screen() -> Result<()> {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_at_once() -> Result<()> {
+fn a_port_that_is_taken_is_reported_at_once() -> Result<()> {
     let scene = Scene::new()?;
     runs::small(&scene.path("run.xtrace"))?;
     let served = Served::start(&scene, "run.xtrace")?;

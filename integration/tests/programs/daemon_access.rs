@@ -360,8 +360,8 @@ fn is_allowed(ran: &Ran) -> Result<bool> {
 }
 
 #[test]
-fn what_the_kernel_refuses_a_caller_the_daemon_refuses() -> Result<()> {
-    const NAME: &str = "what_the_kernel_refuses_a_caller_the_daemon_refuses";
+fn the_daemon_refuses_the_callers_that_the_kernel_refuses() -> Result<()> {
+    const NAME: &str = "the_daemon_refuses_the_callers_that_the_kernel_refuses";
     if !integration::is_root_for(NAME)? {
         return Ok(());
     }

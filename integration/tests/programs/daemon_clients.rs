@@ -33,19 +33,19 @@ fn a_python_client_attaches_enables_and_fetches() -> Result<()> {
         .env("PYTHONDONTWRITEBYTECODE", "1");
     let ran = Running::start(command)?.wait()?;
     ensure!(ran.code == Some(0), "{ran:?}");
-    let told: Value = serde_json::from_str(&ran.out)?;
+    let reported: Value = serde_json::from_str(&ran.out)?;
     ensure!(
-        told["detached"] == true && told["text_bytes_different"] == 0,
-        "{told}"
+        reported["detached"] == true && reported["text_bytes_different"] == 0,
+        "{reported}"
     );
-    ensure!(told["events_seen"].as_u64() > Some(0), "{told}");
+    ensure!(reported["events_seen"].as_u64() > Some(0), "{reported}");
     ensure!(
-        rows(&told, "services")?.contains(&Value::from("xrayd.v1.Xrayd")),
-        "{told}"
+        rows(&reported, "services")?.contains(&Value::from("xrayd.v1.Xrayd")),
+        "{reported}"
     );
     ensure!(
-        told["trace_bytes"] == std::fs::metadata(scene.path("f"))?.len(),
-        "{told}"
+        reported["trace_bytes"] == std::fs::metadata(scene.path("f"))?.len(),
+        "{reported}"
     );
     let report = cli.json(["report", "f"])?;
     ensure!(report["trace"]["completeness"] == "complete", "{report}");
@@ -55,8 +55,8 @@ fn a_python_client_attaches_enables_and_fetches() -> Result<()> {
     let known =
         count("/events").context("no events")? + count("/overwritten/events").unwrap_or_default();
     ensure!(
-        Some(known) >= told["events_seen"].as_u64(),
-        "{told} {report}"
+        Some(known) >= reported["events_seen"].as_u64(),
+        "{reported} {report}"
     );
     ensure_as_compiled(&target)?;
 
@@ -87,7 +87,7 @@ fn a_python_client_attaches_enables_and_fetches() -> Result<()> {
 /// The daemon does not wait for a client that does not read. The client gets the exact number of
 /// events that it lost.
 #[test]
-fn a_slow_reader_is_told_what_it_lost() -> Result<()> {
+fn a_slow_reader_learns_its_losses() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
@@ -132,14 +132,17 @@ fn a_slow_reader_is_told_what_it_lost() -> Result<()> {
         Ok((status["processes"][0]["events"] == truth.events()).then_some(()))
     })?;
     ensure_counted(&cli.json(["status"])?["processes"][0], &truth)?;
-    let told = reader.ask(&format!("read {}", truth.events()), "{")?;
-    let told: Value = serde_json::from_str(&told)?;
-    let count = |key: &str| told[key].as_u64().unwrap_or_default();
-    ensure!(count("events") > 0 && count("reader_lost") > 0, "{told}");
-    ensure!(count("target_lost") == 0, "{told}");
+    let reported = reader.ask(&format!("read {}", truth.events()), "{")?;
+    let reported: Value = serde_json::from_str(&reported)?;
+    let count = |key: &str| reported[key].as_u64().unwrap_or_default();
+    ensure!(
+        count("events") > 0 && count("reader_lost") > 0,
+        "{reported}"
+    );
+    ensure!(count("target_lost") == 0, "{reported}");
     ensure!(
         count("events") + count("reader_lost") == truth.events(),
-        "{told}, but {} in the program",
+        "{reported}, but {} in the program",
         truth.events()
     );
     ensure!(reader.wait(DEADLINE)?.success());

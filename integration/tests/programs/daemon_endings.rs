@@ -61,7 +61,7 @@ fn a_killed_daemon_is_followed_by_another() -> Result<()> {
 }
 
 #[test]
-fn a_daemon_that_is_told_to_stop_lets_everything_go() -> Result<()> {
+fn a_stopped_daemon_detaches_from_everything() -> Result<()> {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let scene = Scene::new()?;
         let mut daemon = scene.daemon()?;

@@ -122,10 +122,10 @@ fn every_call_of_a_chosen_function_is_in_its_histogram() -> Result<()> {
     }
     for (target, mode) in &mut targets {
         let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
-        let told = until_all_are_there(address, target, &truth)?;
-        ensure_histograms(&told, target)?;
+        let reported = until_all_are_there(address, target, &truth)?;
+        ensure_histograms(&reported, target)?;
         if *mode == "stream" {
-            ensure_sums(&cli, &told, target)?;
+            ensure_sums(&cli, &reported, target)?;
         }
         let session = labels(target);
         for (name, expected) in [
@@ -135,31 +135,33 @@ fn every_call_of_a_chosen_function_is_in_its_histogram() -> Result<()> {
             ("functions", 20),
             ("calls_unassigned_total", 0),
         ] {
-            told.says(&format!("xrayd_session_{name}{{{session}}}"), expected)?;
+            reported.says(&format!("xrayd_session_{name}{{{session}}}"), expected)?;
         }
         let state = format!("xrayd_session_state{{{session},xrayd_session_state=");
-        told.says(&format!("{state}\"tracing\"}}"), 1)?;
-        told.says(&format!("{state}\"exited\"}}"), 0)?;
+        reported.says(&format!("{state}\"tracing\"}}"), 1)?;
+        reported.says(&format!("{state}\"exited\"}}"), 0)?;
         let label = format!("xrayd_session_mode{{{session},xrayd_session_mode=\"{mode}\"}}");
-        told.says(&label, 1)?;
-        let unfinished = by_function(&told, "xrayd_function_calls_without_exit_total", target)?;
+        reported.says(&label, 1)?;
+        let unfinished = by_function(&reported, "xrayd_function_calls_without_exit_total", target)?;
         ensure!(
             unfinished.values().all(|calls| *calls == 0.0),
             "{unfinished:?}"
         );
     }
-    let told = samples(address)?;
-    told.says("xrayd_sessions{state=\"tracing\"}", 3)?;
-    told.says("xrayd_sessions_begun_total", 3)?;
-    let cpu = told.get("process_cpu_seconds_total").context("no cpu")?;
-    ensure!(cpu > 0.0, "{told:?}");
+    let reported = samples(address)?;
+    reported.says("xrayd_sessions{state=\"tracing\"}", 3)?;
+    reported.says("xrayd_sessions_begun_total", 3)?;
+    let cpu = reported
+        .get("process_cpu_seconds_total")
+        .context("no cpu")?;
+    ensure!(cpu > 0.0, "{reported:?}");
     Ok(())
 }
 
 /// An ended session keeps its metrics for some time, whatever its end was. The totals keep its
 /// numbers for good.
 #[test]
-fn what_has_ended_keeps_its_last_numbers() -> Result<()> {
+fn an_ended_process_keeps_its_last_numbers() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon_with(&["--metrics", "127.0.0.1:0", "--metrics-functions", "*"])?;
     let address = metrics_of(&daemon)?;
@@ -176,7 +178,7 @@ fn what_has_ended_keeps_its_last_numbers() -> Result<()> {
         } else {
             cli.ok(["detach", &pid])?;
         }
-        let told = until_all_are_there(address, &target, &truth)?;
+        let reported = until_all_are_there(address, &target, &truth)?;
         let of_state = format!(
             "xrayd_session_state{{{},xrayd_session_state=\"{state}\"}}",
             labels(&target)
@@ -185,8 +187,8 @@ fn what_has_ended_keeps_its_last_numbers() -> Result<()> {
             Ok((samples(address)?.get(&of_state) == Some(1.0)).then_some(()))
         })?;
         events += truth.events();
-        told.says("xrayd_events_total", events)?;
-        told.says("xrayd_sessions_begun_total", round)?;
+        reported.says("xrayd_events_total", events)?;
+        reported.says("xrayd_sessions_begun_total", round)?;
     }
     samples(address)?.says("xrayd_events_total", events)
 }
@@ -194,7 +196,7 @@ fn what_has_ended_keeps_its_last_numbers() -> Result<()> {
 /// The functions that are called first get the histograms, and there are no more histograms than
 /// the limit.
 #[test]
-fn there_are_no_more_histograms_than_was_said() -> Result<()> {
+fn the_number_of_histograms_is_limited() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon_with(&[
         "--metrics",
@@ -212,16 +214,18 @@ fn there_are_no_more_histograms_than_was_said() -> Result<()> {
     cli.ok(["enable", "--all"])?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     let called = truth.calls().iter().filter(|calls| **calls > 0).count();
-    let told = wait_until(DEADLINE, "all functions that were called are known", || {
-        let told = samples(address)?;
-        let left_out = told.get("xrayd_functions_left_out").context("not told")?;
+    let reported = wait_until(DEADLINE, "all functions that were called are known", || {
+        let reported = samples(address)?;
+        let left_out = reported
+            .get("xrayd_functions_left_out")
+            .context("not told")?;
         #[expect(clippy::cast_precision_loss, reason = "20 functions")]
         let all = left_out + 3.0 == called as f64;
-        Ok(all.then_some(told))
+        Ok(all.then_some(reported))
     })?;
-    told.says("xrayd_functions_measured", 3)?;
-    told.says("xrayd_functions_measured_max", 3)?;
-    let counts = by_function(&told, &format!("{DURATION}_count"), &target)?;
+    reported.says("xrayd_functions_measured", 3)?;
+    reported.says("xrayd_functions_measured_max", 3)?;
+    let counts = by_function(&reported, &format!("{DURATION}_count"), &target)?;
     ensure!(counts.len() == 3, "{counts:?}");
     Ok(())
 }
@@ -261,8 +265,8 @@ for group in read(sys.stdin.read()):
     ] {
         let body = wait_until(DEADLINE, "all events are told", || {
             let answer = page(address, accept)?;
-            let told = &answer.headers["content-type"];
-            ensure!(*told == format!("{kind}; charset=utf-8"), "{told}");
+            let reported = &answer.headers["content-type"];
+            ensure!(*reported == format!("{kind}; charset=utf-8"), "{reported}");
             let all = answer.body.lines().any(|line| {
                 line.starts_with("xrayd_session_events_total{") && line.ends_with(&expected)
             });
@@ -328,7 +332,7 @@ fn listening(pid: u32) -> Result<usize> {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_told_at_the_start() -> Result<()> {
+fn an_address_that_cannot_be_had_is_reported_at_the_start() -> Result<()> {
     let scene = Scene::new()?;
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let taken = taken.local_addr()?.to_string();
@@ -449,13 +453,13 @@ fn slow_clients_are_in_nobodys_way() -> Result<()> {
     let mut clients = Vec::new();
     for at in 0..CLIENTS {
         let mut client = TcpStream::connect(address)?;
-        let said = [
+        let answer = [
             "",
             "GET /met",
             "GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
         ][at % 3];
         // The daemon may have closed it in favour of another one.
-        let _ = client.write_all(said.as_bytes());
+        let _ = client.write_all(answer.as_bytes());
         clients.push(client);
     }
     let answer = page(address, "*/*")?;
@@ -494,9 +498,9 @@ fn choosing_functions_switches_nothing_on() -> Result<()> {
     let pid = target.pid().to_string();
     cli.ok(["attach", &pid])?;
     GroundTruth::parse(&target.ask("go", "result ")?)?;
-    let told = samples(address)?;
+    let reported = samples(address)?;
     let session = labels(&target);
-    told.says(&format!("xrayd_session_functions_on{{{session}}}"), 0)?;
-    told.says(&format!("xrayd_session_events_total{{{session}}}"), 0)?;
-    told.says("xrayd_functions_measured", 0)
+    reported.says(&format!("xrayd_session_functions_on{{{session}}}"), 0)?;
+    reported.says(&format!("xrayd_session_events_total{{{session}}}"), 0)?;
+    reported.says("xrayd_functions_measured", 0)
 }

@@ -93,11 +93,11 @@ fn followed_processes_count_too() -> Result<()> {
     };
     traced(2)?;
     target.ask("child", "child ")?;
-    let told = wait_until(DEADLINE, "a child is not followed", || {
+    let reported = wait_until(DEADLINE, "a child is not followed", || {
         let shown = nobody.ok(["status"])?;
         Ok(shown.contains("--quota sessions=2/4").then_some(shown))
     })?;
-    ensure!(told.contains("user 65534 has 2 sessions"), "{told}");
+    ensure!(reported.contains("user 65534 has 2 sessions"), "{reported}");
     // An undo is never refused.
     nobody.ok(["disable", "--pid", &pid, "--all"])?;
     nobody.ok(["detach", &pid])?;

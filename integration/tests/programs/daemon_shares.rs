@@ -235,19 +235,22 @@ fn two_users_use_their_quotas_up_and_others_are_served() -> Result<()> {
                 .collect::<Vec<String>>()
         };
         let whose = format!("user {uid} has ");
-        let names = |told: &str, parts: [&str; 2]| {
-            ensure!(told.contains(&whose), "{told}");
+        let names = |reported: &str, parts: [&str; 2]| {
+            ensure!(reported.contains(&whose), "{reported}");
             for part in parts {
-                ensure!(told.contains(part), "no {part:?} in {told}");
+                ensure!(reported.contains(part), "no {part:?} in {reported}");
             }
             Ok(())
         };
-        let (_, told) = until_refused(&user, [attach(&pids[0], "2MiB")])?;
-        names(&told, ["of at most 64MiB", "--quota mapped=64MiB/1GiB"])?;
+        let (_, reported) = until_refused(&user, [attach(&pids[0], "2MiB")])?;
+        names(&reported, ["of at most 64MiB", "--quota mapped=64MiB/1GiB"])?;
         let all = pids.iter().map(|pid| attach(pid, "64KiB"));
-        let (attached, told) = until_refused(&user, all)?;
-        ensure!(attached == SESSIONS, "{attached}: {told}");
-        names(&told, ["2 sessions of at most 2", "--quota sessions=2/6"])?;
+        let (attached, reported) = until_refused(&user, all)?;
+        ensure!(attached == SESSIONS, "{attached}: {reported}");
+        names(
+            &reported,
+            ["2 sessions of at most 2", "--quota sessions=2/6"],
+        )?;
         // Patterns that every rule keeps for later libraries.
         let patterns = (0..100).map(|number| {
             let regexes = (0..10).flat_map(|at| {
@@ -257,8 +260,11 @@ fn two_users_use_their_quotas_up_and_others_are_served() -> Result<()> {
             let words = ["enable", "--pid", &pids[0], "--pending"].map(str::to_owned);
             words.into_iter().chain(regexes).collect::<Vec<String>>()
         });
-        let (_, told) = until_refused(&user, patterns)?;
-        names(&told, ["of at most 1MiB", "--quota patterns=1MiB/64MiB"])?;
+        let (_, reported) = until_refused(&user, patterns)?;
+        names(
+            &reported,
+            ["of at most 1MiB", "--quota patterns=1MiB/64MiB"],
+        )?;
         // An undo needs no quota.
         user.ok(["disable", "--pid", &pids[0], "--all"])?;
         Ok(())

@@ -55,7 +55,7 @@ pub(crate) fn seen(path: &Path, truth: &GroundTruth) -> Result<Seen> {
                     EventBody::Data { .. }
                     | EventBody::Cpu { .. }
                     | EventBody::Unwound { .. }
-                    | EventBody::Astray => {}
+                    | EventBody::UnmatchedExit => {}
                 }
             }
         }

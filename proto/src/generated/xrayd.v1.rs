@@ -969,7 +969,7 @@ pub struct Event {
     pub arguments: ::prost::alloc::vec::Vec<u64>,
     /// Data of a custom or typed event. Otherwise unset.
     #[prost(message, optional, tag = "6")]
-    pub said: ::core::option::Option<Said>,
+    pub user_event: ::core::option::Option<UserEvent>,
     /// The process. Ids of functions hold within a process.
     #[prost(uint32, tag = "7")]
     pub pid: u32,
@@ -982,7 +982,7 @@ pub struct Event {
 }
 /// Data of a user event.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Said {
+pub struct UserEvent {
     /// The first bytes of the data, 4096 at most.
     #[prost(bytes = "vec", tag = "1")]
     pub data: ::prost::alloc::vec::Vec<u8>,
@@ -1020,7 +1020,7 @@ pub struct EventBatch {
 /// Name of a type of typed events, which the program registers by \_\_xray_register_event_type.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventTypeName {
-    /// Number of the type, as in `Said.type`.
+    /// Number of the type, as in `UserEvent.type`.
     #[prost(uint32, tag = "1")]
     pub r#type: u32,
     /// Its name.
@@ -1859,7 +1859,7 @@ pub enum EventKind {
     /// The next event of the thread is an unmatched exit: the exit of a call that is not open, even if
     /// another call of the same function is. The event has no function. It is not sent in a stream
     /// with a selection.
-    Astray = 7,
+    UnmatchedExit = 7,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1875,7 +1875,7 @@ impl EventKind {
             Self::Custom => "EVENT_KIND_CUSTOM",
             Self::Typed => "EVENT_KIND_TYPED",
             Self::Unwound => "EVENT_KIND_UNWOUND",
-            Self::Astray => "EVENT_KIND_ASTRAY",
+            Self::UnmatchedExit => "EVENT_KIND_UNMATCHED_EXIT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1888,7 +1888,7 @@ impl EventKind {
             "EVENT_KIND_CUSTOM" => Some(Self::Custom),
             "EVENT_KIND_TYPED" => Some(Self::Typed),
             "EVENT_KIND_UNWOUND" => Some(Self::Unwound),
-            "EVENT_KIND_ASTRAY" => Some(Self::Astray),
+            "EVENT_KIND_UNMATCHED_EXIT" => Some(Self::UnmatchedExit),
             _ => None,
         }
     }

@@ -220,13 +220,13 @@ impl World<'_> {
             // word are added here.
             let line = self.geometry.control_offset(0);
             let lost = Consumers(self).load(line + control::LOST);
-            let told = |item: &Item| match item {
+            let reported = |item: &Item| match item {
                 Item::Lost(count) => *count,
                 _ => 0,
             };
-            let told: u64 = self.items.borrow().iter().map(told).sum();
-            let untold = lost.saturating_sub(told);
-            self.items.borrow_mut().push(Item::Lost(untold));
+            let reported: u64 = self.items.borrow().iter().map(reported).sum();
+            let unreported = lost.saturating_sub(reported);
+            self.items.borrow_mut().push(Item::Lost(unreported));
         } else {
             consumer.tell_losses(&Consumers(self), |item| self.items.borrow_mut().push(item));
         }
@@ -438,12 +438,12 @@ impl World<'_> {
         } else {
             assert_eq!(earlier as u64, start.undrained, "what was there before");
         }
-        let mut told = 0;
+        let mut reported = 0;
         let (mut order, mut there) = (Vec::new(), BTreeSet::new());
         for item in items.iter() {
             let (site, ticks, sp, content) = match item {
                 Item::Lost(count) => {
-                    told += count;
+                    reported += count;
                     continue;
                 }
                 Item::Call { site: 1, .. } => continue,
@@ -509,8 +509,8 @@ impl World<'_> {
         let left = attempts.iter().filter(|a| a.ended == 0).count() as u64;
         // A context that was left may have been counted as a hole, or have left no trace.
         assert!(
-            (lost..=lost + left).contains(&told),
-            "{told} told, {lost} lost, {left} left"
+            (lost..=lost + left).contains(&reported),
+            "{reported} reported, {lost} lost, {left} left"
         );
         let line = self.geometry.control_offset(0);
         let busy = self.words[usize::try_from((line + control::BUSY) / 8).unwrap()].get();

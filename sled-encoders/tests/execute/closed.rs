@@ -1,7 +1,7 @@
 //! A closed door: sleds that are on do nothing, whatever front is behind it.
 
 use shm_ring::layout::slot;
-use sled_encoders::x86_64::{Door, Front};
+use sled_encoders::x86_64::{DispatchMode, Enable};
 
 use crate::{
     machine::{Function, Machine},
@@ -26,10 +26,14 @@ fn records(machine: &Machine) -> usize {
 
 #[test]
 fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
-    for front in [Front::None, Front::Count, Front::Filter] {
+    for front in [
+        DispatchMode::None,
+        DispatchMode::Count,
+        DispatchMode::Filter,
+    ] {
         let machine = Machine::new();
         machine.set_front(front);
-        machine.set_door(front, Door::Closed);
+        machine.set_door(front, Enable::Closed);
         for function in FUNCTIONS {
             machine.call(function, 0, 7);
         }
@@ -37,14 +41,14 @@ fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
         assert_eq!(machine.slot(home, slot::TID) & 0xffff_ffff, 0, "{front:?}");
         assert!(machine.counted(home).is_empty(), "{front:?}");
         assert_eq!(machine.buckets_taken(), 0);
-        machine.set_door(front, Door::Open);
+        machine.set_door(front, Enable::Open);
         machine.call(Function::Entry, 0, 0);
         assert_ne!(machine.slot(home, slot::TID) & 0xffff_ffff, 0, "{front:?}");
         assert_eq!(
             machine.counted(home).len(),
-            usize::from(front == Front::Count)
+            usize::from(front == DispatchMode::Count)
         );
-        if front == Front::None {
+        if front == DispatchMode::None {
             assert_eq!(records(&machine), 1);
         }
     }
@@ -55,14 +59,14 @@ fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
 fn a_door_is_closed_and_opened_around_threads_at_every_instruction() {
     let machine = Machine::new();
     let stepper = Stepper::new(HandlerStack::Same);
-    for front in [Front::None, Front::Count] {
+    for front in [DispatchMode::None, DispatchMode::Count] {
         for function in FUNCTIONS {
             machine.reset();
             machine.set_front(front);
             let steps = stepper.call(&machine, (function, 0, 7), &|_| {
-                machine.set_door(front, Door::Closed);
+                machine.set_door(front, Enable::Closed);
                 machine.call(Function::Entry, 1, 7);
-                machine.set_door(front, Door::Open);
+                machine.set_door(front, Enable::Open);
                 Go::Step
             });
             assert!(steps > 0, "it stepped");

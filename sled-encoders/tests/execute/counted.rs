@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shm_ring::layout::slot;
-use sled_encoders::x86_64::Front;
+use sled_encoders::x86_64::DispatchMode;
 
 use crate::{
     machine::{COPIES, Function, Machine},
@@ -26,7 +26,7 @@ const OTHERS: [Function; 5] = [
 
 fn counting() -> Machine {
     let machine = Machine::new();
-    machine.set_front(Front::Count);
+    machine.set_front(DispatchMode::Count);
     machine
 }
 
@@ -54,7 +54,7 @@ fn entries_count_and_nothing_is_recorded() {
             .is_empty()
     );
     // Without the front, events are recorded again.
-    machine.set_front(Front::None);
+    machine.set_front(DispatchMode::None);
     machine.call(Function::Entry, 0, 0);
     assert_eq!(
         machine.drain(&mut machine.consumer(machine.home())).len(),

@@ -22,8 +22,8 @@ use shm_ring::{
 use sled_encoders::{
     Capture, SledKind,
     x86_64::{
-        Door, EventArguments, Front, SLED_BYTES, Stub, TrampolineSpec, Trampolines, call_site,
-        sled_bytes, stage, switch, tail_jump,
+        DispatchMode, Enable, EventArguments, SLED_BYTES, Stub, TrampolineSpec, Trampolines,
+        call_site, sled_bytes, stage, switch, tail_jump,
     },
 };
 
@@ -47,7 +47,7 @@ const ROTATED: [u8; 22] = [
 ];
 /// The payload of numbered events, in bytes: their number, the next number, and half of the one
 /// behind that.
-pub(crate) const SAID_BYTES: u32 = 20;
+pub(crate) const DATA_BYTES: u32 = 20;
 /// The numbers of events. The last one stands for all greater ones.
 const NUMBERS: u64 = 4096;
 
@@ -84,7 +84,7 @@ pub(crate) struct Machine {
     code: Area,
     view: Mapping,
     /// The payloads of events: numbers, 8 bytes each.
-    said: Area,
+    answer: Area,
     tid: u32,
     /// The time of consumers, in milliseconds. Each look adds so much that it is as thorough as
     /// any.
@@ -208,12 +208,12 @@ impl Machine {
         code.write(0, &trampolines.code);
         let view = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
         let tid = u32::try_from(nix::unistd::gettid().as_raw()).unwrap();
-        let said = Area::private(usize::try_from(8 * NUMBERS + 16).unwrap());
+        let answer = Area::private(usize::try_from(8 * NUMBERS + 16).unwrap());
         for number in 0..NUMBERS + 2 {
-            said.write64(8 * number, number);
+            answer.write64(8 * number, number);
         }
         let machine = Self {
-            said,
+            answer,
             geometry,
             trampolines,
             table,
@@ -290,16 +290,16 @@ impl Machine {
     }
 
     /// Leads all flavours to this front.
-    pub(crate) fn set_front(&self, front: Front) {
-        for front in [Front::None, front] {
+    pub(crate) fn set_front(&self, front: DispatchMode) {
+        for front in [DispatchMode::None, front] {
             for gate in &self.trampolines.gates {
-                self.exchange_code(gate.address, gate.byte(front, Door::Open));
+                self.exchange_code(gate.address, gate.byte(front, Enable::Open));
             }
         }
     }
 
     /// Closes all flavours, or opens them to `front`, which they had before.
-    pub(crate) fn set_door(&self, front: Front, door: Door) {
+    pub(crate) fn set_door(&self, front: DispatchMode, door: Enable) {
         for gate in self.trampolines.gates.iter().filter(|gate| gate.is_door()) {
             self.exchange_code(gate.address, gate.byte(front, door));
         }
@@ -391,18 +391,18 @@ impl Machine {
     /// Arbitrary registers, with a number for the function to record.
     pub(crate) fn registers(&self, function: Function, number: u64) -> Registers {
         let registers = Registers::arbitrary();
-        let (said, size) = (self.said(number), u64::from(SAID_BYTES));
+        let (answer, size) = (self.answer(number), u64::from(DATA_BYTES));
         match function {
-            Function::Custom => registers.with_arguments(size, said, 0),
-            Function::Typed => registers.with_arguments(said, size, 7),
+            Function::Custom => registers.with_arguments(size, answer, 0),
+            Function::Typed => registers.with_arguments(answer, size, 7),
             Function::Result => registers.with_result(number),
             _ => registers.with_argument(number),
         }
     }
 
     /// The address of the number in an event's payload.
-    fn said(&self, number: u64) -> u64 {
-        self.said.address() + 8 * number.min(NUMBERS - 1)
+    fn answer(&self, number: u64) -> u64 {
+        self.answer.address() + 8 * number.min(NUMBERS - 1)
     }
 
     /// The number in an event's payload, the greatest one for all greater numbers; or the first of
@@ -412,7 +412,7 @@ impl Machine {
             assert_eq!((data.size as usize, data.size % 8), (data.bytes.len(), 0));
             return u64::from_le_bytes(data.bytes[..8].try_into().unwrap());
         }
-        assert_eq!((data.size, data.bytes.len()), (SAID_BYTES, 20), "{data:?}");
+        assert_eq!((data.size, data.bytes.len()), (DATA_BYTES, 20), "{data:?}");
         let number = u64::from_le_bytes(data.bytes[..8].try_into().unwrap());
         let behind = u64::from_le_bytes(data.bytes[8..16].try_into().unwrap());
         assert_eq!(behind, number + 1, "{data:?}");
@@ -674,8 +674,8 @@ impl Machine {
         items
     }
 
-    pub(crate) fn untold(&self, consumer: &Consumer) -> u64 {
-        consumer.untold_losses(&self.view)
+    pub(crate) fn unreported(&self, consumer: &Consumer) -> u64 {
+        consumer.unreported_losses(&self.view)
     }
 }
 

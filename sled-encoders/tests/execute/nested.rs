@@ -144,7 +144,7 @@ fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attemp
         attempts.len() as u64,
         "{before:?}: {recorded} and {lost} lost"
     );
-    assert_eq!(gaps + machine.untold(consumer), lost, "{before:?}");
+    assert_eq!(gaps + machine.unreported(consumer), lost, "{before:?}");
     assert_eq!(machine.control(home, control::BUSY), 0);
     // Recording goes on.
     machine.call(Function::Tail, 1, 0);

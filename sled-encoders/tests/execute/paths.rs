@@ -212,7 +212,7 @@ fn a_full_ring_counts_and_a_gap_tells() {
         calls += 1;
     }
     assert_eq!(machine.control(home, control::BUSY), 0);
-    assert_eq!(machine.untold(&consumer), 1000);
+    assert_eq!(machine.unreported(&consumer), 1000);
     assert_eq!(machine.drain(&mut consumer).len() + 1000, calls);
     machine.call(Function::Entry, 1, 0);
     let items = machine.drain(&mut consumer);
@@ -221,7 +221,7 @@ fn a_full_ring_counts_and_a_gap_tells() {
         matches!(items[..], [Item::Lost(1000), Item::Call { site: s, .. }] if s == site),
         "{items:?}"
     );
-    assert_eq!(machine.untold(&consumer), 0);
+    assert_eq!(machine.unreported(&consumer), 0);
     assert_eq!(machine.slot(home, slot::REPORTED), 1000);
 }
 
@@ -320,7 +320,7 @@ fn an_event_that_is_too_late_or_too_far_away_gets_a_view() {
 
 /// Events from ever deeper in the stack, and on the way back.
 #[test]
-fn where_the_stack_stands_is_known_however_deep_it_is() {
+fn the_stack_position_is_known_at_any_depth() {
     #[inline(never)]
     fn descend(machine: &Machine, depth: u32, stacks: &mut Vec<u64>) {
         // Takes at least this many bytes of stack.
@@ -476,7 +476,7 @@ fn a_stale_head_is_not_used_without_a_limit() {
 }
 
 #[test]
-fn losses_told_ahead_are_not_told_again() {
+fn losses_reported_early_are_not_reported_again() {
     let machine = Machine::new();
     let home = machine.home();
     let mut consumer = machine.consumer(home);
@@ -491,7 +491,7 @@ fn losses_told_ahead_are_not_told_again() {
     machine.call(Function::Entry, 1, 0);
     let items = machine.drain(&mut consumer);
     assert!(matches!(items[..], [Item::Call { .. }]), "{items:?}");
-    assert_eq!(machine.untold(&consumer), 0);
+    assert_eq!(machine.unreported(&consumer), 0);
 }
 
 #[test]

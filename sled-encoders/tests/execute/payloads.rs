@@ -110,7 +110,7 @@ fn the_sizes_upper_half_does_not_count() {
 
 /// A result of `recv`: -1 does not stand for four billion bytes.
 #[test]
-fn of_a_negative_size_nothing_is_read() {
+fn a_negative_size_reads_nothing() {
     let machine = Machine::new();
     let edge = Edge::new();
     let (address, _) = edge.last(9);
@@ -123,7 +123,7 @@ fn of_a_negative_size_nothing_is_read() {
 }
 
 #[test]
-fn where_no_program_has_memory_nothing_is_read() {
+fn an_unmapped_payload_reads_nothing() {
     let machine = Machine::new();
     for pointer in [
         0,

@@ -100,28 +100,28 @@ fn return_at(
     }
     let earlier = machine.site(Function::Tail, 0);
     read.recorded.retain(|(site, _), _| *site != earlier);
-    let told = format!(
+    let reported = format!(
         "{function:?} at {place:x?} of {:?}, {events} events",
         prepared.before()
     );
     let twice = read.recorded.iter().find(|(_, count)| **count > 1);
-    assert_eq!(twice, None, "{told}");
+    assert_eq!(twice, None, "{reported}");
     let sites = (1..4).map(|copy| machine.site(OTHERS, copy));
     let sites: Vec<u32> = sites.chain([machine.site(function, 0)]).collect();
     assert!(
         read.recorded.keys().all(|(site, _)| sites.contains(site)),
-        "{told}"
+        "{reported}"
     );
     let made = 1 + 3 + events + later;
     let recorded = read.recorded.len() as u64;
     assert_eq!(
         recorded + read.lost,
         made,
-        "{recorded} and {} lost: {told}",
+        "{recorded} and {} lost: {reported}",
         read.lost
     );
-    assert!(read.lost < 10, "{} lost: {told}", read.lost);
-    assert_eq!(machine.control(home, control::BUSY), 0, "{told}");
+    assert!(read.lost < 10, "{} lost: {reported}", read.lost);
+    assert_eq!(machine.control(home, control::BUSY), 0, "{reported}");
     true
 }
 

@@ -537,8 +537,8 @@ impl Machine {
             .words
     }
 
-    pub(crate) fn untold(&self, consumer: &Consumer) -> u64 {
-        consumer.untold_losses(&self.rings)
+    pub(crate) fn unreported(&self, consumer: &Consumer) -> u64 {
+        consumer.unreported_losses(&self.rings)
     }
 }
 

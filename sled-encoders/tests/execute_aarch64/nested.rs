@@ -132,7 +132,7 @@ fn check(
     let lost = machine.lost();
     let all: u64 = attempts.iter().map(|(_, count)| count).sum();
     assert_eq!(recorded + lost, all, "{before:?}: {recorded}, {lost} lost");
-    assert_eq!(gaps + machine.untold(consumer), lost, "{before:?}");
+    assert_eq!(gaps + machine.unreported(consumer), lost, "{before:?}");
     assert_eq!(machine.control(machine.home(), control::BUSY), 0);
     machine.call(Function::Entry, 1, 0);
     let items = machine.drain(consumer);

@@ -148,14 +148,14 @@ fn a_full_ring_counts_and_a_gap_tells() {
     let lost = machine.lost();
     assert!(lost >= 1000, "{lost}");
     assert_eq!(machine.control(home, control::BUSY), 0);
-    assert_eq!(machine.untold(&consumer), lost);
+    assert_eq!(machine.unreported(&consumer), lost);
     let recorded = machine.drain(&mut consumer).len() as u64;
     assert_eq!(recorded + lost, room + 1000);
     machine.call(Function::Entry, 1, 0);
     let items = machine.drain(&mut consumer);
     assert_eq!(items[0], Item::Lost(lost));
     assert!(items.len() == 2 && is_call(&items[1], site(Function::Entry, 1)));
-    assert_eq!(machine.untold(&consumer), 0);
+    assert_eq!(machine.unreported(&consumer), 0);
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn a_reader_follows_a_running_thread() {
     machine.start_burst((Function::Argument, 7), CALLS);
     while machine.drain_running(&mut consumer, &mut take) > 0 || machine.is_running() {}
     machine.drain_running(&mut consumer, &mut take);
-    let untold = machine.untold(&consumer);
-    assert_eq!(calls + lost + untold, CALLS);
+    let unreported = machine.unreported(&consumer);
+    assert_eq!(calls + lost + unreported, CALLS);
     assert!(calls > CALLS / 100, "{calls} were recorded");
 }

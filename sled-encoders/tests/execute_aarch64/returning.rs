@@ -79,19 +79,27 @@ fn return_at_each(machine: &mut Machine, before: Before, function: (Function, u3
             machine.burst((Function::Exit, 3), PIECE);
         }
         reader.drain(machine);
-        reader.lost += machine.untold(&reader.consumer);
+        reader.lost += machine.unreported(&reader.consumer);
         let earlier = reader.events.remove(&site(EARLIER.0, EARLIER.1));
         assert_eq!(earlier.unwrap_or(0), before.undrained);
         let recorded: u64 = reader.events.values().sum();
-        let told = format!("{before:?} {function:?} at {pc:#x}: {reader:?}");
+        let reported = format!("{before:?} {function:?} at {pc:#x}: {reader:?}");
         assert_eq!(
             recorded + reader.lost,
             1 + 2 + events + PIECES * PIECE,
-            "{told}"
+            "{reported}"
         );
-        assert!(reader.lost < 10, "{told}");
-        assert_eq!(reader.events.get(&site(Function::Exit, 1)), None, "{told}");
-        assert_eq!(machine.control(machine.home(), control::BUSY), 0, "{told}");
+        assert!(reader.lost < 10, "{reported}");
+        assert_eq!(
+            reader.events.get(&site(Function::Exit, 1)),
+            None,
+            "{reported}"
+        );
+        assert_eq!(
+            machine.control(machine.home(), control::BUSY),
+            0,
+            "{reported}"
+        );
         machine.restore(&saved);
         set_view(machine, before);
         machine.gdb.set_registers(&here);

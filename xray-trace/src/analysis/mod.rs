@@ -41,12 +41,14 @@ pub use graph::{Graph, GraphEdge};
 pub use index::{SPACING, Survey};
 pub use open::{OpenThread, open_calls};
 pub use profile::account_profile;
-pub use profiler::{MORE_STACKS, ProfileRoom, Profiler, StackSums};
+pub use profiler::{MORE_STACKS, ProfileBudget, Profiler, StackSums};
 pub use slowest::{Subtree, slowest_calls};
 pub use spread::{Spread, account_with_spreads, profile_spreads};
 pub use stack::Steps;
-pub use step::{Call, Ending, Notes, Open, Said, Siblings, Step, Visitor};
-pub use timeline::{Gap, MOST_LANES, Slice, ThreadTimeline, Timeline, TimelineCall, TimelineRoom};
+pub use step::{Call, Ending, Notes, Open, Siblings, Step, UserEvent, Visitor};
+pub use timeline::{
+    Gap, MOST_LANES, Slice, ThreadTimeline, Timeline, TimelineCall, TimelineLimits,
+};
 pub use tree::{Order, Shown, Tree, TreeLine};
-pub use trie::{Side, StackCounts, StackNode, StackRoots, Stacks};
+pub use trie::{Side, StackCounts, StackNode, StackRoots, StackTrie};
 pub use unmatched_exit::UnmatchedExit;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::account_table::{Account, AccountRow, GroupBy, Subject};
 use super::distribution::{Distribution, DurationSums, RANKS, number_of_rank, numbered};
-use super::trie::{Key, NodeCounts, Side, StackRoots, Stacks, Trie};
+use super::trie::{Key, NodeCounts, Side, StackRoots, StackTrie, Trie};
 use super::{Filter, Notes};
 use crate::model::{Profile, ProfiledStack, Times, Visit};
 
@@ -124,12 +124,12 @@ fn subject(profile: &Profile, stack: &ProfiledStack, by: GroupBy) -> Subject {
     }
 }
 
-// === impl Stacks ===
+// === impl StackTrie ===
 
-impl Stacks {
-    /// Adds the stacks of a profile, as [`Stacks::add`] adds the stacks of a trace. A profile does
-    /// not have the number of calls without callees. The calls of a stack without continuations
-    /// count as such.
+impl StackTrie {
+    /// Adds the stacks of a profile, as [`StackTrie::add`] adds the stacks of a trace. A profile
+    /// does not have the number of calls without callees. The calls of a stack without
+    /// continuations count as such.
     pub fn add_profile(
         &mut self,
         profile: &Profile,

@@ -25,7 +25,7 @@ const MOST_DEPTH: usize = 64 << 10;
 
 /// The memory that several profilers may take together.
 #[derive(Debug, Clone)]
-pub struct ProfileRoom {
+pub struct ProfileBudget {
     used: Arc<AtomicUsize>,
     most: usize,
 }
@@ -51,7 +51,7 @@ pub struct StackSums {
     /// Nodes by parent + 1 (0 for none) and function.
     children: foldhash::HashMap<(u32, FunctionId), u32>,
     missing: Missing,
-    room: ProfileRoom,
+    room: ProfileBudget,
     /// The bytes taken from `room`.
     used: usize,
 }
@@ -78,12 +78,12 @@ struct Open {
     /// The time in its callees that have ended.
     inner: u64,
     /// Self time that was counted already.
-    told: u64,
+    reported: u64,
 }
 
-// === impl ProfileRoom ===
+// === impl ProfileBudget ===
 
-impl ProfileRoom {
+impl ProfileBudget {
     /// Room for approximately this number of bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
@@ -109,7 +109,7 @@ impl ProfileRoom {
 impl Profiler {
     /// A profiler without open calls.
     #[must_use]
-    pub fn new(room: ProfileRoom) -> Self {
+    pub fn new(room: ProfileBudget) -> Self {
         Self {
             sums: StackSums::new(room),
             open: Vec::new(),
@@ -136,7 +136,7 @@ impl Profiler {
             function,
             start: ticks,
             inner: 0,
-            told: 0,
+            reported: 0,
         });
     }
 
@@ -152,7 +152,7 @@ impl Profiler {
             let found = self.open.iter().rposition(|open| open.function == function);
             let Some(found) = found else {
                 self.last = ticks;
-                return self.astray();
+                return self.unmatched_exit();
             };
             self.leave((self.open.len() - found - 1) as u64);
         }
@@ -161,7 +161,7 @@ impl Profiler {
         let duration = ticks.saturating_sub(open.start);
         let own = duration.saturating_sub(open.inner);
         self.sums
-            .finish(open.node, duration, own.saturating_sub(open.told));
+            .finish(open.node, duration, own.saturating_sub(open.reported));
         self.called = open.node;
         if let Some(caller) = self.open.last_mut() {
             caller.inner = caller.inner.saturating_add(duration);
@@ -175,7 +175,7 @@ impl Profiler {
     }
 
     /// Counts an exit of a call that is not open.
-    pub fn astray(&mut self) {
+    pub fn unmatched_exit(&mut self) {
         self.sums.missing.exits_without_entry += 1;
     }
 
@@ -194,7 +194,7 @@ impl Profiler {
             let duration = self.last.saturating_sub(open.start);
             let own = duration.saturating_sub(open.inner);
             self.sums
-                .unfinished(open.node, own.saturating_sub(open.told));
+                .unfinished(open.node, own.saturating_sub(open.reported));
             self.called = open.node;
             if let Some(caller) = self.open.last_mut() {
                 caller.inner = caller.inner.saturating_add(duration);
@@ -224,8 +224,8 @@ impl Profiler {
         for open in self.open.iter_mut().rev() {
             let duration = self.last.saturating_sub(open.start);
             let own = duration.saturating_sub(open.inner).saturating_sub(inner);
-            let news = own.saturating_sub(open.told);
-            open.told = own.max(open.told);
+            let news = own.saturating_sub(open.reported);
+            open.reported = own.max(open.reported);
             inner = duration;
             if let Some(node) = self.sums.node_mut(open.node) {
                 node.sums.self_ticks = node.sums.self_ticks.saturating_add(news);
@@ -248,7 +248,7 @@ impl Profiler {
 impl StackSums {
     /// Empty sums.
     #[must_use]
-    pub fn new(room: ProfileRoom) -> Self {
+    pub fn new(room: ProfileBudget) -> Self {
         Self {
             nodes: Vec::new(),
             children: foldhash::HashMap::default(),
@@ -260,7 +260,7 @@ impl StackSums {
 
     /// Empty sums with this number of lost events.
     #[must_use]
-    pub fn of_losses(room: ProfileRoom, events: u64) -> Self {
+    pub fn of_losses(room: ProfileBudget, events: u64) -> Self {
         let mut sums = Self::new(room);
         sums.missing.lost = events;
         sums
@@ -472,8 +472,8 @@ mod tests {
     /// longest.
     type Sums = BTreeMap<Vec<u32>, [u64; 6]>;
 
-    fn room() -> ProfileRoom {
-        ProfileRoom::new(1 << 30)
+    fn room() -> ProfileBudget {
+        ProfileBudget::new(1 << 30)
     }
 
     /// The sums of a trace by the analyses of events.
@@ -568,9 +568,9 @@ mod tests {
                         profiler.unwind(calls, now);
                     }
                     Happens::AstrayExit(id) => {
-                        encoder.push_astray(ticks);
+                        encoder.push_unmatched_exit(ticks);
                         encoder.push_call(ticks, FunctionId(id), CallKind::Exit, Values::default());
-                        profiler.astray();
+                        profiler.unmatched_exit();
                         profiler.pass(now);
                     }
                     Happens::Lost(events) => {
@@ -604,7 +604,7 @@ mod tests {
 
     /// An open call counts with its self time, and with its whole duration after its end.
     #[test]
-    fn what_is_open_is_told_once() {
+    fn open_calls_are_reported_once() {
         let (outer, inner) = (FunctionId(1), FunctionId(2));
         let mut profiler = Profiler::new(room());
         profiler.enter(outer, 100);
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_comes_back() {
-        let room = ProfileRoom::new(64 << 10);
+        let room = ProfileBudget::new(64 << 10);
         let mut profiler = Profiler::new(room.clone());
         let mut calls = 0;
         for round in 0..100_000_u32 {
@@ -654,7 +654,7 @@ mod tests {
     /// An infinite recursion takes bounded memory, and its caller is known again after its end.
     #[test]
     fn a_stack_without_end_is_cut() {
-        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        let mut profiler = Profiler::new(ProfileBudget::new(1 << 20));
         let function = FunctionId(1);
         profiler.enter(FunctionId(0), 0);
         let most = MOST_DEPTH as u64;
@@ -673,7 +673,7 @@ mod tests {
 
     /// A file with parts of a profile is a profile, and any other file is a trace.
     #[test]
-    fn a_profile_is_told_from_a_trace() {
+    fn a_profile_is_distinguished_from_a_trace() {
         let mut writer = Writer::new(Vec::new()).unwrap();
         writer
             .process(&Process {

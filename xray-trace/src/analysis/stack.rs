@@ -21,7 +21,7 @@ use std::vec;
 use super::Filter;
 use super::closing::{Cause, Closing};
 use super::frames::{Frames, Moment};
-use super::step::{Ending, NoVisitor, Notes, Open, Said, Siblings, Step, Visitor};
+use super::step::{Ending, NoVisitor, Notes, Open, Siblings, Step, UserEvent, Visitor};
 use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
@@ -57,7 +57,7 @@ pub struct Steps<'a> {
     /// Calls that are to be closed before anything else.
     closing: Option<Closing>,
     /// True if the next event of the block is an exit of a call that is not open.
-    astray: bool,
+    unmatched_exit: bool,
     /// The irregularities so far.
     notes: Notes,
     /// The first exits without an entry. `stray` adds to the list; the list keeps none by default.
@@ -90,7 +90,7 @@ impl<'a> Steps<'a> {
             frames: Frames::new(thread),
             now,
             closing: None,
-            astray: false,
+            unmatched_exit: false,
             notes: Notes::default(),
             unmatched: UnmatchedExits::default(),
             processors: 0,
@@ -216,10 +216,10 @@ impl<'a> Steps<'a> {
 
     /// The data of the user event of the latest step; empty after the next step.
     #[must_use]
-    pub fn data(&self, said: &Said) -> &[u8] {
+    pub fn data(&self, user_event: &UserEvent) -> &[u8] {
         self.events
             .as_ref()
-            .map_or(&[], |events| events.data(said.data))
+            .map_or(&[], |events| events.data(user_event.data))
     }
 
     /// The next event, or `None` at a bound.
@@ -275,7 +275,7 @@ impl<'a> Steps<'a> {
                     None => {
                         self.events = None;
                         // A reader that begins with the next block does not see the mark either.
-                        self.astray = false;
+                        self.unmatched_exit = false;
                     }
                 }
             }
@@ -292,7 +292,7 @@ impl<'a> Steps<'a> {
     #[inline]
     fn take(&mut self, event: Event) -> Option<Step> {
         let before = self.now;
-        let astray = std::mem::take(&mut self.astray);
+        let unmatched_exit = std::mem::take(&mut self.unmatched_exit);
         let now = self.pass_to(event.ticks);
         match event.body {
             EventBody::Call {
@@ -314,7 +314,7 @@ impl<'a> Steps<'a> {
                 } else {
                     Ending::Normal
                 };
-                if astray {
+                if unmatched_exit {
                     self.stray(function, how);
                     return None;
                 }
@@ -370,7 +370,7 @@ impl<'a> Steps<'a> {
     fn take_other(&mut self, body: EventBody, last_seen: Moment) -> Option<Step> {
         let (ticks, ns) = self.now;
         match body {
-            EventBody::Data { kind, data } => Some(Step::Data(Said {
+            EventBody::Data { kind, data } => Some(Step::Data(UserEvent {
                 thread: self.thread,
                 ticks,
                 ns,
@@ -398,8 +398,8 @@ impl<'a> Steps<'a> {
                 });
                 None
             }
-            EventBody::Astray => {
-                self.astray = true;
+            EventBody::UnmatchedExit => {
+                self.unmatched_exit = true;
                 None
             }
             EventBody::Cpu { cpu } => {
@@ -464,7 +464,7 @@ impl<'a> Steps<'a> {
     pub(crate) fn visit_run(&mut self, visitor: &mut impl Visitor) {
         if self.closing.is_none()
             && self.pending.is_none()
-            && !self.astray
+            && !self.unmatched_exit
             && self.frames.len() >= self.enough
             && self.begun.as_slice().is_empty()
             && let Some(mut events) = self.events.take()

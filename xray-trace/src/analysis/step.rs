@@ -11,7 +11,7 @@ pub enum Step {
     /// The innermost call ended.
     Leave(Call),
     /// A user event, within the open calls.
-    Data(Said),
+    Data(UserEvent),
     /// Events are missing here. Every call has been closed before.
     Lost {
         /// The time at which the loss was noticed.
@@ -80,7 +80,7 @@ pub struct Call {
 
 /// A custom or typed event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said {
+pub struct UserEvent {
     /// The thread.
     pub thread: ThreadId,
     /// The time.
@@ -122,7 +122,7 @@ pub enum Siblings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Exits of calls that are not open: the calls began before the trace or before a loss, or had
-    /// been left ([`Astray`](crate::model::EventBody::Astray)).
+    /// been left ([`UnmatchedExit`](crate::model::EventBody::UnmatchedExit)).
     pub exits_without_entry: u64,
     /// Calls that were closed because the trace reports that they were left without an exit.
     pub unwound: u64,

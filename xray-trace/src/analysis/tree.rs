@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Filter;
 use super::stack::Steps;
-use super::step::{Call, Open, Said, Step};
+use super::step::{Call, Open, Step, UserEvent};
 use crate::model::{ThreadId, Ticks, Trace};
 
 /// A line of the tree.
@@ -22,7 +22,7 @@ pub enum TreeLine {
     /// A user event.
     Data {
         /// Its time and place.
-        said: Said,
+        user_event: UserEvent,
         /// Its data.
         data: Arc<[u8]>,
     },
@@ -95,7 +95,7 @@ impl TreeLine {
         match self {
             Self::Leaf(call) | Self::End(call) => call.open.thread,
             Self::Begin(open) => open.thread,
-            Self::Data { said, .. } => said.thread,
+            Self::Data { user_event, .. } => user_event.thread,
             Self::Lost { thread, .. } => *thread,
         }
     }
@@ -107,7 +107,7 @@ impl TreeLine {
             Self::Leaf(call) => call.open.start,
             Self::End(call) => call.end,
             Self::Begin(open) => open.start,
-            Self::Data { said, .. } => said.ticks,
+            Self::Data { user_event, .. } => user_event.ticks,
             Self::Lost { ticks, .. } => *ticks,
         }
     }
@@ -262,19 +262,19 @@ impl<'a> ThreadLines<'a> {
                     }
                 }
                 Step::Leave(call) => self.leave(call),
-                Step::Data(said) => {
+                Step::Data(user_event) => {
                     // Outside of every call a user event is shown unless the filter selects
                     // functions.
                     let within = match self.inside {
                         Some(outermost) => {
                             let levels = self.shown.levels;
-                            levels.is_none_or(|levels| said.depth - outermost <= levels)
+                            levels.is_none_or(|levels| user_event.depth - outermost <= levels)
                         }
-                        None => said.depth == 0 && self.filter.functions.is_none(),
+                        None => user_event.depth == 0 && self.filter.functions.is_none(),
                     };
-                    if within && self.filter.wants_time(said.ticks) {
-                        let data = Arc::from(self.steps.data(&said));
-                        self.show(TreeLine::Data { said, data });
+                    if within && self.filter.wants_time(user_event.ticks) {
+                        let data = Arc::from(self.steps.data(&user_event));
+                        self.show(TreeLine::Data { user_event, data });
                     }
                 }
                 Step::Lost { ticks, events } => {

@@ -21,10 +21,10 @@ const MORE: &str = "[more stacks]";
 /// A stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackNode {
-    /// The stack without its innermost call, as an index of [`Stacks::nodes`]. `None` for outermost
-    /// calls.
+    /// The stack without its innermost call, as an index of [`StackTrie::nodes`]. `None` for
+    /// outermost calls.
     pub parent: Option<usize>,
-    /// The function or thread of the innermost call, as an index for [`Stacks::name`].
+    /// The function or thread of the innermost call, as an index for [`StackTrie::name`].
     name: u32,
     /// The counts in the first trace, and in the second one.
     pub counts: [StackCounts; 2],
@@ -69,7 +69,7 @@ pub enum StackRoots {
 
 /// The distinct stacks of one trace or several, by the names of functions.
 #[derive(Debug, Default)]
-pub struct Stacks {
+pub struct StackTrie {
     names: Vec<String>,
     by_name: HashMap<String, u32>,
     nodes: Vec<StackNode>,
@@ -153,9 +153,9 @@ impl StackCounts {
     }
 }
 
-// === impl Stacks ===
+// === impl StackTrie ===
 
-impl Stacks {
+impl StackTrie {
     /// Adds the stacks of a trace. If the filter selects functions, stacks begin with the outermost
     /// call of one of them. Returns the irregularities of the trace.
     pub fn add(

@@ -66,7 +66,7 @@ pub struct Chosen {
     /// The number of calls further in than [`MOST_OPEN`].
     beyond: u64,
     /// True if the next event is an exit of a call that is not open.
-    astray: bool,
+    unmatched_exit: bool,
     /// True if events were lost since the begin of the kept calls. The entry of an exit may be
     /// among them.
     lost: bool,
@@ -87,7 +87,7 @@ struct ChosenCall {
 /// The treatment of an open call's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    Kept,
+    Treatment,
     /// The entry is before the recording.
     Earlier,
     /// The function is not selected.
@@ -195,7 +195,7 @@ impl Chosen {
         }
         self.truncate(keep);
         for call in change.begun.iter() {
-            self.push(call, Entry::Kept);
+            self.push(call, Entry::Treatment);
         }
         Some(StackChange {
             before: open as u64,
@@ -217,7 +217,7 @@ impl Chosen {
         self.least_kept = before;
         let mut encoder = BlockEncoder::new(block.thread);
         // The writer of a block does not separate the mark from its exit.
-        self.astray = false;
+        self.unmatched_exit = false;
         let mut events = block.events();
         let mut all = true;
         let mut lost = 0_u64;
@@ -228,13 +228,13 @@ impl Chosen {
                 continue;
             }
             match self.kept(&event, time.since, &mut wanted) {
-                Kept::No => all = false,
-                Kept::Yes => encoder.push(&event, &events, |id| id),
-                Kept::Astray => {
-                    encoder.push_astray(event.ticks);
+                Treatment::No => all = false,
+                Treatment::Yes => encoder.push(&event, &events, |id| id),
+                Treatment::UnmatchedExit => {
+                    encoder.push_unmatched_exit(event.ticks);
                     encoder.push(&event, &events, |id| id);
                 }
-                Kept::Unwound(calls) => {
+                Treatment::Unwound(calls) => {
                     all &= event.body == EventBody::Unwound { calls };
                     encoder.push_unwound(event.ticks, calls);
                 }
@@ -263,7 +263,7 @@ impl Chosen {
             self.is_uncertain = false;
         }
         let kept_calls = self.open.iter().enumerate().rev();
-        let kept_calls = kept_calls.filter(|(_, call)| call.entry == Entry::Kept);
+        let kept_calls = kept_calls.filter(|(_, call)| call.entry == Entry::Treatment);
         let begun = kept_calls.take(self.kept - self.least_kept);
         let mut begun: Vec<OpenCall> = begun
             .map(|(at, call)| OpenCall {
@@ -296,7 +296,7 @@ impl Chosen {
         if !args.is_empty() {
             self.args.push((self.open.len(), args));
         }
-        self.kept += usize::from(entry == Entry::Kept);
+        self.kept += usize::from(entry == Entry::Treatment);
         self.open.push(ChosenCall {
             function,
             entry,
@@ -308,7 +308,7 @@ impl Chosen {
     /// removed ones.
     fn truncate(&mut self, keep: usize) -> usize {
         let gone = self.open.drain(keep.min(self.open.len())..);
-        let kept = gone.filter(|call| call.entry == Entry::Kept).count();
+        let kept = gone.filter(|call| call.entry == Entry::Treatment).count();
         while self.args.pop_if(|(place, _)| *place >= keep).is_some() {}
         self.kept -= kept;
         self.least_kept = self.least_kept.min(self.kept);
@@ -331,7 +331,7 @@ impl Chosen {
             EventBody::Data { .. }
             | EventBody::Cpu { .. }
             | EventBody::Unwound { .. }
-            | EventBody::Astray => {}
+            | EventBody::UnmatchedExit => {}
         }
         0
     }
@@ -341,9 +341,9 @@ impl Chosen {
         event: &Event,
         since: Ticks,
         wanted: &mut impl FnMut(FunctionId) -> bool,
-    ) -> Kept {
+    ) -> Treatment {
         let in_time = event.ticks >= since;
-        let astray = std::mem::take(&mut self.astray);
+        let unmatched_exit = std::mem::take(&mut self.unmatched_exit);
         let kept = match event.body {
             EventBody::Call {
                 function,
@@ -352,7 +352,7 @@ impl Chosen {
             } => {
                 let entry = match in_time {
                     _ if !wanted(function) => Entry::Unwanted,
-                    true => Entry::Kept,
+                    true => Entry::Treatment,
                     false => Entry::Earlier,
                 };
                 if self.open.len() < MOST_OPEN {
@@ -367,18 +367,18 @@ impl Chosen {
                     self.beyond = self.beyond.saturating_add(1);
                     self.is_uncertain = true;
                 }
-                entry == Entry::Kept
+                entry == Entry::Treatment
             }
             // An exit of a call that began before, or whose entry was lost.
-            EventBody::Call { function, .. } if astray => {
+            EventBody::Call { function, .. } if unmatched_exit => {
                 let kept = wanted(function) && self.may_be_of_lost(in_time);
                 return match kept {
-                    true => Kept::Astray,
-                    false => Kept::No,
+                    true => Treatment::UnmatchedExit,
+                    false => Treatment::No,
                 };
             }
             EventBody::Call { function, .. } => match self.exit(function) {
-                Some(Entry::Kept) => true,
+                Some(Entry::Treatment) => true,
                 Some(Entry::Unwanted) => false,
                 Some(Entry::Earlier) => {
                     self.excluded.earlier_exits += u64::from(in_time);
@@ -393,12 +393,12 @@ impl Chosen {
             },
             EventBody::Unwound { calls } => {
                 return match self.leave(calls) {
-                    0 => Kept::No,
-                    kept => Kept::Unwound(kept),
+                    0 => Treatment::No,
+                    kept => Treatment::Unwound(kept),
                 };
             }
-            EventBody::Astray => {
-                self.astray = true;
+            EventBody::UnmatchedExit => {
+                self.unmatched_exit = true;
                 false
             }
             EventBody::Lost { .. } => {
@@ -410,8 +410,8 @@ impl Chosen {
             EventBody::Cpu { .. } => in_time,
         };
         match kept {
-            true => Kept::Yes,
-            false => Kept::No,
+            true => Treatment::Yes,
+            false => Treatment::No,
         }
     }
 
@@ -435,7 +435,7 @@ impl Chosen {
             let entry = self.open[at].entry;
             let kept = self.truncate(at);
             // The exit is left out, so a reader of the kept parts does not see that they ended.
-            self.is_uncertain |= entry != Entry::Kept && kept > 0;
+            self.is_uncertain |= entry != Entry::Treatment && kept > 0;
             entry
         })
     }
@@ -452,11 +452,11 @@ impl Chosen {
 
 /// The treatment of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum Treatment {
     Yes,
     No,
     /// It is kept, as an exit of a call that is not open.
-    Astray,
+    UnmatchedExit,
     /// It ends calls, and this number of them were kept.
     Unwound(u64),
 }
@@ -520,7 +520,7 @@ mod tests {
             call(&mut encoder, at, function);
         }
         encoder.push_unwound(Ticks(35), 2);
-        encoder.push_astray(Ticks(36));
+        encoder.push_unmatched_exit(Ticks(36));
         for (at, function) in [(36, -2), (40, -2)] {
             call(&mut encoder, at, function);
         }
@@ -532,7 +532,7 @@ mod tests {
             (32, "+2"),
             (34, "+1"),
             (35, "unwound 1"),
-            (36, "Astray"),
+            (36, "UnmatchedExit"),
             (36, "-2"),
             (40, "-2"),
         ];
@@ -556,7 +556,7 @@ mod tests {
 
     /// No event after the end is kept. Events that are left out are counted by kind.
     #[test]
-    fn what_is_after_the_end_is_excluded_and_counted() {
+    fn events_after_the_end_are_excluded_and_counted() {
         let time = RecordedTime {
             since: Ticks(10),
             until: Some(Ticks(20)),
@@ -593,7 +593,7 @@ mod tests {
 
     /// A thread reports a loss with its next event, or later.
     #[test]
-    fn what_was_lost_over_the_end_is_a_loss_of_the_recording() {
+    fn a_loss_across_the_end_is_a_loss_of_the_recording() {
         let time = RecordedTime {
             since: Ticks(10),
             until: Some(Ticks(20)),

@@ -53,7 +53,7 @@ impl ClosedBlock {
             matches!(body, EventBody::Call { kind, .. } if kind == CallKind::Enter)
         });
         let entries = u32::try_from(entries.count()).unwrap_or(u32::MAX);
-        let functions = FunctionSet::of(&block);
+        let functions = FunctionSet::of(block.events());
         Self {
             block,
             functions,

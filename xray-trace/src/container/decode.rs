@@ -139,7 +139,7 @@ impl PackedEvents {
                             self.predictor.unwind(calls);
                             EventBody::Unwound { calls }
                         }
-                        extended::ASTRAY => EventBody::Astray,
+                        extended::UNMATCHED_EXIT => EventBody::UnmatchedExit,
                         extended::DATA | extended::SAID => self.data_event(byte, &mut at, start)?,
                         extended::CPU => {
                             let cpu = self.number(&mut at, start)?;

@@ -131,14 +131,14 @@ impl BlockEncoder {
             EventBody::Data { kind, data } if data.function().is_some() || data.is_cut() => {
                 let size = u32::try_from(data.size()).unwrap_or(u32::MAX);
                 let function = data.function().map(number);
-                self.push_said(ticks, kind, function, size, events.data(data));
+                self.push_user_event(ticks, kind, function, size, events.data(data));
             }
             EventBody::Data { kind, data } => {
                 self.push_data(ticks, kind, events.data(data));
             }
             EventBody::Cpu { cpu } => self.push_cpu(ticks, cpu),
             EventBody::Unwound { calls } => self.push_unwound(ticks, calls),
-            EventBody::Astray => self.push_astray(ticks),
+            EventBody::UnmatchedExit => self.push_unmatched_exit(ticks),
             EventBody::Lost { events } => self.push_lost(ticks, events),
         }
     }
@@ -201,11 +201,11 @@ impl BlockEncoder {
     }
 
     /// Marks the exit that is pushed next: it belongs to no open call.
-    pub fn push_astray(&mut self, ticks: Ticks) {
+    pub fn push_unmatched_exit(&mut self, ticks: Ticks) {
         let delta = self.delta(ticks);
         let delta = self.put_advance(delta);
         self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::ASTRAY);
+        self.put_byte(extended::UNMATCHED_EXIT);
     }
 
     /// Adds a user event. Returns the number of its bytes beyond [`MAX_DATA_LEN`], which are
@@ -234,7 +234,7 @@ impl BlockEncoder {
     /// Adds a user event in `function`, if that is known. The program announced `size` bytes, of
     /// which `data` is available. Returns the number of dropped bytes of `data`, as
     /// [`Self::push_data`].
-    pub fn push_said(
+    pub fn push_user_event(
         &mut self,
         ticks: Ticks,
         kind: DataKind,

@@ -41,7 +41,7 @@ pub(super) mod extended {
     /// Calls ended without an exit. Their number follows.
     pub(in crate::container) const UNWOUND: u8 = 0x17;
     /// The next event is an exit of a call that is not open.
-    pub(in crate::container) const ASTRAY: u8 = 0x1b;
+    pub(in crate::container) const UNMATCHED_EXIT: u8 = 0x1b;
     /// The thread runs on another processor. The processor's number follows.
     pub(in crate::container) const CPU: u8 = 0x0f;
     /// No event: the ticks that do not fit the next head follow.

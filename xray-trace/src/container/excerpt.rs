@@ -37,7 +37,7 @@ pub struct Excerpt {
     /// True after the begin of the window: the calls that were open then are in `blocks`.
     begun: bool,
     /// True if the next event is an exit of a call that is not open.
-    astray: bool,
+    unmatched_exit: bool,
     /// The time of the latest event of the window.
     last: Ticks,
     /// True if events after the window were left out.
@@ -75,7 +75,7 @@ impl Excerpt {
             older: 0,
             beyond: 0,
             begun: false,
-            astray: false,
+            unmatched_exit: false,
             last: since,
             later: false,
             lost: 0,
@@ -118,13 +118,13 @@ impl Excerpt {
                 continue;
             }
             match (event.body, self.follow(&event)) {
-                (EventBody::Astray, _) => {}
+                (EventBody::UnmatchedExit, _) => {}
                 (EventBody::Unwound { .. }, Follows::Left(calls)) => {
                     self.encoder.push_unwound(event.ticks, calls);
                 }
                 (_, follows) => {
                     if follows == Follows::Stray {
-                        self.encoder.push_astray(event.ticks);
+                        self.encoder.push_unmatched_exit(event.ticks);
                     }
                     self.encoder.push(&event, &events, |id| id);
                 }
@@ -190,7 +190,7 @@ impl Excerpt {
     }
 
     fn follow(&mut self, event: &Event) -> Follows {
-        let astray = std::mem::take(&mut self.astray);
+        let unmatched_exit = std::mem::take(&mut self.unmatched_exit);
         match event.body {
             EventBody::Call {
                 function,
@@ -204,7 +204,7 @@ impl Excerpt {
                 });
                 Follows::Well
             }
-            EventBody::Call { .. } if astray => Follows::Stray,
+            EventBody::Call { .. } if unmatched_exit => Follows::Stray,
             EventBody::Call { function, .. } => self.exit(function),
             EventBody::Unwound { calls } => {
                 let most = (self.open.len() - self.older) as u64 + self.beyond;
@@ -212,8 +212,8 @@ impl Excerpt {
                 self.leave(calls);
                 Follows::Left(calls)
             }
-            EventBody::Astray => {
-                self.astray = true;
+            EventBody::UnmatchedExit => {
+                self.unmatched_exit = true;
                 Follows::Well
             }
             EventBody::Lost { .. } => {
@@ -403,9 +403,9 @@ mod tests {
         let mut encoder = BlockEncoder::new(THREAD);
         encoder.push_call(Ticks(10), FunctionId(1), CallKind::Enter, Some(7));
         encoder.push_lost(Ticks(30), 5);
-        encoder.push_said(Ticks(40), DataKind::Custom, None, 4, b"said");
+        encoder.push_user_event(Ticks(40), DataKind::Custom, None, 4, b"said");
         encoder.push_unwound(Ticks(50), 1);
-        encoder.push_astray(Ticks(60));
+        encoder.push_unmatched_exit(Ticks(60));
         encoder.push_call(Ticks(60), FunctionId(2), CallKind::Exit, None);
         encoder.push_lost(Ticks(70), 9);
         let whole = encoder.finish().unwrap();
@@ -413,8 +413,8 @@ mod tests {
             let mut excerpt = Excerpt::new(THREAD, (Ticks(0), Ticks(until)), &[]);
             excerpt.add(&whole);
             let (blocks, lost) = excerpt.finish(ThreadEnd::Open(&[]));
-            let told: u64 = blocks.iter().map(|block| block.lost).sum();
-            assert_eq!(told + lost, 14, "up to {until}");
+            let reported: u64 = blocks.iter().map(|block| block.lost).sum();
+            assert_eq!(reported + lost, 14, "up to {until}");
             assert_eq!(blocks.is_empty(), until < 10);
             let events = blocks.iter().flat_map(|block| block.events());
             let last = events.map(|event| event.unwrap().ticks.0).max();

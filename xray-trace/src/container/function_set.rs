@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Block;
+use super::events::Events;
 use super::varint;
 use crate::model::{EventBody, FunctionId};
 
@@ -36,17 +36,17 @@ pub(super) struct NamedFunctions {
 // === impl FunctionSet ===
 
 impl FunctionSet {
-    /// The functions of a block's events, up to the first event that cannot be unpacked.
+    /// The functions of these events, up to the first event that cannot be unpacked.
     #[must_use]
-    pub fn of(block: &Block) -> Self {
+    pub fn of(events: Events) -> Self {
         let mut named = NamedFunctions::new();
-        for event in block.events().map_while(Result::ok) {
+        for event in events.map_while(Result::ok) {
             let function = match event.body {
                 EventBody::Call { function, .. } => Some(function),
                 EventBody::Data { data, .. } => data.function(),
                 EventBody::Cpu { .. }
                 | EventBody::Unwound { .. }
-                | EventBody::Astray
+                | EventBody::UnmatchedExit
                 | EventBody::Lost { .. } => None,
             };
             if let Some(function) = function {
@@ -154,7 +154,7 @@ mod tests {
         Typed(u32),
         Lost,
         Unwound(u64),
-        Astray(u32),
+        UnmatchedExit(u32),
         Later,
     }
 
@@ -167,7 +167,7 @@ mod tests {
             1 => ids().prop_map(Push::Typed),
             1 => Just(Push::Lost),
             1 => (0..4_u64).prop_map(Push::Unwound),
-            1 => ids().prop_map(Push::Astray),
+            1 => ids().prop_map(Push::UnmatchedExit),
             1 => Just(Push::Later),
         ];
         prop::collection::vec(push, 0..600)
@@ -192,16 +192,16 @@ mod tests {
                         Push::Exit(id) => call(id, CallKind::Exit, Values::NONE),
                         Push::TailExit(id) => call(id, CallKind::TailExit, Values::NONE),
                         Push::Custom(id) => {
-                            encoder.push_said(ticks, DataKind::Custom, id.map(FunctionId), 9, b"x");
+                            encoder.push_user_event(ticks, DataKind::Custom, id.map(FunctionId), 9, b"x");
                         }
                         Push::Typed(id) => {
                             let id = Some(FunctionId(id));
-                            encoder.push_said(ticks, DataKind::Typed(7), id, 1, b"y");
+                            encoder.push_user_event(ticks, DataKind::Typed(7), id, 1, b"y");
                         }
                         Push::Lost => encoder.push_lost(ticks, 5),
                         Push::Unwound(calls) => encoder.push_unwound(ticks, calls),
-                        Push::Astray(id) => {
-                            encoder.push_astray(ticks);
+                        Push::UnmatchedExit(id) => {
+                            encoder.push_unmatched_exit(ticks);
                             encoder.push_call(ticks, FunctionId(id), CallKind::Exit, None);
                         }
                         Push::Later => at += 1 << 40,

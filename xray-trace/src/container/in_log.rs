@@ -36,12 +36,12 @@ pub(crate) struct Log {
 #[derive(Debug, Clone)]
 pub(crate) struct Stretch {
     pub(crate) log: Arc<Log>,
-    pub(crate) place: Place,
+    pub(crate) place: LogPosition,
 }
 
 /// The place of records, and the state before the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LogPosition {
     /// The offset of the first record.
     pub(crate) offset: u64,
     pub(crate) len: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Events {
     /// The processor at the latest record.
     cpu: u16,
     /// The processor of the latest processor event.
-    told: Option<u16>,
+    reported: Option<u16>,
 }
 
 // === impl Stretch ===
@@ -97,7 +97,7 @@ impl Stretch {
             tsc: place.base,
             ticks: place.floor,
             cpu: place.cpu,
-            told: None,
+            reported: None,
         })
     }
 }
@@ -144,7 +144,7 @@ impl Events {
         if event.is_err() {
             self.at = self.end;
         }
-        self.plain_end = match self.told == Some(self.cpu) && self.log.layout.is_plain() {
+        self.plain_end = match self.reported == Some(self.cpu) && self.log.layout.is_plain() {
             true => self.end,
             false => 0,
         };
@@ -181,8 +181,8 @@ impl Events {
             };
             self.ticks = self.ticks.max(now);
             let ticks = Ticks(self.ticks);
-            if self.told != Some(cpu) {
-                self.told = Some(cpu);
+            if self.reported != Some(cpu) {
+                self.reported = Some(cpu);
                 let body = EventBody::Cpu { cpu };
                 return Ok(Some(Event { ticks, body }));
             }
@@ -191,11 +191,11 @@ impl Events {
             let body = match record {
                 Record::Function { kind, function, .. } => self.call(kind, function, start)?,
                 Record::CustomEvent { data, .. } | Record::CustomEventDelta { data, .. } => {
-                    said(DataKind::Custom, start, data)?
+                    user_event(DataKind::Custom, start, data)?
                 }
                 Record::TypedEvent {
                     event_type, data, ..
-                } => said(DataKind::Typed(event_type), start, data)?,
+                } => user_event(DataKind::Typed(event_type), start, data)?,
                 _ => continue,
             };
             return Ok(Some(Event { ticks, body }));
@@ -241,7 +241,7 @@ impl Events {
     }
 }
 
-fn said(
+fn user_event(
     kind: DataKind,
     start: usize,
     data: std::ops::Range<usize>,

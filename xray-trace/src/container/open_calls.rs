@@ -137,7 +137,8 @@ fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
 
 impl OpenCallsEncoder {
     /// Begins before the first block of `thread`. A block has an entry if each byte of the entry
-    /// stands for at least `spacing` bytes of events, and for more in a thread with very many events.
+    /// stands for at least `spacing` bytes of events, and for more in a thread with very many
+    /// events.
     #[must_use]
     pub fn new(thread: ThreadId, spacing: u64) -> Self {
         Self {
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_read_as_it_was_written() {
+    fn open_calls_are_read_as_they_were_written() {
         let stacks = [
             vec![],
             vec![call(0, 5), call(2, 9), call(u32::MAX, 9)],
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_not_used() {
+    fn contradictory_entries_are_not_used() {
         let number = |value| {
             let mut bytes = Vec::new();
             Fields(&mut bytes).number(value);

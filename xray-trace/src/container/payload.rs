@@ -24,10 +24,10 @@ pub(super) const CHECKSUM_LEN: usize = 4;
 
 /// The bytes of a block's events. Cloning shares them.
 #[derive(Debug, Clone)]
-pub struct Payload(Place);
+pub struct Payload(Storage);
 
 #[derive(Debug, Clone)]
-enum Place {
+enum Storage {
     Here(Arc<[u8]>),
     There {
         file: Arc<File>,
@@ -48,7 +48,7 @@ impl Payload {
     /// Bytes that stay in `file`: the last `len` bytes of the section at `section`, `begin` bytes
     /// after its begin.
     pub(super) fn in_file(file: Arc<File>, section: u64, begin: u32, len: u32) -> Self {
-        Self(Place::There {
+        Self(Storage::There {
             file,
             section,
             begin,
@@ -59,14 +59,14 @@ impl Payload {
     /// Events that stay in a log.
     #[cfg(feature = "import")]
     pub(crate) fn in_log(stretch: in_log::Stretch) -> Self {
-        Self(Place::InLog(stretch))
+        Self(Storage::InLog(stretch))
     }
 
     /// The events. `first` is the time of the first one.
     pub(super) fn events(&self, first: Ticks) -> Events {
         let form = match &self.0 {
             #[cfg(feature = "import")]
-            Place::InLog(stretch) => stretch.events().map(Form::InLog),
+            Storage::InLog(stretch) => stretch.events().map(Form::InLog),
             _ => self
                 .load()
                 .map(|bytes| Form::Packed(PackedEvents::new(first, bytes))),
@@ -78,10 +78,10 @@ impl Payload {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Place::Here(bytes) => bytes.len(),
-            Place::There { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+            Storage::Here(bytes) => bytes.len(),
+            Storage::There { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
             #[cfg(feature = "import")]
-            Place::InLog(stretch) => usize::try_from(stretch.place.len).unwrap_or(usize::MAX),
+            Storage::InLog(stretch) => usize::try_from(stretch.place.len).unwrap_or(usize::MAX),
         }
     }
 
@@ -99,10 +99,10 @@ impl Payload {
     /// If the file cannot be read, or the section is damaged.
     pub fn load(&self) -> Result<Arc<[u8]>, DecodeError> {
         let (file, section, begin, len) = match &self.0 {
-            Place::Here(bytes) => return Ok(bytes.clone()),
+            Storage::Here(bytes) => return Ok(bytes.clone()),
             #[cfg(feature = "import")]
-            Place::InLog(stretch) => return packed(stretch),
-            Place::There {
+            Storage::InLog(stretch) => return packed(stretch),
+            Storage::There {
                 file,
                 section,
                 begin,
@@ -138,7 +138,7 @@ fn packed(stretch: &in_log::Stretch) -> Result<Arc<[u8]>, DecodeError> {
 
 impl<B: Into<Arc<[u8]>>> From<B> for Payload {
     fn from(bytes: B) -> Self {
-        Self(Place::Here(bytes.into()))
+        Self(Storage::Here(bytes.into()))
     }
 }
 

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unwound_is_forgotten() {
+    fn unwound_calls_are_forgotten() {
         let mut predictor = Predictor::new();
         for function in [1, 2, 3] {
             predictor.enter(FunctionId(function));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn function_ids_at_the_limit_are_told_apart_from_nothing() {
+    fn function_ids_at_the_limit_are_distinguished_from_nothing() {
         let mut predictor = Predictor::new();
         predictor.enter(FunctionId(u32::MAX));
         assert_eq!(predictor.innermost(), Some(FunctionId(u32::MAX)));

@@ -440,7 +440,7 @@ fn whole_events(mut block: Block) -> Result<Option<Block>, DecodeError> {
             EventBody::Data { .. }
             | EventBody::Cpu { .. }
             | EventBody::Unwound { .. }
-            | EventBody::Astray => {}
+            | EventBody::UnmatchedExit => {}
         }
         last = event.ticks;
         len = events.position();

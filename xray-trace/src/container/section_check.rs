@@ -8,7 +8,7 @@ use super::{HEADER_LEN, MAX_SECTION_LEN};
 /// The check of a trace. The bytes come from a stranger: a length that is not possible ends it.
 #[derive(Debug)]
 pub struct SectionCheck {
-    place: Place,
+    place: LogPosition,
     hasher: crc32fast::Hasher,
     damaged_blocks: u64,
     /// True once a section that is no block is damaged, or has a length that is not possible.
@@ -17,7 +17,7 @@ pub struct SectionCheck {
 
 /// The place of the next byte.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum LogPosition {
     /// In the header of the file, of which this many bytes are missing.
     Header(usize),
     /// In a frame, of which this many bytes are known.
@@ -37,7 +37,7 @@ impl SectionCheck {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            place: Place::Header(HEADER_LEN),
+            place: LogPosition::Header(HEADER_LEN),
             hasher: crc32fast::Hasher::new(),
             damaged_blocks: 0,
             damaged: false,
@@ -53,7 +53,7 @@ impl SectionCheck {
     /// True if nothing is damaged so far, and the bytes end where a section ends.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        !self.damaged && self.damaged_blocks == 0 && matches!(self.place, Place::Frame(_, 0))
+        !self.damaged && self.damaged_blocks == 0 && matches!(self.place, LogPosition::Frame(_, 0))
     }
 
     /// Checks the next bytes.
@@ -66,15 +66,15 @@ impl SectionCheck {
     /// Checks bytes up to a boundary at most. Returns the others.
     fn step<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         match &mut self.place {
-            Place::Header(missing) => {
+            LogPosition::Header(missing) => {
                 let (_, rest) = bytes.split_at(bytes.len().min(*missing));
                 *missing -= bytes.len() - rest.len();
                 if *missing == 0 {
-                    self.place = Place::next_section();
+                    self.place = LogPosition::next_section();
                 }
                 rest
             }
-            Place::Frame(frame, known) => {
+            LogPosition::Frame(frame, known) => {
                 let rest = fill(frame, known, bytes);
                 if *known == FRAME_LEN {
                     let [a, b, c, d, len @ ..] = *frame;
@@ -83,26 +83,26 @@ impl SectionCheck {
                     self.hasher.update(&frame[..]);
                     let kind = SectionKind([a, b, c, d]);
                     self.place = match len {
-                        0 => Place::Checksum(kind, [0; CHECKSUM_LEN], 0),
-                        1..=MAX_SECTION_LEN => Place::Payload(kind, len),
+                        0 => LogPosition::Checksum(kind, [0; CHECKSUM_LEN], 0),
+                        1..=MAX_SECTION_LEN => LogPosition::Payload(kind, len),
                         _ => {
                             self.damaged = true;
-                            Place::Unknown
+                            LogPosition::Unknown
                         }
                     };
                 }
                 rest
             }
-            Place::Payload(kind, missing) => {
+            LogPosition::Payload(kind, missing) => {
                 let (now, rest) = bytes.split_at(bytes.len().min(*missing));
                 self.hasher.update(now);
                 *missing -= now.len();
                 if *missing == 0 {
-                    self.place = Place::Checksum(*kind, [0; CHECKSUM_LEN], 0);
+                    self.place = LogPosition::Checksum(*kind, [0; CHECKSUM_LEN], 0);
                 }
                 rest
             }
-            Place::Checksum(kind, checksum, known) => {
+            LogPosition::Checksum(kind, checksum, known) => {
                 let rest = fill(checksum, known, bytes);
                 if *known == CHECKSUM_LEN {
                     let computed = self.hasher.clone().finalize();
@@ -112,11 +112,11 @@ impl SectionCheck {
                         (false, SectionKind::BLOCK) => self.damaged_blocks += 1,
                         (false, _) => self.damaged = true,
                     }
-                    self.place = Place::next_section();
+                    self.place = LogPosition::next_section();
                 }
                 rest
             }
-            Place::Unknown => &[],
+            LogPosition::Unknown => &[],
         }
     }
 }
@@ -127,9 +127,9 @@ impl Default for SectionCheck {
     }
 }
 
-// === impl Place ===
+// === impl LogPosition ===
 
-impl Place {
+impl LogPosition {
     fn next_section() -> Self {
         Self::Frame([0; FRAME_LEN], 0)
     }

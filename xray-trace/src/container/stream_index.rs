@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  open calls of the thread   ├── outer ──┤├── open ──┤
-//!                             │           │└ their entries are in the trace: a reader has them, too
-//!                             └ they began before the first block in the trace
+//!                             │ │└ their entries are in the trace: a reader has them, too └ they
+//!                             began before the first block in the trace
 //! ```
 //!
 //! The result is the index that a reader of the whole trace would make. If that is not certain any

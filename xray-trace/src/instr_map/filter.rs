@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_excluded_is_left_out_and_an_empty_selection_means_nothing() {
+    fn excluded_functions_are_left_out_and_an_empty_selection_selects_none() {
         assert!(matches(vec![Rule::All], vec![]));
         assert!(matches(vec![Rule::Id(7)], vec![Rule::Id(8)]));
         assert!(!matches(vec![Rule::All], vec![Rule::Glob("ns::*".into())]));
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_without_a_text_take_memory_when_they_are_said_again() {
+    fn repeated_rules_without_a_text_take_memory() {
         let size = |include| {
             let exclude = Vec::new();
             let selection = Selection { include, exclude };

@@ -28,7 +28,7 @@ const LONGEST_HEADER: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct SourceMap {
     files: Vec<String>,
-    lines: BTreeMap<FileAddr, Place>,
+    lines: BTreeMap<FileAddr, LinePlace>,
 }
 
 /// Reasons why a file gives no source lines.
@@ -49,7 +49,7 @@ pub enum SourceError {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct LinePlace {
     /// Index into `SourceMap::files`.
     file: usize,
     line: u32,
@@ -66,7 +66,7 @@ struct Sections<'a> {
 }
 
 /// The extent of a line table, read before the table is decoded.
-struct Extent {
+struct LineTableExtent {
     end: usize,
     header_length: u64,
 }
@@ -137,7 +137,7 @@ impl SourceMap {
 
     /// The line of an address that [`SourceMap::parse`] looked up.
     pub fn lookup(&self, address: FileAddr) -> Option<SourceLine> {
-        let Place { file, line } = *self.lines.get(&address)?;
+        let LinePlace { file, line } = *self.lines.get(&address)?;
         Some(SourceLine {
             file: self.files.get(file)?.clone(),
             line,
@@ -188,7 +188,7 @@ impl<'a> Sections<'a> {
 
     /// The extent of the table at `start`. The length of a table precedes it, in 4 or in 4 + 8
     /// bytes.
-    fn extent(&self, start: usize) -> Option<Extent> {
+    fn extent(&self, start: usize) -> Option<LineTableExtent> {
         let mut rest = EndianSlice::new(self.lines.get(start..)?, self.endian);
         let before = rest.len();
         let (length, format) = rest.read_initial_length().ok()?;
@@ -200,7 +200,7 @@ impl<'a> Sections<'a> {
             rest.skip(2).ok()?;
         }
         let header_length = rest.read_word(format).ok()? as u64;
-        Some(Extent { end, header_length })
+        Some(LineTableExtent { end, header_length })
     }
 
     fn string(&self, value: &AttributeValue<Slice<'a>>) -> Option<Slice<'a>> {
@@ -329,7 +329,7 @@ impl<'a> Search<'a> {
             if let Some(file) = file {
                 self.map.lines.insert(
                     address,
-                    Place {
+                    LinePlace {
                         file,
                         line: line.number,
                     },

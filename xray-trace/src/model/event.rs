@@ -55,7 +55,7 @@ pub enum EventBody {
     },
     /// The next event of the block is the exit of a call that is not open, even if another call of
     /// the same function is open.
-    Astray,
+    UnmatchedExit,
     /// Events are missing here, so the open calls of the thread are unknown.
     Lost {
         /// The number of missing events.

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::left_out::LeftOut;
 use super::text::Text;
-use super::unsaid::Unsaid;
 use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::model::{FunctionId, Profile, Trace, Visit};
@@ -57,14 +57,14 @@ impl Sink for Callgrind {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
+        let (mut report, mut left_out) = (Report::default(), LeftOut::default());
         let mut costs = Costs::new();
         for mut steps in Steps::of_threads(trace) {
             // How often each function is open, and the open functions, outermost first.
             let mut open = BTreeMap::<FunctionId, u64>::new();
             let mut stack = Vec::new();
             for step in &mut steps {
-                unsaid.see(&step);
+                left_out.see(&step);
                 match step {
                     Step::Enter(entered) => {
                         report.calls += 1;
@@ -97,7 +97,7 @@ impl Sink for Callgrind {
             report.leave_out_of_steps(&steps);
         }
         profile(trace, &costs, &mut Text::new(output))?;
-        unsaid.tell(&mut report);
+        left_out.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
     }

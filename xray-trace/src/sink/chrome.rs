@@ -7,12 +7,12 @@
 
 use std::io::{self, Write};
 
-use super::ahead::Bytes;
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::records::{self, Record, What, each_record};
 use super::text::{self, Text};
-use super::wording::{calibration, said_name};
+use super::unpack_thread::Bytes;
+use super::wording::{calibration, user_event_name};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Trace};
@@ -180,7 +180,7 @@ impl Output<'_> {
                 Ending::TailExit => ",\"args\":{\"end\":\"tail exit\"}}",
                 Ending::Closed => ",\"args\":{\"end\":\"no exit seen\"}}",
             }),
-            What::Data(kind, data) => self.said(kind, data, bytes),
+            What::Data(kind, data) => self.put_user_event(kind, data, bytes),
             What::Lost(events) => {
                 self.text
                     .put(",\"name\":\"events lost\",\"s\":\"t\",\"args\":{\"events\":\"");
@@ -190,9 +190,9 @@ impl Output<'_> {
         }
     }
 
-    fn said(&mut self, kind: DataKind, data: DataRef, bytes: &Bytes) {
+    fn put_user_event(&mut self, kind: DataKind, data: DataRef, bytes: &Bytes) {
         self.text.put(",\"name\":");
-        self.text.json(&said_name(self.trace, self.of, kind));
+        self.text.json(&user_event_name(self.trace, self.of, kind));
         self.text.put(",\"s\":\"t\",\"args\":{\"data\":");
         self.text.json_bytes(bytes.get(data));
         if let DataKind::Typed(number) = kind {

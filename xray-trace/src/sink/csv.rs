@@ -4,12 +4,12 @@
 
 use std::io::{self, Write};
 
-use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
-use super::stacks::Stacks;
+use super::stacks::StackTrie;
 use super::text::Text;
+use super::unpack_thread::Bytes;
 use super::{ProfileSink, Report, Sink};
 use crate::model::{
     CallKind, DataKind, Event, EventBody, Function, FunctionId, Profile, ThreadId, Trace,
@@ -72,7 +72,7 @@ impl Sink for Csv {
 impl ProfileSink for Csv {
     fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report> {
         let tables = profile.tables();
-        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let stacks = StackTrie::of_profile(profile, |thread| thread.0);
         let mut text = Text::new(output);
         text.put(NAMES_OF_SUMS);
         for node in stacks.nodes() {
@@ -198,8 +198,8 @@ impl EachEvent for Output<'_> {
                 }
                 text.put(",");
                 match std::str::from_utf8(bytes.get(data)) {
-                    Ok(said) => {
-                        put_field(text, said);
+                    Ok(text_of_data) => {
+                        put_field(text, text_of_data);
                         text.put(",");
                     }
                     Err(_) => {
@@ -227,7 +227,7 @@ impl EachEvent for Output<'_> {
                 text.put(",,,,,,,,,,,,,");
                 text.number(calls);
             }
-            EventBody::Astray => text.put(",,,,,,,,,,,,,"),
+            EventBody::UnmatchedExit => text.put(",,,,,,,,,,,,,"),
         }
         text.put("\r\n");
         text.pass()

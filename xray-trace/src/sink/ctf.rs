@@ -15,10 +15,10 @@
 
 use std::io::{self, Write};
 
-use super::ahead::Bytes;
 use super::events::{EachEvent, each_event};
 use super::kernel_ids::KernelIds;
 use super::text::Text;
+use super::unpack_thread::Bytes;
 use super::wording::calibration;
 use super::{Folder, FolderSink, Report};
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
@@ -45,7 +45,7 @@ mod class {
     pub(super) const PROCESSOR: u8 = 6;
     pub(super) const LOST: u8 = 7;
     pub(super) const UNWOUND: u8 = 8;
-    pub(super) const ASTRAY: u8 = 9;
+    pub(super) const UNMATCHED_EXIT: u8 = 9;
     pub(super) const EXIT_RESULT: u8 = 10;
 }
 
@@ -80,8 +80,8 @@ event { id = 0; stream_id = 0; name = "function_enter"; fields := struct { funct
 event { id = 1; stream_id = 0; name = "function_enter_args"; fields := struct { function_t function; u8 count; value_t args[count]; }; };
 event { id = 2; stream_id = 0; name = "function_exit"; fields := struct { function_t function; }; };
 event { id = 3; stream_id = 0; name = "function_tail_exit"; fields := struct { function_t function; }; };
-event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 said; u32 size; byte_t data[size]; }; };
-event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { event_type_t type; u32 said; u32 size; byte_t data[size]; }; };
+event { id = 4; stream_id = 0; name = "custom_event"; fields := struct { u32 original_size; u32 size; byte_t data[size]; }; };
+event { id = 5; stream_id = 0; name = "typed_event"; fields := struct { event_type_t type; u32 original_size; u32 size; byte_t data[size]; }; };
 event { id = 6; stream_id = 0; name = "processor"; fields := struct { u16 cpu; }; };
 event { id = 7; stream_id = 0; name = "events_lost"; fields := struct { u64 events; }; };
 event { id = 8; stream_id = 0; name = "calls_unwound"; fields := struct { u64 calls; }; };
@@ -280,8 +280,8 @@ impl EachEvent for Output<'_> {
                         self.packet.extend_from_slice(&event_type.to_le_bytes());
                     }
                 }
-                let said = u32::try_from(data.size()).map_err(io::Error::other)?;
-                self.packet.extend_from_slice(&said.to_le_bytes());
+                let original_size = u32::try_from(data.size()).map_err(io::Error::other)?;
+                self.packet.extend_from_slice(&original_size.to_le_bytes());
                 let data = bytes.get(data);
                 let size = u32::try_from(data.len()).map_err(io::Error::other)?;
                 self.packet.extend_from_slice(&size.to_le_bytes());
@@ -295,9 +295,9 @@ impl EachEvent for Output<'_> {
                 self.begin(class::UNWOUND);
                 self.packet.extend_from_slice(&calls.to_le_bytes());
             }
-            EventBody::Astray => {
-                self.begin(class::ASTRAY);
-                // The number of astray exits that follow.
+            EventBody::UnmatchedExit => {
+                self.begin(class::UNMATCHED_EXIT);
+                // The number of unmatched exits that follow.
                 self.packet.push(1);
             }
             EventBody::Lost { events } => {

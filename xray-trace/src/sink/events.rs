@@ -5,8 +5,8 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::Report;
-use super::ahead::{Bytes, Outlet, ahead};
 use super::report::DAMAGED_BLOCKS;
+use super::unpack_thread::{Bytes, Outlet, ahead};
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// A consumer of events.
@@ -78,7 +78,7 @@ pub(super) fn word(body: &EventBody) -> &'static str {
         },
         EventBody::Cpu { .. } => "processor",
         EventBody::Unwound { .. } => "unwound",
-        EventBody::Astray => "astray",
+        EventBody::UnmatchedExit => "unmatched-exit",
         EventBody::Lost { .. } => "lost",
     }
 }

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use super::processor::{self, Processor};
 use super::records::{CUT, VALUES};
 use super::{Report, Sink};
-use crate::analysis::{Ending, Said, Step, Steps};
+use crate::analysis::{Ending, Step, Steps, UserEvent};
 use crate::container::Block;
 use crate::model::{DataKind, FunctionId, NoXrayId, ProcessId, ThreadId, Ticks, Trace, XrayIds};
 
@@ -207,11 +207,13 @@ impl KernelThread<'_> {
             while let Some(step) = steps.next() {
                 match step {
                     // Legal, but `llvm-xray` rejects the whole log for one.
-                    Step::Data(said) if said.data.is_empty() => left_out.empty_events += 1,
-                    Step::Data(said) => {
-                        left_out.cut += u64::from(said.data.is_cut());
-                        records.run_on(processor.of_record(&steps), said.ticks)?;
-                        records.said(&said, steps.data(&said))?;
+                    Step::Data(user_event) if user_event.data.is_empty() => {
+                        left_out.empty_events += 1
+                    }
+                    Step::Data(user_event) => {
+                        left_out.cut += u64::from(user_event.data.is_cut());
+                        records.run_on(processor.of_record(&steps), user_event.ticks)?;
+                        records.put_user_event(&user_event, steps.data(&user_event))?;
                     }
                     Step::Enter(open) => match id_in(ids, open.function) {
                         Ok(id) => {
@@ -242,7 +244,7 @@ impl KernelThread<'_> {
                 }
             }
             left_out.exits_without_entry += steps.notes().exits_without_entry;
-            left_out.processors += processor.unsaid(&steps);
+            left_out.processors += processor.left_out(&steps);
         }
         Ok(calls)
     }
@@ -292,11 +294,11 @@ impl Records<'_> {
         (self.put)(&record)
     }
 
-    fn said(&mut self, said: &Said, data: &[u8]) -> io::Result<()> {
-        let delta = self.delta(said.ticks)?.to_le_bytes();
+    fn put_user_event(&mut self, user_event: &UserEvent, data: &[u8]) -> io::Result<()> {
+        let delta = self.delta(user_event.ticks)?.to_le_bytes();
         let size = i32::try_from(data.len()).map_err(io::Error::other)?;
         let size = size.to_le_bytes();
-        (self.put)(&match said.kind {
+        (self.put)(&match user_event.kind {
             DataKind::Custom => metadata(metadata::CUSTOM_EVENT, &[&size, &delta]),
             DataKind::Typed(event_type) => metadata(
                 metadata::TYPED_EVENT,
@@ -375,7 +377,7 @@ impl LeftOut {
         report.leave_out("custom and typed events without data", empty_events);
         report.leave_out(CUT, cut);
         report.leave_out(VALUES, values);
-        report.leave_out(processor::UNSAID, processors);
+        report.leave_out(processor::LEFT_OUT, processors);
         report.leave_out("lost events", lost);
         report
     }

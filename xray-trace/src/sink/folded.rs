@@ -4,9 +4,9 @@
 
 use std::io::{self, Write};
 
-use super::stacks::Stacks;
+use super::left_out::LeftOut;
+use super::stacks::StackTrie;
 use super::text::Text;
-use super::unsaid::Unsaid;
 use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::model::{ProcessId, Profile, ThreadId, Trace};
@@ -31,12 +31,12 @@ impl Sink for Folded {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
-        let mut stacks = Stacks::default();
+        let (mut report, mut left_out) = (Report::default(), LeftOut::default());
+        let mut stacks = StackTrie::default();
         for mut steps in Steps::of_threads(trace) {
             let process = process_of(trace, steps.thread());
             for step in &mut steps {
-                unsaid.see(&step);
+                left_out.see(&step);
                 match step {
                     Step::Enter(open) => {
                         report.calls += 1;
@@ -49,7 +49,7 @@ impl Sink for Folded {
             report.leave_out_of_steps(&steps);
         }
         lines(trace, &stacks, output)?;
-        unsaid.tell(&mut report);
+        left_out.tell(&mut report);
         stacks.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
@@ -63,7 +63,7 @@ impl Sink for Folded {
 impl ProfileSink for Folded {
     fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report> {
         let tables = profile.tables();
-        let stacks = Stacks::of_profile(profile, |thread| process_of(tables, thread));
+        let stacks = StackTrie::of_profile(profile, |thread| process_of(tables, thread));
         lines(tables, &stacks, output)?;
         let mut report = Report::of_profile(profile);
         stacks.tell(&mut report);
@@ -77,7 +77,7 @@ fn process_of(trace: &Trace, thread: ThreadId) -> u32 {
     thread.map_or(u32::MAX, |thread| thread.process.0)
 }
 
-fn lines(trace: &Trace, stacks: &Stacks, output: &mut dyn Write) -> io::Result<()> {
+fn lines(trace: &Trace, stacks: &StackTrie, output: &mut dyn Write) -> io::Result<()> {
     let mut text = Text::new(output);
     for node in stacks.nodes() {
         if node.self_ns == 0 {

@@ -3,11 +3,11 @@
 
 use std::io::{self, Write};
 
-use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::text::{self, Text};
+use super::unpack_thread::Bytes;
 use super::{Report, Sink};
 use crate::model::{CallKind, DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
 
@@ -160,7 +160,7 @@ impl EachEvent for Output<'_> {
                 text.put(",\"unwound\":");
                 text.number(calls);
             }
-            EventBody::Astray => {}
+            EventBody::UnmatchedExit => {}
             EventBody::Lost { events } => {
                 text.put(",\"lost\":");
                 text.number(events);

@@ -4,7 +4,6 @@
 //! the number of different stacks. The memory of other sinks grows with the number of functions and
 //! threads; they also hold up to 6 batches of events that are unpacked ahead.
 
-mod ahead;
 mod basic;
 mod callgrind;
 mod chrome;
@@ -22,6 +21,7 @@ mod frames;
 mod html;
 mod json_lines;
 mod kernel_ids;
+mod left_out;
 #[cfg(feature = "export")]
 mod parquet;
 mod per_function;
@@ -36,7 +36,7 @@ mod report;
 mod speedscope;
 mod stacks;
 mod text;
-mod unsaid;
+mod unpack_thread;
 mod wording;
 mod xtrace;
 mod yaml;

@@ -16,10 +16,10 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use super::ahead::Bytes;
 use super::events::{EachEvent, each_event, word};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
+use super::unpack_thread::Bytes;
 use super::{Folder, FolderSink, Report};
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace, Values};
 
@@ -287,7 +287,7 @@ impl EachEvent for Output<'_> {
         let (mut arguments, mut result) = (Values::NONE, None);
         let (mut event_type, mut event_type_name) = (None, None);
         let mut function = None;
-        let (mut said, mut size) = (None, None);
+        let (mut user_event, mut size) = (None, None);
         let (mut processor, mut lost, mut unwound) = (None, None, None);
         match event.body {
             EventBody::Call {
@@ -307,13 +307,13 @@ impl EachEvent for Output<'_> {
                     event_type = Some(number.into());
                     event_type_name = self.trace.event_type_in(self.id, number).map(text);
                 }
-                said = Some(ByteArray::from(bytes.get(data).to_vec()));
+                user_event = Some(ByteArray::from(bytes.get(data).to_vec()));
                 size = data.is_cut().then(|| bits(data.size()));
             }
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
             EventBody::Lost { events } => lost = Some(bits(events)),
             EventBody::Unwound { calls } => unwound = Some(bits(calls)),
-            EventBody::Astray => {}
+            EventBody::UnmatchedExit => {}
         }
         let known = function.and_then(|function| self.functions.get(function));
         let (name, module) = known.map_or((None, None), |known| {
@@ -335,8 +335,8 @@ impl EachEvent for Output<'_> {
         rows.result.push(result);
         rows.event_type.push(event_type);
         rows.event_type_name.push(event_type_name);
-        rows.data_len += said.as_ref().map_or(0, ByteArray::len);
-        rows.data.push(said);
+        rows.data_len += user_event.as_ref().map_or(0, ByteArray::len);
+        rows.data.push(user_event);
         rows.size.push(size);
         rows.processor.push(processor);
         rows.lost.push(lost);

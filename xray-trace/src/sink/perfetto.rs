@@ -17,11 +17,11 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-use super::ahead::Bytes;
 use super::kernel_ids::KernelIds;
 use super::records::{self, Record, What, each_record};
 use super::text::readable;
-use super::wording::said_name;
+use super::unpack_thread::Bytes;
+use super::wording::user_event_name;
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::container::varint;
@@ -374,7 +374,7 @@ impl Output<'_> {
             }
             What::Leave(Ending::TailExit, _) => self.end(ns, ended("tail exit")),
             What::Leave(Ending::Closed, _) => self.end(ns, ended("no exit seen")),
-            What::Data(kind, data) => self.said(ns, kind, data, bytes),
+            What::Data(kind, data) => self.put_user_event(ns, kind, data, bytes),
             What::Lost(events) => {
                 let lost = annotation("events", Some(events), None);
                 self.instant(ns, "events lost".to_owned(), vec![lost]);
@@ -414,8 +414,8 @@ impl Output<'_> {
     }
 
     /// Writes a user event as text. Bytes that are not UTF-8 are escaped.
-    fn said(&mut self, ns: u64, kind: DataKind, data: DataRef, bytes: &Bytes) {
-        let name = said_name(self.trace, self.of, kind);
+    fn put_user_event(&mut self, ns: u64, kind: DataKind, data: DataRef, bytes: &Bytes) {
+        let name = user_event_name(self.trace, self.of, kind);
         let text = readable(bytes.get(data)).into_owned();
         let mut annotations = vec![annotation("data", None, Some(text))];
         if let DataKind::Typed(number) = kind {

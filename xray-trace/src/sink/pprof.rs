@@ -12,8 +12,8 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::kernel_ids::KernelIds;
-use super::stacks::{Node, Stacks};
-use super::unsaid::Unsaid;
+use super::left_out::LeftOut;
+use super::stacks::{Node, StackTrie};
 use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::model::{FunctionId, Profile as Sums, ThreadId, Trace};
@@ -155,12 +155,12 @@ impl Sink for Pprof {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
+        let (mut report, mut left_out) = (Report::default(), LeftOut::default());
         let mut output = Output::begin(trace, output)?;
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTrie::default();
         for mut steps in Steps::of_threads(trace) {
             for step in &mut steps {
-                unsaid.see(&step);
+                left_out.see(&step);
                 match step {
                     Step::Enter(open) => {
                         report.calls += 1;
@@ -178,7 +178,7 @@ impl Sink for Pprof {
             stacks.clear();
         }
         output.to.finish()?;
-        unsaid.tell(&mut report);
+        left_out.tell(&mut report);
         stacks.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
@@ -192,7 +192,7 @@ impl Sink for Pprof {
 impl ProfileSink for Pprof {
     fn write(&self, profile: &Sums, output: &mut dyn Write) -> io::Result<Report> {
         let mut output = Output::begin(profile.tables(), output)?;
-        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let stacks = StackTrie::of_profile(profile, |thread| thread.0);
         let mut labelled = (u32::MAX, Vec::new());
         for node in stacks.nodes() {
             let (_, thread) = stacks.stack(node);
@@ -289,7 +289,7 @@ impl<'a> Output<'a> {
         ])
     }
 
-    fn sample(&mut self, stacks: &Stacks, node: &Node, labels: &[Label]) -> io::Result<()> {
+    fn sample(&mut self, stacks: &StackTrie, node: &Node, labels: &[Label]) -> io::Result<()> {
         let (stack, _) = stacks.stack(node);
         let location_id = stack.into_iter().map(|function| self.location(function));
         let sample = Sample {

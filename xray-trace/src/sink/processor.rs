@@ -3,7 +3,7 @@
 use crate::analysis::Steps;
 
 /// The report's text for formats without the processor.
-pub(super) const UNSAID: &str = "processors on which threads ran";
+pub(super) const LEFT_OUT: &str = "processors on which threads ran";
 
 /// Tracks the processor of one thread.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,7 +11,7 @@ pub(super) struct Processor {
     /// The number of processor events of the thread, up to the latest record.
     seen: u64,
     /// The number of processor events that a record reflects.
-    said: u64,
+    reported: u64,
 }
 
 // === impl Processor ===
@@ -22,14 +22,14 @@ impl Processor {
         let seen = steps.processors();
         if seen != self.seen {
             self.seen = seen;
-            self.said += 1;
+            self.reported += 1;
         }
         steps.processor().unwrap_or(0)
     }
 
     /// The number of processor events that no record reflects, after all steps of a thread were
     /// taken.
-    pub(super) fn unsaid(self, steps: &Steps<'_>) -> u64 {
-        steps.processors().saturating_sub(self.said)
+    pub(super) fn left_out(self, steps: &Steps<'_>) -> u64 {
+        steps.processors().saturating_sub(self.reported)
     }
 }

@@ -6,8 +6,8 @@
 use std::io::{self, Write};
 
 use super::kernel_ids::KernelIds;
-use super::stacks::Stacks;
-use super::unsaid::Unsaid;
+use super::left_out::LeftOut;
+use super::stacks::StackTrie;
 use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::llvm::ByteOrder;
@@ -38,12 +38,12 @@ impl Sink for Profile {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
-        let mut stacks = Stacks::default();
+        let (mut report, mut left_out) = (Report::default(), LeftOut::default());
+        let mut stacks = StackTrie::default();
         for mut steps in Steps::of_threads(trace) {
             let thread = steps.thread().0;
             for step in &mut steps {
-                unsaid.see(&step);
+                left_out.see(&step);
                 match step {
                     Step::Enter(open) => {
                         stacks.enter(thread, &open);
@@ -55,7 +55,7 @@ impl Sink for Profile {
             report.leave_out_of_steps(&steps);
         }
         blocks(trace, &stacks, output, &mut report)?;
-        unsaid.tell(&mut report);
+        left_out.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
     }
@@ -67,7 +67,7 @@ impl Sink for Profile {
 
 impl ProfileSink for Profile {
     fn write(&self, profile: &Sums, output: &mut dyn Write) -> io::Result<Report> {
-        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let stacks = StackTrie::of_profile(profile, |thread| thread.0);
         let mut report = Report::default();
         blocks(profile.tables(), &stacks, output, &mut report)?;
         Ok(report)
@@ -76,7 +76,7 @@ impl ProfileSink for Profile {
 
 fn blocks(
     trace: &Trace,
-    stacks: &Stacks,
+    stacks: &StackTrie,
     output: &mut dyn Write,
     report: &mut Report,
 ) -> io::Result<()> {

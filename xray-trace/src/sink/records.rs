@@ -8,9 +8,9 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::Report;
-use super::ahead::{Bytes, Outlet, ahead};
 use super::processor::{self, Processor};
-use crate::analysis::{Call, Ending, Notes, Open, Order, Said, Step, Steps, Visitor};
+use super::unpack_thread::{Bytes, Outlet, ahead};
+use crate::analysis::{Call, Ending, Notes, Open, Order, Step, Steps, UserEvent, Visitor};
 use crate::model::{Clock, DataKind, DataRef, FunctionId, ThreadId, Ticks, Trace, Values};
 
 /// A record of one thread.
@@ -52,7 +52,7 @@ pub(super) struct Met {
     /// The number of processor events.
     pub(super) processors: u64,
     /// The number of processor events that no record reflects.
-    pub(super) unsaid: u64,
+    pub(super) left_out: u64,
 }
 
 /// A thread, and its next records.
@@ -69,7 +69,7 @@ struct Thread<'a> {
     /// The number of these records that were put.
     put: usize,
     /// The user event of the last record, if it is one.
-    said: Option<Said>,
+    user_event: Option<UserEvent>,
 }
 
 /// Makes records of calls, up to [`AT_ONCE`].
@@ -154,7 +154,7 @@ impl<'a> Thread<'a> {
             processor: Processor::default(),
             records: Vec::new(),
             put: 0,
-            said: None,
+            user_event: None,
         }
     }
 
@@ -175,10 +175,10 @@ impl<'a> Thread<'a> {
                 _ => rest.iter().take_while(|record| before(record)).count(),
             };
             let (due, later) = rest.split_at_mut(count);
-            if let (Some(last), Some(said)) = (due.last_mut(), &self.said)
+            if let (Some(last), Some(user_event)) = (due.last_mut(), &self.user_event)
                 && let What::Data(_, data) = &mut last.what
             {
-                *data = outlet.keep(self.steps.data(said), said.data);
+                *data = outlet.keep(self.steps.data(user_event), user_event.data);
             }
             self.put += count;
             outlet.put_all(due)?;
@@ -239,10 +239,10 @@ impl<'a> Thread<'a> {
                 let what = What::Leave(call.how, call.result);
                 (call.open.function, call.end, call.end_ns, what)
             }
-            Step::Data(said) => {
-                self.said = Some(said);
-                let what = What::Data(said.kind, said.data);
-                (self.latest(), said.ticks, said.ns, what)
+            Step::Data(user_event) => {
+                self.user_event = Some(user_event);
+                let what = What::Data(user_event.kind, user_event.data);
+                (self.latest(), user_event.ticks, user_event.ns, what)
             }
             Step::Lost { ticks, events } => {
                 let ns = self.clock.monotonic_ns(ticks);
@@ -323,7 +323,7 @@ impl Met {
         } = thread;
         self.notes.add(steps.notes());
         self.processors += steps.processors();
-        self.unsaid += processor.unsaid(steps);
+        self.left_out += processor.left_out(steps);
     }
 
     /// Reports the losses of formats that have the processor of a thread, but neither the way in
@@ -332,7 +332,7 @@ impl Met {
         let Self {
             notes,
             processors: _,
-            unsaid,
+            left_out,
         } = self;
         report.leave_out(
             "missing exits, added where the call was last seen open",
@@ -340,14 +340,14 @@ impl Met {
         );
         report.leave_out("lost events", notes.lost);
         report.leave_out_of_notes(notes);
-        report.leave_out(processor::UNSAID, *unsaid);
+        report.leave_out(processor::LEFT_OUT, *left_out);
         report.leave_out_unplaced(trace);
     }
 
     /// Reports the losses of formats that have all of these but the processor.
     pub(super) fn tell_of_processors(&self, trace: &Trace, report: &mut Report) {
         report.leave_out_of_notes(&self.notes);
-        report.leave_out(processor::UNSAID, self.processors);
+        report.leave_out(processor::LEFT_OUT, self.processors);
         report.leave_out_unplaced(trace);
     }
 }

@@ -26,8 +26,12 @@ impl Report {
         if count == 0 {
             return;
         }
-        match self.left_out.iter_mut().find(|(told, _)| told == what) {
-            Some((_, told)) => *told = told.saturating_add(count),
+        match self
+            .left_out
+            .iter_mut()
+            .find(|(reported, _)| reported == what)
+        {
+            Some((_, reported)) => *reported = reported.saturating_add(count),
             None => self.left_out.push((what.to_owned(), count)),
         }
     }
@@ -35,7 +39,7 @@ impl Report {
     /// Counts the data that the steps of a thread left out. All of them have been taken.
     pub(super) fn leave_out_of_steps(&mut self, steps: &Steps<'_>) {
         self.leave_out_of_notes(&steps.notes());
-        self.leave_out(processor::UNSAID, steps.processors());
+        self.leave_out(processor::LEFT_OUT, steps.processors());
     }
 
     /// The same, for formats that have the processor of a thread.

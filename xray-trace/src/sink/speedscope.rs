@@ -10,9 +10,9 @@ use std::io::{self, Write};
 
 use super::frames::Frames;
 use super::kernel_ids::KernelIds;
-use super::stacks::Stacks;
+use super::left_out::LeftOut;
+use super::stacks::StackTrie;
 use super::text::Text;
-use super::unsaid::Unsaid;
 use super::{ProfileSink, Report, Sink};
 use crate::analysis::{Step, Steps};
 use crate::model::{Profile, ThreadId, Trace};
@@ -39,7 +39,7 @@ impl Sink for Speedscope {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
-        let (mut report, mut unsaid) = (Report::default(), Unsaid::default());
+        let (mut report, mut left_out) = (Report::default(), LeftOut::default());
         let first = trace.blocks().iter().map(|block| block.first).min();
         let start = first.map_or(0, |first| trace.clock().monotonic_ns(first));
         let mut frames = Frames::default();
@@ -54,7 +54,7 @@ impl Sink for Speedscope {
             text.put(",\"unit\":\"nanoseconds\",\"startValue\":0,\"events\":[");
             let (mut end, mut comma) = (0, "\n");
             for step in &mut steps {
-                unsaid.see(&step);
+                left_out.see(&step);
                 let (kind, function, ns) = match step {
                     Step::Enter(open) => {
                         report.calls += 1;
@@ -81,7 +81,7 @@ impl Sink for Speedscope {
             report.leave_out_of_steps(&steps);
         }
         shared(trace, &frames, &mut text)?;
-        unsaid.tell(&mut report);
+        left_out.tell(&mut report);
         report.leave_out_unplaced(trace);
         Ok(report)
     }
@@ -94,7 +94,7 @@ impl Sink for Speedscope {
 impl ProfileSink for Speedscope {
     fn write(&self, profile: &Profile, output: &mut dyn Write) -> io::Result<Report> {
         let tables = profile.tables();
-        let stacks = Stacks::of_profile(profile, |thread| thread.0);
+        let stacks = StackTrie::of_profile(profile, |thread| thread.0);
         let mut by_thread = BTreeMap::<_, Vec<_>>::new();
         for node in stacks.nodes().iter().filter(|node| node.self_ns > 0) {
             let (_, thread) = stacks.stack(node);

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 1000;
 
 /// A tree of calls. All calls with the same stack are one node.
 #[derive(Debug, Default)]
-pub(super) struct Stacks {
+pub(super) struct StackTrie {
     nodes: Vec<Node>,
     /// Nodes by caller and function. Outermost calls have the number of a root as their caller.
     children: HashMap<(Parent, FunctionId), usize>,
@@ -23,7 +23,7 @@ pub(super) struct Stacks {
     too_deep: u64,
 }
 
-/// The caller of a node: another node, or the root that was passed to [`Stacks::enter`].
+/// The caller of a node: another node, or the root that was passed to [`StackTrie::enter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Parent {
     Root(u32),
@@ -39,9 +39,9 @@ pub(super) struct Node {
     pub(super) self_ns: u64,
 }
 
-// === impl Stacks ===
+// === impl StackTrie ===
 
-impl Stacks {
+impl StackTrie {
     /// Adds the begin of a call. An outermost call has the caller `root`. Returns the node.
     pub(super) fn enter(&mut self, root: u32, open: &Open) -> usize {
         let node = if self.open.len() >= MAX_DEPTH {

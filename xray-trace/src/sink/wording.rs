@@ -6,7 +6,7 @@ use crate::model::{Calibration, DataKind, ThreadId, Trace};
 
 /// The name of a custom or typed event. A typed event has the name of its type, if the program has
 /// registered one.
-pub(super) fn said_name(trace: &Trace, thread: ThreadId, kind: DataKind) -> Cow<'_, str> {
+pub(super) fn user_event_name(trace: &Trace, thread: ThreadId, kind: DataKind) -> Cow<'_, str> {
     match kind {
         DataKind::Custom => "custom event".into(),
         DataKind::Typed(number) => match trace.event_type_in(thread, number) {

@@ -9,7 +9,7 @@ use super::records::{self, CUT, VALUES, What, each_record};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::function_map::FunctionMap;
-use crate::llvm::yaml::{Callee, Kind, Place as PlaceText, Record, TraceHeader, Writer};
+use crate::llvm::yaml::{Callee, Kind, Record, RecordPrefix as PlaceText, TraceHeader, Writer};
 use crate::model::{DataKind, FunctionId, NoXrayId, ThreadId, Trace, XrayIds};
 
 /// LLVM's YAML.

@@ -42,7 +42,7 @@ pub(super) struct Importer<'a> {
     /// The number of functions so far.
     known: u32,
     /// The blocks in progress.
-    lanes: Vec<Lane>,
+    lanes: Vec<ThreadBlock>,
     /// The index in `lanes` of each of these threads.
     places: foldhash::HashMap<ThreadId, usize>,
     notes: Notes,
@@ -50,7 +50,7 @@ pub(super) struct Importer<'a> {
 
 /// A thread's block in progress.
 #[derive(Debug)]
-struct Lane {
+struct ThreadBlock {
     encoder: BlockEncoder,
     cpu: Option<u16>,
     /// The time of its latest event.
@@ -219,7 +219,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Adds a user event.
-    pub(super) fn said(
+    pub(super) fn add_user_event(
         &mut self,
         thread: ThreadId,
         tsc: u64,
@@ -365,7 +365,7 @@ impl<'a> Importer<'a> {
             self.end_blocks()?;
         }
         let place = self.lanes.len();
-        self.lanes.push(Lane {
+        self.lanes.push(ThreadBlock {
             encoder: BlockEncoder::new(thread),
             cpu: None,
             now: 0,
@@ -376,9 +376,9 @@ impl<'a> Importer<'a> {
     }
 }
 
-// === impl Lane ===
+// === impl ThreadBlock ===
 
-impl Lane {
+impl ThreadBlock {
     /// Advances the time, and sets the processor. Returns whether time ran backwards in the log; it
     /// never does in the trace.
     #[inline]

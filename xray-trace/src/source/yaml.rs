@@ -24,12 +24,12 @@ pub(super) fn import(
             Kind::Enter | Kind::EnterArg => FunctionKind::Enter,
             Kind::Exit => FunctionKind::Exit,
             Kind::TailExit => FunctionKind::TailExit,
-            said @ (Kind::Custom | Kind::Typed) => {
-                let kind = match said {
+            user_event @ (Kind::Custom | Kind::Typed) => {
+                let kind = match user_event {
                     Kind::Typed => DataKind::Typed(record.record_type),
                     _ => DataKind::Custom,
                 };
-                importer.said(thread, record.tsc, record.cpu, kind, &record.data)?;
+                importer.add_user_event(thread, record.tsc, record.cpu, kind, &record.data)?;
                 continue;
             }
         };

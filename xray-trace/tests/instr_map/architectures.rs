@@ -479,7 +479,7 @@ fn a_file_of_very_many_sections_is_read() {
 }
 
 #[test]
-fn entries_that_nothing_relocates_are_told_of() {
+fn entries_that_nothing_relocates_are_reported() {
     let bench = Workbench::new();
     let map = "        .section xray_instr_map,\"a\",@progbits\n        .quad gone - .\n        .quad gone - .\n        .byte 0, 0, 2\n        .zero 13\n        .quad data - .\n        .quad data - .\n        .byte 0, 0, 2\n        .zero 13\n        .data\ndata:   .long 0\n";
     assemble(&bench, "x86_64-linux-gnu", map, "p.o");

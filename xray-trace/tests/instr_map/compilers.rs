@@ -395,7 +395,7 @@ fn a_library_knows_the_name_it_is_linked_by() {
 }
 
 #[test]
-fn a_file_without_sleds_is_told_from_a_file_that_cannot_have_any() {
+fn a_file_without_sleds_is_distinguished_from_a_file_that_cannot_have_any() {
     let bench = Workbench::new();
     bench.write("p.c", "int main(void) { return 0; }\n");
     bench.run(CLANG, &["p.c", "-o", "plain"]);

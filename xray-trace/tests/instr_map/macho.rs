@@ -229,7 +229,7 @@ fn pointers_are_followed_in_every_layout() {
 }
 
 #[test]
-fn entries_of_symbols_elsewhere_are_told_of() {
+fn entries_of_symbols_elsewhere_are_reported() {
     let bench = Workbench::new();
     let map = ".section __DATA,xray_instr_map\n.quad _gone, _gone\n.byte 0, 0, 1\n.zero 13\n";
     bench.write("p.s", map);
@@ -239,8 +239,8 @@ fn entries_of_symbols_elsewhere_are_told_of() {
         link(&bench, processor, "p.dylib", &["-dylib", "-fixup_chains"]);
         for file in ["p.o", "p.dylib"] {
             let object = Object::parse_any(&bench.read(file)).unwrap();
-            let told = Warning::Unrelocated { count: 1 };
-            assert!(object.warnings().contains(&told), "{processor} {file}");
+            let reported = Warning::Unrelocated { count: 1 };
+            assert!(object.warnings().contains(&reported), "{processor} {file}");
         }
     }
 }

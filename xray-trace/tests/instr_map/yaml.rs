@@ -147,7 +147,7 @@ fn convert_with_yaml_instrmap_any_spelling_of_a_map_is_read() {
 }
 
 #[test]
-fn what_is_no_map_is_refused_with_its_place() {
+fn a_malformed_map_is_refused_with_its_place() {
     let entry = |fields: &str| format!("---\n- {{ {fields} }}\n");
     let good = "id: 1, address: 1, function: 1, kind: tail-exit, always-instrument: false";
     assert!(InstrMap::read(entry(good).as_bytes()).is_ok());
@@ -229,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn a_written_map_is_read_back(
         rows in prop::collection::vec((0_u32..5, any::<u64>(), 0_u64..3, kinds(), any::<bool>(), 0_u8..4), 0..20),
         name in any::<String>(),
     ) {

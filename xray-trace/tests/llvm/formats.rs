@@ -6,7 +6,7 @@ use xray_trace::llvm::profile::{self, BlockHeader, FileHeader};
 use xray_trace::llvm::{ByteOrder, Format, Header, PREFIX_LEN};
 
 #[test]
-fn every_format_is_told_by_its_first_bytes() {
+fn every_format_is_reported_by_its_first_bytes() {
     for order in [ByteOrder::Little, ByteOrder::Big] {
         for (log, expected, versions) in [
             (LogType::Basic, Format::Basic(order), 1..=9),

@@ -19,7 +19,7 @@ fn what(kind: CallKind, function: u32, arg: Option<u64>) -> String {
     format!("{kind:?} {function} {arg:?}")
 }
 
-fn said(kind: DataKind, data: &[u8]) -> String {
+fn user_event(kind: DataKind, data: &[u8]) -> String {
     format!("{kind:?} {}", data.escape_ascii())
 }
 
@@ -49,11 +49,11 @@ fn one_by_one(bytes: &[u8]) -> Vec<Happening> {
             }
             Body::Custom(data) => {
                 entered = None;
-                said(DataKind::Custom, &data)
+                user_event(DataKind::Custom, &data)
             }
             Body::Typed { event_type, data } => {
                 entered = None;
-                said(DataKind::Typed(event_type), &data)
+                user_event(DataKind::Typed(event_type), &data)
             }
         };
         if place.replace((events.buffer().offset, who)) != Some((events.buffer().offset, who)) {
@@ -93,13 +93,14 @@ fn of_trace(trace: &Trace) -> Vec<Happening> {
                         values.first(),
                     )
                 }
-                EventBody::Data { kind, data } => said(kind, events.data(data)),
+                EventBody::Data { kind, data } => user_event(kind, events.data(data)),
                 EventBody::Cpu { cpu: now } => {
                     cpu = Some(now);
                     continue;
                 }
-                other
-                @ (EventBody::Lost { .. } | EventBody::Unwound { .. } | EventBody::Astray) => {
+                other @ (EventBody::Lost { .. }
+                | EventBody::Unwound { .. }
+                | EventBody::UnmatchedExit) => {
                     panic!("no log says so: {other:?}")
                 }
             };

@@ -560,7 +560,7 @@ proptest! {
                     }
                 }
                 Step::Lost { .. } => prop_assert!(open.is_empty()),
-                Step::Data(said) => prop_assert_eq!(said.depth, open.len()),
+                Step::Data(user_event) => prop_assert_eq!(user_event.depth, open.len()),
             }
         }
         prop_assert!(open.is_empty());

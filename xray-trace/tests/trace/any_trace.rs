@@ -160,7 +160,7 @@ fn live(writer: &mut Writer<Vec<u8>>, number: u32, first: u32, start: u64, life:
                     // As in a foreign log, or as from a live target.
                     match data.len() % 2 {
                         0 => encoder.push_data(Ticks(now), *kind, data),
-                        _ => encoder.push_said(
+                        _ => encoder.push_user_event(
                             Ticks(now),
                             *kind,
                             Some(FunctionId(first)),

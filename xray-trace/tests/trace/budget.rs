@@ -46,7 +46,7 @@ fn window(since: Option<u64>, until: Option<u64>) -> Filter {
 }
 
 #[test]
-fn of_a_rest_that_is_there_in_part_so_much_counts() {
+fn a_suppression_counts_by_its_share_of_the_window() {
     let check = |rest: Suppression, filter: Filter, expected: Option<(u64, u64)>| {
         let budget = Budget::new(&restrained(&[rest], &[], &[]), &filter);
         let found = budget.suppressed.first();
@@ -87,7 +87,7 @@ fn of_a_rest_that_is_there_in_part_so_much_counts() {
 }
 
 #[test]
-fn what_most_calls_are_missing_of_comes_first() {
+fn the_function_with_the_most_missing_calls_comes_first() {
     let suppressions = [
         rest(0, 0, (1000, Some(2000)), 10),
         rest(0, 1, (1000, Some(1200)), 5),

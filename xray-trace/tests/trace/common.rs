@@ -113,7 +113,7 @@ pub(crate) fn push(encoder: &mut BlockEncoder, event: Event) {
         EventBody::Lost { events } => encoder.push_lost(event.ticks, events),
         EventBody::Cpu { cpu } => encoder.push_cpu(event.ticks, cpu),
         EventBody::Unwound { calls } => encoder.push_unwound(event.ticks, calls),
-        EventBody::Astray => encoder.push_astray(event.ticks),
+        EventBody::UnmatchedExit => encoder.push_unmatched_exit(event.ticks),
         // The reference belongs to a block that is not finished, so the data is made up in the same
         // length.
         EventBody::Data { kind, data } => {
@@ -184,7 +184,7 @@ pub(crate) fn any_body() -> impl Strategy<Value = EventBody> {
         1 => any::<u64>().prop_map(|events| EventBody::Lost { events }),
         1 => any::<u16>().prop_map(|cpu| EventBody::Cpu { cpu }),
         1 => prop_oneof![0..5u64, any::<u64>()].prop_map(|calls| EventBody::Unwound { calls }),
-        1 => Just(EventBody::Astray),
+        1 => Just(EventBody::UnmatchedExit),
     ]
 }
 

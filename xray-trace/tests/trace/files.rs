@@ -204,7 +204,7 @@ fn times_of_modules_come_back_in_order() {
 }
 
 #[test]
-fn what_was_not_recorded_on_purpose_comes_back_in_order() {
+fn unrecorded_times_come_back_in_order() {
     let (read, _) = items(sample()).unwrap();
     assert_eq!(read[16..18], SUPPRESSIONS.map(Item::Suppression));
     assert_eq!(read[18..20], DUTY.map(Item::Duty));
@@ -221,7 +221,7 @@ fn what_was_not_recorded_on_purpose_comes_back_in_order() {
 
 /// Times that run backwards or are out of range are read; a text that is too long is not.
 #[test]
-fn of_what_was_off_no_file_can_say_too_much() {
+fn oversized_tables_of_unrecorded_times_are_refused() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     for from in (0..(1 << 16) + 1).map(Ticks) {
         // A repeated entry counts once.
@@ -453,7 +453,7 @@ fn refused(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_name_their_place() {
     let begin = Writer::new(Vec::new()).unwrap().into_inner();
     let check = |more: &[u8], expected: &str| {
         assert_eq!(refused(&[&begin, more].concat()), expected);

@@ -6,7 +6,7 @@
 //! callees of a call without an exit count once more.
 
 use crate::common::{Enter, Exit, call, trace};
-use xray_trace::analysis::{Filter, Notes, Siblings, Side, StackRoots, Stacks};
+use xray_trace::analysis::{Filter, Notes, Siblings, Side, StackRoots, StackTrie};
 use xray_trace::model::{CallKind, Event, Trace};
 
 const NAMES: [&str; 4] = ["f0", "f1", "f2", "f3"];
@@ -22,7 +22,7 @@ fn events(calls: &[(u64, u32, CallKind)]) -> Vec<Event> {
 }
 
 fn stacks_of(traces: &[Trace], siblings: Siblings) -> (Vec<Seen>, Notes) {
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let mut notes = Notes::default();
     for trace in traces {
         let all = Filter::default();

@@ -59,19 +59,19 @@ fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
                     let how = if tail { "tail " } else { "" };
                     (call.end.0, cpu, format!("{how}-{label}"), None)
                 }),
-                Step::Data(said) => {
-                    let data = steps.data(&said);
+                Step::Data(user_event) => {
+                    let data = steps.data(&user_event);
                     let data = match keeps {
                         Keeps::Calls => continue,
                         Keeps::Words if data.is_empty() => continue,
                         Keeps::Words => data.escape_ascii().to_string(),
                         Keeps::NamesAndTexts => String::from_utf8_lossy(data).into_owned(),
                     };
-                    let what = match said.kind {
+                    let what = match user_event.kind {
                         DataKind::Custom => format!("said {data}"),
                         DataKind::Typed(number) => format!("said {number} {data}"),
                     };
-                    Some((said.ticks.0, cpu, what, None))
+                    Some((user_event.ticks.0, cpu, what, None))
                 }
                 Step::Lost { .. } => None,
             });

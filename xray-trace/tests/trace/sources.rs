@@ -49,13 +49,13 @@ fn happenings(trace: &Trace) -> Vec<Happening> {
                     };
                     (tid, format!("{how}-{id}"), call.end.0, None)
                 }),
-                Step::Data(said) => {
-                    let data = steps.data(&said).escape_ascii();
-                    let what = match said.kind {
+                Step::Data(user_event) => {
+                    let data = steps.data(&user_event).escape_ascii();
+                    let what = match user_event.kind {
                         DataKind::Custom => format!("said {data}"),
                         DataKind::Typed(number) => format!("said {number} {data}"),
                     };
-                    Some((tid, what, said.ticks.0, None))
+                    Some((tid, what, user_event.ticks.0, None))
                 }
                 Step::Lost { .. } => None,
             });
@@ -101,7 +101,7 @@ fn our_own_format_is_opened_as_it_is() {
 }
 
 #[test]
-fn what_is_no_trace_is_told() {
+fn a_file_that_is_no_trace_is_reported() {
     for (bytes, expected) in [
         (&b""[..], "the file is empty"),
         (b"hello, world, this is text", "not a trace"),

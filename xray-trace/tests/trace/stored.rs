@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 
-use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, Stacks, account};
+use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, StackTrie, account};
 use xray_trace::container::{Completeness, DecodeError};
 use xray_trace::model::CallKind::{Enter, Exit};
 use xray_trace::model::{Event, Trace};
@@ -92,8 +92,8 @@ fn damage_in_a_block_is_found_when_its_events_are_read() {
     // A rewritten trace does not have the block.
     let mut copy = Vec::new();
     let report = Xtrace.write(&trace, &mut copy).unwrap();
-    let told = "damaged blocks, of which some events cannot be decoded".to_owned();
-    assert_eq!(report.left_out, [(told, 1)]);
+    let reported = "damaged blocks, of which some events cannot be decoded".to_owned();
+    assert_eq!(report.left_out, [(reported, 1)]);
     let copy = Trace::read(copy.as_slice()).unwrap();
     assert_eq!(copy.blocks().len(), trace.blocks().len() - 1);
     // A file that was truncated causes no more than that.
@@ -128,7 +128,7 @@ fn stacks_come_in_order_of_threads() {
     .map(busy);
     let lives = lives.each_ref().map(Vec::as_slice);
     let trace = trace(&["a", "b", "c", "d", "e"], &lives);
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let (all, roots) = (Filter::default(), StackRoots::PerThread);
     let _ = stacks.add(&trace, &all, Siblings::Closed, roots, Side::Before);
     let names: Vec<_> = stacks

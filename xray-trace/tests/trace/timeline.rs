@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use xray_trace::analysis::{
-    Ending, Filter, MOST_LANES, Step, Steps, ThreadTimeline, Timeline, TimelineCall, TimelineRoom,
+    Ending, Filter, MOST_LANES, Step, Steps, ThreadTimeline, Timeline, TimelineCall, TimelineLimits,
 };
 use xray_trace::model::{ThreadId, Ticks, Trace};
 
 use crate::any_trace::any_trace;
 use crate::common::{Enter, Exit, call, lost, trace};
 
-const MUCH: TimelineRoom = TimelineRoom {
+const MUCH: TimelineLimits = TimelineLimits {
     threads: 100,
     calls: 100_000,
     slices: 100_000,
@@ -30,9 +30,9 @@ struct Told {
     events: u64,
 }
 
-fn told(trace: &Trace, filter: &Filter) -> Vec<Told> {
-    let told = Steps::of_wanted(trace, filter).map(|mut steps| {
-        let mut told = Told {
+fn reported(trace: &Trace, filter: &Filter) -> Vec<Told> {
+    let reported = Steps::of_wanted(trace, filter).map(|mut steps| {
+        let mut reported = Told {
             thread: steps.thread(),
             calls: Vec::new(),
             losses: 0,
@@ -41,7 +41,7 @@ fn told(trace: &Trace, filter: &Filter) -> Vec<Told> {
         for step in &mut steps {
             match step {
                 Step::Leave(call) if filter.until.is_none_or(|until| call.open.start < until) => {
-                    told.calls.push(TimelineCall {
+                    reported.calls.push(TimelineCall {
                         depth: call.open.depth,
                         function: call.open.function,
                         start_ns: call.open.start_ns,
@@ -50,23 +50,25 @@ fn told(trace: &Trace, filter: &Filter) -> Vec<Told> {
                     });
                 }
                 Step::Lost { ticks, events } if filter.wants_time(ticks) => {
-                    told.losses += 1;
-                    told.events = told.events.saturating_add(events);
+                    reported.losses += 1;
+                    reported.events = reported.events.saturating_add(events);
                 }
                 _ => {}
             }
         }
-        told
+        reported
     });
-    told.collect()
+    reported.collect()
 }
 
 /// Checks that long calls are kept, that all others are summed up, and that times of slices are
 /// those of their calls.
-fn check(line: &ThreadTimeline, told: &Told, room: TimelineRoom, since_ns: u64) {
-    assert_eq!(line.thread, told.thread);
-    let (drawn, deep): (Vec<TimelineCall>, Vec<_>) =
-        told.calls.iter().partition(|call| call.depth < MOST_LANES);
+fn check(line: &ThreadTimeline, reported: &Told, room: TimelineLimits, since_ns: u64) {
+    assert_eq!(line.thread, reported.thread);
+    let (drawn, deep): (Vec<TimelineCall>, Vec<_>) = reported
+        .calls
+        .iter()
+        .partition(|call| call.depth < MOST_LANES);
     assert_eq!(line.too_deep, deep.len() as u64);
     let (mut kept, summed): (Vec<TimelineCall>, Vec<_>) = drawn
         .into_iter()
@@ -95,19 +97,25 @@ fn check(line: &ThreadTimeline, told: &Told, room: TimelineRoom, since_ns: u64) 
     }
     let losses: u64 = line.gaps.iter().map(|gap| gap.losses).sum();
     let events = line.gaps.iter().map(|gap| gap.events);
-    assert_eq!(losses, told.losses);
-    assert_eq!(events.fold(0, u64::saturating_add), told.events);
+    assert_eq!(losses, reported.losses);
+    assert_eq!(events.fold(0, u64::saturating_add), reported.events);
     assert!(line.gaps.len() <= 2 * room.gaps.max(1));
 }
 
-fn check_all(trace: &Trace, filter: &Filter, room: TimelineRoom) {
+fn check_all(trace: &Trace, filter: &Filter, room: TimelineLimits) {
     let origin = origin(trace);
     let since = filter.since.map(|since| trace.clock().monotonic_ns(since));
     let timeline = Timeline::new(trace, filter, origin, room);
-    let told = told(trace, filter);
-    assert_eq!(timeline.threads.len() + timeline.other_threads, told.len());
+    let reported = reported(trace, filter);
+    assert_eq!(
+        timeline.threads.len() + timeline.other_threads,
+        reported.len()
+    );
     for line in &timeline.threads {
-        let its = told.iter().find(|told| told.thread == line.thread).unwrap();
+        let its = reported
+            .iter()
+            .find(|reported| reported.thread == line.thread)
+            .unwrap();
         check(line, its, room, since.unwrap_or(0).max(origin));
     }
 }
@@ -121,7 +129,7 @@ proptest! {
         gaps in 0..3_usize,
         threads in 1..8_usize,
     ) {
-        let room = TimelineRoom { threads, calls, slices, gaps, longest: 2 };
+        let room = TimelineLimits { threads, calls, slices, gaps, longest: 2 };
         check_all(&trace, &Filter::default(), room);
     }
 
@@ -136,8 +144,8 @@ proptest! {
         };
         // A thread without events in the window has no line.
         let timeline = Timeline::new(&trace, &filter, origin(&trace), MUCH);
-        prop_assert_eq!(timeline.threads.len(), told(&trace, &filter).len());
-        check_all(&trace, &filter, TimelineRoom { calls, ..MUCH });
+        prop_assert_eq!(timeline.threads.len(), reported(&trace, &filter).len());
+        check_all(&trace, &filter, TimelineLimits { calls, ..MUCH });
     }
 }
 
@@ -159,7 +167,7 @@ fn staircase(calls: u64) -> Vec<xray_trace::model::Event> {
 fn the_longest_calls_are_kept() {
     let events = staircase(1000);
     let trace = trace(&["outer", "inner"], &[&events]);
-    let room = TimelineRoom { calls: 11, ..MUCH };
+    let room = TimelineLimits { calls: 11, ..MUCH };
     let timeline = Timeline::new(&trace, &Filter::default(), 0, room);
     let [line] = &timeline.threads[..] else {
         panic!("{timeline:?}")

@@ -8,7 +8,7 @@ use std::io::{Seek as _, Write as _};
 use proptest::prelude::*;
 use xray_trace::analysis::{
     AccountOptions, Call, Counted, Filter, Graph, GroupBy, Notes, Open, Order, SPACING, Shown,
-    Siblings, Side, StackRoots, Stacks, Step, Steps, Survey, Tree, Visitor, account,
+    Siblings, Side, StackRoots, StackTrie, Step, Steps, Survey, Tree, Visitor, account,
     unmatched_exits,
 };
 use xray_trace::container::{OpenCalls, Payload};
@@ -49,7 +49,7 @@ fn answers(trace: &Trace, filter: &Filter) -> Answers {
         }
     }
     let stacks = |roots| {
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTrie::default();
         let notes = stacks.add(trace, filter, Siblings::Closed, roots, Side::Before);
         let names = stacks
             .nodes()
@@ -167,15 +167,15 @@ fn check(trace: &Trace, spacing: u64, windows: &[(prop::sample::Index, prop::sam
 }
 
 #[test]
-fn what_is_said_of_the_next_event_is_not_of_the_next_block() {
-    let astray = Event {
+fn data_of_the_next_event_is_not_of_the_next_block() {
+    let unmatched_exit = Event {
         ticks: Ticks(120),
-        body: EventBody::Astray,
+        body: EventBody::UnmatchedExit,
     };
     let events = [
         call(100, 0, Enter),
         call(110, 1, Enter),
-        astray,
+        unmatched_exit,
         call(130, 1, Exit),
         call(140, 0, Exit),
     ];
@@ -269,7 +269,7 @@ fn between(since: u64, until: u64) -> Filter {
 }
 
 /// The steps of a trace's only thread, with one word for each, and the notes.
-fn told(trace: &Trace, filter: &Filter) -> (Vec<String>, Notes) {
+fn reported(trace: &Trace, filter: &Filter) -> (Vec<String>, Notes) {
     let mut steps = Steps::of_wanted(trace, filter).next().unwrap();
     let word = |step| match step {
         Step::Enter(Open {
@@ -278,7 +278,7 @@ fn told(trace: &Trace, filter: &Filter) -> (Vec<String>, Notes) {
         Step::Leave(Call { open, end, how, .. }) => {
             format!("-{} {} {how:?}", open.function.0, end.0)
         }
-        Step::Data(said) => format!("said {}", said.ticks.0),
+        Step::Data(user_event) => format!("said {}", user_event.ticks.0),
         Step::Lost { ticks, events } => format!("lost {events} {}", ticks.0),
     };
     (steps.by_ref().map(word).collect(), steps.notes())
@@ -305,7 +305,7 @@ fn steps_are_those_of_the_window_and_of_the_calls_that_begin_in_it() {
         call(44, 0, Exit),
     ];
     let trace = of_blocks(&events, 3);
-    let (steps, notes) = told(&trace, &between(30, 40));
+    let (steps, notes) = reported(&trace, &between(30, 40));
     let expected = [
         "+0 10",
         "+1 20",
@@ -331,7 +331,7 @@ fn steps_are_those_of_the_window_and_of_the_calls_that_begin_in_it() {
 
 /// Losses before and after the window do not count in it; calls of the window that a loss ends do.
 #[test]
-fn what_is_noted_is_of_the_window() {
+fn notes_are_of_the_window() {
     let events = [
         lost(5, 1),
         call(10, 0, Enter),
@@ -343,7 +343,7 @@ fn what_is_noted_is_of_the_window() {
         call(50, 1, Exit),
     ];
     let trace = of_blocks(&events, 2);
-    let notes = |since, until| told(&trace, &between(since, until)).1;
+    let notes = |since, until| reported(&trace, &between(since, until)).1;
     let (mut first, mut second) = (Notes::default(), Notes::default());
     (first.lost, first.closed_by_loss) = (2, 1);
     assert_eq!(notes(15, 28), first);

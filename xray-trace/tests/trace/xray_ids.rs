@@ -75,7 +75,7 @@ fn an_id_is_the_object_and_the_function_in_it() {
 }
 
 #[test]
-fn what_has_no_id_is_never_shown_with_anothers() {
+fn a_function_without_an_id_never_shows_the_id_of_another() {
     let functions: Vec<_> = (0..300).map(|module| (module, 1)).collect();
     let great = [(0, 1 << 24 | 1), (0, 2 << 24 | 1), (299, u32::MAX)];
     let trace = trace(&[&functions[..], &great].concat(), 300, &[]);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_nothing_out_is_set_too() {
+    fn a_filter_that_keeps_everything_is_set_too() {
         let wanted = |line: &[&str]| {
             let line = ["filter"].iter().chain(line);
             wanted(&Line::try_parse_from(line).unwrap().args)

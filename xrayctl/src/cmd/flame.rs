@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use inferno::flamegraph::{self, Direction, Options};
-use xray_trace::analysis::{Side, StackRoots, Stacks};
+use xray_trace::analysis::{Side, StackRoots, StackTrie};
 
 use crate::failure::Failure;
 use crate::input::{self, Logs, Selection, Unpaired};
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         unpaired: args.unpaired,
         roots,
     };
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let mut calibrated = true;
     for (file, side) in inputs.iter().zip([Side::Before, Side::After]) {
         let log = args.logs.open_any(file, console)?;

@@ -61,8 +61,8 @@ pub(crate) struct Args {
     /// Show the table of functions
     #[arg(long)]
     table: bool,
-    /// Show the N slowest calls, each with the calls in it; 0 shows none. Without --tree and --table
-    /// the default is 10
+    /// Show the N slowest calls, each with the calls in it; 0 shows none. Without --tree and
+    /// --table the default is 10
     #[arg(long, value_name = "N")]
     slowest: Option<usize>,
     /// Show only slow calls and lines of the tree of calls that took at least this time, like 1ms;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use xray_trace::analysis::{Side, StackRoots, Stacks};
+use xray_trace::analysis::{Side, StackRoots, StackTrie};
 
 use crate::failure::Failure;
 use crate::input::{Destination, Logs, Selection, Unpaired};
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         unpaired: args.unpaired,
         roots,
     };
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let mut calibrated = true;
     let files = args.files.iter().map(|file| (file, Side::Before));
     for (file, side) in files.chain(args.diff.iter().map(|file| (file, Side::After))) {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use xray_trace::analysis::{Filter, Order, Shown, Siblings, Side, StackRoots, Stacks, Steps, Tree};
+use xray_trace::analysis::{
+    Filter, Order, Shown, Siblings, Side, StackRoots, StackTrie, Steps, Tree,
+};
 
 use crate::args::{Format, TreeLayout};
 use crate::input::{Logs, Selection};
@@ -75,7 +77,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if let Some(other) = &args.diff {
         let after = args.logs.open(other, console)?;
         let after_filter = args.selection.filter(&after)?;
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTrie::default();
         let [before, after] = [
             (&args.file, &trace, &filter, Side::Before),
             (other, &after, &after_filter, Side::After),

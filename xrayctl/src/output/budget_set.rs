@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_told_in_words() {
+    fn limits_are_reported_in_words() {
         let budget = |ppm| Budget {
             max_overhead_ppm: ppm,
             duty: None,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_is_shown() {
+    fn suppressed_functions_are_shown() {
         let budget = Budget {
             max_overhead_ppm: 20_000,
             duty: None,

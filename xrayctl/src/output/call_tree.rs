@@ -17,7 +17,7 @@ use std::io;
 
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
-use xray_trace::analysis::{Call, Ending, Open, Order, Said, Tree, TreeLine};
+use xray_trace::analysis::{Call, Ending, Open, Order, Tree, TreeLine, UserEvent};
 use xray_trace::model::{DataKind, ThreadId, Trace};
 
 use super::folded_lines::{EqualCalls, FoldedLine, FoldedLines, Folding};
@@ -265,7 +265,9 @@ impl TreeRow {
             }
             TreeLine::End(call) => Self::of_call(Kind::End, call, trace, origin_ns),
             TreeLine::Begin(open) => Self::of_open(Kind::Begin, open, trace, origin_ns),
-            TreeLine::Data { said, data } => Self::of_said(said, data, trace, origin_ns),
+            TreeLine::Data { user_event, data } => {
+                Self::of_user_event(user_event, data, trace, origin_ns)
+            }
             TreeLine::Lost {
                 thread,
                 ticks: _,
@@ -298,31 +300,31 @@ impl TreeRow {
         }
     }
 
-    fn of_said(said: &Said, data: &[u8], trace: &Trace, origin_ns: u64) -> Self {
-        let (kind, event_type) = match said.kind {
+    fn of_user_event(user_event: &UserEvent, data: &[u8], trace: &Trace, origin_ns: u64) -> Self {
+        let (kind, event_type) = match user_event.kind {
             DataKind::Custom => (Kind::CustomEvent, None),
             DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
         };
         let event_type_name =
-            event_type.and_then(|number| trace.event_type_in(said.thread, number));
+            event_type.and_then(|number| trace.event_type_in(user_event.thread, number));
         let kept = data.len();
         let data = match std::str::from_utf8(data) {
             Ok(data) => data.to_owned(),
             Err(_) => data.escape_ascii().to_string(),
         };
         Self {
-            start_ns: Some(said.ns.saturating_sub(origin_ns)),
+            start_ns: Some(user_event.ns.saturating_sub(origin_ns)),
             // Our own traces have the function. Foreign logs do not.
-            function: said
+            function: user_event
                 .data
                 .function()
                 .map(|function| trace.function_name(function).into_owned()),
             event_type,
             event_type_name: event_type_name.map(str::to_owned),
             data: Some(data),
-            size: said.data.is_cut().then(|| said.data.size()),
+            size: user_event.data.is_cut().then(|| user_event.data.size()),
             kept,
-            ..Self::bare(kind, tid(trace, said.thread), said.depth)
+            ..Self::bare(kind, tid(trace, user_event.thread), user_event.depth)
         }
     }
 

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_added_up_or_told_apart() {
+    fn threads_are_added_up_or_distinguished() {
         let before = counts([message(1, &[(0, "f", 10)], 1)]);
         let after = counts([
             message(1, &[(0, "f", 15), (1, "g", 100)], 0),

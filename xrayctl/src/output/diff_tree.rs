@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::io;
 
 use serde::Serialize;
-use xray_trace::analysis::{StackCounts, Stacks};
+use xray_trace::analysis::{StackCounts, StackTrie};
 
 use super::{Look, Tone, call_tree, text, units};
 
@@ -58,7 +58,7 @@ struct DiffCounts {
 // === impl DiffTree ===
 
 impl<'a> DiffTree<'a> {
-    pub(crate) fn new(stacks: &'a Stacks, shown: Shown) -> Self {
+    pub(crate) fn new(stacks: &'a StackTrie, shown: Shown) -> Self {
         let mut children = vec![Vec::new(); stacks.nodes().len()];
         let mut next = Vec::new();
         let longest = |node: usize| {

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_recorded_is_told_in_words() {
+    fn recorded_calls_are_described_in_words() {
         let filter = Filter {
             min_duration_ns: 100_000,
             max_depth: 3,

@@ -105,16 +105,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn how_who_comes_is_noticed_is_told_while_anybody_can() {
+    fn the_detection_method_is_shown_while_processes_can_come() {
         let looks = sample();
         let perf = GroupStatus {
             detection: Detection::Perf.into(),
             detection_why: String::new(),
             ..sample()
         };
-        let told = |group| detection(group).unwrap();
-        assert!(told(&looks).ends_with("milliseconds: no perf events: Permission denied"));
-        assert!(told(&perf).ends_with("at once, by perf events"));
+        let reported = |group| detection(group).unwrap();
+        assert!(reported(&looks).ends_with("milliseconds: no perf events: Permission denied"));
+        assert!(reported(&perf).ends_with("at once, by perf events"));
         let over = GroupStatus { over: true, ..perf };
         assert_eq!(detection(&over), None);
     }

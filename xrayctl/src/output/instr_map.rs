@@ -45,11 +45,11 @@ struct Function<'a> {
     section: u32,
     address: u64,
     size: u64,
-    sleds: Vec<Place>,
+    sleds: Vec<SledRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct Place {
+struct SledRow {
     address: u64,
     kind: String,
     always_instrument: bool,
@@ -111,14 +111,14 @@ impl<'a> Function<'a> {
             section: *section,
             address: address.0,
             size: *size,
-            sleds: sleds.iter().map(Place::of).collect(),
+            sleds: sleds.iter().map(SledRow::of).collect(),
         }
     }
 }
 
-// === impl Place ===
+// === impl SledRow ===
 
-impl Place {
+impl SledRow {
     fn of(sled: &Sled) -> Self {
         let Sled {
             address,

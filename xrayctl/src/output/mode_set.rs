@@ -56,7 +56,7 @@ mod tests {
     use super::{super::golden, *};
 
     #[test]
-    fn what_became_of_each_is_told() {
+    fn the_result_of_each_process_is_reported() {
         let report = |pid, before: v1::Mode| ModeReport {
             pid,
             before: before.into(),

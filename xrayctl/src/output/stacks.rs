@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 
-use xray_trace::analysis::{StackCounts, Stacks};
+use xray_trace::analysis::{StackCounts, StackTrie};
 
 use super::{Names, text, units};
 
@@ -30,14 +30,14 @@ pub(crate) struct Top {
 }
 
 /// The note that the stacks were too many to keep all apart.
-pub(crate) fn note(stacks: &Stacks) -> Option<String> {
+pub(crate) fn note(stacks: &StackTrie) -> Option<String> {
     let beyond = stacks.beyond();
     let what = "too many distinct stacks; these are shown as [more stacks]";
     (beyond > 0).then(|| format!("{}: {what}", units::counted(beyond, "call")))
 }
 
 /// A line per stack, `main;f 7`; with `diff`, `main;f 7 8`. In order of names.
-pub(crate) fn folded(stacks: &Stacks, by: Folded, diff: bool) -> Vec<String> {
+pub(crate) fn folded(stacks: &StackTrie, by: Folded, diff: bool) -> Vec<String> {
     let value = |counts: &StackCounts| match by {
         Folded::SelfTime => counts.self_ns,
         Folded::Calls => counts.calls,
@@ -65,7 +65,7 @@ pub(crate) fn folded(stacks: &Stacks, by: Folded, diff: bool) -> Vec<String> {
 
 /// Writes the top stacks by the time and by the number of their leaf calls; with `diff`, the stacks
 /// whose self time changed most.
-pub(crate) fn human(stacks: &Stacks, top: Top, out: &mut dyn io::Write) -> io::Result<()> {
+pub(crate) fn human(stacks: &StackTrie, top: Top, out: &mut dyn io::Write) -> io::Result<()> {
     let counts = |node: usize| stacks.nodes()[node].counts;
     let mut groups = BTreeMap::<usize, Vec<usize>>::new();
     let mut roots = Vec::<usize>::new();
@@ -153,7 +153,7 @@ fn ranked(nodes: &[usize], limit: usize, by: impl Fn(&usize) -> u64) -> Vec<usiz
 }
 
 /// Writes a stack call by call, the outermost first.
-fn print(stacks: &Stacks, top: Top, node: usize, out: &mut dyn io::Write) -> io::Result<()> {
+fn print(stacks: &StackTrie, top: Top, node: usize, out: &mut dyn io::Write) -> io::Result<()> {
     let indexes = std::iter::successors(Some(node), |node| stacks.nodes()[*node].parent);
     let mut indexes: Vec<_> = indexes.collect();
     indexes.reverse();

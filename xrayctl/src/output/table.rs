@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_does_not_fit_is_cut_at_the_edge() {
+    fn a_wide_row_is_cut_at_the_edge() {
         check(
             narrow(20),
             " PID  COMMAND\n   7  short\n1234  a rather lo…\n",

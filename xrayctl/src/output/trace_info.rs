@@ -358,7 +358,7 @@ impl EventCounts {
             // This event only marks a time at which calls are known to be open.
             EventBody::Unwound { calls: 0 } => return,
             EventBody::Unwound { .. } => &mut self.unwindings,
-            EventBody::Astray => &mut self.astray_exits,
+            EventBody::UnmatchedExit => &mut self.astray_exits,
         };
         *count += 1;
     }

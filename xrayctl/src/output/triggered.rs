@@ -16,7 +16,7 @@ use crate::condition::Awaited;
 /// One report. In JSON, it is a line with an object.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub(crate) enum Told<'a> {
+pub(crate) enum TriggerReport<'a> {
     Armed {
         processes: u32,
         functions: u32,
@@ -77,9 +77,9 @@ pub(crate) struct Fired {
     pub(crate) skipped: u64,
 }
 
-// === impl Told ===
+// === impl TriggerReport ===
 
-impl<'a> Told<'a> {
+impl<'a> TriggerReport<'a> {
     pub(crate) fn armed(
         TriggerArmed {
             processes,
@@ -353,7 +353,7 @@ mod tests {
         ]
     }
 
-    fn all(awaited: &[Awaited]) -> Vec<Told<'_>> {
+    fn all(awaited: &[Awaited]) -> Vec<TriggerReport<'_>> {
         let conditions = ["duration(ns::*) > 10ms".to_owned()];
         let mut demanded = fired(5, None);
         demanded.condition = None;
@@ -382,16 +382,16 @@ mod tests {
             }),
             ..ToggleReport::default()
         };
-        let ended = |cause| Told::ended(TriggerEnded { pid: 70, cause });
+        let ended = |cause| TriggerReport::ended(TriggerEnded { pid: 70, cause });
         let over = |why: Why, fired, skipped| {
-            Told::over(&TriggerOver {
+            TriggerReport::over(&TriggerOver {
                 why: why.into(),
                 fired,
                 skipped,
             })
         };
-        let mut told = vec![
-            Told::armed(
+        let mut reported = vec![
+            TriggerReport::armed(
                 TriggerArmed {
                     processes: 1,
                     functions: 0,
@@ -399,7 +399,7 @@ mod tests {
                 &[],
                 "on Ctrl-C",
             ),
-            Told::armed(
+            TriggerReport::armed(
                 TriggerArmed {
                     processes: 2,
                     functions: 1234,
@@ -408,15 +408,15 @@ mod tests {
                 "when it has fired, or on Ctrl-C",
             ),
         ];
-        told.extend(firings.map(|fired| Told::Fired(Fired::new(fired, &conditions))));
-        told.extend([
-            Told::switched(1, "enable ns::*", report(None)),
-            Told::switched(1, "enable ns::*", report(Some("no room"))),
-            Told::NoSnapshot {
+        reported.extend(firings.map(|fired| TriggerReport::Fired(Fired::new(fired, &conditions))));
+        reported.extend([
+            TriggerReport::switched(1, "enable ns::*", report(None)),
+            TriggerReport::switched(1, "enable ns::*", report(Some("no room"))),
+            TriggerReport::NoSnapshot {
                 number: 1,
                 why: "no process is attached".to_owned(),
             },
-            Told::Command {
+            TriggerReport::Command {
                 number: 1,
                 command: "./page 'me'",
                 ended: "exit status: 3".to_owned(),
@@ -429,23 +429,23 @@ mod tests {
             over(Why::Expired, 0, 0),
             over(Why::Ended, 3, 1),
         ]);
-        told
+        reported
     }
 
     #[test]
-    fn what_is_told_reads_well() {
+    fn reports_read_well() {
         golden::check("triggered.txt", |out| {
             all(&awaited())
                 .iter()
-                .try_for_each(|told| told.render(out, Look::PLAIN))
+                .try_for_each(|reported| reported.render(out, Look::PLAIN))
         });
     }
 
     #[test]
-    fn what_is_told_as_json_is_documented() {
+    fn the_fields_of_the_json_are_documented() {
         golden::check("triggered.jsonl", |out| {
-            all(&awaited()).iter().try_for_each(|told| {
-                serde_json::to_writer(&mut *out, told)?;
+            all(&awaited()).iter().try_for_each(|reported| {
+                serde_json::to_writer(&mut *out, reported)?;
                 writeln!(out)
             })
         });

@@ -206,7 +206,10 @@ impl Watched {
                 let left = usize::try_from(calls.unwrap_or(0)).unwrap_or(usize::MAX);
                 open.truncate(open.len().saturating_sub(left));
             }
-            EventKind::Unspecified | EventKind::Custom | EventKind::Typed | EventKind::Astray => {}
+            EventKind::Unspecified
+            | EventKind::Custom
+            | EventKind::Typed
+            | EventKind::UnmatchedExit => {}
         }
         Ok(())
     }

@@ -226,7 +226,7 @@ impl Row {
 #[cfg(test)]
 pub(super) mod tests {
     use xray_trace::FileAddr;
-    use xray_trace::analysis::{ProfileRoom, Profiler};
+    use xray_trace::analysis::{ProfileBudget, Profiler};
     use xray_trace::container::Writer;
     use xray_trace::model::{
         ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread, ThreadId,
@@ -239,7 +239,7 @@ pub(super) mod tests {
 
     /// A second in which `main` called `parse` this often, and each `parse` called `next` twice.
     pub(in crate::top) fn interval(header: Header, calls: u64) -> Interval {
-        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        let mut profiler = Profiler::new(ProfileBudget::new(1 << 20));
         let [main, parse, next] = [0, 1, 2].map(FunctionId);
         profiler.enter(main, 0);
         for at in 0..calls {

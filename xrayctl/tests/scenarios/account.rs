@@ -99,8 +99,8 @@ fn account_empty_stack_error() {
     );
     let ours = files.ours("account log -m map.yaml -d -k --columns llvm");
     assert_eq!((ours.code, ours.out), (0, theirs.out));
-    let told = "log: Found record {FuncId: \"@(1)\", ThreadId: \"1\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10000; its thread's stack: (empty stack)\n";
-    assert!(ours.err.contains(told), "{}", ours.err);
+    let reported = "log: Found record {FuncId: \"@(1)\", ThreadId: \"1\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10000; its thread's stack: (empty stack)\n";
+    assert!(ours.err.contains(reported), "{}", ours.err);
     let ours = files.ours("account log -d");
     let counted = "log: 1 exit of calls that began before the trace, or that had been left\n";
     assert!(
@@ -128,8 +128,8 @@ fn account_exit_mismatch_non_empty_stack_error() {
     );
     let ours = files.ours("account log -m map.yaml -d -k --columns llvm");
     assert_eq!((ours.code, ours.out), (0, theirs.out));
-    let told = "{FuncId: \"@(4)\", ThreadId: \"1\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10001; its thread's stack: @(1)\n";
-    assert!(ours.err.contains(told), "{}", ours.err);
+    let reported = "{FuncId: \"@(4)\", ThreadId: \"1\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10001; its thread's stack: @(1)\n";
+    assert!(ours.err.contains(reported), "{}", ours.err);
 }
 
 /// f3 calls itself, first within f2 and later without it.

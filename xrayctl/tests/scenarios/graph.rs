@@ -102,8 +102,8 @@ fn graph_keep_going() {
     assert_eq!(files.theirs("graph log -m map.yaml").code, 1);
     files.same("graph log -m map.yaml -k -e sum");
     let ran = files.ours("graph log -m map.yaml -k -e sum");
-    let told = "{FuncId: \"@(4)\", ThreadId: \"1\", RecordType: \"Fn Tail Exit\"} with no matching function entry";
-    assert!(ran.err.contains(told), "{}", ran.err);
+    let reported = "{FuncId: \"@(4)\", ThreadId: \"1\", RecordType: \"Fn Tail Exit\"} with no matching function entry";
+    assert!(ran.err.contains(reported), "{}", ran.err);
     let ran = files.ours("graph log -keep-going=false");
     assert_eq!(ran.code, 0);
     assert!(!ran.err.contains("Found record"), "{}", ran.err);

@@ -122,9 +122,9 @@ fn each_side_of_a_difference_has_its_own_options() {
             );
         }
     }
-    let told = |args: &str| files.ours(args).err.matches("Found record").count();
-    assert_eq!(told("graph-diff A B"), 0);
-    assert_eq!(told("graph-diff A B -keep-going"), 1);
-    assert_eq!(told("graph-diff A B -k1"), 0);
-    assert_eq!(told("graph-diff A B --keep-going-2"), 1);
+    let reported = |args: &str| files.ours(args).err.matches("Found record").count();
+    assert_eq!(reported("graph-diff A B"), 0);
+    assert_eq!(reported("graph-diff A B -keep-going"), 1);
+    assert_eq!(reported("graph-diff A B -k1"), 0);
+    assert_eq!(reported("graph-diff A B --keep-going-2"), 1);
 }

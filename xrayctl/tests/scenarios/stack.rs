@@ -119,8 +119,8 @@ fn stack_keep_going() {
     assert!(!ours.err.contains(found), "{}", ours.err);
     let kept = files.ours("stack -k log");
     assert_eq!((kept.code, kept.out), (0, ours.out));
-    let told = "log: Found record {FuncId: \"#4\", ThreadId: \"111\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10301; its thread's stack: #1\n";
-    assert!(kept.err.contains(told), "{}", kept.err);
+    let reported = "log: Found record {FuncId: \"#4\", ThreadId: \"111\", RecordType: \"Fn Exit\"} with no matching function entry, at tick 10301; its thread's stack: #1\n";
+    assert!(kept.err.contains(reported), "{}", kept.err);
     // The number of lines is limited, and each is printed once.
     let many: Vec<Event> = (0..50).map(|at| (1, at, 1, "exit")).collect();
     let files = Files::new(&[("log", yaml(0, &many)), ("other", yaml(0, &events))]);

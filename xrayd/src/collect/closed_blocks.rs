@@ -14,8 +14,11 @@ use xray_trace::{
     model::{CallKind, FunctionId, ProcessId, ThreadId, Ticks, Trace},
 };
 
-use super::{CallSite, Keep, SiteKind, SiteTable, room::Room, thread_decoder::ThreadDecoder};
-use crate::store::{EventStore, FeedItem, Keeps, Source, feed};
+use super::{
+    CallSite, EventFilter, SiteKind, SiteTable, frame_budget::FrameBudget,
+    thread_decoder::ThreadDecoder,
+};
+use crate::store::{EventStore, EventUses, Source, StreamItem, subscription};
 
 const FUNCTIONS: u32 = 5;
 const TOP: u64 = 0x7fff_0000;
@@ -93,13 +96,13 @@ fn sites() -> SiteTable {
 }
 
 /// The blocks that are published for a thread with these steps.
-fn published(does: &[Does], room: &Room) -> Vec<Arc<ClosedBlock>> {
+fn published(does: &[Does], room: &FrameBudget) -> Vec<Arc<ClosedBlock>> {
     let sites = sites();
     let output = EventStore::new(ProcessId(0), FUNCTIONS as usize, 0);
     let thread = output.new_thread(1, String::new());
-    let (inlet, mut feed) = feed(1, None);
-    output.subscribe(inlet.sender(Source::default()));
-    drop(inlet);
+    let (publisher, mut subscription) = subscription(1, None);
+    output.subscribe(publisher.sender(Source::default()));
+    drop(publisher);
     let mut decoder = ThreadDecoder::new(thread, Ticks(0), room, Arc::default());
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut ticks = 0;
@@ -159,13 +162,17 @@ fn published(does: &[Does], room: &Room) -> Vec<Arc<ClosedBlock>> {
                 None
             }
             Does::Filter(functions) => {
-                let keep = functions
-                    .map(|range| Arc::new(Keep::new(Some(vec![range]), Ticks(0)..Ticks(u64::MAX))));
+                let keep = functions.map(|range| {
+                    Arc::new(EventFilter::new(
+                        Some(vec![range]),
+                        Ticks(0)..Ticks(u64::MAX),
+                    ))
+                });
                 decoder.filter(keep, false);
                 None
             }
             Does::Pauses(pauses) => {
-                let keeps = Keeps {
+                let keeps = EventUses {
                     blocks: !pauses,
                     sums: false,
                 };
@@ -188,10 +195,10 @@ fn published(does: &[Does], room: &Room) -> Vec<Arc<ClosedBlock>> {
     let runtime = { runtime }.build().unwrap();
     runtime.block_on(async {
         let mut blocks = Vec::new();
-        while let Some((_, item)) = feed.next().await {
+        while let Some((_, item)) = subscription.next().await {
             match item {
-                FeedItem::Block(published) => blocks.push(published.closed),
-                FeedItem::Lost { .. } => panic!("there is room for all blocks"),
+                StreamItem::Block(published) => blocks.push(published.closed),
+                StreamItem::Lost { .. } => panic!("there is room for all blocks"),
                 _ => {}
             }
         }
@@ -226,7 +233,7 @@ fn check(blocks: &[Arc<ClosedBlock>]) -> Result<bool, TestCaseError> {
     let survey = Survey::new(&trace, 0);
     prop_assert_eq!(entries, survey.calls);
     for closed in blocks {
-        prop_assert_eq!(&closed.functions, &FunctionSet::of(&closed.block));
+        prop_assert_eq!(&closed.functions, &FunctionSet::of(closed.block.events()));
     }
     if is_complete {
         prop_assert_eq!(index, survey.index);
@@ -238,7 +245,7 @@ proptest! {
     /// Also for a reader that subscribes later.
     #[test]
     fn the_index_of_a_stream_is_that_of_its_trace(does in does(false), skipped in 0..4_usize) {
-        let blocks = published(&does, &Room::new());
+        let blocks = published(&does, &FrameBudget::new());
         let later = &blocks[skipped.min(blocks.len())..];
         prop_assert!(check(later)?);
     }
@@ -252,7 +259,7 @@ proptest! {
         frames in prop_oneof![1..6_usize, Just(1 << 10)],
         paused in any::<bool>(),
     ) {
-        let mut blocks = published(&does, &Room::with(1 << 10, frames, 32));
+        let mut blocks = published(&does, &FrameBudget::with(1 << 10, frames, 32));
         blocks.drain(..skipped.min(blocks.len()));
         if paused && blocks.len() > 3 {
             // The queue was full.
@@ -280,7 +287,7 @@ proptest! {
         let is_wanted = |id: FunctionId| id.0 < wanted;
         let (mut quick, mut slow) = (Chosen::default(), Chosen::default());
         let mut kept = Vec::new();
-        for closed in published(&does, &Room::new()) {
+        for closed in published(&does, &FrameBudget::new()) {
             let ClosedPart { closed: part, lost } = quick.of_closed(&closed, time, is_wanted);
             let other = slow.of(&closed.block, time, is_wanted);
             let block = part.as_ref().map(|part| part.block.clone());
@@ -310,7 +317,7 @@ fn a_recording_of_everything_passes_blocks_on() {
         since: Ticks(0),
         until: None,
     };
-    let blocks = published(&does, &Room::new());
+    let blocks = published(&does, &FrameBudget::new());
     assert_eq!(blocks.len(), 10);
     for closed in blocks {
         assert_eq!(closed.block.thread, ThreadId(0));

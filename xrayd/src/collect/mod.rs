@@ -7,14 +7,14 @@
 #[cfg(test)]
 mod closed_blocks;
 mod drain;
-mod keep;
+mod event_filter;
+mod frame_budget;
 mod names;
 mod numbers;
 mod ring;
 mod ring_budget;
 mod ring_copies;
 mod ring_sizes;
-mod room;
 mod sample;
 mod shadow_stack;
 mod sites;
@@ -28,7 +28,7 @@ mod watch;
 #[cfg(fuzzing)]
 pub use drain::drain_rings;
 pub(crate) use drain::{Asked, Drain, DrainCaller, DrainHandle, events_since};
-pub(crate) use keep::Keep;
+pub(crate) use event_filter::EventFilter;
 pub(crate) use ring_budget::{Promises, RingRefusal};
 pub(crate) use ring_copies::{Moment, OpenByThread, RingCopies, room};
 pub(crate) use ring_sizes::{RingSizes, bytes_of_threads};

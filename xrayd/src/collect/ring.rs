@@ -198,10 +198,10 @@ impl Ring {
     }
 
     /// The losses that were not reported so far.
-    pub(super) fn untold_losses(&self, slots: &Slots) -> u64 {
+    pub(super) fn unreported_losses(&self, slots: &Slots) -> u64 {
         match &self.consumer {
-            Some(consumer) => consumer.untold_losses(&slots.rings),
-            None => slots.untold(self.index),
+            Some(consumer) => consumer.unreported_losses(&slots.rings),
+            None => slots.unreported(self.index),
         }
     }
 
@@ -311,7 +311,7 @@ impl Ring {
             return;
         };
         let rings = &around.slots.rings;
-        if consumer.untold_losses(rings) == 0 && !decoder.has_early() {
+        if consumer.unreported_losses(rings) == 0 && !decoder.has_early() {
             return;
         }
         let now = ticks_now();

@@ -119,11 +119,11 @@ impl RingRefusal {
     }
 
     fn set(&self, pid: Pid, why: Option<String>) {
-        let mut told = lock(&self.0);
-        if let (None, Some(why)) = (&*told, &why) {
+        let mut reported = lock(&self.0);
+        if let (None, Some(why)) = (&*reported, &why) {
             tracing::warn!(%pid, why, "threads without a ring lose their events");
         }
-        *told = why;
+        *reported = why;
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_promised_counts_for_the_groups_around() {
+    fn promised_memory_counts_for_the_groups_around() {
         let promised = [("/g/a", 5), ("/g/a/b", 7), ("/g/ab", 11)];
         let promised = promised.map(|(group, bytes)| (PathBuf::from(group), bytes));
         let promised = HashMap::from(promised);

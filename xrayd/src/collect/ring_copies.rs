@@ -22,8 +22,8 @@ use xray_trace::{
 };
 
 use super::{
-    Keep, SiteTable, room::Room, switches::Switches, thread_decoder::ThreadDecoder,
-    time_range::TimeRange,
+    EventFilter, SiteTable, frame_budget::FrameBudget, switches::Switches,
+    thread_decoder::ThreadDecoder, time_range::TimeRange,
 };
 use crate::{
     collect::time_range::ThreadState,
@@ -42,7 +42,7 @@ pub(crate) struct RingCopies {
     sites: Arc<SiteTable>,
     switches: Arc<Switches>,
     /// The filter on events; `None` for all.
-    keep: Option<Arc<Keep>>,
+    keep: Option<Arc<EventFilter>>,
     /// The copies have everything that was recorded by this time, as far as rings reach back.
     taken: Ticks,
     rings: Vec<(ThreadId, Picture, Held)>,
@@ -81,7 +81,7 @@ impl RingCopies {
     pub(super) fn new(
         taken: Ticks,
         sites: Arc<SiteTable>,
-        (switches, keep): (&Switches, Option<Arc<Keep>>),
+        (switches, keep): (&Switches, Option<Arc<EventFilter>>),
     ) -> Self {
         Self {
             sites,
@@ -161,7 +161,7 @@ impl RingCopies {
         // Blocks go into an event store, as in normal reading. This one has the blocks of this copy
         // only.
         let output = EventStore::new(process, functions, u64::MAX);
-        let room = Room::new();
+        let room = FrameBudget::new();
         for (thread, picture, _held) in rings {
             let mut decoder = ThreadDecoder::new(thread, Ticks(0), &room, Arc::clone(&switches));
             decoder.filter(keep.clone(), false);

@@ -30,7 +30,7 @@
 
 use xray_trace::model::{FunctionId, Ticks};
 
-use super::room::{Room, Share};
+use super::frame_budget::{FrameBudget, Share};
 
 /// The greatest distance between neighbours in a segment. Frames are smaller as a rule, and other
 /// stacks are further away. A call with a greater frame begins a segment, too, which is left like a
@@ -94,7 +94,7 @@ pub(super) enum Exit {
     /// The innermost of the remaining calls.
     Innermost,
     /// No open call: an unmatched exit.
-    Astray,
+    UnmatchedExit,
     /// Not known.
     Unknown,
 }
@@ -103,7 +103,7 @@ pub(super) enum Exit {
 
 impl ShadowStack {
     /// A stack without open calls.
-    pub(super) fn new(room: &Room) -> Self {
+    pub(super) fn new(room: &FrameBudget) -> Self {
         Self {
             frames: Vec::new(),
             share: room.share(),
@@ -148,16 +148,16 @@ impl ShadowStack {
     /// Drops the innermost calls that are suspected, before an event. They may have ended unseen,
     /// and count as over. Returns their number.
     #[inline]
-    pub(super) fn shed(&mut self) -> u64 {
+    pub(super) fn drop_suspects(&mut self) -> u64 {
         // An empty stack wraps to the maximum: it has no suspects.
         match self.frames.len().wrapping_sub(1) < self.suspects || self.beyond_suspect {
-            true => self.shed_suspects(),
+            true => self.drop_innermost_suspects(),
             false => 0,
         }
     }
 
     #[cold]
-    fn shed_suspects(&mut self) -> u64 {
+    fn drop_innermost_suspects(&mut self) -> u64 {
         let mut over = 0;
         if std::mem::take(&mut self.beyond_suspect) {
             over = std::mem::take(&mut self.beyond);
@@ -374,7 +374,7 @@ impl ShadowStack {
             self.leave(keep, segment)
         });
         self.trim();
-        let of = Exit::Astray;
+        let of = Exit::UnmatchedExit;
         Shown { over, of }
     }
 
@@ -486,7 +486,7 @@ mod tests {
     const TOP: u64 = 0x7ffd_0000_f008;
 
     fn stacks() -> ShadowStack {
-        ShadowStack::new(&Room::new())
+        ShadowStack::new(&FrameBudget::new())
     }
 
     fn shown(over: u64, of: Exit) -> Shown {
@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn calls_without_room_are_over_where_their_outermost_one_is() {
         type Next = fn(&mut ShadowStack) -> u64;
-        let full = Room::with(0, 64, 4);
+        let full = FrameBudget::with(0, 64, 4);
         let rows: [(Next, u64); 4] = [
             (|stacks| stacks.exit(A, TOP).over, 2),
             (|stacks| stacks.exit(C, TOP + 64).over, 3),
@@ -541,7 +541,7 @@ mod tests {
 
     /// P31: in a recursion, an outer call catches. The inner calls have the same function.
     #[test]
-    fn recursion_is_told_apart_by_the_stack() {
+    fn recursion_is_distinguished_by_the_stack() {
         let mut stacks = stacks();
         for depth in 0..100 {
             assert_eq!(stacks.enter(A, TOP - 48 * depth, 0), 0);
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(stacks.exit(A, TOP - 48 * 9), shown(90, Exit::Innermost));
         assert_eq!(stacks.exit(A, TOP - 48 * 8), shown(0, Exit::Innermost));
         // An exit whose entry was not seen.
-        assert_eq!(stacks.exit(A, TOP - 48 * 30), shown(0, Exit::Astray));
+        assert_eq!(stacks.exit(A, TOP - 48 * 30), shown(0, Exit::UnmatchedExit));
         assert_eq!(stacks.exit(A, TOP - 48 * 7), shown(0, Exit::Innermost));
     }
 
@@ -594,12 +594,12 @@ mod tests {
         // The fiber goes on.
         assert_eq!(stacks.enter(C, fiber - 64, 0), 0);
         assert_eq!(stacks.exit(C, fiber - 64), shown(0, Exit::Innermost));
-        assert_eq!(stacks.exit(A, fiber), shown(0, Exit::Astray));
+        assert_eq!(stacks.exit(A, fiber), shown(0, Exit::UnmatchedExit));
         assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
     }
 
     #[test]
-    fn what_the_program_says_shows_what_is_over_and_not_the_call_that_it_is_in() {
+    fn a_user_event_shows_the_ended_calls_and_not_its_own() {
         let mut stacks = stacks();
         stacks.enter(A, TOP, 0);
         stacks.enter(B, TOP - 64, 0);
@@ -622,41 +622,41 @@ mod tests {
             assert_eq!(stacks.enter(function, TOP - depth, 0), 0);
         }
         stacks.suspect(|function| function == B);
-        assert_eq!(stacks.shed(), 2, "the innermost two");
-        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.drop_suspects(), 2, "the innermost two");
+        assert_eq!(stacks.drop_suspects(), 0);
         assert_eq!(open(&stacks), [(1, TOP), (2, TOP - 64), (3, TOP - 128)]);
         // A call that has begun since is known.
         assert_eq!(stacks.enter(B, TOP - 192, 0), 0);
-        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.drop_suspects(), 0);
         assert_eq!(stacks.exit(B, TOP - 192), shown(0, Exit::Innermost));
-        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.drop_suspects(), 0);
         // An exit at the outer call's place does not belong to it. `C` has been left then, too.
-        let mut other = ShadowStack::new(&Room::new());
+        let mut other = ShadowStack::new(&FrameBudget::new());
         other.enter(A, TOP, 0);
         other.enter(B, TOP - 64, 0);
         other.enter(C, TOP - 128, 0);
         other.suspect(|function| function == B);
-        assert_eq!(other.shed(), 0);
-        assert_eq!(other.exit(B, TOP - 64), shown(2, Exit::Astray));
-        assert_eq!(other.shed(), 0);
+        assert_eq!(other.drop_suspects(), 0);
+        assert_eq!(other.exit(B, TOP - 64), shown(2, Exit::UnmatchedExit));
+        assert_eq!(other.drop_suspects(), 0);
         assert_eq!(open(&other), [(1, TOP)]);
 
         assert_eq!(stacks.exit(C, TOP - 128), shown(0, Exit::Innermost));
-        assert_eq!(stacks.shed(), 1);
-        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Astray));
+        assert_eq!(stacks.drop_suspects(), 1);
+        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::UnmatchedExit));
         assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
-        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.drop_suspects(), 0);
     }
 
     /// The functions of calls without room are not known.
     #[test]
     fn calls_without_room_are_over_at_a_switch() {
-        let mut stacks = ShadowStack::new(&Room::with(0, 64, 4));
+        let mut stacks = ShadowStack::new(&FrameBudget::with(0, 64, 4));
         stacks.enter(A, TOP, 0);
         stacks.enter(B, TOP - 64, 0);
         stacks.suspect(|function| function == C);
-        assert_eq!(stacks.shed(), 2);
-        assert_eq!(stacks.shed(), 0);
+        assert_eq!(stacks.drop_suspects(), 2);
+        assert_eq!(stacks.drop_suspects(), 0);
         assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Unknown));
     }
 
@@ -689,7 +689,7 @@ mod tests {
     /// Calls without room stand further from the last known call than neighbours do.
     #[test]
     fn calls_without_end_take_bounded_memory() {
-        let room = Room::new();
+        let room = FrameBudget::new();
         let all = room.left();
         let mut stacks = ShadowStack::new(&room);
         let place = |depth: usize| TOP - 64 * depth as u64;
@@ -727,7 +727,7 @@ mod tests {
     /// middle of its calls.
     #[test]
     fn room_that_comes_back_is_used_from_the_outermost_call_on() {
-        let room = Room::with(64, 64, 4);
+        let room = FrameBudget::with(64, 64, 4);
         let mut first = ShadowStack::new(&room);
         for depth in 0..64 {
             first.enter(A, TOP - 64 * depth, 0);
@@ -856,10 +856,10 @@ mod tests {
         /// call from the place of an earlier call, or returns. Without room for more calls that
         /// holds as well, except for exceptions.
         #[test]
-        fn what_is_open_is_known_at_each_event(acts in acts(), above in any::<bool>(), frames in prop_oneof![1..20usize, Just(1 << 10)]) {
+        fn open_calls_are_known_at_each_event(acts in acts(), above in any::<bool>(), frames in prop_oneof![1..20usize, Just(1 << 10)]) {
             let other = if above { TOP + (1 << 24) } else { TOP - (1 << 30) };
             let (calls, read) = (Vec::new(), Vec::new());
-            let stacks = ShadowStack::new(&Room::with(1 << 10, frames, 32));
+            let stacks = ShadowStack::new(&FrameBudget::with(1 << 10, frames, 32));
             let mut machine = Machine { calls, other, stacks, read };
             for act in acts {
                 match act {
@@ -917,7 +917,7 @@ mod tests {
             events in prop::collection::vec((0..5u8, 0..3u32, any::<u8>(), 0..40u64), 0..400),
             (frames, segments) in prop_oneof![(1..20usize, 0..4usize), Just((1 << 10, 32))],
         ) {
-            let room = Room::with(1 << 10, frames, segments);
+            let room = FrameBudget::with(1 << 10, frames, segments);
             let mut stacks = ShadowStack::new(&room);
             for (what, function, far, near) in events {
                 let sp = match far {

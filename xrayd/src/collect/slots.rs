@@ -118,11 +118,11 @@ impl Slots {
     /// there. The losses count as reported from now on, also for the next collector.
     pub(crate) fn take_lost_without_slot(&self) -> u64 {
         let lost = self.rings.load(layout::rings::NO_SLOT);
-        let told = self.rings.load(layout::rings::NO_SLOT_TOLD);
-        self.rings.store(layout::rings::NO_SLOT_TOLD, lost);
+        let reported = self.rings.load(layout::rings::NO_SLOT_REPORTED);
+        self.rings.store(layout::rings::NO_SLOT_REPORTED, lost);
         let ownerless = self.all_buckets().filter(|(_, owner)| *owner == 0);
         let ownerless = ownerless.map(|(place, _)| self.take_lost_in_bucket(place));
-        ownerless.fold(lost.saturating_sub(told), u64::saturating_add)
+        ownerless.fold(lost.saturating_sub(reported), u64::saturating_add)
     }
 
     /// How often threads that found no slot began to take a bucket.
@@ -169,11 +169,11 @@ impl Slots {
 
     fn take_lost_in_bucket(&self, place: u64) -> u64 {
         let lost = self.rings.load(place + layout::bucket::LOST);
-        let told = self.rings.load(place + layout::bucket::TOLD);
-        if lost != told {
-            self.rings.store(place + layout::bucket::TOLD, lost);
+        let reported = self.rings.load(place + layout::bucket::REPORTED);
+        if lost != reported {
+            self.rings.store(place + layout::bucket::REPORTED, lost);
         }
-        lost.saturating_sub(told)
+        lost.saturating_sub(reported)
     }
 
     /// Frees the buckets of ended threads. Both counts of a bucket stay: another thread with the
@@ -192,10 +192,10 @@ impl Slots {
     }
 
     /// Those of them that were not reported so far.
-    pub(crate) fn untold(&self, index: u32) -> u64 {
+    pub(crate) fn unreported(&self, index: u32) -> u64 {
         let line = self.layout.geometry.control_offset(index);
-        let told = self.rings.load(line + layout::control::TOLD);
-        self.lost(index).saturating_sub(told)
+        let reported = self.rings.load(line + layout::control::REPORTED);
+        self.lost(index).saturating_sub(reported)
     }
 
     /// True while the slow path of slot `index` is marked as under way.

@@ -219,7 +219,7 @@ impl Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::room::Room;
+    use crate::collect::frame_budget::FrameBudget;
 
     const SP: u64 = 0x7000;
 
@@ -254,13 +254,13 @@ mod tests {
         let switches = switches.freeze();
         for (at, function, over) in [(long_ago, 2, 1), (ticks_now().0, 2, 0)] {
             let mut along = Along::new();
-            let mut stacks = ShadowStack::new(&Room::new());
+            let mut stacks = ShadowStack::new(&FrameBudget::new());
             along.meet(at, &switches, &mut stacks);
             stacks.enter(FunctionId(function), SP, 0);
             if at >= along.look_at {
                 along.meet(at, &switches, &mut stacks);
             }
-            assert_eq!(stacks.shed(), over, "at {at}");
+            assert_eq!(stacks.drop_suspects(), over, "at {at}");
         }
         for _ in 0..MOST_RANGES / many.len() + 10 {
             switches.mark(&many);

@@ -17,16 +17,16 @@ use xray_trace::{
 };
 
 use super::{
-    CallSite, Keep, SiteKind, SiteTable,
-    keep::Kept,
-    room::Room,
+    CallSite, EventFilter, SiteKind, SiteTable,
+    event_filter::KeptCalls,
+    frame_budget::FrameBudget,
     sample::Counting,
     shadow_stack::{Exit, ShadowStack},
     switches::{Along, Switches},
     watch::Watch,
 };
 use crate::{
-    store::{EventStore, Keeps, Published},
+    store::{EventStore, EventUses, PublishedBlock},
     sys::ticks_now,
     triggers::TriggerMatcher,
 };
@@ -44,7 +44,7 @@ const MOST_ARGS: usize = 1024;
 pub(super) struct ThreadDecoder {
     thread: ThreadId,
     encoder: BlockEncoder,
-    keeps: Keeps,
+    keeps: EventUses,
     /// Optional observers of decoded events; `None` in the common case.
     beside: Option<Observers>,
     /// Events by function, while the governor has calls counted.
@@ -52,7 +52,7 @@ pub(super) struct ThreadDecoder {
     /// The open calls. Emptied by a loss.
     stacks: ShadowStack,
     /// Which open calls were kept. `None` while everything is and was kept.
-    kept: Option<Kept>,
+    kept: Option<KeptCalls>,
     /// True if nothing of this thread is kept.
     muted: bool,
     /// When functions were switched, and this thread's progress along that.
@@ -66,7 +66,7 @@ pub(super) struct ThreadDecoder {
     /// The begin of the block under way.
     begun: Option<Instant>,
     /// User events in the block under way.
-    said: u32,
+    user_event: u32,
     /// The open calls since the last block.
     since_block: SinceBlock,
     /// The arguments of open calls that have any, by their places in the shadow stack.
@@ -155,10 +155,15 @@ impl Sink for DecoderSink<'_> {
 impl ThreadDecoder {
     /// The decoder of a thread. `told` is the time of its losses that were reported last; 0 if
     /// there were none.
-    pub(super) fn new(thread: ThreadId, told: Ticks, room: &Room, switches: Arc<Switches>) -> Self {
+    pub(super) fn new(
+        thread: ThreadId,
+        reported: Ticks,
+        room: &FrameBudget,
+        switches: Arc<Switches>,
+    ) -> Self {
         Self {
             thread,
-            keeps: Keeps {
+            keeps: EventUses {
                 blocks: true,
                 sums: false,
             },
@@ -170,10 +175,10 @@ impl ThreadDecoder {
             stacks: ShadowStack::new(room),
             kept: None,
             muted: false,
-            last: told.0,
+            last: reported.0,
             early: 0,
             begun: None,
-            said: 0,
+            user_event: 0,
             since_block: SinceBlock::default(),
             args: Vec::new(),
             tally: (0, 0),
@@ -214,7 +219,7 @@ impl ThreadDecoder {
             self.count(function, SiteKind::Call(kind), ticks);
         }
         self.pass(ticks);
-        self.shed();
+        self.drop_suspects();
         let kept = self.follow::<PLAIN>(function, kind, sp);
         if kind == CallKind::Enter && !(self.args.is_empty() && values.into().is_empty()) {
             self.note_args(values.into());
@@ -271,7 +276,7 @@ impl ThreadDecoder {
         }
         self.count(function, happens, ticks);
         self.pass(ticks);
-        self.shed();
+        self.drop_suspects();
         let over = self.stacks.pass(sp);
         self.unwind(over);
         self.tally.0 += 1;
@@ -283,8 +288,8 @@ impl ThreadDecoder {
         }
         if self.keeps.blocks {
             self.encoder
-                .push_said(Ticks(self.last), kind, Some(function), size, bytes);
-            self.said += 1;
+                .push_user_event(Ticks(self.last), kind, Some(function), size, bytes);
+            self.user_event += 1;
         }
         if let Some(beside) = &mut self.beside {
             let number = match kind {
@@ -314,7 +319,7 @@ impl ThreadDecoder {
         let (events, lost) = std::mem::take(&mut self.tally);
         output.count(self.thread, events, lost);
         output.count_filtered(std::mem::take(&mut self.filtered));
-        if self.kept.as_ref().is_some_and(Kept::is_over) {
+        if self.kept.as_ref().is_some_and(KeptCalls::is_over) {
             self.kept = None;
         }
         if self.encoder.is_empty() {
@@ -330,10 +335,10 @@ impl ThreadDecoder {
     pub(super) fn publish(&mut self, output: &EventStore) {
         self.begun = None;
         if let Some(closed) = self.encoder.close() {
-            let said = std::mem::take(&mut self.said);
+            let user_event = std::mem::take(&mut self.user_event);
             let stack = self.stack_change();
             let closed = ClosedBlock { stack, ..closed };
-            output.publish(Published::new(closed, said));
+            output.publish(PublishedBlock::new(closed, user_event));
         }
     }
 
@@ -434,21 +439,21 @@ impl ThreadDecoder {
     }
 
     /// Sets the filter for the next events; `None` keeps all.
-    pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>, muted: bool) {
+    pub(super) fn filter(&mut self, keep: Option<Arc<EventFilter>>, muted: bool) {
         self.muted = muted;
         let keep = match muted {
-            true => Some(Arc::new(Keep::nothing())),
+            true => Some(Arc::new(EventFilter::nothing())),
             false => keep,
         };
         if keep.is_some() || self.kept.is_some() {
             let open = self.stacks.depth();
-            let kept = self.kept.get_or_insert_with(|| Kept::new(open));
+            let kept = self.kept.get_or_insert_with(|| KeptCalls::new(open));
             kept.keep(keep);
         }
     }
 
     /// Sets what becomes of events. Hands over the sums first.
-    pub(super) fn keep(&mut self, keeps: Keeps, output: &EventStore) {
+    pub(super) fn keep(&mut self, keeps: EventUses, output: &EventStore) {
         if self.keeps.blocks && !keeps.blocks {
             self.publish(output);
         }
@@ -563,11 +568,11 @@ impl ThreadDecoder {
 
     /// Drops the calls that may have ended while their functions were off, before this event.
     #[inline]
-    fn shed(&mut self) {
+    fn drop_suspects(&mut self) {
         if self.last >= self.along.look_at {
             self.along.meet(self.last, &self.switches, &mut self.stacks);
         }
-        let over = self.stacks.shed();
+        let over = self.stacks.drop_suspects();
         self.unwind(over);
     }
 
@@ -602,9 +607,9 @@ impl ThreadDecoder {
         if shown.of != Exit::Innermost {
             self.since_block.irregular = true;
         }
-        let astray = shown.of == Exit::Astray;
-        if astray && (PLAIN || self.keeps.blocks) {
-            self.encoder.push_astray(Ticks(self.last));
+        let unmatched_exit = shown.of == Exit::UnmatchedExit;
+        if unmatched_exit && (PLAIN || self.keeps.blocks) {
+            self.encoder.push_unmatched_exit(Ticks(self.last));
         }
         if !PLAIN && let Some(beside) = &mut self.beside {
             beside.exit(function, self.last, shown.of, self.stacks.depth());
@@ -689,9 +694,9 @@ impl Observers {
     #[inline]
     fn exit(&mut self, function: FunctionId, at: u64, of: Exit, depth: u64) {
         match &mut self.profiler {
-            Some(profiler) if of == Exit::Astray => {
+            Some(profiler) if of == Exit::UnmatchedExit => {
                 profiler.pass(at);
-                profiler.astray();
+                profiler.unmatched_exit();
             }
             Some(profiler) => profiler.exit(function, at),
             None => {}
@@ -752,7 +757,7 @@ mod tests {
 
     /// The contents of a ring come from the target.
     #[test]
-    fn of_any_payload_no_more_values_are_made_than_a_call_has() {
+    fn no_payload_decodes_to_more_values_than_a_call_has() {
         let bytes: Vec<u8> = (0..100).collect();
         let first = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
         for (kind, len, count) in [
@@ -772,7 +777,7 @@ mod tests {
 
     /// Losses wait for the time of the first event, but no longer than until everything is read.
     #[test]
-    fn losses_before_the_first_event_are_told_once() {
+    fn losses_before_the_first_event_are_reported_once() {
         let mut sites = SiteTable::new();
         let site = CallSite {
             name: 0x1007,
@@ -803,7 +808,7 @@ mod tests {
                 let output = EventStore::new(ProcessId(0), 1, 1 << 20);
                 let thread = output.new_thread(1, String::new());
                 let mut decoder =
-                    ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
+                    ThreadDecoder::new(thread, Ticks(0), &FrameBudget::new(), Arc::default());
                 for (at, item) in items.iter().enumerate() {
                     if at == read {
                         decoder.tell_early(ticks_now());
@@ -818,8 +823,8 @@ mod tests {
                 }
                 decoder.settle(&output);
                 let blocks = output.snapshot().blocks;
-                let told: u64 = blocks.iter().map(|block| block.lost).sum();
-                assert_eq!(told, expected, "{items:?}, all read after {read}");
+                let reported: u64 = blocks.iter().map(|block| block.lost).sum();
+                assert_eq!(reported, expected, "{items:?}, all read after {read}");
                 assert_eq!(output.counters().lost, expected);
                 let order = blocks.iter().flat_map(|block| [block.first, block.last]);
                 assert!(order.is_sorted());
@@ -846,8 +851,12 @@ mod tests {
                 let switches = Arc::new(Switches::default());
                 let output = EventStore::new(ProcessId(0), 8, 1 << 20);
                 let thread = output.new_thread(1, String::new());
-                let mut decoder =
-                    ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::clone(&switches));
+                let mut decoder = ThreadDecoder::new(
+                    thread,
+                    Ticks(0),
+                    &FrameBudget::new(),
+                    Arc::clone(&switches),
+                );
                 let call = |site, ticks: Ticks| Item::Call {
                     site,
                     ticks: ticks.0,

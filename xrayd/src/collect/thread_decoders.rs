@@ -12,11 +12,11 @@ use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{
-    Keep, SiteTable, names::Names, ring_copies::OpenByThread, room::Room, switches::Switches,
-    thread_decoder::ThreadDecoder,
+    EventFilter, SiteTable, frame_budget::FrameBudget, names::Names, ring_copies::OpenByThread,
+    switches::Switches, thread_decoder::ThreadDecoder,
 };
 use crate::{
-    store::{EventStore, Keeps},
+    store::{EventStore, EventUses},
     triggers::TriggerMatcher,
 };
 
@@ -25,12 +25,12 @@ use crate::{
 pub(super) struct ThreadDecoders {
     threads: HashMap<u32, Recorder>,
     /// The room for their open calls.
-    room: Room,
+    room: FrameBudget,
     switches: Arc<Switches>,
     /// What becomes of their events.
-    keeps: Keeps,
+    keeps: EventUses,
     /// The filter on their events; `None` for all.
-    filter: Option<Arc<Keep>>,
+    filter: Option<Arc<EventFilter>>,
     /// The triggers that watch them, and the version of that set.
     armed: Vec<Arc<TriggerMatcher>>,
     armed_version: u64,
@@ -49,16 +49,16 @@ struct Recorder {
     /// True if it has a bucket.
     in_bucket: bool,
     /// The time at which its losses without a ring were last reported; 0 if never.
-    told: Ticks,
+    reported: Ticks,
 }
 
 // === impl ThreadDecoders ===
 
 impl ThreadDecoders {
-    pub(super) fn new(switches: Arc<Switches>, keeps: Keeps) -> Self {
+    pub(super) fn new(switches: Arc<Switches>, keeps: EventUses) -> Self {
         Self {
             threads: HashMap::new(),
-            room: Room::new(),
+            room: FrameBudget::new(),
             switches,
             keeps,
             filter: None,
@@ -83,7 +83,7 @@ impl ThreadDecoders {
     }
 
     /// Sets what becomes of the events of all threads, present and future.
-    pub(super) fn keep(&mut self, keeps: Keeps, output: &EventStore) {
+    pub(super) fn keep(&mut self, keeps: EventUses, output: &EventStore) {
         if keeps != self.keeps {
             self.keeps = keeps;
             self.iter_mut()
@@ -92,7 +92,7 @@ impl ThreadDecoders {
     }
 
     /// Sets the filter for the next events; `None` keeps all.
-    pub(super) fn filter(&mut self, keep: Option<Arc<Keep>>) {
+    pub(super) fn filter(&mut self, keep: Option<Arc<EventFilter>>) {
         for decoder in self.iter_mut() {
             decoder.filter(keep.clone(), decoder.is_muted());
         }
@@ -110,7 +110,7 @@ impl ThreadDecoders {
     }
 
     /// The filter on events; `None` for all.
-    pub(super) fn filtered_by(&self) -> Option<Arc<Keep>> {
+    pub(super) fn filtered_by(&self) -> Option<Arc<EventFilter>> {
         self.filter.clone()
     }
 
@@ -159,11 +159,11 @@ impl ThreadDecoders {
         let left = (known.rings > 0).then_some(known.latest);
         known.rings += 1;
         known.latest = index;
-        let (thread, told) = (known.thread, known.told);
+        let (thread, reported) = (known.thread, known.reported);
         known
             .decoder
             .get_or_insert_with(|| {
-                let mut decoder = ThreadDecoder::new(thread, told, &room, switches);
+                let mut decoder = ThreadDecoder::new(thread, reported, &room, switches);
                 decoder.filter(filter, false);
                 if !armed.is_empty() {
                     decoder.watch(&armed);
@@ -205,7 +205,7 @@ impl ThreadDecoders {
             match &mut known.decoder {
                 _ if lost == 0 => {}
                 Some(decoder) => decoder.sink(sites, output).take(Item::Lost(lost)),
-                None => known.told = output.lost_by(known.thread, lost),
+                None => known.reported = output.lost_by(known.thread, lost),
             }
         }
         let owners: HashSet<u32> = losses.iter().map(|(owner, _)| *owner).collect();
@@ -229,7 +229,7 @@ impl ThreadDecoders {
                 rings: 0,
                 latest: 0,
                 in_bucket: false,
-                told: Ticks(0),
+                reported: Ticks(0),
             }
         })
     }

@@ -129,19 +129,19 @@ mod tests {
     };
 
     use super::*;
-    use crate::store::{EventStore, Published};
+    use crate::store::{EventStore, PublishedBlock};
 
     /// Events that were dropped before a window are not missing in it. Of the others, those in the
     /// window are.
     #[test]
-    fn of_a_window_only_what_is_missing_in_it_is_overwritten() {
+    fn a_window_reports_only_its_own_overwritten_events() {
         let output = EventStore::new(ProcessId(0), 1, 0);
         let [early, late] = ["early", "late"].map(|name| output.new_thread(1, name.to_owned()));
         for (thread, at) in [(early, 100), (late, 200), (late, 300)] {
             let mut encoder = BlockEncoder::new(thread);
             encoder.push_call(Ticks(at), FunctionId(0), CallKind::Enter, None);
             let block = encoder.finish().unwrap();
-            output.publish(Published::unpacked(block));
+            output.publish(PublishedBlock::unpacked(block));
         }
         let missing = |since| {
             let (since, until) = (Ticks(since), Ticks(1000));

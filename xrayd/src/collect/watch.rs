@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
-use crate::triggers::{ConditionMask, Place, TriggerMatcher};
+use crate::triggers::{ConditionMask, EventOrigin, TriggerMatcher};
 
 /// The most watched calls of a thread that are kept for a trigger. A call within all of them is
 /// shorter than they are.
@@ -84,7 +84,7 @@ impl Watch {
                     bits,
                 });
             }
-            let place = Place::new(self.thread, function);
+            let place = EventOrigin::new(self.thread, function);
             one.armed.enters(bits, place, at);
         }
     }
@@ -98,7 +98,7 @@ impl Watch {
             if let Some(open) = one.open.pop_if(its)
                 && open.function == function
             {
-                let place = Place::new(self.thread, function);
+                let place = EventOrigin::new(self.thread, function);
                 one.armed.exits(open.bits, place, (open.since, at));
             }
         }
@@ -109,7 +109,7 @@ impl Watch {
         for one in &mut self.each {
             one.close(depth);
             one.armed
-                .said(number, Place::new(self.thread, function), at);
+                .user_event(number, EventOrigin::new(self.thread, function), at);
         }
     }
 
@@ -152,7 +152,9 @@ mod tests {
     use xray_trace::model::{CallKind, EventBody, ProcessId};
 
     use super::{
-        super::{CallSite, SiteKind, SiteTable, room::Room, thread_decoder::ThreadDecoder},
+        super::{
+            CallSite, SiteKind, SiteTable, frame_budget::FrameBudget, thread_decoder::ThreadDecoder,
+        },
         *,
     };
     use crate::store::EventStore;
@@ -188,7 +190,7 @@ mod tests {
     fn long_calls(output: &EventStore) -> Vec<(Option<FunctionId>, Ticks, Ticks)> {
         let mut open: Vec<(FunctionId, Ticks)> = Vec::new();
         let mut long = Vec::new();
-        let mut astray = false;
+        let mut unmatched_exit = false;
         let blocks = output.snapshot().blocks;
         for event in blocks.iter().flat_map(|block| block.events()) {
             let event = event.unwrap();
@@ -199,7 +201,7 @@ mod tests {
                     ..
                 } => open.push((function, event.ticks)),
                 EventBody::Call { function, .. } => {
-                    if std::mem::take(&mut astray) {
+                    if std::mem::take(&mut unmatched_exit) {
                         continue;
                     }
                     if let Some((its, begun)) = open.pop()
@@ -214,7 +216,7 @@ mod tests {
                     let left = open.len().saturating_sub(usize::try_from(calls).unwrap());
                     open.truncate(left);
                 }
-                EventBody::Astray => astray = true,
+                EventBody::UnmatchedExit => unmatched_exit = true,
                 EventBody::Lost { .. } => open.clear(),
                 EventBody::Data { .. } | EventBody::Cpu { .. } => {}
             }
@@ -231,7 +233,7 @@ mod tests {
         /// Whatever a thread does, the calls that fire are those that the trace shows to have
         /// lasted as long.
         #[test]
-        fn what_fires_is_what_the_trace_shows(
+        fn the_trigger_fires_for_the_calls_of_the_trace(
             steps in prop::collection::vec(
                 (any::<bool>(), 0..ALL, -3_i64..4, 0_u64..40, 0_u8..60),
                 1..300,
@@ -247,7 +249,7 @@ mod tests {
             EventStore::new(ProcessId(0), ALL as usize, 1 << 30),
         );
         let thread = output.new_thread(1, String::new());
-        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &FrameBudget::new(), Arc::default());
         let (matcher, mut hits) = TriggerMatcher::for_durations(WATCHED as usize, LEAST);
         decoder.watch(&[matcher]);
         let (mut ticks, mut sp) = (1000_u64, 0x7fff_0000_u64);
@@ -296,7 +298,7 @@ mod tests {
             EventStore::new(ProcessId(0), ALL as usize, 1 << 30),
         );
         let thread = output.new_thread(1, String::new());
-        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &FrameBudget::new(), Arc::default());
         let (matcher, mut hits) = TriggerMatcher::for_durations(WATCHED as usize, LEAST);
         decoder.watch(&[matcher]);
         let mut call = |site: u32, ticks: u64, sp: u64| {

@@ -18,12 +18,15 @@ use super::{
     event_types::Reading,
     handle::{Command, Commands, Counting, Shared, ToggleRequest},
     loading::Loading,
-    rules::{Rules, Wishes},
+    rules::{RuleEffect, Rules},
 };
 use crate::{
     collect::{DrainHandle, Switches, bytes_of_threads},
     control::governor::Governor,
-    inject::{Choice, Front, PatchReport, Patcher, SETTLE, Stance, TableClaim, Tenure, clear_live},
+    inject::{
+        DispatchMode, PatchReport, Patcher, RunState, SETTLE, TableClaim, Tenure, TrampolineFilter,
+        clear_live,
+    },
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
@@ -96,7 +99,7 @@ impl Controller {
             let pause = self.loading.until_look().min(WATCH_EVERY);
             let pause = pause.min(self.governor.until_due());
             let command = commands.next(pause, self.target.pidfd());
-            self.loading.hear();
+            self.loading.receive();
             let now = Instant::now();
             match self.tend_claim() {
                 Tenure::Held => {}
@@ -124,17 +127,17 @@ impl Controller {
                 }
                 Ok(Command::Begin {
                     rules,
-                    wishes,
+                    effect,
                     of,
                     answer,
                 }) => {
-                    let _ = answer.send(self.begin(rules, wishes, &of));
+                    let _ = answer.send(self.begin(rules, effect, &of));
                 }
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
                 }
                 Ok(Command::Count { count, answer }) => {
-                    let counted = self.patcher.front() == Front::Count;
+                    let counted = self.patcher.front() == DispatchMode::Count;
                     let counting = count == Counting::On;
                     let is_given_up = answer.send(self.lead(counting, self.choosing)).is_err();
                     // The mode stays as it was.
@@ -344,10 +347,10 @@ impl Controller {
         }
     }
 
-    fn begin(&mut self, rules: Rules, wishes: Wishes, of: &Indexes) -> Result<()> {
+    fn begin(&mut self, rules: Rules, effect: RuleEffect, of: &Indexes) -> Result<()> {
         self.loading.take_rules(rules);
-        lock(&self.shared.leases).extend(wishes.leases);
-        wishes
+        lock(&self.shared.leases).extend(effect.leases);
+        effect
             .on
             .into_iter()
             .try_for_each(|(capture, ids)| self.switch(&ids, Wanted::On(capture)).map(drop))?;
@@ -356,8 +359,8 @@ impl Controller {
     }
 
     /// Records only the chosen calls from now on. `None`: all calls.
-    fn choose(&mut self, choice: Option<&Choice>) -> Result<()> {
-        let was_counting = self.patcher.front() == Front::Count;
+    fn choose(&mut self, choice: Option<&TrampolineFilter>) -> Result<()> {
+        let was_counting = self.patcher.front() == DispatchMode::Count;
         if let Some(choice) = choice {
             self.write_choice(choice)?;
         }
@@ -365,7 +368,7 @@ impl Controller {
     }
 
     /// Writes the choice of calls for the trampolines.
-    pub(super) fn write_choice(&self, choice: &Choice) -> Result<()> {
+    pub(super) fn write_choice(&self, choice: &TrampolineFilter) -> Result<()> {
         choice
             .write(&self.memory, &self.loading.layout)
             .map_err(|error| {
@@ -383,24 +386,24 @@ impl Controller {
         self.choosing = choosing;
         let before = self.patcher.front();
         let front = match (counting, choosing) {
-            (true, _) => Front::Count,
-            (false, true) => Front::Filter,
-            (false, false) => Front::None,
+            (true, _) => DispatchMode::Count,
+            (false, true) => DispatchMode::Filter,
+            (false, false) => DispatchMode::None,
         };
         if before == front {
             return Ok(());
         }
-        if front == Front::Filter {
+        if front == DispatchMode::Filter {
             // Calls that were open when the filter was last in use are long over.
             self.renew_filters()?;
         }
-        if front == Front::Count
+        if front == DispatchMode::Count
             && let Some(drain) = self.shared.drain()
         {
             drain.begin_counts()?;
         }
         let set = self.lead_to(before, front);
-        if before == Front::Filter {
+        if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
             // count as left out.
             std::thread::sleep(SETTLE);
@@ -415,16 +418,16 @@ impl Controller {
             .map_or(Ok(()), |drain| drain.renew_filters())
     }
 
-    fn lead_to(&mut self, before: Front, front: Front) -> Result<()> {
+    fn lead_to(&mut self, before: DispatchMode, front: DispatchMode) -> Result<()> {
         let (switches, on) = (self.switches(), self.all_on());
         let mut others = self.loading.functions.sites(&on);
         others.retain(|site| !site.kind.is_entry());
-        if before == Front::Count {
+        if before == DispatchMode::Count {
             switches.mark(&on);
             self.patch_as_wanted(&on)?;
         }
         self.patcher.set_front(&self.memory, front)?;
-        if front == Front::Count {
+        if front == DispatchMode::Count {
             switches.mark(&on);
             self.patch(&others, Wanted::Off)?;
         }
@@ -584,7 +587,7 @@ impl Controller {
     /// entry sleds are on.
     pub(crate) fn sites(&self, ids: &[FunctionId], to: Wanted) -> Vec<PatchSite> {
         let mut sites = self.loading.functions.sites(ids);
-        if to != Wanted::Off && self.patcher.front() == Front::Count {
+        if to != Wanted::Off && self.patcher.front() == DispatchMode::Count {
             sites.retain(|site| site.kind.is_entry());
         }
         sites
@@ -631,11 +634,11 @@ impl Controller {
             held,
             ..
         } = self;
-        let stance = match held {
-            Some(_) => Stance::Stands,
-            None => Stance::Runs,
+        let run_state = match held {
+            Some(_) => RunState::Halted,
+            None => RunState::Running,
         };
-        match patcher.switch(memory, target, stance, sites, to) {
+        match patcher.switch(memory, target, run_state, sites, to) {
             Err(_) if self.target.has_exited() => Err(self.target.exited()),
             result => result,
         }

@@ -9,8 +9,8 @@ use xray_trace::{
 };
 
 use crate::{
-    collect::Keep,
-    inject::Choice,
+    collect::EventFilter,
+    inject::TrampolineFilter,
     pid::Pid,
     quotas::Ticket,
     refusal::{Reason, Refusal, Result},
@@ -90,7 +90,11 @@ impl Filtering {
     ///
     /// # Errors
     /// The filter selects more functions than the program has room for.
-    pub(crate) fn choice(&self, pid: Pid, functions: &Functions) -> Result<Option<Choice>> {
+    pub(crate) fn choice(
+        &self,
+        pid: Pid,
+        functions: &Functions,
+    ) -> Result<Option<TrampolineFilter>> {
         if self.filter.calls == CallFilter::default() {
             return Ok(None);
         }
@@ -104,16 +108,16 @@ impl Filtering {
             names.collect::<Vec<u32>>()
         });
         if let Some(names) = &inside
-            && names.len() > Choice::MOST_INSIDE
+            && names.len() > TrampolineFilter::MOST_INSIDE
         {
             let message = format!(
                 "process {pid}: --inside matches {} functions; the maximum is {}",
                 names.len(),
-                Choice::MOST_INSIDE
+                TrampolineFilter::MOST_INSIDE
             );
             return Err(Refusal::new(Reason::Limit, message));
         }
-        Ok(Some(Choice {
+        Ok(Some(TrampolineFilter {
             shortest: self.shortest,
             max_depth: self.filter.calls.max_depth,
             one_in: self.filter.calls.one_in,
@@ -137,7 +141,7 @@ impl Filtering {
 
     /// The part that the collector applies, for the functions that exist now. `None` if all events
     /// are kept.
-    pub(crate) fn keep(&self, functions: &Functions) -> Option<Arc<Keep>> {
+    pub(crate) fn keep(&self, functions: &Functions) -> Option<Arc<EventFilter>> {
         if self.modules.is_none() && self.window.is_none() {
             return None;
         }
@@ -148,6 +152,6 @@ impl Filtering {
         });
         let window = self.window.clone();
         let window = window.unwrap_or(Ticks(0)..Ticks(u64::MAX));
-        Some(Arc::new(Keep::new(functions, window)))
+        Some(Arc::new(EventFilter::new(functions, window)))
     }
 }

@@ -28,13 +28,13 @@ use super::{
     filter::Filtering,
     leases::{Lease, Leases},
     patterns::Patterns,
-    rules::{Rules, Wishes},
+    rules::{RuleEffect, Rules},
     states::States,
 };
 use crate::{
     collect::{Asked, DrainCaller, DrainHandle, Moment, RingCopies},
     control::governor::History,
-    inject::Choice,
+    inject::TrampolineFilter,
     liveness::{Liveness, MOST_REQUESTS, NoAnswer},
     lock::lock,
     pid::Pid,
@@ -66,7 +66,7 @@ pub(crate) enum Command {
         rules: Rules,
         /// Functions to switch on in the modules `of`. For modules that came later the rules
         /// decide.
-        wishes: Wishes,
+        effect: RuleEffect,
         of: Indexes,
         answer: SyncSender<Result<()>>,
     },
@@ -80,7 +80,7 @@ pub(crate) enum Command {
     },
     /// Records the chosen calls. `None`: all calls.
     Choose {
-        choice: Option<Choice>,
+        choice: Option<TrampolineFilter>,
         answer: SyncSender<Result<()>>,
     },
     /// Limits the cost of tracing. The answer is the previous limit.
@@ -236,7 +236,7 @@ impl Shared {
     }
 
     /// The choice of calls to write after modules were loaded. `None` if it is unchanged.
-    pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<Choice> {
+    pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<TrampolineFilter> {
         let filtering = lock(&self.filtering);
         if !filtering.is_by_function() {
             return None;
@@ -513,15 +513,15 @@ impl Control {
         self.undo(|answer| Command::Release { from, answer })
     }
 
-    /// Takes over rules, and switches on the functions of `wishes`, which are in the modules `of`.
+    /// Takes over rules, and switches on the functions of `effect`, which are in the modules `of`.
     /// Modules that were loaded, or loaded again, after those are switched by the rules.
     ///
     /// # Errors
     /// As [`Self::toggle`].
-    pub(crate) fn begin(&self, rules: Rules, wishes: Wishes, of: Indexes) -> Result<()> {
+    pub(crate) fn begin(&self, rules: Rules, effect: RuleEffect, of: Indexes) -> Result<()> {
         self.ask(|answer| Command::Begin {
             rules,
-            wishes,
+            effect,
             of,
             answer,
         })

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_already_is_not_leased_and_its_values_stay() {
+    fn an_enabled_function_is_not_leased_and_its_values_stay() {
         let two = Capture::NONE.with_arguments(2).unwrap();
         let mut leases = Leases::default();
         leases.acquire(F, ON, lease(1), Capture::NONE);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_gives_back_takes_no_room() {
+    fn leases_that_are_never_released_take_bounded_memory() {
         let mut leases = Leases::default();
         for number in 1..100 {
             leases.acquire(F, Wanted::Off, lease(number), Capture::NONE);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_for_good_is_not_taken_back() {
+    fn a_permanent_switch_outlives_the_lease() {
         let mut leases = Leases::default();
         leases.acquire(F, Wanted::Off, lease(1), Capture::NONE);
         leases.acquire(FunctionId(4), Wanted::Off, lease(1), Capture::NONE);

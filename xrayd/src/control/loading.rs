@@ -25,7 +25,7 @@ use xray_trace::model::{FunctionId, Ticks};
 use super::{
     controller::{Controller, maps_of},
     patterns::Patterns,
-    rules::{Rules, Wishes},
+    rules::{RuleEffect, Rules},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
     watch::Watch,
 };
@@ -36,7 +36,7 @@ use crate::{
     store::Counts,
     sys::ticks_now,
     target::{
-        Functions, Heard, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, loads_of,
+        Activity, Functions, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, loads_of,
         modules_among, survey,
     },
     types::{Armed, LeaseId, PatchSite, Since, Switch, Wanted},
@@ -82,7 +82,7 @@ pub(crate) struct Loading {
     pub(crate) watch: Watch,
     /// Reports since the last look at the maps: a mapping, a lost report, or sleds that may be
     /// gone.
-    heard: Heard,
+    received: Activity,
     /// The begin of the last look, and the time that it took to see the changes. `None` if it
     /// failed.
     last: Instant,
@@ -93,7 +93,7 @@ pub(crate) struct Loading {
 #[derive(Debug, Clone, Copy)]
 enum Pace {
     /// A mapping was reported.
-    Heard,
+    Activity,
     /// A library may come without a report.
     Poll,
     /// No library of interest is expected.
@@ -146,7 +146,7 @@ impl Loading {
             functions,
             doubtful: HashMap::new(),
             watch,
-            heard: Heard::Nothing,
+            received: Activity::Nothing,
             last: Instant::now(),
             cost: Some(Duration::ZERO),
         }
@@ -154,11 +154,11 @@ impl Loading {
 
     /// Time until the next look.
     pub(super) fn until_look(&self) -> Duration {
-        let hears = self.watch.hears() && !self.is_unsettled();
-        let pace = match self.heard {
-            Heard::Something => Pace::Heard,
-            Heard::Nothing if self.rules.is_empty() || hears => Pace::Idle,
-            Heard::Nothing | Heard::Lost => Pace::Poll,
+        let receives = self.watch.receives() && !self.is_unsettled();
+        let pace = match self.received {
+            Activity::Something => Pace::Activity,
+            Activity::Nothing if self.rules.is_empty() || receives => Pace::Idle,
+            Activity::Nothing | Activity::Lost => Pace::Poll,
         };
         pace.pause(self.cost).saturating_sub(self.last.elapsed())
     }
@@ -171,13 +171,13 @@ impl Loading {
     }
 
     /// Collects reports of new mappings.
-    pub(super) fn hear(&mut self) {
-        self.heard = self.heard.max(self.watch.hear());
+    pub(super) fn receive(&mut self) {
+        self.received = self.received.max(self.watch.receive());
     }
 
     /// Requests a look because sleds were found gone, perhaps with their library.
     pub(crate) fn suspect(&mut self) {
-        self.heard = Heard::Something;
+        self.received = Activity::Something;
     }
 
     /// Adds a rule, and starts the detection of new libraries if the rules may switch one on.
@@ -209,7 +209,7 @@ impl Loading {
             self.watch.end();
         } else if self.watch.begin() {
             // Libraries may have come before the watch began.
-            self.heard = Heard::Something;
+            self.received = Activity::Something;
         }
     }
 
@@ -281,7 +281,7 @@ impl Pace {
             return IDLE_PACE;
         };
         let pause = match self {
-            Self::Heard => cost.saturating_mul(SHARE_IF_HEARD),
+            Self::Activity => cost.saturating_mul(SHARE_IF_HEARD),
             Self::Poll => cost.saturating_mul(SHARE).max(PACE),
             Self::Idle => IDLE_PACE,
         };
@@ -299,7 +299,7 @@ impl Controller {
         self.loading.cost = None;
         let maps = maps_of(&self.target)?;
         // A report from now on may be of a mapping after the maps were read.
-        self.loading.heard = self.loading.watch.catch_up();
+        self.loading.received = self.loading.watch.catch_up();
         let loads = loads_of(&maps);
         self.loading.cost = Some(self.loading.last.elapsed());
         self.take_leave(&loads);
@@ -526,7 +526,7 @@ impl Controller {
         else {
             return;
         };
-        let Wishes { on: wanted, leases } = rules.wishes_in(functions, &loaded);
+        let RuleEffect { on: wanted, leases } = rules.wishes_in(functions, &loaded);
         lock(&self.shared.leases).extend(leases);
         let (mut on, mut patched) = (0, PatchReport::default());
         let result = wanted.into_iter().try_for_each(|(capture, ids)| {
@@ -640,7 +640,7 @@ mod tests {
 
     #[test]
     fn a_look_that_failed_is_not_tried_again_at_once() {
-        for pace in [Pace::Heard, Pace::Poll, Pace::Idle] {
+        for pace in [Pace::Activity, Pace::Poll, Pace::Idle] {
             assert_eq!(pace.pause(None), IDLE_PACE, "{pace:?}");
         }
     }
@@ -648,12 +648,12 @@ mod tests {
     #[test]
     fn a_look_that_took_long_does_not_make_blind() {
         let microseconds = |pace: Pace, cost| pace.pause(Some(Duration::from_micros(cost)));
-        assert_eq!(microseconds(Pace::Heard, 0), Duration::ZERO);
-        assert_eq!(microseconds(Pace::Heard, 100), Duration::from_millis(1));
+        assert_eq!(microseconds(Pace::Activity, 0), Duration::ZERO);
+        assert_eq!(microseconds(Pace::Activity, 100), Duration::from_millis(1));
         assert_eq!(microseconds(Pace::Poll, 1), PACE);
         assert_eq!(microseconds(Pace::Poll, 100), Duration::from_millis(10));
         assert_eq!(microseconds(Pace::Idle, 1), IDLE_PACE);
-        for pace in [Pace::Heard, Pace::Poll, Pace::Idle] {
+        for pace in [Pace::Activity, Pace::Poll, Pace::Idle] {
             assert_eq!(microseconds(pace, 60_000_000), IDLE_PACE, "{pace:?}");
             assert_eq!(microseconds(pace, u64::MAX), IDLE_PACE, "{pace:?}");
         }

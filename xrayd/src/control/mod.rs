@@ -41,6 +41,6 @@ pub(crate) use handle::{Commands, Control, Counting, Shared, ToggleRequest};
 pub(crate) use loading::Loading;
 pub(crate) use numbers::SessionNumbers;
 pub use patterns::{Chosen, Patterns};
-pub(crate) use rules::{Rules, Wishes};
+pub(crate) use rules::{RuleEffect, Rules};
 pub(crate) use sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of};
 pub(crate) use watch::Watch;

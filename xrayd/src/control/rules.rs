@@ -29,10 +29,10 @@ const MOST: usize = 1024;
 
 /// The rules of a session, in ascending order of age.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rules(VecDeque<Kept>);
+pub(crate) struct Rules(VecDeque<SessionRule>);
 
 #[derive(Debug, Clone)]
-struct Kept {
+struct SessionRule {
     /// Shared with all processes of the group.
     patterns: Arc<Patterns>,
     to: Wanted,
@@ -43,11 +43,11 @@ struct Kept {
 /// Copies of the rules for matching, the newest first. The states of their automata are dropped
 /// with them.
 #[derive(Debug)]
-struct Matchers<'a>(Vec<(CompiledSelection, &'a Kept)>);
+struct Matchers<'a>(Vec<(CompiledSelection, &'a SessionRule)>);
 
 /// The effect of the rules on a module that was loaded.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct RuleEffect {
     /// The functions to switch on, by the values to record.
     pub(crate) on: BTreeMap<Capture, Vec<FunctionId>>,
     /// The leases of these functions.
@@ -68,7 +68,7 @@ impl Rules {
         let lasting = Some(selection);
         self.0
             .retain(|kept| kept.lease.is_some() || kept.patterns.lasting() != lasting);
-        self.push(Kept {
+        self.push(SessionRule {
             patterns: Arc::clone(patterns),
             to,
             lease: None,
@@ -83,7 +83,7 @@ impl Rules {
         }
         self.0
             .retain(|kept| kept.lease != Some(to) || kept.patterns.lasting() != lasting);
-        self.push(Kept {
+        self.push(SessionRule {
             patterns: Arc::clone(patterns),
             to: Wanted::On(capture),
             lease: Some(to),
@@ -103,7 +103,7 @@ impl Rules {
         }
     }
 
-    fn push(&mut self, kept: Kept) {
+    fn push(&mut self, kept: SessionRule) {
         self.0.push_back(kept);
         self.drop_needless();
         // A client that was killed never ends its lease, so rules of leases are dropped before
@@ -126,20 +126,20 @@ impl Rules {
     }
 
     /// The effect of the rules on the functions of a module.
-    pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Arc<Loaded>) -> Wishes {
-        let mut wishes = Wishes::default();
+    pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Arc<Loaded>) -> RuleEffect {
+        let mut effect = RuleEffect::default();
         if self.is_empty() {
-            return wishes;
+            return effect;
         }
         let matchers = self.matchers();
         functions.each_in(loaded, matchers.need_source(), |id, candidate| {
             let lease = matchers.lease(candidate);
             if let Wanted::On(capture) = lease.now() {
-                wishes.on.entry(capture).or_default().push(id);
+                effect.on.entry(capture).or_default().push(id);
             }
-            wishes.leases.insert(id, lease);
+            effect.leases.insert(id, lease);
         });
-        wishes
+        effect
     }
 
     fn matchers(&self) -> Matchers<'_> {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_back_and_forth_takes_no_room() {
+    fn switching_back_and_forth_takes_no_memory() {
         let mut rules = Rules::default();
         for round in 0..10 {
             for to in [ON, Wanted::Off] {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn who_switches_for_good_ends_a_lease() {
+    fn a_permanent_switch_ends_a_lease() {
         let mut rules = Rules::default();
         rules.acquire(&glob("a*", &[]), holder(1), Capture::NONE);
         rules.add(&glob("a_b", &[]), Wanted::Off);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_switched_on_is_switched_off_again() {
+    fn a_function_that_could_not_be_switched_on_is_switched_off_again() {
         let states = States::new(1);
         let mut asked = Vec::new();
         let switch = |_: &[FunctionId], to| {
@@ -237,7 +237,7 @@ mod tests {
     /// Three functions are off, on, and on with values; all are to record something else, which
     /// fails half way.
     #[test]
-    fn what_was_on_before_a_switch_that_fails_is_on_after_it() {
+    fn a_failed_switch_leaves_enabled_functions_on() {
         let capture = |arguments| Capture::NONE.with_arguments(arguments).unwrap();
         let (two, three) = (Wanted::On(capture(2)), Wanted::On(capture(3)));
         let ids = [FunctionId(0), FunctionId(1), FunctionId(2)];
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_on_counts_as_on_and_can_be_switched_either_way() {
+    fn an_unsure_function_counts_as_on_and_can_be_switched_either_way() {
         for to in [ON, Wanted::Off] {
             let states = States::new(1);
             states
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_had_patched_is_tried_again() {
+    fn a_sled_that_another_tracer_patched_is_tried_again() {
         let states = States::new(1);
         let again = |to| states.changing(IDS.to_vec(), to);
         for (to, all, left) in [
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_on_has_the_values_that_were_asked_for() {
+    fn an_unsure_function_has_the_requested_values() {
         let two = Capture::NONE.with_arguments(2).unwrap();
         let states = States::new(1);
         let of = || {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_record_something_else_changes() {
+    fn a_function_with_other_requested_values_changes() {
         let states = States::new(2);
         let all = [FunctionId(0), FunctionId(1)];
         let two = Wanted::On(Capture::NONE.with_arguments(2).unwrap());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unloaded_is_not_on() {
+    fn an_unloaded_function_is_not_on() {
         let states = States::new(1);
         states.grow(3);
         let ids = [FunctionId(0), FunctionId(2)];

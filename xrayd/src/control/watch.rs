@@ -20,7 +20,7 @@ use super::handle::Shared;
 use crate::{
     pid::Pid,
     sys::instant_of,
-    target::{Heard, PerfWatcher, Subscription},
+    target::{Activity, PerfWatcher, Subscription},
     types::Detection,
 };
 
@@ -86,27 +86,27 @@ impl Watch {
     }
 
     /// True if the kernel reports mappings.
-    pub(crate) fn hears(&self) -> bool {
+    pub(crate) fn receives(&self) -> bool {
         matches!(self.state, State::Perf(_))
     }
 
     /// The reports since the last call. Called repeatedly.
-    pub(super) fn hear(&mut self) -> Heard {
+    pub(super) fn receive(&mut self) -> Activity {
         let unwanted = self.unwanted.take_if(|since| since.elapsed() >= LINGER);
         if unwanted.is_some() {
             self.enter(State::Idle, Detection::Idle);
         }
         match &self.state {
             State::Perf(subscription) => subscription.take(),
-            State::Idle | State::Maps => Heard::Nothing,
+            State::Idle | State::Maps => Activity::Nothing,
         }
     }
 
     /// The reports so far, read at once. A mapping is recorded before the maps show it.
-    pub(crate) fn catch_up(&self) -> Heard {
+    pub(crate) fn catch_up(&self) -> Activity {
         match &self.state {
             State::Perf(subscription) => subscription.catch_up(),
-            State::Idle | State::Maps => Heard::Nothing,
+            State::Idle | State::Maps => Activity::Nothing,
         }
     }
 

@@ -8,7 +8,7 @@
 //! Every wait is bounded. A thread may fail to return from a call of ours: its process is frozen,
 //! or a lock of the kernel is held. Then the thread is released as it is when this OS thread ends.
 //! Its recovery frame is still on its stack, so the thread restores itself when it returns
-//! (`net.rs`).
+//! (`recovery_frame.rs`).
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use nix::libc;
 
 use super::{
     gadgets::Gadgets,
-    net::{Net, NoNet},
+    recovery_frame::{NoRecoveryFrame, RecoveryFrame},
     remote::{Remote, RemoteError},
 };
 use crate::{
@@ -234,8 +234,8 @@ impl<'a> Lender<'a> {
             return Err(Refusal::new(Reason::Not64Bit, message).into());
         }
         self.check_place(&thread)?;
-        let net = self.spread_net(&thread)?;
-        let done = self.put_to_work(&mut thread, seccomp, net, work);
+        let frame = self.push_recovery_frame(&thread)?;
+        let done = self.put_to_work(&mut thread, seccomp, frame, work);
         let released = thread.release();
         // The error of the work explains more than the error of the release.
         let done = done?;
@@ -264,18 +264,23 @@ impl<'a> Lender<'a> {
         }
     }
 
-    fn spread_net(&self, thread: &Stopped) -> std::result::Result<Option<Net>, Failure> {
+    fn push_recovery_frame(
+        &self,
+        thread: &Stopped,
+    ) -> std::result::Result<Option<RecoveryFrame>, Failure> {
         let Some(way_back) = self.gadgets.way_back else {
             tracing::debug!(
                 "no rt_sigreturn in the target: the thread cannot restore itself if xrayd dies"
             );
             return Ok(None);
         };
-        match Net::spread(thread, self.memory, self.maps, way_back, &self.sizes) {
-            Ok(net) => Ok(Some(net)),
-            Err(NoNet::ShadowStack) => Ok(None),
-            Err(NoNet::Place) => Err(Failure::Unsuited("on a signal's or a coroutine's stack")),
-            Err(NoNet::Trace(error)) => Err(Failure::Unstoppable(error)),
+        match RecoveryFrame::push(thread, self.memory, self.maps, way_back, &self.sizes) {
+            Ok(frame) => Ok(Some(frame)),
+            Err(NoRecoveryFrame::ShadowStack) => Ok(None),
+            Err(NoRecoveryFrame::StackRoom) => {
+                Err(Failure::Unsuited("on a signal's or a coroutine's stack"))
+            }
+            Err(NoRecoveryFrame::Trace(error)) => Err(Failure::Unstoppable(error)),
         }
     }
 
@@ -284,12 +289,12 @@ impl<'a> Lender<'a> {
         &self,
         thread: &mut Stopped,
         seccomp: Seccomp,
-        net: Option<Net>,
+        frame: Option<RecoveryFrame>,
         work: &impl Fn(&mut Remote<'_>) -> std::result::Result<T, BorrowError>,
     ) -> std::result::Result<T, BorrowError> {
         let gate = Gate {
             instruction: self.gadgets.syscall,
-            stack: net.as_ref().map(Net::stack),
+            stack: frame.as_ref().map(RecoveryFrame::stack),
         };
         let done = match thread.prepare(seccomp, gate) {
             Ok(()) => work(&mut Remote::new(thread, gate.instruction)),
@@ -298,8 +303,8 @@ impl<'a> Lender<'a> {
         thread
             .restore()
             .map_err(|error| trace_refusal(self.target, &error))?;
-        if let Some(net) = net
-            && let Err(error) = net.take_away(self.memory)
+        if let Some(frame) = frame
+            && let Err(error) = frame.remove(self.memory)
         {
             tracing::debug!(
                 %error,

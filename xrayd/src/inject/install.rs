@@ -18,7 +18,7 @@ use super::{
     Neighbourhood,
     borrow::{BorrowError, Lender, Victim, refused, trace_refusal},
     region::{Layout, Region},
-    remote::{Place, Remote, RemoteError},
+    remote::{MappingPlace, Remote, RemoteError},
     ring_plan::{RingPlan, RingsNeeded},
     rings_file::{self, RingsFile, Unproven},
     thread_id,
@@ -390,7 +390,7 @@ fn map_missing(
     for neighbourhood in &plan.missing {
         places.push(place_for(pid, maps, &places, neighbourhood)?);
     }
-    let wishes = Wishes {
+    let install = InstallPlan {
         places,
         geometry,
         by_file: plan.rings == Rings::Closed
@@ -399,7 +399,7 @@ fn map_missing(
         huge: shared_memory_is_huge(),
         exchanged: AtomicBool::new(false),
     };
-    if wishes.by_file && plan.rings != Rings::Open && overcommit_is_strict() {
+    if install.by_file && plan.rings != Rings::Open && overcommit_is_strict() {
         // The kernel reserves the pages of a memfd when they are written. If none is left to
         // reserve, it sends SIGBUS, which would end the target inside a trampoline.
         let message = format!(
@@ -410,11 +410,11 @@ fn map_missing(
         return Err(Refusal::new(Reason::NoMemory, message).into());
     }
     let made = lender.acquire(victim, |remote| {
-        make_mappings(remote, target, memory, plan, &wishes)
+        make_mappings(remote, target, memory, plan, &install)
     });
     match made {
         Ok((made, stopped)) => Ok(Mapped { stopped, ..made }),
-        Err(BorrowError::Refusal(refusal)) if wishes.exchanged.load(Ordering::Relaxed) => {
+        Err(BorrowError::Refusal(refusal)) if install.exchanged.load(Ordering::Relaxed) => {
             Err(MapFailure::Exchanged(refusal))
         }
         Err(BorrowError::Refusal(refusal)) => Err(refusal.into()),
@@ -424,14 +424,14 @@ fn map_missing(
             Err(MapFailure::PlaceTaken)
         }
         Err(BorrowError::Remote(error)) => {
-            Err(remote_refusal(target, &error, wishes.geometry).into())
+            Err(remote_refusal(target, &error, install.geometry).into())
         }
     }
 }
 
 /// The work of the borrowed thread.
 #[derive(Debug)]
-struct Wishes {
+struct InstallPlan {
     /// Address and size of each code mapping.
     places: Vec<(u64, u64)>,
     geometry: Geometry,
@@ -464,26 +464,33 @@ fn make_mappings(
     target: &Target,
     memory: &Memory,
     plan: &Plan,
-    wishes: &Wishes,
+    install: &InstallPlan,
 ) -> std::result::Result<Mapped, BorrowError> {
     let tid_offset = tid_offset(target, memory, plan, remote)?;
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let data = libc::PROT_READ | libc::PROT_WRITE;
     // First of all: where the kernel chooses the place of a mapping, it may choose one of these.
-    for &(address, bytes) in &wishes.places {
+    for &(address, bytes) in &install.places {
         let code = libc::PROT_READ | libc::PROT_EXEC;
-        let place = Place::Free(address);
+        let place = MappingPlace::Free(address);
         remote.map("mmap of the trampolines", place, bytes, code, private, -1)?;
     }
     // An existing table keeps its sizes: they are part of the trampolines.
     let geometry = plan
         .layout
-        .map_or(wishes.geometry, |layout| layout.geometry);
+        .map_or(install.geometry, |layout| layout.geometry);
     let table = match plan.layout {
         Some(layout) => layout.table,
         None => {
             let bytes = geometry.table_bytes();
-            let table = remote.map("mmap of the table", Place::Any, bytes, data, private, -1)?;
+            let table = remote.map(
+                "mmap of the table",
+                MappingPlace::Any,
+                bytes,
+                data,
+                private,
+                -1,
+            )?;
             // A forked child must find the table zeroed (P58).
             remote.advise(table, bytes, libc::MADV_WIPEONFORK)?;
             table
@@ -512,19 +519,19 @@ fn make_mappings(
         (old, rings) => {
             let slack = geometry.chunk_bytes();
             let (wanted, bytes) = match (old.map(|layout| layout.rings_map), rings) {
-                (Some((start, bytes)), Rings::Closed) => (Place::Over(start), bytes),
-                (Some((start, bytes)), _) => (Place::Free(start), bytes),
-                (None, _) => (Place::Any, geometry.rings_bytes() + slack),
+                (Some((start, bytes)), Rings::Closed) => (MappingPlace::Over(start), bytes),
+                (Some((start, bytes)), _) => (MappingPlace::Free(start), bytes),
+                (None, _) => (MappingPlace::Any, geometry.rings_bytes() + slack),
             };
             // After `mlockall(MCL_FUTURE)` the kernel populates every new mapping while the thread
             // stands still, except for mappings without access. The mappings above are locked by
             // now.
             let is_locked = has_locked_memory(target.pid(), remote.thread().tid());
             let protection = if is_locked { libc::PROT_NONE } else { data };
-            let start = if wishes.by_file {
+            let start = if install.by_file {
                 let place = scratch + NAMES.as_flattened().len() as u64;
                 let wanted = (wanted, bytes, protection);
-                let made = map_memfd(remote, target, memory, place, wanted, wishes)?;
+                let made = map_memfd(remote, target, memory, place, wanted, install)?;
                 memfd = Some(made.0);
                 made.1
             } else {
@@ -538,7 +545,7 @@ fn make_mappings(
             // A core dump would populate all of it, only to write zeroes. The table is small and
             // stays in the dump.
             remote.advise(start, bytes, libc::MADV_DONTDUMP)?;
-            if wishes.huge {
+            if install.huge {
                 // Otherwise one event would take 2 MiB.
                 remote.advise(start, bytes, libc::MADV_NOHUGEPAGE)?;
             }
@@ -553,7 +560,7 @@ fn make_mappings(
             }
         }
     };
-    for &(address, bytes) in &wishes.places {
+    for &(address, bytes) in &install.places {
         remote.name(address, bytes, code_name);
     }
     memory
@@ -561,7 +568,7 @@ fn make_mappings(
         .map_err(refused("write to the table"))?;
     Ok(Mapped {
         layout,
-        code: wishes.places.clone(),
+        code: install.places.clone(),
         all: remote.commit(),
         memfd,
         stopped: None,
@@ -575,8 +582,8 @@ fn map_memfd(
     target: &Target,
     memory: &Memory,
     scratch: u64,
-    (place, bytes, protection): (Place, u64, i32),
-    wishes: &Wishes,
+    (place, bytes, protection): (MappingPlace, u64, i32),
+    install: &InstallPlan,
 ) -> std::result::Result<(RingsFile, u64), BorrowError> {
     let (pid, tid) = (target.pid(), remote.thread().tid());
     let name = RingsFile::new_name().map_err(refused("reading random numbers"))?;
@@ -604,7 +611,7 @@ fn map_memfd(
                 Err(RemoteError::Refused { source, .. })
                     if source.raw_os_error() == Some(libc::EBADF) =>
                 {
-                    wishes.exchanged.store(true, Ordering::Relaxed);
+                    install.exchanged.store(true, Ordering::Relaxed);
                     Err(exchanged(pid, tid, fd, &source).into())
                 }
                 start => {
@@ -623,7 +630,7 @@ fn map_memfd(
             if thread.is_none() || !is_exchanged {
                 remote.close(fd);
             }
-            wishes.exchanged.store(is_exchanged, Ordering::Relaxed);
+            install.exchanged.store(is_exchanged, Ordering::Relaxed);
             Err(exchanged(pid, tid, fd, &why).into())
         }
     }

@@ -3,16 +3,15 @@
 //! functions are switched. A mark like (P3) names a row of `docs/pitfalls.md`.
 
 mod borrow;
-mod choice;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod gadgets;
 mod halt;
 mod install;
-mod net;
 mod page;
 mod patch;
 mod proof;
+mod recovery_frame;
 mod region;
 mod remote;
 mod ring_plan;
@@ -20,16 +19,17 @@ mod rings_file;
 mod slot_table;
 mod thread_id;
 mod tracer_record;
+mod trampoline_filter;
 
 pub(crate) use borrow::Victim;
-pub(crate) use choice::Choice;
 #[cfg(fuzzing)]
 pub use fuzzing::{adopt, switch_sleds};
 pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install};
-pub(crate) use patch::{PatchReport, Patcher, Stance};
+pub(crate) use patch::{PatchReport, Patcher, RunState};
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use ring_plan::{RingPlan, RingsNeeded};
 pub(crate) use rings_file::RingsFile;
-pub(crate) use sled_encoders::x86_64::{Door, Front};
+pub(crate) use sled_encoders::x86_64::{DispatchMode, Enable};
 pub(crate) use thread_id::finds_thread_id;
 pub(crate) use tracer_record::{TableClaim, Tenure};
+pub(crate) use trampoline_filter::TrampolineFilter;

@@ -29,7 +29,7 @@ use std::{
 
 use sled_encoders::{
     Capture,
-    x86_64::{Door, EventArguments, Front, Staging, State, Stub, classify, stage},
+    x86_64::{DispatchMode, Enable, EventArguments, Staging, State, Stub, classify, stage},
 };
 
 use super::{halt::while_halted, page::Change, region::Region};
@@ -79,11 +79,11 @@ enum Planned {
 
 /// The state of the process while its text is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stance {
+pub(crate) enum RunState {
     /// Its threads run.
-    Runs,
+    Running,
     /// We started it, and have not released it yet.
-    Stands,
+    Halted,
 }
 
 /// Writes the text of one target.
@@ -94,9 +94,9 @@ pub(crate) struct Patcher {
     pub(super) modules: BTreeMap<u32, Module>,
     regions: Vec<Region>,
     /// The front that the flavours of all regions lead to.
-    front: Front,
+    front: DispatchMode,
     /// The door of all regions. A closed door makes all flavours do nothing.
-    door: Door,
+    door: Enable,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
     /// Index of the first stub of each region that was never used, by the region's address.
@@ -130,8 +130,8 @@ impl Patcher {
             pid,
             modules: modules.into_iter().collect(),
             regions,
-            front: Front::None,
-            door: Door::Open,
+            front: DispatchMode::None,
+            door: Enable::Open,
             stubs: BTreeMap::new(),
             next_stub,
             free_stubs: BTreeSet::new(),
@@ -212,7 +212,7 @@ impl Patcher {
     /// # Errors
     /// The memory cannot be written. Then these trampolines are not used.
     pub(crate) fn add_region(&mut self, memory: &Memory, region: Region) -> Result<()> {
-        if (self.front, self.door) != (Front::None, Door::Open) {
+        if (self.front, self.door) != (DispatchMode::None, Enable::Open) {
             region
                 .set_front(memory, self.front, self.door)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
@@ -222,7 +222,7 @@ impl Patcher {
     }
 
     /// The front that all flavours lead to.
-    pub(crate) fn front(&self) -> Front {
+    pub(crate) fn front(&self) -> DispatchMode {
         self.front
     }
 
@@ -230,7 +230,7 @@ impl Patcher {
     ///
     /// # Errors
     /// The memory cannot be written. Some flavours may have the new front already.
-    pub(crate) fn set_front(&mut self, memory: &Memory, front: Front) -> Result<()> {
+    pub(crate) fn set_front(&mut self, memory: &Memory, front: DispatchMode) -> Result<()> {
         self.front = front;
         for region in &self.regions {
             region
@@ -244,7 +244,7 @@ impl Patcher {
     ///
     /// # Errors
     /// As [`Self::set_front`].
-    pub(crate) fn set_door(&mut self, memory: &Memory, door: Door) -> Result<()> {
+    pub(crate) fn set_door(&mut self, memory: &Memory, door: Enable) -> Result<()> {
         self.door = door;
         for region in &self.regions {
             region
@@ -332,7 +332,7 @@ impl Patcher {
         &mut self,
         memory: &Memory,
         target: &Target,
-        stance: Stance,
+        run_state: RunState,
         sites: &[PatchSite],
         to: Wanted,
     ) -> Result<PatchReport> {
@@ -341,17 +341,17 @@ impl Patcher {
         for module in sites.chunk_by(|one, next| one.module == next.module) {
             let stay = module.first().and_then(|site| self.module(site));
             let stay = stay.map_or(Stay::Lasting, |module| module.stay);
-            let done = match (stay, stance) {
-                (Stay::Passing, Stance::Runs) => {
+            let done = match (stay, run_state) {
+                (Stay::Passing, RunState::Running) => {
                     self.switch_halted(memory, target, module, to, &mut report)
                 }
-                (Stay::Lasting, Stance::Runs) => {
+                (Stay::Lasting, RunState::Running) => {
                     let runs: Vec<&[PatchSite]> = runs(module).collect();
                     let mut left = Vec::new();
                     self.switch_runs(memory, target, &runs, to, Some(&mut left), &mut report)
                         .and_then(|()| self.switch_halted(memory, target, &left, to, &mut report))
                 }
-                (_, Stance::Stands) => {
+                (_, RunState::Halted) => {
                     let runs: Vec<&[PatchSite]> = runs(module).collect();
                     self.switch_runs(memory, target, &runs, to, None, &mut report)
                 }

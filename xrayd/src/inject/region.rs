@@ -16,18 +16,18 @@ use std::{io, ops::Range};
 use shm_ring::Geometry;
 use sled_encoders::{
     EncodeError,
-    x86_64::{Door, Front, STUB_BYTES, TrampolineSpec, Trampolines},
+    x86_64::{DispatchMode, Enable, STUB_BYTES, TrampolineSpec, Trampolines},
 };
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
 const MAGIC: [u8; 8] = *b"xrayd\0\0\x09";
 /// All ways that the byte of a gate can lead.
-const WAYS: [(Front, Door); 4] = [
-    (Front::None, Door::Open),
-    (Front::Count, Door::Open),
-    (Front::Filter, Door::Open),
-    (Front::None, Door::Closed),
+const WAYS: [(DispatchMode, Enable); 4] = [
+    (DispatchMode::None, Enable::Open),
+    (DispatchMode::Count, Enable::Open),
+    (DispatchMode::Filter, Enable::Open),
+    (DispatchMode::None, Enable::Closed),
 ];
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
@@ -263,15 +263,20 @@ impl Region {
                     .iter()
                     .any(|&(front, door)| gate.byte(front, door) == *byte)
             {
-                *byte = gate.byte(Front::None, Door::Open);
+                *byte = gate.byte(DispatchMode::None, Enable::Open);
             }
         }
         Ok(there == self.trampolines.code)
     }
 
     /// Leads all flavours of trampolines to `front`, a byte at a time. No thread is stopped for it.
-    pub(crate) fn set_front(&self, memory: &Memory, front: Front, door: Door) -> io::Result<()> {
-        for front in [Front::None, front] {
+    pub(crate) fn set_front(
+        &self,
+        memory: &Memory,
+        front: DispatchMode,
+        door: Enable,
+    ) -> io::Result<()> {
+        for front in [DispatchMode::None, front] {
             for gate in &self.trampolines.gates {
                 memory.write(TargetAddr(gate.address), &[gate.byte(front, door)])?;
             }
@@ -280,7 +285,12 @@ impl Region {
     }
 
     /// Closes all flavours, or opens them to the front that they have.
-    pub(crate) fn set_door(&self, memory: &Memory, front: Front, door: Door) -> io::Result<()> {
+    pub(crate) fn set_door(
+        &self,
+        memory: &Memory,
+        front: DispatchMode,
+        door: Enable,
+    ) -> io::Result<()> {
         let mut doors = self.trampolines.gates.iter().filter(|gate| gate.is_door());
         doors.try_for_each(|gate| memory.write(TargetAddr(gate.address), &[gate.byte(front, door)]))
     }

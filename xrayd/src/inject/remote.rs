@@ -35,7 +35,7 @@ pub(super) enum RemoteError {
 
 /// The place of a new mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MappingPlace {
     /// Any place.
     Any,
     /// This address, which must be free.
@@ -74,16 +74,16 @@ impl<'a> Remote<'a> {
     pub(super) fn map(
         &mut self,
         call: &'static str,
-        place: Place,
+        place: MappingPlace,
         bytes: u64,
         protection: i32,
         flags: i32,
         fd: i64,
     ) -> Result<u64, RemoteError> {
         let (address, fixed) = match place {
-            Place::Any => (None, 0),
-            Place::Free(address) => (Some(address), libc::MAP_FIXED_NOREPLACE),
-            Place::Over(address) => (Some(address), libc::MAP_FIXED),
+            MappingPlace::Any => (None, 0),
+            MappingPlace::Free(address) => (Some(address), libc::MAP_FIXED_NOREPLACE),
+            MappingPlace::Over(address) => (Some(address), libc::MAP_FIXED),
         };
         let at = self.call(
             call,

@@ -245,19 +245,19 @@ impl Pages {
         let host = request.headers().get(HOST);
         let host = host.map(|host| host.to_str().unwrap_or_default());
         if host.is_some_and(|host| !self.names.contain(host)) {
-            return told(
+            return plain_response(
                 StatusCode::MISDIRECTED_REQUEST,
                 "this address serves metrics only if the Host is localhost or a loopback address\n",
             );
         }
         if request.uri().path() != "/metrics" {
-            return told(
+            return plain_response(
                 StatusCode::NOT_FOUND,
                 "not found: metrics are at /metrics\n",
             );
         }
         if ![Method::GET, Method::HEAD].contains(request.method()) {
-            let mut response = told(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD only\n");
+            let mut response = plain_response(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD only\n");
             let allowed = HeaderValue::from_static("GET, HEAD");
             response.headers_mut().insert(ALLOW, allowed);
             return response;
@@ -267,7 +267,7 @@ impl Pages {
         let format = format_for(&accept.join(","));
         let Some(page) = self.page(format).await else {
             let text = "a bug in xrayd: see the daemon's log\n";
-            return told(StatusCode::INTERNAL_SERVER_ERROR, text);
+            return plain_response(StatusCode::INTERNAL_SERVER_ERROR, text);
         };
         let mut response = Response::new(Full::new(page));
         let kind = HeaderValue::from_static(format.content_type());
@@ -300,7 +300,7 @@ impl Pages {
     }
 }
 
-fn told(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+fn plain_response(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

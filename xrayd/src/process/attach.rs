@@ -20,7 +20,9 @@ use crate::{
         Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
     },
     export::TraceSource,
-    inject::{Front, Neighbourhood, Patcher, RingsNeeded, Stance, Victim, crowded, install},
+    inject::{
+        DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, crowded, install,
+    },
     pid::{Pid, TargetAddr, Tid},
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
@@ -265,8 +267,8 @@ pub(crate) fn prepare(
     patcher.set_front(
         &memory,
         match options.mode {
-            Mode::Count => Front::Count,
-            _ => Front::None,
+            Mode::Count => DispatchMode::Count,
+            _ => DispatchMode::None,
         },
     )?;
     let left_on = gathered.staged.iter();
@@ -276,11 +278,11 @@ pub(crate) fn prepare(
         .collect();
     if !left_on.is_empty() {
         // An earlier daemon died and left them on.
-        let stance = match thread {
-            Some(_) => Stance::Stands,
-            None => Stance::Runs,
+        let run_state = match thread {
+            Some(_) => RunState::Halted,
+            None => RunState::Running,
         };
-        patcher.switch(&memory, &target, stance, &left_on, Wanted::Off)?;
+        patcher.switch(&memory, &target, run_state, &left_on, Wanted::Off)?;
         report.notes.push(format!(
             "{} sleds were left on by an earlier daemon; they are off now",
             left_on.len()

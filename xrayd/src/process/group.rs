@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{
     control::{Chosen, Patterns, Rules},
-    export::Shot,
+    export::PendingSnapshot,
     lock::lock,
     pid::Pid,
     quotas::{Accounts, Quotas},
     refusal::{Reason, Refusal, Result},
-    store::{Feed, Publisher, Source, feed},
+    store::{EventSubscription, Publisher, Source, subscription},
     target::{Caller, Credentials, Yama},
     types::{Budget, Capture, Filter, Kinship, LeaseId, Mode, Reach, Run, ToggleReport, Wanted},
 };
@@ -32,7 +32,7 @@ use crate::{
 /// Limit on members of a group. Ended processes with retained events count.
 pub(super) const MOST_MEMBERS: usize = 1000;
 /// Limit on processes that a status names because they are not followed.
-const MOST_TOLD: usize = 16;
+const MOST_REPORTED: usize = 16;
 
 /// A process and the processes that are followed from it.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ struct Kin {
     members: Vec<(Source, Arc<Session>)>,
     next: u32,
     /// The readers of later members. Emptied when the search has ended.
-    inlets: Vec<Publisher>,
+    publishers: Vec<Publisher>,
     /// True if no process can join any more.
     over: bool,
     news: News,
@@ -183,7 +183,7 @@ impl Group {
                 follow: Follow::None,
                 members,
                 next,
-                inlets: Vec::new(),
+                publishers: Vec::new(),
                 over: true,
                 news: News::default(),
             }),
@@ -337,7 +337,9 @@ impl Group {
         let mut rules = lock(&self.rules);
         rules.release(from);
         // Done first, because a process that joins from now on has no part in the lease.
-        self.kin().inlets.retain(|inlet| !inlet.is_for(from));
+        self.kin()
+            .publishers
+            .retain(|publisher| !publisher.is_for(from));
         self.stop_lease(from);
         self.each(|session, _| session.release(from))
     }
@@ -361,7 +363,9 @@ impl Group {
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         // The lock keeps new members out, which would take over the lease.
         let _rules = lock(&self.rules);
-        self.kin().inlets.retain(|inlet| !inlet.is_for(from));
+        self.kin()
+            .publishers
+            .retain(|publisher| !publisher.is_for(from));
         self.stop_lease(from);
         let mut reports = vec![(session.pid(), session.release(from))];
         let mut others = self.sessions();
@@ -369,11 +373,11 @@ impl Group {
         let theirs = in_parallel(&others, MOST_IN_A_GROUP, |other| {
             (other.pid(), other.release(from))
         });
-        let is_told = |report: &Result<ToggleReport>| match report {
+        let is_reported = |report: &Result<ToggleReport>| match report {
             Ok(report) => report.matched > 0,
             Err(refusal) => refusal.reason != Reason::TargetExited,
         };
-        reports.extend(theirs.into_iter().filter(|(_, report)| is_told(report)));
+        reports.extend(theirs.into_iter().filter(|(_, report)| is_reported(report)));
         reports
     }
 
@@ -412,9 +416,9 @@ impl Group {
         })
     }
 
-    /// A live feed of all members, and of later ones. A feed for a lease ends with the lease. The
-    /// threads seen so far come first.
-    pub fn subscribe(&self, lease: Option<LeaseId>) -> Feed {
+    /// A live subscription of all members, and of later ones. A subscription for a lease ends with
+    /// the lease. The threads seen so far come first.
+    pub fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
         // No lock is held while a member's threads are waited for.
         let sessions = self.sessions();
         let _coming: Vec<_> = sessions.iter().map(|one| one.expect_reader()).collect();
@@ -423,15 +427,15 @@ impl Group {
             Follow::None => 1,
             Follow::Fork | Follow::Exec | Follow::All => usize::MAX,
         };
-        let (inlet, feed) = feed(processes, lease);
+        let (publisher, subscription) = subscription(processes, lease);
         for (source, session) in &kin.members {
-            session.feed_to(&inlet, *source);
+            session.publish_to(&publisher, *source);
         }
         if !kin.over {
-            kin.inlets.retain(|inlet| !inlet.is_closed());
-            kin.inlets.push(inlet);
+            kin.publishers.retain(|publisher| !publisher.is_closed());
+            kin.publishers.push(publisher);
         }
-        feed
+        subscription
     }
 
     /// Sets the mode of all members and of later ones. Returns the previous modes.
@@ -481,7 +485,7 @@ impl Group {
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
         let reach = last.map_or(Reach::All, Reach::Last);
-        Shot::take(self.sessions(), reach).write(out)
+        PendingSnapshot::take(self.sessions(), reach).write(out)
     }
 
     // --- for the registry
@@ -613,7 +617,7 @@ impl Group {
         kinship: impl FnOnce() -> Kinship,
     ) -> Result<()> {
         let rules = lock(&self.rules);
-        let is_read = !self.kin().inlets.is_empty();
+        let is_read = !self.kin().publishers.is_empty();
         let _coming = is_read.then(|| session.expect_reader());
         let source = {
             let mut kin = self.kin();
@@ -625,11 +629,11 @@ impl Group {
                 return Err(Refusal::new(Reason::Followed, message));
             }
             self.make_room(&mut kin)?;
-            kin.inlets.retain(|inlet| !inlet.is_closed());
+            kin.publishers.retain(|publisher| !publisher.is_closed());
             let source = Source(kin.next);
             kin.next = kin.next.saturating_add(1);
-            for inlet in &kin.inlets {
-                session.feed_to(inlet, source);
+            for publisher in &kin.publishers {
+                session.publish_to(publisher, source);
             }
             kin.members.push((source, Arc::clone(session)));
             source
@@ -695,7 +699,7 @@ impl Group {
     pub(crate) fn finish(&self) {
         let mut kin = self.kin();
         kin.over = true;
-        kin.inlets.clear();
+        kin.publishers.clear();
     }
 
     fn kin(&self) -> MutexGuard<'_, Kin> {
@@ -713,7 +717,7 @@ impl News {
     /// Adds a process that has sleds and is not traced.
     pub(super) fn add_not_followed(&mut self, process: NotFollowed) {
         self.not_followed.retain(|other| other.pid != process.pid);
-        if self.not_followed.len() == MOST_TOLD {
+        if self.not_followed.len() == MOST_REPORTED {
             self.not_followed.pop_front();
         }
         self.not_followed.push_back(process);

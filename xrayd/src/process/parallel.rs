@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_in_parallel_is_done_once_each_and_reported_in_order() {
+    fn parallel_work_is_done_once_each_and_reported_in_order() {
         assert_eq!(in_parallel(&[0; 0], MOST_IN_A_CALL, |_| ()), []);
         let meet = std::sync::Barrier::new(AT_A_TIME);
         let items: Vec<usize> = (0..3 * AT_A_TIME).collect();

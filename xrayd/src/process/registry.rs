@@ -25,7 +25,7 @@ use super::{
     group::{Group, Root},
     parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until},
     session::Session,
-    untraced::{Keeper, untraced},
+    untraced::{LaunchThread, untraced},
 };
 use crate::{
     collect::Promises,
@@ -424,15 +424,18 @@ impl Registry {
                 let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
                 let command = target.command();
                 let start_time = target.start_time();
-                let (program, keeper) = untraced(started);
-                let keeper = Box::new(keeper);
+                let (program, launch_thread) = untraced(started);
+                let launch_thread = Box::new(launch_thread);
                 let root = Root::Untraced {
                     program,
                     start_time,
                     credentials,
                     command,
                 };
-                return Ok(Begun::Untraced { keeper, root });
+                return Ok(Begun::Untraced {
+                    launch_thread,
+                    root,
+                });
             }
             let prepared = prepare(
                 target,
@@ -588,9 +591,9 @@ impl Registry {
         });
         let mut reports: Vec<_> = ended.collect();
         // A process whose attach is under way has no group yet.
-        let told: HashSet<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
+        let reported: HashSet<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
         let mut others: Vec<Pid> = self.lock().keys().copied().collect();
-        others.retain(|pid| !told.contains(pid));
+        others.retain(|pid| !reported.contains(pid));
         let registry = self.clone();
         let ended = in_parallel_until(deadline, others.clone(), move |pid| registry.detach(*pid));
         let ended = others.into_iter().zip(ended);
@@ -852,7 +855,7 @@ enum Begun {
     /// A session, and the reservation of its pid where there is one.
     Traced(Box<Prepared>, Option<Reserved>),
     Untraced {
-        keeper: Box<Keeper>,
+        launch_thread: Box<LaunchThread>,
         root: Root,
     },
 }
@@ -903,9 +906,12 @@ fn start_control_thread(
                     inner.drop_oldest_exited();
                 }
             }
-            Ok(Begun::Untraced { keeper, root }) => {
+            Ok(Begun::Untraced {
+                launch_thread,
+                root,
+            }) => {
                 let _ = answer.send(Ok(Stands::Untraced(root)));
-                keeper.run();
+                launch_thread.run();
             }
             Err(refusal) => {
                 let _ = answer.send(Err(refusal));

@@ -16,14 +16,14 @@ use xray_trace::{
 use super::attach::{self, AttachOptions};
 use crate::{
     collect::RingRefusal,
-    control::{Chosen, Counting, Patterns, Rules, ToggleRequest, Wishes},
-    export::{Shot, TraceSource, TraceWriter},
+    control::{Chosen, Counting, Patterns, RuleEffect, Rules, ToggleRequest},
+    export::{PendingSnapshot, TraceSource, TraceWriter},
     pid::Pid,
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
     store::{
-        Ask, CallCounts, Feed, FeedItem, Metered, ProfileSums, Publisher, Source, Tables,
-        TracedProcess, feed,
+        Ask, CallCounts, EventSubscription, Metered, ProfileSums, Publisher, Source, StreamItem,
+        Tables, TracedProcess, subscription,
     },
     target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
     types::{
@@ -159,19 +159,20 @@ impl Session {
         self.toggle_for(Some(to), selection.into(), Wanted::On(capture), run)
     }
 
-    /// Sends the begin of the lease to its feeds. Earlier events are not part of it.
+    /// Sends the begin of the lease to its subscriptions. Earlier events are not part of it.
     fn begin_lease(&self, lease: Option<LeaseId>, run: Run) {
         if let (Some(lease), Run::Real) = (lease, run) {
             self.source.output.begin_lease(lease);
         }
     }
 
-    /// Sends the end of the lease to its feeds. Later events are not part of it.
+    /// Sends the end of the lease to its subscriptions. Later events are not part of it.
     pub(super) fn stop_lease(&self, lease: LeaseId) {
         self.source.output.stop_lease(lease);
     }
 
-    /// Ends a lease, and the feeds of the lease. The feeds have all events up to now.
+    /// Ends a lease, and the subscriptions of the lease. The subscriptions have all events up to
+    /// now.
     ///
     /// # Errors
     /// A process that ended, or memory that cannot be written.
@@ -264,7 +265,7 @@ impl Session {
     /// `parent`, too, the functions are switched on that are on there.
     pub(super) fn begin_as(&self, rules: Rules, parent: Option<&Self>) -> Result<()> {
         let modules = self.source.functions.loaded();
-        let mut wishes = Wishes::default();
+        let mut effect = RuleEffect::default();
         for loaded in &modules {
             let like = parent
                 .and_then(|parent| Some((parent, parent.source.functions.first_of_same(loaded)?)));
@@ -273,25 +274,25 @@ impl Session {
                     for (like, id) in (first..).zip(loaded.functions()) {
                         let like = FunctionId(like);
                         if let Some(capture) = parent.source.control.recorded(like) {
-                            wishes.on.entry(capture).or_default().push(id);
+                            effect.on.entry(capture).or_default().push(id);
                         }
                         if let Some(lease) = parent.source.control.lease(like) {
-                            wishes.leases.insert(id, lease);
+                            effect.leases.insert(id, lease);
                         }
                     }
                 }
                 None => {
-                    let Wishes { on, leases } = rules.wishes_in(&self.source.functions, loaded);
+                    let RuleEffect { on, leases } = rules.wishes_in(&self.source.functions, loaded);
                     for (capture, its) in on {
-                        wishes.on.entry(capture).or_default().extend(its);
+                        effect.on.entry(capture).or_default().extend(its);
                     }
-                    wishes.leases.extend(leases);
+                    effect.leases.extend(leases);
                 }
             }
         }
         self.source
             .control
-            .begin(rules, wishes, Indexes::of(&modules))
+            .begin(rules, effect, Indexes::of(&modules))
     }
 
     /// State and counters.
@@ -387,13 +388,13 @@ impl Session {
         traced.chain(refused).collect()
     }
 
-    /// A live feed of all events from now on. A feed for a lease ends with the lease. The threads
-    /// seen so far come first.
-    pub fn subscribe(self: &Arc<Self>, lease: Option<LeaseId>) -> Feed {
-        let (inlet, feed) = feed(1, lease);
+    /// A live subscription of all events from now on. A subscription for a lease ends with the
+    /// lease. The threads seen so far come first.
+    pub fn subscribe(self: &Arc<Self>, lease: Option<LeaseId>) -> EventSubscription {
+        let (publisher, subscription) = subscription(1, lease);
         let _coming = self.expect_reader();
-        self.feed_to(&inlet, Source::default());
-        feed
+        self.publish_to(&publisher, Source::default());
+        subscription
     }
 
     /// Has the rings read until the returned value is dropped. The events in them are not new any
@@ -407,13 +408,15 @@ impl Session {
         coming
     }
 
-    /// Sends all events from now on to a feed of several processes. A reader has to be expected.
-    /// Waits for no thread.
-    pub(super) fn feed_to(self: &Arc<Self>, inlet: &Publisher, source: Source) {
-        let mut sender = inlet.sender(source);
-        sender.send(FeedItem::Process(Arc::clone(self) as Arc<dyn TracedProcess>));
+    /// Sends all events from now on to a subscription of several processes. A reader has to be
+    /// expected. Waits for no thread.
+    pub(super) fn publish_to(self: &Arc<Self>, publisher: &Publisher, source: Source) {
+        let mut sender = publisher.sender(source);
+        sender.send(StreamItem::Process(
+            Arc::clone(self) as Arc<dyn TracedProcess>
+        ));
         if let Some(kinship) = self.kinship() {
-            sender.send(FeedItem::Origin(kinship.origin()));
+            sender.send(StreamItem::Origin(kinship.origin()));
         }
         self.source.output.subscribe(sender);
     }
@@ -479,7 +482,7 @@ impl Session {
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
         let reach = last.map_or(Reach::All, Reach::Last);
-        Shot::take(vec![self], reach).write(out)
+        PendingSnapshot::take(vec![self], reach).write(out)
     }
 
     /// Begins sums of calls. They are made until the returned value is dropped.
@@ -525,7 +528,7 @@ impl Session {
     }
 
     /// Switches everything off, drains the rings, verifies the text, and detaches from the process.
-    /// Ends the feeds.
+    /// Ends the subscriptions.
     ///
     /// # Errors
     /// Memory that cannot be read or written. The session is over nevertheless.

@@ -28,14 +28,14 @@ pub(crate) struct Untraced {
 
 /// The thread's part.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct LaunchThread {
     started: Started,
     resume: Receiver<SyncSender<Result<()>>>,
     exit_status: Arc<Mutex<Option<ExitStatus>>>,
 }
 
 /// Both parts, for a program that has not run yet.
-pub(crate) fn untraced(started: Started) -> (Untraced, Keeper) {
+pub(crate) fn untraced(started: Started) -> (Untraced, LaunchThread) {
     let (resume, received) = sync_channel(1);
     let exit_status = Arc::default();
     let untraced = Untraced {
@@ -43,12 +43,12 @@ pub(crate) fn untraced(started: Started) -> (Untraced, Keeper) {
         resume,
         exit_status: Arc::clone(&exit_status),
     };
-    let keeper = Keeper {
+    let launch_thread = LaunchThread {
         started,
         resume: received,
         exit_status,
     };
-    (untraced, keeper)
+    (untraced, launch_thread)
 }
 
 // === impl Untraced ===
@@ -72,9 +72,9 @@ impl Untraced {
     }
 }
 
-// === impl Keeper ===
+// === impl LaunchThread ===
 
-impl Keeper {
+impl LaunchThread {
     /// Holds the program until it may run, then waits for its end. Runs on the thread that started
     /// it.
     pub(crate) fn run(self) {

@@ -20,7 +20,7 @@ use crate::{
     Pid,
     process::{AttachOptions, Group, MOST_IN_A_CALL, Registry, Session, in_parallel},
     refusal::{Reason, Refusal},
-    store::Feed,
+    store::EventSubscription,
     target::Caller,
     target::{Credentials, Denial, Target, Yama},
     types::{Budget, DetachReport, Filter, LeaseId, Mode, ToggleReport},
@@ -345,8 +345,9 @@ impl Traced {
         }
     }
 
-    /// A live feed of all events from now on. A feed for a lease ends with the lease.
-    pub(super) fn subscribe(&self, lease: Option<LeaseId>) -> Feed {
+    /// A live subscription of all events from now on. A subscription for a lease ends with the
+    /// lease.
+    pub(super) fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
         match self {
             Self::Group(group) => group.subscribe(lease),
             Self::Session(session) => session.subscribe(lease),

@@ -1,5 +1,5 @@
-//! Live feeds as batches of decoded events: items of a feed in, messages out. There is no I/O here,
-//! and no waiting.
+//! Live subscriptions as batches of decoded events: items of a subscription in, messages out. There
+//! is no I/O here, and no waiting.
 //!
 //! The blocks of one call are merged by time. Between calls, the order is that of the drain.
 
@@ -20,7 +20,7 @@ use crate::store::Source;
 const MAX_EVENTS: usize = 4096;
 /// Size of user event data after which a message ends, in bytes. Clients accept messages of 4 MiB
 /// by default.
-const MAX_SAID: usize = 1 << 20;
+const MAX_USER_DATA: usize = 1 << 20;
 
 /// Clock anchors that are kept. Events of a live stream are close to the latest ones.
 const MAX_ANCHORS: usize = 16;
@@ -28,13 +28,13 @@ const MAX_ANCHORS: usize = 16;
 /// Threads whose kernel ids are kept. Threads without events are dropped first.
 const MAX_THREADS: usize = 1 << 16;
 
-/// Names that are not in the feed.
+/// Names that are not in the subscription.
 pub(super) trait Names {
     /// Name and module of a function. `None` for an id that the process does not have.
     fn function(&self, source: Source, id: FunctionId) -> Option<v1::FunctionName>;
 }
 
-/// One item of a feed, without the parts that no batch needs.
+/// One item of a subscription, without the parts that no batch needs.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// A process. Later items of its source belong to it. `wanted` are its wanted functions, or all
@@ -51,7 +51,7 @@ pub(super) enum Piece {
     /// The end of a process.
     Ended,
     EventType(EventType),
-    /// Events that are not in the feed because its reader was too slow.
+    /// Events that are not in the subscription because its reader was too slow.
     ReaderLost(u64),
 }
 
@@ -165,20 +165,23 @@ impl<N: Names> EventBatcher<N> {
         // Stable: events of one thread within a tick keep their order.
         events.sort_by_key(|made| made.ticks);
 
-        let of_none = [v1::EventKind::Unwound, v1::EventKind::Astray];
+        let of_none = [v1::EventKind::Unwound, v1::EventKind::UnmatchedExit];
         let mut batches = Vec::new();
         let mut batch = head;
         let mut events = events.into_iter().peekable();
         loop {
-            let mut said = 0;
+            let mut user_event = 0;
             while batch.events.len() < MAX_EVENTS
-                && said < MAX_SAID
+                && user_event < MAX_USER_DATA
                 && let Some(Made { event, source, .. }) = events.next()
             {
                 if !of_none.contains(&event.kind()) {
                     self.name(source, FunctionId(event.function), &mut batch);
                 }
-                said += event.said.as_ref().map_or(0, |said| said.data.len());
+                user_event += event
+                    .user_event
+                    .as_ref()
+                    .map_or(0, |user_event| user_event.data.len());
                 batch.events.push(event);
             }
             if batch != v1::EventBatch::default() {
@@ -215,7 +218,7 @@ impl<N: Names> EventBatcher<N> {
         // block.
         let mut unpacked = block.events();
         while let Some(Ok(event)) = unpacked.next() {
-            let (function, kind, values, said) = match event.body {
+            let (function, kind, values, user_event) = match event.body {
                 EventBody::Lost { events } => {
                     lost = lost.saturating_add(events);
                     continue;
@@ -231,14 +234,14 @@ impl<N: Names> EventBatcher<N> {
                     self.of_no_function(source, event.ticks, left, events);
                     continue;
                 }
-                EventBody::Astray => {
-                    let astray = v1::Event {
+                EventBody::UnmatchedExit => {
+                    let unmatched_exit = v1::Event {
                         tid,
                         pid,
-                        kind: v1::EventKind::Astray.into(),
+                        kind: v1::EventKind::UnmatchedExit.into(),
                         ..v1::Event::default()
                     };
-                    self.of_no_function(source, event.ticks, astray, events);
+                    self.of_no_function(source, event.ticks, unmatched_exit, events);
                     continue;
                 }
                 // The collector makes no such event.
@@ -257,12 +260,12 @@ impl<N: Names> EventBatcher<N> {
                         DataKind::Custom => (v1::EventKind::Custom, None),
                         DataKind::Typed(event_type) => (v1::EventKind::Typed, Some(event_type)),
                     };
-                    let said = v1::Said {
+                    let user_event = v1::UserEvent {
                         data: unpacked.data(data).to_vec(),
                         size: data.size(),
                         r#type: event_type.map(u32::from),
                     };
-                    (function, event_kind, Values::NONE, Some(said))
+                    (function, event_kind, Values::NONE, Some(user_event))
                 }
             };
             if !self.is_wanted(source, function) {
@@ -279,7 +282,7 @@ impl<N: Names> EventBatcher<N> {
                 kind: kind.into(),
                 arguments,
                 result,
-                said,
+                user_event,
                 pid,
                 calls: None,
             };
@@ -508,25 +511,25 @@ mod tests {
         let mut encoder = BlockEncoder::new(ThreadId(thread));
         for at in 0..events {
             let kind = DataKind::Typed(9);
-            encoder.push_said(Ticks(at), kind, Some(FunctionId(5)), 10_000, &[7; 4096]);
+            encoder.push_user_event(Ticks(at), kind, Some(FunctionId(5)), 10_000, &[7; 4096]);
         }
         of(0, Piece::Block(encoder.finish().unwrap()))
     }
 
     #[test]
-    fn what_the_program_says_comes_with_its_place_and_its_true_size() {
+    fn user_events_come_with_their_place_and_their_true_size() {
         let batches = batcher(None).batches(vec![thread(1), speech(1, 1)]);
         let event = &batches[0].events[0];
         assert_eq!(
             (event.kind(), event.tid, event.function),
             (v1::EventKind::Typed, 101, 5)
         );
-        let said = v1::Said {
+        let user_event = v1::UserEvent {
             data: vec![7; 4096],
             size: 10_000,
             r#type: Some(9),
         };
-        assert_eq!(event.said, Some(said));
+        assert_eq!(event.user_event, Some(user_event));
         assert_eq!(batches[0].functions[0].name, "f5");
         assert!(
             batcher(Some(&[6]))
@@ -542,9 +545,12 @@ mod tests {
         let events: usize = batches.iter().map(|batch| batch.events.len()).sum();
         assert_eq!(events, 1000);
         for batch in &batches {
-            let said = batch.events.iter().filter_map(|event| event.said.as_ref());
-            let bytes: usize = said.map(|said| said.data.len()).sum();
-            assert!(bytes <= MAX_SAID + 4096, "{bytes}");
+            let user_event = batch
+                .events
+                .iter()
+                .filter_map(|event| event.user_event.as_ref());
+            let bytes: usize = user_event.map(|user_event| user_event.data.len()).sum();
+            assert!(bytes <= MAX_USER_DATA + 4096, "{bytes}");
         }
     }
 
@@ -570,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_even_without_events() {
+    fn losses_are_reported_even_without_events() {
         let mut encoder = BlockEncoder::new(ThreadId(1));
         encoder.push_lost(Ticks(5), 70);
         let lost = Piece::Block(encoder.finish().unwrap());

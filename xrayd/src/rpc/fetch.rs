@@ -19,7 +19,7 @@ use tonic::Status;
 use xrayd_proto::v1::TraceChunk;
 
 use super::{convert, error};
-use crate::{export::Shot, process::Session, refusal::Refusal};
+use crate::{export::PendingSnapshot, process::Session, refusal::Refusal};
 
 /// Bytes of one message.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -65,13 +65,16 @@ pub(super) struct ChunkPipe {
 
 /// Sends a snapshot as an `.xtrace` file. For threads that may block.
 pub(super) fn send_shot(
-    shot: Shot<Arc<Session>>,
+    snapshot: PendingSnapshot<Arc<Session>>,
     sender: mpsc::Sender<Result<TraceChunk, Status>>,
 ) {
-    let statuses: Vec<_> = shot.sessions().map(|session| session.status()).collect();
-    let template = convert::retained(&statuses, shot.within());
+    let statuses: Vec<_> = snapshot
+        .sessions()
+        .map(|session| session.status())
+        .collect();
+    let template = convert::retained(&statuses, snapshot.within());
     let mut pipe = ChunkPipe::new(sender, template);
-    let written = shot.write(&mut pipe);
+    let written = snapshot.write(&mut pipe);
     pipe.finish(written);
 }
 
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_reader_that_takes_nothing_loses_the_stream_and_is_told() {
+    async fn a_stalled_reader_loses_the_stream_with_a_reason() {
         let (sender, mut receiver) = mpsc::channel(1);
         let result = tokio::task::spawn_blocking(move || {
             let mut pipe = ChunkPipe::new(sender, TraceChunk::default());

@@ -50,7 +50,7 @@ pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
     describe(selection.as_ref());
     let _ = Targets::try_from(pid);
     let run = if dry_run { Run::Dry } else { Run::Real };
-    let Ok(to) = told(convert::wanted(switch, capture)) else {
+    let Ok(to) = checked(convert::wanted(switch, capture)) else {
         return;
     };
     let mut compiled = None;
@@ -58,7 +58,7 @@ pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
         compiled = Some(selection.clone());
         REGISTRY.compile(Some(1000), selection)
     });
-    if told(toggled).is_ok()
+    if checked(toggled).is_ok()
         && let Some(selection) = compiled
     {
         keep_selection(&selection, to);
@@ -68,8 +68,8 @@ pub fn toggle(request: v1::ToggleRequest, switch: Switch) {
 /// A request with a selection, for a list or a stream.
 pub fn select(selection: Option<v1::Selection>, undo: Option<v1::Undo>) {
     describe(selection.as_ref());
-    let _ = told(undo.map(Undo::try_from).transpose());
-    let Ok(Some(selection)) = told(selection.map(convert::selection).transpose()) else {
+    let _ = checked(undo.map(Undo::try_from).transpose());
+    let Ok(Some(selection)) = checked(selection.map(convert::selection).transpose()) else {
         return;
     };
     let rows = rows();
@@ -90,7 +90,7 @@ pub fn filter(request: v1::SetFilterRequest) {
     };
     assert!(described::setting(&filter).len() <= LONGEST_DESCRIPTION);
     let filter = convert::filter(filter);
-    let _ = told(filter.check());
+    let _ = checked(filter.check());
     keep_filter(&filter);
 }
 
@@ -100,24 +100,24 @@ pub fn budget(request: v1::SetBudgetRequest) {
         return;
     };
     assert!(described::setting(&budget).len() <= LONGEST_DESCRIPTION);
-    let _ = told(convert::budget(budget).and_then(Budget::check));
+    let _ = checked(convert::budget(budget).and_then(Budget::check));
 }
 
 /// A request to attach.
 pub fn attach(request: v1::AttachRequest) {
     let _ = authorise::one(request.pid);
-    let Ok(options) = told(convert::attach_options(request)) else {
+    let Ok(options) = checked(convert::attach_options(request)) else {
         return;
     };
     assert!(options.ring_bytes > 0 && options.max_threads > 0);
     assert!(Mode::ALL.contains(&options.mode));
-    let _ = told(options.budget.check());
+    let _ = checked(options.budget.check());
 }
 
 /// The first request of a trigger.
 pub fn trigger(request: v1::TriggerRequest) {
     assert!(described::trigger(&request).len() <= LONGEST_DESCRIPTION);
-    let Ok(plan) = told(Plan::try_from(request)) else {
+    let Ok(plan) = checked(Plan::try_from(request)) else {
         return;
     };
     assert!(plan.conditions.len() <= MOST_CONDITIONS && plan.limit <= MOST_FIRINGS);
@@ -136,7 +136,7 @@ fn describe(selection: Option<&v1::Selection>) {
 }
 
 /// Checks that a refusal has a message of one line that fits into a header.
-fn told<T>(outcome: Result<T, Refusal>) -> Result<T, Refusal> {
+fn checked<T>(outcome: Result<T, Refusal>) -> Result<T, Refusal> {
     outcome.inspect_err(|refusal| {
         let status = Status::from(refusal.clone());
         let message = status.message();

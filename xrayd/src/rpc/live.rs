@@ -1,9 +1,9 @@
-//! The loop of the two live streams: it takes items out of a feed, encodes them off the async
-//! threads, and sends messages to the client. What a message holds is in `events` and in the trace
-//! writer.
+//! The loop of the two live streams: it takes items out of a subscription, encodes them off the
+//! async threads, and sends messages to the client. What a message holds is in `events` and in the
+//! trace writer.
 //!
-//! The loop runs at the client's pace. While it waits for the client, the feed fills up to its
-//! bound, and then drops and counts items. The drain thread never waits for a reader.
+//! The loop runs at the client's pace. While it waits for the client, the subscription fills up to
+//! its bound, and then drops and counts items. The drain thread never waits for a reader.
 
 use std::{
     collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
@@ -24,12 +24,12 @@ use super::{
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
     recorded::Recorded,
-    workers::{Lane, Workers},
+    workers::{WorkerKind, Workers},
 };
 use crate::{
     export::TraceWriter,
     refusal::Refusal,
-    store::{Feed, FeedItem, Published, Source, TracedProcess},
+    store::{EventSubscription, PublishedBlock, Source, StreamItem, TracedProcess},
 };
 
 /// Events that are decoded at once. Bounds the memory of one stream.
@@ -53,9 +53,9 @@ pub(super) trait Encode: Send + 'static {
     fn begin(&mut self) -> Vec<Self::Message>;
 
     /// The messages for these items.
-    fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<Self::Message>>;
+    fn encode(&mut self, items: Vec<(Source, StreamItem)>) -> io::Result<Vec<Self::Message>>;
 
-    /// The refusal to send after the last item. `None` if the feed ended with the session.
+    /// The refusal to send after the last item. `None` if the subscription ended with the session.
     fn failure(&mut self) -> Option<Refusal>;
 
     /// The messages after the last item.
@@ -75,7 +75,7 @@ pub(super) enum Ending {
 
 /// Runs a stream until the session ends or the client leaves.
 pub(super) async fn run<E: Encode>(
-    mut feed: Feed,
+    mut subscription: EventSubscription,
     mut encoder: E,
     sender: Sender<E::Message>,
     (workers, uid): (Workers, u32),
@@ -89,14 +89,14 @@ pub(super) async fn run<E: Encode>(
     loop {
         let items = tokio::select! {
             () = sender.closed() => return Ending::Early,
-            items = gather(&mut feed) => items,
+            items = gather(&mut subscription) => items,
         };
         let ended = items.is_empty();
         if ended && let Some(refusal) = encoder.failure() {
             let _gone = sender.send(Err(refusal.into())).await;
             return Ending::Early;
         }
-        let work = workers.run(Lane::Step, uid, move || {
+        let work = workers.run(WorkerKind::Step, uid, move || {
             let messages = if ended {
                 encoder.end()
             } else {
@@ -135,18 +135,19 @@ async fn deliver<T>(sender: &Sender<T>, message: T) -> Result<(), ()> {
     sent.await.map_err(drop)
 }
 
-/// Waits for an item, and takes further items that are there. Empty when the feed has ended.
-async fn gather(feed: &mut Feed) -> Vec<(Source, FeedItem)> {
+/// Waits for an item, and takes further items that are there. Empty when the subscription has
+/// ended.
+async fn gather(subscription: &mut EventSubscription) -> Vec<(Source, StreamItem)> {
     let mut items = Vec::new();
     let mut events = 0;
-    let mut next = feed.next().await;
+    let mut next = subscription.next().await;
     while let Some(item) = next.take() {
-        if let (_, FeedItem::Block(published)) = &item {
+        if let (_, StreamItem::Block(published)) = &item {
             events += published.events();
         }
         items.push(item);
         if events < MAX_EVENTS && items.len() < MAX_ITEMS {
-            next = now(feed.next()).await.flatten();
+            next = now(subscription.next()).await.flatten();
         }
     }
     items
@@ -243,9 +244,9 @@ impl EventMessages {
         }
     }
 
-    fn piece(&mut self, source: Source, item: FeedItem) -> Piece {
+    fn piece(&mut self, source: Source, item: StreamItem) -> Piece {
         match item {
-            FeedItem::Process(session) => {
+            StreamItem::Process(session) => {
                 let pid = session.pid().as_u32();
                 // An invalid selection was refused before.
                 let wanted = self.wanted.as_ref().map(|selection| {
@@ -255,13 +256,13 @@ impl EventMessages {
                 self.batcher.names().insert(source, session);
                 Piece::Process { pid, wanted }
             }
-            FeedItem::Block(published) => Piece::Block(published.closed.block.clone()),
-            FeedItem::Anchor(anchor) => Piece::Anchor(anchor),
-            FeedItem::Thread(thread) => Piece::Thread(thread),
-            FeedItem::Origin(_) | FeedItem::Begin(_) | FeedItem::Until(_) => Piece::Nothing,
-            FeedItem::EventType(event_type) => Piece::EventType(event_type),
-            FeedItem::Ended => Piece::Ended,
-            FeedItem::Lost { events } => Piece::ReaderLost(events),
+            StreamItem::Block(published) => Piece::Block(published.closed.block.clone()),
+            StreamItem::Anchor(anchor) => Piece::Anchor(anchor),
+            StreamItem::Thread(thread) => Piece::Thread(thread),
+            StreamItem::Origin(_) | StreamItem::Begin(_) | StreamItem::Until(_) => Piece::Nothing,
+            StreamItem::EventType(event_type) => Piece::EventType(event_type),
+            StreamItem::Ended => Piece::Ended,
+            StreamItem::Lost { events } => Piece::ReaderLost(events),
         }
     }
 }
@@ -273,7 +274,7 @@ impl Encode for EventMessages {
         Vec::new()
     }
 
-    fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<v1::EventBatch>> {
+    fn encode(&mut self, items: Vec<(Source, StreamItem)>) -> io::Result<Vec<v1::EventBatch>> {
         let items = items.into_iter();
         let pieces: Vec<_> = items
             .map(|(source, item)| (source, self.piece(source, item)))
@@ -338,14 +339,14 @@ impl TraceMessages {
             .collect()
     }
 
-    fn take(&mut self, source: Source, item: FeedItem) -> io::Result<()> {
+    fn take(&mut self, source: Source, item: StreamItem) -> io::Result<()> {
         let Self {
             sessions,
             recorded,
             writer,
         } = self;
         match item {
-            FeedItem::Process(session) => {
+            StreamItem::Process(session) => {
                 writer.process(source, &session.process(), session.tables())?;
                 let anchors = session.anchors();
                 for anchor in &anchors {
@@ -357,7 +358,7 @@ impl TraceMessages {
                 sessions.insert(source, session);
                 Ok(())
             }
-            FeedItem::Block(Published { closed, .. }) => {
+            StreamItem::Block(PublishedBlock { closed, .. }) => {
                 let Some(session) = sessions.here.get(&source) else {
                     return Ok(());
                 };
@@ -373,19 +374,19 @@ impl TraceMessages {
                     lost => writer.lost(source, closed.block.thread, lost),
                 }
             }
-            FeedItem::Begin(at) => {
+            StreamItem::Begin(at) => {
                 if let Some(recorded) = recorded {
                     recorded.begin(source, at);
                 }
                 Ok(())
             }
-            FeedItem::Until(at) => {
+            StreamItem::Until(at) => {
                 if let Some(recorded) = recorded {
                     recorded.end(source, at);
                 }
                 Ok(())
             }
-            FeedItem::Anchor(anchor) => {
+            StreamItem::Anchor(anchor) => {
                 writer.anchor(source, &anchor)?;
                 // About once a second. So the trace of a reader that leaves early lacks only the
                 // last of it.
@@ -394,10 +395,10 @@ impl TraceMessages {
                     None => Ok(()),
                 }
             }
-            FeedItem::Thread(thread) => writer.thread(source, &thread),
-            FeedItem::Origin(origin) => writer.origin(source, origin),
-            FeedItem::EventType(event_type) => writer.event_type(source, &event_type),
-            FeedItem::Ended => {
+            StreamItem::Thread(thread) => writer.thread(source, &thread),
+            StreamItem::Origin(origin) => writer.origin(source, origin),
+            StreamItem::EventType(event_type) => writer.event_type(source, &event_type),
+            StreamItem::Ended => {
                 let window = recorded
                     .as_mut()
                     .and_then(|recorded| recorded.leave(source));
@@ -411,7 +412,7 @@ impl TraceMessages {
                 sessions.remove(source);
                 ended
             }
-            FeedItem::Lost { events } => {
+            StreamItem::Lost { events } => {
                 if let Some(recorded) = recorded {
                     recorded.miss_blocks();
                 }
@@ -428,7 +429,7 @@ impl Encode for TraceMessages {
         self.chunks()
     }
 
-    fn encode(&mut self, items: Vec<(Source, FeedItem)>) -> io::Result<Vec<v1::TraceChunk>> {
+    fn encode(&mut self, items: Vec<(Source, StreamItem)>) -> io::Result<Vec<v1::TraceChunk>> {
         for (source, item) in items {
             self.take(source, item)?;
         }
@@ -448,7 +449,7 @@ impl Encode for TraceMessages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{refusal::Reason, rpc::admission::Admission, store::closed_feed};
+    use crate::{refusal::Reason, rpc::admission::Admission, store::closed_subscription};
 
     /// Ends with `0`, or as a session that has failed.
     #[derive(Debug)]
@@ -461,7 +462,7 @@ mod tests {
             Vec::new()
         }
 
-        fn encode(&mut self, _: Vec<(Source, FeedItem)>) -> io::Result<Vec<u32>> {
+        fn encode(&mut self, _: Vec<(Source, StreamItem)>) -> io::Result<Vec<u32>> {
             Ok(Vec::new())
         }
 
@@ -476,10 +477,10 @@ mod tests {
 
     /// The last message of a stream without events.
     async fn last(encoder: Ending) -> Option<Result<u32, Status>> {
-        let feed = closed_feed();
+        let subscription = closed_subscription();
         let admitted = Admission::new(1).admit(0).unwrap();
         let (sender, mut receiver) = mpsc::channel(1);
-        run(feed, encoder, sender, (Workers::new(), 0), admitted).await;
+        run(subscription, encoder, sender, (Workers::new(), 0), admitted).await;
         receiver.recv().await
     }
 

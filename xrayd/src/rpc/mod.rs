@@ -8,7 +8,8 @@
 //!              │                                 │
 //!          admission                          convert ◄─► proto types, which stop here
 //!                                                │
-//!                                     EventBatcher · TraceWriter ◄─ Feed of a session or a group
+//!                                     EventBatcher · TraceWriter ◄─ subscription of a session or a
+//!                                     group
 //! ```
 //!
 //! Bounded are: connections, streams and blocking calls of each user, calls of each connection,

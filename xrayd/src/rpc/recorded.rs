@@ -1,5 +1,5 @@
-//! The part of a live feed that belongs to one recording with a lease: calls of its functions that
-//! begin in its time, and the events in them up to its end.
+//! The part of a live subscription that belongs to one recording with a lease: calls of its
+//! functions that begin in its time, and the events in them up to its end.
 //!
 //! The recording ends when its lease ends, or after the requested duration if that is earlier. Both
 //! times are readings of the target's counter, as the times of events are.
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_is_recorded_from_its_beginning() {
+    fn a_later_process_is_recorded_from_its_beginning() {
         let mut recorded = Recorded::of(None, None);
         recorded.come(Source(0), None);
         recorded.begin(Source(0), Ticks(5));

@@ -19,7 +19,7 @@ use super::{
     error,
     peer::Peer,
     service::Service,
-    workers::{Lane, Workers},
+    workers::{WorkerKind, Workers},
 };
 use crate::{
     audit::{AuditLog, Operation},
@@ -160,7 +160,7 @@ async fn accept(
         tokio::spawn(async move {
             // The panic hook has logged a panic. The lane is the one for releases, because a user
             // whose other places are taken connects to undo what took them.
-            let looked = workers.run(Lane::Release, peer.uid(), || peer.look());
+            let looked = workers.run(WorkerKind::Release, peer.uid(), || peer.look());
             let Ok(caller) = looked.await else {
                 return;
             };

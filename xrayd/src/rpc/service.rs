@@ -19,12 +19,12 @@ use super::{
     recorded::Recorded,
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
-    workers::{Lane, Workers},
+    workers::{WorkerKind, Workers},
 };
 use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
-    export::Shot,
+    export::PendingSnapshot,
     process::{Attached, Registry},
     refusal::{Reason, Refusal},
     sys::now_anchor,
@@ -100,7 +100,7 @@ impl Service {
                 // This does not count against the user's limit on calls, because it has to be done.
                 let undo = move || what.undo(&registry, &audit, caller, pid, &traced);
                 // The panic hook has logged a panic.
-                let _ = workers.run(Lane::Release, caller.uid, undo).await;
+                let _ = workers.run(WorkerKind::Release, caller.uid, undo).await;
             }
         });
     }
@@ -111,20 +111,20 @@ impl Service {
         call: Call,
         work: impl FnOnce(&Registry, &mut Call) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Status> {
-        self.work_in(Lane::Call, call, work).await
+        self.work_in(WorkerKind::Call, call, work).await
     }
 
     /// As [`Service::blocking`], in this lane.
     async fn work_in<T: Send + 'static>(
         &self,
-        lane: Lane,
+        lane: WorkerKind,
         mut call: Call,
         work: impl FnOnce(&Registry, &mut Call) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Status> {
         let uid = call.caller().uid;
         let admission = match lane {
-            Lane::Call | Lane::Step => &self.calls,
-            Lane::Release => &self.releases,
+            WorkerKind::Call | WorkerKind::Step => &self.calls,
+            WorkerKind::Release => &self.releases,
         };
         let admitted = place(admission, "calls", &mut call)?;
         let registry = self.registry.clone();
@@ -165,8 +165,8 @@ impl Service {
         let call = call.of(pid).with(described::selection(selection.as_ref()));
         let run = if dry_run { Run::Dry } else { Run::Real };
         let lane = match (switch, lease) {
-            (Switch::Off, 1..) => Lane::Release,
-            _ => Lane::Call,
+            (Switch::Off, 1..) => WorkerKind::Release,
+            _ => WorkerKind::Call,
         };
         let reports = self
             .work_in(lane, call, move |registry, call| {
@@ -307,7 +307,7 @@ impl Xrayd for Service {
         let call = self.call(&request, Operation::Detach)?;
         let v1::DetachRequest { pid } = request.into_inner();
         let reports = self
-            .work_in(Lane::Release, call.of(pid), move |registry, call| {
+            .work_in(WorkerKind::Release, call.of(pid), move |registry, call| {
                 let whom = Targets::try_from(pid)?;
                 for_each(registry, call, whom, OperationKind::Release, |traced| {
                     traced.end(registry)
@@ -471,13 +471,13 @@ impl Xrayd for Service {
         } = request.into_inner();
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
         let admitted = self.stream(&mut call)?;
-        let (what, pid, traced, feed, encoder) = self
+        let (what, pid, traced, subscription, encoder) = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
-                let feed = traced.subscribe(None);
+                let subscription = traced.subscribe(None);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
                 // A new session has one anchor, and the frequency of the counter needs two.
@@ -485,12 +485,12 @@ impl Xrayd for Service {
                     Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
                 })?);
                 let encoder = EventMessages::new(selection, anchors);
-                Ok((what, pid, traced, feed, encoder))
+                Ok((what, pid, traced, subscription, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         let workers = (self.workers.clone(), caller.uid);
-        let stream = live::run(feed, encoder, sender, workers, admitted);
+        let stream = live::run(subscription, encoder, sender, workers, admitted);
         self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -510,7 +510,7 @@ impl Xrayd for Service {
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
         let admitted = self.stream(&mut call)?;
-        let (what, pid, traced, feed, encoder) = self
+        let (what, pid, traced, subscription, encoder) = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
@@ -520,17 +520,17 @@ impl Xrayd for Service {
                     Some(Undo::Lease(lease)) => Some(lease),
                     Some(Undo::Attach) | None => None,
                 };
-                let feed = traced.subscribe(lease);
+                let subscription = traced.subscribe(lease);
                 let recorded = lease.map(|_| Recorded::of(selection, duration));
                 let encoder = TraceMessages::new(recorded).map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))
                 })?;
-                Ok((what, pid, traced, feed, encoder))
+                Ok((what, pid, traced, subscription, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         let workers = (self.workers.clone(), caller.uid);
-        let stream = live::run(feed, encoder, sender, workers, admitted);
+        let stream = live::run(subscription, encoder, sender, workers, admitted);
         self.follow(stream, what, (caller, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -562,7 +562,7 @@ impl Xrayd for Service {
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
             let _held = (admitted, turn);
-            send_shot(Shot::take(sessions, reach), sender);
+            send_shot(PendingSnapshot::take(sessions, reach), sender);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }

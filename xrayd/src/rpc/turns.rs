@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_while_waiting_takes_no_turn_and_no_room() {
+    fn a_caller_that_left_while_waiting_takes_no_turn_and_no_place() {
         let turns = Turns::new(2, 2);
         let (taken, waiting) = all_at_once(&turns, 1);
         assert_eq!(taken.len(), 1);

@@ -9,7 +9,7 @@ use xrayd_proto::v1::{self, undo::What};
 use super::{
     authorise::{self, OperationKind, Outcomes, Traced},
     convert::Toggle,
-    workers::{Lane, Workers},
+    workers::{WorkerKind, Workers},
 };
 use crate::{
     Pid,
@@ -181,7 +181,7 @@ impl Drop for Unanswered {
             } = attach;
             let undo = move || Undo::Attach.undo(&registry, &audit, caller, pid, &traced);
             // The panic hook has logged a panic.
-            let _ = workers.run(Lane::Release, caller.uid, undo).await;
+            let _ = workers.run(WorkerKind::Release, caller.uid, undo).await;
         });
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_neither_a_detach_nor_a_lease_is_refused() {
+    fn an_undo_without_a_detach_or_a_lease_is_refused() {
         let undo = |what| Undo::try_from(v1::Undo { what });
         assert_eq!(undo(Some(What::Detach(true))).unwrap(), Undo::Attach);
         let seven = LeaseId(NonZeroU64::new(7).unwrap());

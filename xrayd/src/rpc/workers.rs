@@ -48,7 +48,7 @@ pub(super) struct Workers {
 
 /// The purpose of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum WorkerKind {
     /// A call.
     Call,
     /// A step of a stream.
@@ -75,14 +75,14 @@ impl Workers {
     /// `work` panicked. The panic hook has logged that.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        lane: Lane,
+        lane: WorkerKind,
         uid: u32,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
         let turns = match lane {
-            Lane::Call => &self.calls,
-            Lane::Step => &self.steps,
-            Lane::Release => &self.releases,
+            WorkerKind::Call => &self.calls,
+            WorkerKind::Step => &self.steps,
+            WorkerKind::Release => &self.releases,
         };
         let turn = turns.wait(uid).await;
         spawn_blocking(move || {
@@ -144,7 +144,7 @@ mod tests {
             // As many as their calls and streams can be.
             for uid in 1..=5 {
                 for _ in 0..48 {
-                    for lane in [Lane::Call, Lane::Release] {
+                    for lane in [WorkerKind::Call, WorkerKind::Release] {
                         let (workers, gate) = (workers.clone(), Arc::clone(&gate));
                         let slow = move || {
                             let (count, opened) = &*gate;
@@ -162,7 +162,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             for uid in [0, 1000] {
-                for lane in [Lane::Call, Lane::Release] {
+                for lane in [WorkerKind::Call, WorkerKind::Release] {
                     let done = workers.run(lane, uid, || ());
                     let done = tokio::time::timeout(DEADLINE, done).await;
                     assert!(matches!(done, Ok(Ok(()))), "user {uid}, {lane:?}");
@@ -186,9 +186,9 @@ mod tests {
             // More users than a lane has places.
             for uid in 1..=100 {
                 for lane in [
-                    Some(Lane::Call),
-                    Some(Lane::Step),
-                    Some(Lane::Release),
+                    Some(WorkerKind::Call),
+                    Some(WorkerKind::Step),
+                    Some(WorkerKind::Release),
                     None,
                 ] {
                     let (workers, gate) = (workers.clone(), Arc::clone(&gate));
@@ -220,7 +220,7 @@ mod tests {
                 assert!(began.elapsed() < DEADLINE, "{} work", *lock(&gate.0));
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            for lane in [Lane::Call, Lane::Step, Lane::Release] {
+            for lane in [WorkerKind::Call, WorkerKind::Step, WorkerKind::Release] {
                 let done = tokio::time::timeout(DEADLINE, workers.run(lane, 0, || ())).await;
                 assert!(matches!(done, Ok(Ok(()))), "{lane:?}");
             }

@@ -1,5 +1,5 @@
-//! The event store of one session: counts the drain's blocks, retains them up to a limit, and feeds
-//! them to live readers. It does not decode events, and does not read rings.
+//! The event store of one session: counts the drain's blocks, retains them up to a limit, and
+//! subscriptions them to live readers. It does not decode events, and does not read rings.
 
 use std::{
     sync::{
@@ -19,9 +19,9 @@ use super::{
     calls::Calls,
     counts::Counts,
     event_types::EventTypes,
-    feed::{FeedItem, FeedSender, Published},
     profiles::Profiles,
     retained::{Retained, Snapshot},
+    subscription::{ProcessPublisher, PublishedBlock, StreamItem},
 };
 use crate::{
     lock::lock,
@@ -49,7 +49,7 @@ pub(crate) struct Counters {
 
 /// What becomes of the events of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Keeps {
+pub(crate) struct EventUses {
     /// They become blocks.
     pub(crate) blocks: bool,
     /// They are added up.
@@ -98,7 +98,7 @@ pub(crate) struct EventStore {
     /// The thread that stands for losses without a ring, once there are any.
     ringless: OnceLock<ThreadId>,
     /// `None` once nothing more will come.
-    feeds: Mutex<Option<Vec<FeedSender>>>,
+    subscriptions: Mutex<Option<Vec<ProcessPublisher>>>,
     rate: Mutex<Rate>,
     /// The reason why nothing is read any more though the process lives. Written by the drain's
     /// last act.
@@ -139,7 +139,7 @@ impl EventStore {
             event_types: EventTypes::new(),
             retained: Mutex::default(),
             ringless: OnceLock::new(),
-            feeds: Mutex::new(Some(Vec::new())),
+            subscriptions: Mutex::new(Some(Vec::new())),
             rate: Mutex::new(Rate {
                 since: Instant::now(),
                 events: 0,
@@ -170,7 +170,7 @@ impl EventStore {
         let mut retained = lock(&self.retained);
         let thread = retained.add_thread(self.process, tid, name);
         let id = thread.id;
-        self.feed(&FeedItem::Thread(thread));
+        self.subscription(&StreamItem::Thread(thread));
         id
     }
 
@@ -232,7 +232,7 @@ impl EventStore {
     }
 
     /// Notes how many losses rings have counted that are not in the stream now.
-    pub(crate) fn untold_losses(&self, lost: u64) {
+    pub(crate) fn unreported_losses(&self, lost: u64) {
         let known = self.lost.load(Relaxed).saturating_add(lost);
         self.lost_known.fetch_max(known, Relaxed);
     }
@@ -244,12 +244,13 @@ impl EventStore {
             .store(u32::try_from(permille).unwrap_or(1000), Relaxed);
     }
 
-    /// Retains a complete block and feeds it to live readers.
-    pub(crate) fn publish(&self, published: Published) {
+    /// Retains a complete block and subscriptions it to live readers.
+    pub(crate) fn publish(&self, published: PublishedBlock) {
         let mut retained = lock(&self.retained);
         retained.push(&published, self.retain_bytes.load(Relaxed));
-        // Under the lock, so that a new reader sees a block either as retained or in its feed.
-        self.feed(&FeedItem::Block(published));
+        // Under the lock, so that a new reader sees a block either as retained or in its
+        // subscription.
+        self.subscription(&StreamItem::Block(published));
     }
 
     /// Reports events that were lost because no slot was free, by unknown threads.
@@ -272,7 +273,7 @@ impl EventStore {
         }
         if let Some(closed) = encoder.close() {
             let stack = Some(StackChange::cleared());
-            self.publish(Published::new(ClosedBlock { stack, ..closed }, 0));
+            self.publish(PublishedBlock::new(ClosedBlock { stack, ..closed }, 0));
         }
         now
     }
@@ -293,7 +294,7 @@ impl EventStore {
                 "the processor's counter did not keep time: durations are wrong"
             );
         }
-        self.feed(&FeedItem::Anchor(anchor));
+        self.subscription(&StreamItem::Anchor(anchor));
     }
 
     /// Computes the rate if a second has passed.
@@ -321,50 +322,52 @@ impl EventStore {
         self.ring_use(0, 1);
     }
 
-    /// Ends every feed: nothing more will come.
+    /// Ends every subscription: nothing more will come.
     pub(crate) fn close(&self) {
         lock(&self.rate).per_second = 0.0;
         self.threads.store(0, Relaxed);
         self.profiles.close();
         // A reader without room for this receives the end when it has read everything.
-        self.feed(&FeedItem::Ended);
-        *lock(&self.feeds) = None;
+        self.subscription(&StreamItem::Ended);
+        *lock(&self.subscriptions) = None;
     }
 
-    /// Begins a lease. Its feeds contain nothing from before.
+    /// Begins a lease. Its subscriptions contain nothing from before.
     pub(crate) fn begin_lease(&self, lease: LeaseId) {
-        self.mark_now(lease, FeedItem::Begin);
+        self.mark_now(lease, StreamItem::Begin);
     }
 
-    /// Marks the end of a lease. Its feeds contain nothing from after it.
+    /// Marks the end of a lease. Its subscriptions contain nothing from after it.
     pub(crate) fn stop_lease(&self, lease: LeaseId) {
-        self.mark_now(lease, FeedItem::Until);
+        self.mark_now(lease, StreamItem::Until);
     }
 
-    /// Sends the present moment to the feeds of a lease. The moment is taken while no block can go
-    /// to them, so no earlier block has a later event.
-    fn mark_now(&self, lease: LeaseId, mark: impl Fn(Ticks) -> FeedItem) {
-        if let Some(feeds) = &mut *lock(&self.feeds) {
+    /// Sends the present moment to the subscriptions of a lease. The moment is taken while no block
+    /// can go to them, so no earlier block has a later event.
+    fn mark_now(&self, lease: LeaseId, mark: impl Fn(Ticks) -> StreamItem) {
+        if let Some(subscriptions) = &mut *lock(&self.subscriptions) {
             let now = crate::sys::ticks_now();
-            feeds.retain_mut(|feed| !feed.is_for(lease) || feed.send(mark(now)));
+            subscriptions.retain_mut(|subscription| {
+                !subscription.is_for(lease) || subscription.send(mark(now))
+            });
         }
     }
 
-    /// True if a feed for this lease is open.
+    /// True if a subscription for this lease is open.
     pub(crate) fn is_fed(&self, lease: LeaseId) -> bool {
-        let feeds = lock(&self.feeds);
-        let mut feeds = feeds.iter().flatten();
-        feeds.any(|feed| feed.is_for(lease))
+        let subscriptions = lock(&self.subscriptions);
+        let mut subscriptions = subscriptions.iter().flatten();
+        subscriptions.any(|subscription| subscription.is_for(lease))
     }
 
-    /// Ends the feeds of a lease, once everything that was recorded on it is published.
+    /// Ends the subscriptions of a lease, once everything that was recorded on it is published.
     pub(crate) fn end_lease(&self, lease: LeaseId) {
-        if let Some(feeds) = &mut *lock(&self.feeds) {
-            feeds.retain_mut(|feed| {
-                let over = feed.is_for(lease);
+        if let Some(subscriptions) = &mut *lock(&self.subscriptions) {
+            subscriptions.retain_mut(|subscription| {
+                let over = subscription.is_for(lease);
                 if over {
                     // A reader without room for this receives it when it has read everything.
-                    feed.send(FeedItem::Ended);
+                    subscription.send(StreamItem::Ended);
                 }
                 !over
             });
@@ -373,12 +376,12 @@ impl EventStore {
 
     /// Announces the origin of the process's session.
     pub(crate) fn origin(&self, origin: Origin) {
-        self.feed(&FeedItem::Origin(origin));
+        self.subscription(&StreamItem::Origin(origin));
     }
 
-    fn feed(&self, item: &FeedItem) {
-        if let Some(feeds) = &mut *lock(&self.feeds) {
-            feeds.retain_mut(|feed| feed.send(item.clone()));
+    fn subscription(&self, item: &StreamItem) {
+        if let Some(subscriptions) = &mut *lock(&self.subscriptions) {
+            subscriptions.retain_mut(|subscription| subscription.send(item.clone()));
         }
     }
 
@@ -416,9 +419,9 @@ impl EventStore {
     }
 
     /// What becomes of events that are read.
-    pub(crate) fn keeps(&self) -> Keeps {
+    pub(crate) fn keeps(&self) -> EventUses {
         let profile = self.mode() == Mode::Profile;
-        Keeps {
+        EventUses {
             blocks: !profile || self.is_wanted(),
             sums: profile || self.profiles.are_asked_for(),
         }
@@ -438,8 +441,10 @@ impl EventStore {
     }
 
     fn is_read(&self) -> bool {
-        let feeds = lock(&self.feeds);
-        feeds.as_ref().is_some_and(|feeds| !feeds.is_empty())
+        let subscriptions = lock(&self.subscriptions);
+        subscriptions
+            .as_ref()
+            .is_some_and(|subscriptions| !subscriptions.is_empty())
     }
 
     /// True if events may come.
@@ -461,12 +466,12 @@ impl EventStore {
 
     /// Adds a name that a module of the program gives to a number of event types.
     pub(crate) fn name_event_type(&self, number: u16, name: &str) {
-        // Under the lock: a new reader gets a name either with all others or in its feed.
+        // Under the lock: a new reader gets a name either with all others or in its subscription.
         let _retained = lock(&self.retained);
         if let Some(name) = self.event_types.name(number, name) {
             let named = self.event_type(number, name);
             self.triggers.named(&named);
-            self.feed(&FeedItem::EventType(named));
+            self.subscription(&StreamItem::EventType(named));
         }
     }
 
@@ -512,19 +517,19 @@ impl EventStore {
     }
 
     /// Feeds everything from now on to `sender` as well. The threads seen so far come first.
-    pub(crate) fn subscribe(&self, mut sender: FeedSender) {
+    pub(crate) fn subscribe(&self, mut sender: ProcessPublisher) {
         let retained = lock(&self.retained);
         // A thread without a ring will have no block.
         for thread in retained.living_threads() {
-            sender.send(FeedItem::Thread(thread.clone()));
+            sender.send(StreamItem::Thread(thread.clone()));
         }
         for event_type in self.event_types() {
-            sender.send(FeedItem::EventType(event_type));
+            sender.send(StreamItem::EventType(event_type));
         }
-        match &mut *lock(&self.feeds) {
-            Some(feeds) => feeds.push(sender),
+        match &mut *lock(&self.subscriptions) {
+            Some(subscriptions) => subscriptions.push(sender),
             None => {
-                sender.send(FeedItem::Ended);
+                sender.send(StreamItem::Ended);
             }
         }
     }
@@ -623,12 +628,12 @@ mod tests {
 
     use super::*;
     use crate::store::{
-        feed::{Source, feed},
         profiles::Ask,
         retained::{MOST_LOSERS, THREAD_COST, cost},
+        subscription::{Source, subscription},
     };
 
-    fn block(thread: ThreadId, calls: u32) -> Published {
+    fn block(thread: ThreadId, calls: u32) -> PublishedBlock {
         let mut encoder = BlockEncoder::new(thread);
         for i in 0..calls {
             encoder.push_call(
@@ -639,7 +644,7 @@ mod tests {
             );
         }
         let block = encoder.finish().unwrap();
-        Published::unpacked(block)
+        PublishedBlock::unpacked(block)
     }
 
     #[test]
@@ -705,18 +710,18 @@ mod tests {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         let thread = output.new_thread(1, String::new());
         let lost = || output.counters().lost;
-        output.untold_losses(100);
+        output.unreported_losses(100);
         assert_eq!(lost(), 100);
         output.count(thread, 5, 60);
         assert_eq!(lost(), 100);
         output.count(thread, 5, 60);
         assert_eq!(lost(), 120);
-        output.untold_losses(10);
+        output.unreported_losses(10);
         assert_eq!(lost(), 130);
     }
 
     #[test]
-    fn the_threads_that_lost_the_most_are_told_and_no_more_than_is_bearable() {
+    fn a_bounded_number_of_threads_with_the_most_losses_is_reported() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.new_thread(99, "diligent".to_owned());
         let loss = |tid: u32, name: &str, lost| ThreadLoss {
@@ -739,11 +744,12 @@ mod tests {
             let thread = output.new_thread(tid, String::new());
             output.count(thread, 0, u64::from(tid));
         }
-        let told = output.losses();
-        assert_eq!(told.len(), MOST_LOSERS);
-        assert_eq!(told.first(), Some(&loss(199, "", 199)));
+        let reported = output.losses();
+        assert_eq!(reported.len(), MOST_LOSERS);
+        assert_eq!(reported.first(), Some(&loss(199, "", 199)));
         assert!(
-            told.iter()
+            reported
+                .iter()
                 .map(|loss| loss.lost)
                 .is_sorted_by(|a, b| a >= b)
         );
@@ -756,7 +762,7 @@ mod tests {
 
     /// Also the losses of threads that never had a ring.
     #[test]
-    fn losses_are_told_in_profiles() {
+    fn losses_are_reported_in_profiles() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.set_mode(Mode::Profile);
         output.profiles.keep(true);
@@ -772,20 +778,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_does_not_read_is_told_how_much_went_past() {
+    async fn a_stalled_reader_learns_its_losses() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
-        let (inlet, mut feed) = feed(1, None);
-        output.subscribe(inlet.sender(Source::default()));
-        drop(inlet);
+        let (publisher, mut subscription) = subscription(1, None);
+        output.subscribe(publisher.sender(Source::default()));
+        drop(publisher);
         for _ in 0..1000 {
             output.publish(block(ThreadId(0), 10));
         }
         output.close();
         let (mut events, mut lost) = (0, 0);
-        while let Some((_, item)) = feed.next().await {
+        while let Some((_, item)) = subscription.next().await {
             match item {
-                FeedItem::Block(published) => events += published.events(),
-                FeedItem::Lost { events } => lost += events,
+                StreamItem::Block(published) => events += published.events(),
+                StreamItem::Lost { events } => lost += events,
                 _ => {}
             }
         }

@@ -13,20 +13,16 @@ mod clock_watch;
 mod counts;
 mod event_store;
 mod event_types;
-mod feed;
 mod metering;
 mod profiles;
 mod retained;
+mod subscription;
 mod tables;
 
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
-pub(crate) use event_store::{Counters, EventStore, Keeps};
+pub(crate) use event_store::{Counters, EventStore, EventUses};
 pub(crate) use event_types::NameRequest;
-#[cfg(test)]
-pub(crate) use feed::closed_feed;
-pub use feed::{Feed, FeedItem, Published, Source};
-pub(crate) use feed::{Publisher, feed};
 pub(crate) use metering::{
     Figures, Latencies, Measured, Meter, Metered, Metering, Numbers, Reading, Readings, Standing,
     Subject,
@@ -36,4 +32,8 @@ pub(crate) use metering::{Series, Totals};
 pub(crate) use profiles::Ask;
 pub use profiles::ProfileSums;
 pub(crate) use retained::Snapshot;
+#[cfg(test)]
+pub(crate) use subscription::closed_subscription;
+pub use subscription::{EventSubscription, PublishedBlock, Source, StreamItem};
+pub(crate) use subscription::{Publisher, subscription};
 pub use tables::{NumberedModule, Tables, TracedProcess};

@@ -14,7 +14,7 @@ use std::{
 };
 
 use xray_trace::{
-    analysis::{ProfileRoom, StackSums},
+    analysis::{ProfileBudget, StackSums},
     model::{ProcessId, Thread, ThreadId, Ticks},
 };
 
@@ -37,9 +37,9 @@ const OTHERS: ThreadId = ThreadId(u32::MAX - 2);
 pub(crate) struct Profiles {
     process: ProcessId,
     /// The memory of the decoders' sums.
-    lanes: ProfileRoom,
+    lanes: ProfileBudget,
     /// The memory of the sums here.
-    sums: ProfileRoom,
+    sums: ProfileBudget,
     wanted: Mutex<Wanted>,
     /// True while a client has requested sums.
     asked: AtomicBool,
@@ -88,8 +88,8 @@ impl Profiles {
     pub(crate) fn new(process: ProcessId) -> Self {
         Self {
             process,
-            lanes: ProfileRoom::new(ROOM_BYTES),
-            sums: ProfileRoom::new(ROOM_BYTES),
+            lanes: ProfileBudget::new(ROOM_BYTES),
+            sums: ProfileBudget::new(ROOM_BYTES),
             wanted: Mutex::default(),
             asked: AtomicBool::new(false),
             next: AtomicU64::new(0),
@@ -98,7 +98,7 @@ impl Profiles {
     }
 
     /// The memory of the decoders' sums.
-    pub(crate) fn room(&self) -> ProfileRoom {
+    pub(crate) fn room(&self) -> ProfileBudget {
         self.lanes.clone()
     }
 
@@ -204,7 +204,7 @@ impl ProfileSums {
         thread: &Thread,
         ended: bool,
         sums: &StackSums,
-        (process, room): (ProcessId, &ProfileRoom),
+        (process, room): (ProcessId, &ProfileBudget),
     ) {
         let known = self.threads.entry(thread.id).or_insert_with(|| Known {
             thread: thread.clone(),
@@ -223,7 +223,7 @@ impl ProfileSums {
 
     /// Puts together the sums of the ended thread with the lowest id and those of the other ended
     /// threads.
-    fn put_together(&mut self, process: ProcessId, room: &ProfileRoom) {
+    fn put_together(&mut self, process: ProcessId, room: &ProfileBudget) {
         let first = self.threads.iter().find(|(_, known)| known.ended);
         let Some(id) = first.map(|(id, _)| *id) else {
             return;
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     fn sums(calls: u64) -> StackSums {
-        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        let mut profiler = Profiler::new(ProfileBudget::new(1 << 20));
         for at in 0..calls {
             profiler.enter(FunctionId(1), at * 10);
             profiler.exit(FunctionId(1), at * 10 + 5);

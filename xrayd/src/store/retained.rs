@@ -11,7 +11,7 @@ use xray_trace::{
     model::{ClockAnchor, ClockFault, EventType, Overwritten, ProcessId, Thread, ThreadId, Ticks},
 };
 
-use super::{clock_watch::ClockWatch, feed::Published};
+use super::{clock_watch::ClockWatch, subscription::PublishedBlock};
 use crate::types::ThreadLoss;
 
 /// The most clock anchors that are kept. When there are more, every second one is dropped.
@@ -195,7 +195,7 @@ impl Retained {
     }
 
     /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
-    pub(super) fn push(&mut self, published: &Published, bytes: u64) {
+    pub(super) fn push(&mut self, published: &PublishedBlock, bytes: u64) {
         let block = published.closed.block.clone();
         let events = published.events();
         self.bytes += cost(&block);

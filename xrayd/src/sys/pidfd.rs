@@ -112,8 +112,8 @@ impl PidFd {
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
-        let told = info.mask & INFO_EXIT != 0;
-        Ok(told.then(|| ExitStatus::from_raw(info.exit_code)))
+        let reported = info.mask & INFO_EXIT != 0;
+        Ok(reported.then(|| ExitStatus::from_raw(info.exit_code)))
     }
 
     /// A copy of the process's descriptor `number`.

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stops_are_told_apart_also_by_real_time_signals() {
+    fn stops_are_distinguished_also_by_real_time_signals() {
         let rows = [
             (0x0000_137f, Stop::Signal(libc::SIGSTOP)),
             (0x0000_227f, Stop::Signal(34)),

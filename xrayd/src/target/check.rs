@@ -7,7 +7,7 @@ use sled_encoders::x86_64::sled_bytes;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    FoundFile, Maps, MemoryGroup, Module, Notices, Objects, Passage, Stay, Target, ThreadState,
+    FoundFile, Maps, MemoryGroup, Module, Objects, Passage, PerfEvents, Stay, Target, ThreadState,
     ThreadStatus, Threads,
     counter::check_counter,
     linked,
@@ -483,7 +483,7 @@ fn check_rings(flight: &mut Preflight, pid: Pid) {
 }
 
 fn check_detection(flight: &mut Preflight) {
-    let finding = match Notices::probe() {
+    let finding = match PerfEvents::probe() {
         Ok(()) => {
             "libraries and followed processes are detected at once, by perf events".to_owned()
         }

@@ -81,7 +81,7 @@ mod tests {
     use crate::pid::Pid;
 
     /// True if this kernel's pidfds report it (Linux 6.15).
-    fn is_told_of_the_collected() -> bool {
+    fn is_reported_of_the_collected() -> bool {
         let release = uname().unwrap().release().to_string_lossy().into_owned();
         let mut numbers = release
             .split(['.', '-'])
@@ -110,7 +110,7 @@ mod tests {
             }
             assert_eq!(target.ending(), expected, "{script}, of a zombie");
             child.wait().unwrap();
-            let after = match is_told_of_the_collected() {
+            let after = match is_reported_of_the_collected() {
                 true => expected,
                 false => Ending::Unknown,
             };

@@ -3,8 +3,8 @@
 //! subscription.
 //!
 //! ```text
-//!  kernel ─► rings ─► the thread `notices` ────────► notes for each subscription, and its eventfd
-//!               └───► a subscriber in `catch_up` ────────┘
+//!  kernel ─► rings ─► the thread `perf-events` ────────► notes for each subscription, and its
+//!  eventfd └───► a subscriber in `catch_up` ────────┘
 //! ```
 
 use std::{
@@ -26,8 +26,8 @@ use nix::{
 };
 
 use super::{
-    notices::{Notices, ONLINE, PerfUnavailable, Processors, Subject},
-    record::Notice,
+    perf_events::{ONLINE, PerfEvents, PerfUnavailable, Processors, Subject},
+    record::PerfRecord,
 };
 use crate::{lock::lock, pid::Pid};
 
@@ -58,8 +58,8 @@ struct Open {
 
 #[derive(Debug)]
 struct Shared {
-    notices: Notices,
-    /// Subscriptions by process. Never locked before the rings of `notices`.
+    events: PerfEvents,
+    /// Subscriptions by process. Never locked before the rings of `perf-events`.
     listeners: Mutex<HashMap<u32, Vec<Arc<Noted>>>>,
     /// Signalled when the last subscription ends.
     over: EventFd,
@@ -75,7 +75,7 @@ pub(crate) struct Subscription {
 
 /// The activity of a subscription since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Heard {
+pub(crate) enum Activity {
     /// No activity.
     Nothing,
     /// Records were lost, most likely those of other processes. A process that causes many records
@@ -153,15 +153,15 @@ impl Open {
     fn new(subject: Subject, online: PathBuf) -> Result<Self, PerfUnavailable> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
-            notices: Notices::new(subject, online)?,
+            events: PerfEvents::new(subject, online)?,
             listeners: Mutex::default(),
             over: EventFd::from_flags(flags)
                 .map_err(|error| PerfUnavailable::Refused(error.into()))?,
         });
-        let heard = Arc::clone(&shared);
+        let received = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
-            .name("notices".to_owned())
-            .spawn(move || heard.run())
+            .name("perf-events".to_owned())
+            .spawn(move || received.run())
             .map_err(PerfUnavailable::Refused)?;
         Ok(Self {
             shared,
@@ -176,7 +176,7 @@ impl Open {
 impl Shared {
     /// Passes on records until the last subscription ends.
     fn run(&self) {
-        let mut events = self.notices.descriptors();
+        let mut events = self.events.descriptors();
         let mut asked = Instant::now();
         loop {
             let fds = events.iter().map(|event| event.as_fd());
@@ -189,8 +189,8 @@ impl Shared {
             }
             if asked.elapsed() >= Duration::from_millis(PROCESSORS_EVERY.into()) {
                 asked = Instant::now();
-                if self.notices.follow_processors() == Processors::Others {
-                    events = self.notices.descriptors();
+                if self.events.follow_processors() == Processors::Others {
+                    events = self.events.descriptors();
                     // Activity on them before this look was not recorded.
                     let listeners = lock(&self.listeners);
                     let all = listeners.values().flatten();
@@ -205,19 +205,19 @@ impl Shared {
     /// Passes on records. When this returns, all records that were written before the call have
     /// been noted.
     fn hand_on(&self) {
-        self.notices.take(|notice| {
+        self.events.take(|notice| {
             let listeners = lock(&self.listeners);
             let to = |process: u32| listeners.get(&process).into_iter().flatten();
             match notice {
-                Notice::Mapped {
+                PerfRecord::Mapped {
                     process,
                     range,
                     when,
                 } => to(process).for_each(|noted| noted.mark(range.clone(), when)),
-                Notice::Turned { process, when } => {
+                PerfRecord::Turned { process, when } => {
                     to(process).for_each(|noted| noted.ring_since(when));
                 }
-                Notice::Lost => {
+                PerfRecord::Lost => {
                     let all = listeners.values().flatten();
                     all.for_each(|noted| noted.ring_lost());
                 }
@@ -250,7 +250,7 @@ impl Subscription {
     }
 
     /// Returns the activity since the last look.
-    pub(crate) fn take(&self) -> Heard {
+    pub(crate) fn take(&self) -> Activity {
         self.noted.take()
     }
 
@@ -260,7 +260,7 @@ impl Subscription {
     }
 
     /// Returns the activity since the last look, including everything before this call.
-    pub(crate) fn catch_up(&self) -> Heard {
+    pub(crate) fn catch_up(&self) -> Activity {
         self.shared.hand_on();
         self.take()
     }
@@ -349,12 +349,12 @@ impl Noted {
         }
     }
 
-    fn take(&self) -> Heard {
+    fn take(&self) -> Activity {
         let lost = self.lost.swap(false, Ordering::AcqRel);
         match (self.any.swap(false, Ordering::AcqRel), lost) {
-            (true, _) => Heard::Something,
-            (false, true) => Heard::Lost,
-            (false, false) => Heard::Nothing,
+            (true, _) => Activity::Something,
+            (false, true) => Activity::Lost,
+            (false, false) => Activity::Nothing,
         }
     }
 }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_to_a_process_hears_that_it_forks() {
+    fn a_subscriber_of_a_process_sees_its_forks() {
         let perf_watcher = PerfWatcher::new(Subject::Processes);
         let Some(own) = subscription(&perf_watcher) else {
             return;
@@ -438,8 +438,8 @@ mod tests {
         own.catch_up();
         Command::new("true").status().unwrap();
         // Or a record was lost.
-        assert_ne!(other.catch_up(), Heard::Something);
-        assert_ne!(own.take(), Heard::Something);
+        assert_ne!(other.catch_up(), Activity::Something);
+        assert_ne!(own.take(), Activity::Something);
     }
 
     /// A processor comes while there is a subscription. Activity on it before that counts as a
@@ -476,7 +476,7 @@ mod tests {
             .join()
             .unwrap();
         };
-        let events = || subscription.shared.notices.descriptors().len();
+        let events = || subscription.shared.events.descriptors().len();
         assert_eq!(events(), 1);
         std::fs::write(&list, &online).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -488,7 +488,7 @@ mod tests {
         loop {
             subscription.catch_up();
             fork();
-            if subscription.catch_up() == Heard::Something {
+            if subscription.catch_up() == Activity::Something {
                 break;
             }
             assert!(Instant::now() < deadline, "a fork there is not heard");
@@ -502,28 +502,28 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_notices_is_told() {
+    fn a_subscriber_that_loses_records_is_informed() {
         let noted = Noted::new(eventfd());
         for when in 0..10 * MARKS as u64 {
             noted.mark(0..1, when);
         }
         assert_eq!(lock(&noted.marks).len(), MARKS);
         assert_eq!(noted.eventfd.read().unwrap(), 1);
-        assert_eq!(noted.take(), Heard::Something);
+        assert_eq!(noted.take(), Activity::Something);
     }
 
     #[test]
-    fn what_was_lost_is_told_apart_from_what_was_heard() {
+    fn what_was_lost_is_distinguished_from_what_was_heard() {
         let noted = Noted::new(eventfd());
         noted.ring_lost();
         noted.ring_lost();
         assert_eq!(noted.eventfd.read().unwrap(), 1);
         assert_eq!(noted.since.load(Ordering::Acquire), 0);
-        assert_eq!(noted.take(), Heard::Lost);
-        assert_eq!(noted.take(), Heard::Nothing);
+        assert_eq!(noted.take(), Activity::Lost);
+        assert_eq!(noted.take(), Activity::Nothing);
         noted.ring_lost();
         noted.ring_since(7);
-        assert_eq!(noted.take(), Heard::Something);
-        assert_eq!(noted.take(), Heard::Nothing);
+        assert_eq!(noted.take(), Activity::Something);
+        assert_eq!(noted.take(), Activity::Nothing);
     }
 }

@@ -37,7 +37,7 @@ const END_WORDS: usize = 2;
 
 /// An activity of some process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub(crate) enum PerfRecord {
     /// The process has mapped part of a file as executable.
     Mapped {
         /// The process.
@@ -80,7 +80,7 @@ impl<M: SharedMemory> Ring<M> {
     }
 
     /// Reads the new records, and frees their space.
-    pub(super) fn take(&mut self, each: &mut impl FnMut(Notice)) {
+    pub(super) fn take(&mut self, each: &mut impl FnMut(PerfRecord)) {
         // Pairs with the barrier between the kernel's records and its store of the head.
         let head = self.memory.load(HEAD);
         if head == self.tail {
@@ -88,21 +88,21 @@ impl<M: SharedMemory> Ring<M> {
         }
         if head.wrapping_sub(self.tail) > DATA_BYTES {
             self.tail = head;
-            each(Notice::Lost);
+            each(PerfRecord::Lost);
         }
         while self.tail != head {
             let first = self.word(self.tail);
             let bytes = first >> 48;
             if bytes < 8 || !bytes.is_multiple_of(8) || bytes > head.wrapping_sub(self.tail) {
                 self.tail = head;
-                each(Notice::Lost);
+                each(PerfRecord::Lost);
                 break;
             }
             let mut record = std::mem::take(&mut self.record);
             record.clear();
             record.extend((0..bytes / 8).map(|word| self.word(self.tail.wrapping_add(8 * word))));
             self.tail = self.tail.wrapping_add(bytes);
-            if let Some(notice) = Notice::parse(&record) {
+            if let Some(notice) = PerfRecord::parse(&record) {
                 each(notice);
             }
             self.record = record;
@@ -116,9 +116,9 @@ impl<M: SharedMemory> Ring<M> {
     }
 }
 
-// === impl Notice ===
+// === impl PerfRecord ===
 
-impl Notice {
+impl PerfRecord {
     /// Parses a record. `None` for other kinds of records.
     fn parse(words: &[u64]) -> Option<Self> {
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
@@ -195,7 +195,7 @@ mod tests {
         ring.memory.store(HEAD, head + 8 * words.len() as u64);
     }
 
-    fn taken(ring: &mut Ring<Words>) -> Vec<Notice> {
+    fn taken(ring: &mut Ring<Words>) -> Vec<PerfRecord> {
         let mut notices = Vec::new();
         ring.take(&mut |notice| notices.push(notice));
         assert_eq!(ring.memory.load(TAIL), ring.memory.load(HEAD));
@@ -215,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_mapped_are_told() {
+    fn files_that_are_mapped_are_reported() {
         let mut ring = ring();
-        let name = |when| Notice::Mapped {
+        let name = |when| PerfRecord::Mapped {
             process: 7,
             range: 0x7000..0x8000,
             when,
@@ -229,14 +229,14 @@ mod tests {
             write(&ring, &mapped(b"[vdso]\0\0", round));
             write(&ring, &record(LOST, &[1, 5, 0, 0]));
             write(&ring, &record(99, &[]));
-            let expected = [name(round), Notice::Lost];
+            let expected = [name(round), PerfRecord::Lost];
             assert_eq!(taken(&mut ring), expected);
         }
         assert_eq!(taken(&mut ring), []);
     }
 
     #[test]
-    fn who_forks_or_ends_or_becomes_another_program_is_told() {
+    fn forks_ends_and_execs_are_reported() {
         let mut ring = ring();
         let task = |kind, process: u64, parent: u64, thread: u64| {
             let (processes, threads) = (process | parent << 32, thread | 7 << 32);
@@ -254,7 +254,7 @@ mod tests {
         write(&ring, &task(FORK, 10, 10, 11));
         write(&ring, &task(EXIT, 10, 7, 11));
         write(&ring, &named(10, 0));
-        let expected = [7, 8, 9].map(|process| Notice::Turned { process, when: 1 });
+        let expected = [7, 8, 9].map(|process| PerfRecord::Turned { process, when: 1 });
         assert_eq!(taken(&mut ring), expected);
     }
 
@@ -263,13 +263,13 @@ mod tests {
         for bytes in [0u64, 7, 12, 4096] {
             let mut ring = ring();
             write(&ring, &[u64::from(MMAP) | bytes << 48, 0]);
-            assert_eq!(taken(&mut ring), [Notice::Lost], "{bytes}");
+            assert_eq!(taken(&mut ring), [PerfRecord::Lost], "{bytes}");
             write(&ring, &mapped(b"/lib/a.s", 1));
             assert_eq!(taken(&mut ring).len(), 1, "{bytes}");
         }
         let mut ring = ring();
         ring.memory.store(HEAD, DATA_BYTES + 8);
-        assert_eq!(taken(&mut ring), [Notice::Lost]);
+        assert_eq!(taken(&mut ring), [PerfRecord::Lost]);
     }
 
     proptest! {
@@ -285,8 +285,8 @@ mod tests {
 
         #[test]
         fn whatever_a_record_says_is_parsed(words: Vec<u64>, kind in 0u32..10) {
-            let _ = Notice::parse(&words);
-            let _ = Notice::parse(&record(kind, &words));
+            let _ = PerfRecord::parse(&words);
+            let _ = PerfRecord::parse(&record(kind, &words));
         }
     }
 }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart_and_have_an_age() {
+    fn programs_are_distinguished_and_have_an_age() {
         let at = |pid| Glance::at(pid).unwrap();
         let own = at(Pid::this()).unwrap();
         assert_eq!(at(Pid::this()), Some(own));

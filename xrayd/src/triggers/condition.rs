@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_taken_for_no_signal() {
+    fn an_unknown_ending_counts_as_no_signal() {
         let (segv, kill) = (Ending::Signal(11), Ending::Signal(9));
         for (wanted, met, not_met) in [
             (

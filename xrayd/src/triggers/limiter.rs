@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use xray_trace::model::FunctionId;
 use xray_trace::model::Ticks;
 
-use super::matcher::Place;
+use super::matcher::EventOrigin;
 
 /// So often a trigger may fire, at most.
 pub const MOST_FIRINGS: u32 = 1000;
@@ -18,7 +18,7 @@ pub const MOST_FIRINGS: u32 = 1000;
 pub struct Match {
     /// `None` if nothing was met but somebody wants it to fire.
     pub(crate) condition: Option<usize>,
-    pub(crate) place: Place,
+    pub(crate) place: EventOrigin,
     pub(crate) begun: Ticks,
     pub(crate) at: Ticks,
     pub(crate) value: Value,
@@ -68,7 +68,7 @@ impl Match {
     pub(crate) fn on_demand(now: Ticks) -> Self {
         Self {
             condition: None,
-            place: Place::default(),
+            place: EventOrigin::default(),
             begun: now,
             at: now,
             value: Value::None,

@@ -55,7 +55,7 @@ pub(crate) struct ConditionMask(Vec<u8>);
 
 /// Where something happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EventOrigin {
     /// The process, by the number that its trigger gave it.
     pub(crate) key: usize,
     pub(crate) thread: Option<ThreadId>,
@@ -182,7 +182,7 @@ impl TriggerMatcher {
     }
 
     /// A call of a function with these conditions begins.
-    pub(crate) fn enters(&self, bits: u8, place: Place, at: Ticks) {
+    pub(crate) fn enters(&self, bits: u8, place: EventOrigin, at: Ticks) {
         if bits & (self.calls | self.rates) == 0 || at < self.since {
             return;
         }
@@ -204,7 +204,7 @@ impl TriggerMatcher {
     }
 
     /// A call that began at `begun` ends.
-    pub(crate) fn exits(&self, bits: u8, place: Place, (begun, at): (Ticks, Ticks)) {
+    pub(crate) fn exits(&self, bits: u8, place: EventOrigin, (begun, at): (Ticks, Ticks)) {
         if at < self.since {
             return;
         }
@@ -220,7 +220,7 @@ impl TriggerMatcher {
     }
 
     /// The program says something; `number` is the type of a typed event.
-    pub(crate) fn said(&self, number: Option<u16>, place: Place, at: Ticks) {
+    pub(crate) fn user_event(&self, number: Option<u16>, place: EventOrigin, at: Ticks) {
         if at < self.since {
             return;
         }
@@ -275,13 +275,13 @@ impl TriggerMatcher {
             if let Check::Death(wanted) = check
                 && wanted.is_met_by(ending)
             {
-                self.hit(index, Place::default(), (now, now), Value::None);
+                self.hit(index, EventOrigin::default(), (now, now), Value::None);
             }
         }
     }
 
     #[cold]
-    fn hit(&self, condition: usize, place: Place, when: (Ticks, Ticks), value: Value) {
+    fn hit(&self, condition: usize, place: EventOrigin, when: (Ticks, Ticks), value: Value) {
         self.limiter
             .pass(|| self.made(condition, place, when, value));
     }
@@ -289,13 +289,13 @@ impl TriggerMatcher {
     fn made(
         &self,
         condition: usize,
-        place: Place,
+        place: EventOrigin,
         (begun, at): (Ticks, Ticks),
         value: Value,
     ) -> Match {
         Match {
             condition: Some(condition),
-            place: Place {
+            place: EventOrigin {
                 key: self.key,
                 ..place
             },
@@ -337,9 +337,9 @@ impl ConditionMask {
     }
 }
 
-// === impl Place ===
+// === impl EventOrigin ===
 
-impl Place {
+impl EventOrigin {
     /// In a thread, at a function.
     pub(crate) fn new(thread: ThreadId, function: FunctionId) -> Self {
         Self {

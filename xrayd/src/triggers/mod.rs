@@ -24,7 +24,7 @@ use xray_trace::model::EventType;
 pub use condition::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
 pub(crate) use limiter::{FiringLimiter, limiter};
 pub use limiter::{MOST_FIRINGS, Match, Matches, Value};
-pub(crate) use matcher::{ConditionMask, Place, TriggerMatcher};
+pub(crate) use matcher::{ConditionMask, EventOrigin, TriggerMatcher};
 
 use crate::{lock::lock, target::Ending};
 

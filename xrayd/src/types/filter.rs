@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_told_in_ticks_by_the_rate_of_the_counter() {
+    fn a_window_is_reported_in_ticks_by_the_rate_of_the_counter() {
         let anchor = |ticks, ns| ClockAnchor {
             ticks: Ticks(ticks),
             monotonic_ns: ns,

@@ -38,7 +38,7 @@ struct Measured {
     /// The same during an attach, or the stop by the report, whichever is longer.
     seen: Samples,
     /// The stop by the daemon's own report.
-    told: Samples,
+    reported: Samples,
     /// The most threads that were disturbed in any repetition.
     stopped: usize,
 }
@@ -77,9 +77,9 @@ fn measure(threads: u32, repetitions: u32, corner: &Corner, daemon: &Daemon) -> 
         let sleepers = Switches::of(pid)?;
         target.ask("gap", "gap")?;
         let report = daemon.attach(pid)?;
-        let told = number(&report, "stopped_ns")? as f64 / 1e6;
-        measured.seen.push(gap_ms(&mut target)?.max(told));
-        measured.told.push(told);
+        let reported = number(&report, "stopped_ns")? as f64 / 1e6;
+        measured.seen.push(gap_ms(&mut target)?.max(reported));
+        measured.reported.push(reported);
         // The kernel's counters show disturbed sleeping threads; the report shows the clock's
         // thread.
         let clock = usize::from(number(&report, "stopped_tid")? == u64::from(pid.unsigned_abs()));
@@ -102,7 +102,7 @@ fn describe(threads: u32, measured: &Measured) -> [Row; 2] {
     let Measured {
         undisturbed,
         seen,
-        told,
+        reported,
         stopped,
     } = measured;
     let name = name(threads);
@@ -111,8 +111,8 @@ fn describe(threads: u32, measured: &Measured) -> [Row; 2] {
         seen.median(),
         seen.min(),
         seen.max(),
-        told.median(),
-        told.max()
+        reported.median(),
+        reported.max()
     );
     let ratio = format!(
         "{:.3} ms, at most {:.3}, without a stop",
@@ -125,7 +125,7 @@ fn describe(threads: u32, measured: &Measured) -> [Row; 2] {
             result,
             ratio,
         )
-        .goal("≤ 1 ms", seen.max() <= 1.0 && told.max() <= 1.0),
+        .goal("≤ 1 ms", seen.max() <= 1.0 && reported.max() <= 1.0),
         Row::new(format!("{name}: threads stopped"), stopped.to_string(), "")
             .goal("1", *stopped == 1),
     ]

@@ -37,7 +37,7 @@ pub(crate) struct Guard(Child);
 pub(crate) struct Recording {
     child: Guard,
     /// The file of its report, written at its end.
-    said: PathBuf,
+    printed: PathBuf,
     /// Processor time of children that had ended before it began.
     before: Duration,
 }
@@ -179,7 +179,7 @@ impl Daemon {
     /// Starts to record everything that process `pid` does. From the return on the recording misses
     /// nothing.
     pub(crate) fn record(&self, pid: i32, file: &Path) -> Result<Recording> {
-        let said = self.dir.path().join(format!("record-{pid}.json"));
+        let printed = self.dir.path().join(format!("record-{pid}.json"));
         let before = children_cpu()?;
         let child = Command::new(&self.xrayctl)
             .args([
@@ -193,7 +193,7 @@ impl Daemon {
             .arg(file)
             .env("XRAYD_SOCKET", self.socket())
             .stdin(Stdio::null())
-            .stdout(File::create(&said).context("cannot create a file")?)
+            .stdout(File::create(&printed).context("cannot create a file")?)
             .spawn()
             .context("cannot start xrayctl")?;
         let mut child = Guard(child);
@@ -219,7 +219,7 @@ impl Daemon {
         let before = before.max(children_cpu()?);
         Ok(Recording {
             child,
-            said,
+            printed,
             before,
         })
     }
@@ -276,7 +276,7 @@ impl Recording {
     pub(crate) fn finish(mut self) -> Result<Recorded> {
         let status = self.child.end(Signal::SIGINT, Duration::from_secs(120))?;
         let cpu = children_cpu()?.saturating_sub(self.before);
-        let text = fs::read_to_string(&self.said).context("cannot read what xrayctl said")?;
+        let text = fs::read_to_string(&self.printed).context("cannot read what xrayctl said")?;
         ensure!(status.success(), "xrayctl record: {status}: {text}");
         let answer: Value = serde_json::from_str(&text).context("what xrayctl record says")?;
         Ok(Recorded {

@@ -63,7 +63,7 @@ impl Way<'_> {
         daemon.attach(pid)?;
         let only = ["enable", "--pid", &pid_word, "--module", "many_a.so"];
         daemon.ctl(&only)?;
-        let (mut begun, mut told) = (Vec::new(), Samples::default());
+        let (mut begun, mut reported) = (Vec::new(), Samples::default());
         for _ in 0..loads {
             let raced = target.ask(&format!("race 0 many_a.so {RACE_MS}"), "raced ")?;
             let nanoseconds = raced.trim_start_matches("raced ").trim();
@@ -77,7 +77,7 @@ impl Way<'_> {
                 many.then(|| module["armed_within_ns"].as_u64())?
             });
             if let Some(nanoseconds) = armed.next_back() {
-                told.push(nanoseconds as f64 / 1e6);
+                reported.push(nanoseconds as f64 / 1e6);
             }
             target.ask("unload 0", "unloaded")?;
             // This makes the daemon look at the maps: no perf event reports an unloaded library.
@@ -115,7 +115,7 @@ impl Way<'_> {
             .goal(format!("≤ {LIMIT_MS:.0} ms"), first.max() <= LIMIT_MS),
             Row::new(
                 "  from the mapping of its text to armed, as told",
-                of(&told),
+                of(&reported),
                 bound,
             ),
         ])

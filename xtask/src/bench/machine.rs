@@ -38,10 +38,10 @@ impl Machine {
             ("memory", memory),
             ("kernel", kernel),
             ("system", system()),
-            ("rustc", said("rustc", &["--version"])),
-            ("clang", said("clang-19", &["--version"])),
-            ("uftrace", said("uftrace", &["--version"])),
-            ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
+            ("rustc", printed("rustc", &["--version"])),
+            ("clang", printed("clang-19", &["--version"])),
+            ("uftrace", printed("uftrace", &["--version"])),
+            ("date", printed("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
             ("load at the start", load),
         ])
     }
@@ -68,7 +68,7 @@ fn system() -> String {
 }
 
 /// The first line of a program's output.
-fn said(program: &str, arguments: &[&str]) -> String {
+fn printed(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     match text.as_deref().map(|text| text.lines().next()) {

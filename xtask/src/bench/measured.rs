@@ -78,9 +78,10 @@ pub(crate) fn measure(words: &[OsString], output: File, complaints: &Path) -> Re
     let failure = if status.success() {
         None
     } else {
-        let said = fs::read(complaints).context("cannot read what a command complained about")?;
-        let said = complaint(&String::from_utf8_lossy(&said));
-        Some(format!("{status}: {said}"))
+        let printed =
+            fs::read(complaints).context("cannot read what a command complained about")?;
+        let printed = complaint(&String::from_utf8_lossy(&printed));
+        Some(format!("{status}: {printed}"))
     };
     Ok(Measured {
         seconds,
@@ -122,8 +123,8 @@ fn watch(child: &mut Child) -> Result<Last> {
 }
 
 /// The last line of a command's standard error, which is the reason in most cases.
-fn complaint(said: &str) -> String {
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+fn complaint(printed: &str) -> String {
+    let last = printed.lines().rfind(|line| !line.trim().is_empty());
     let line = last.unwrap_or("it says nothing").trim();
     line.chars().take(COMPLAINT_CHARS).collect()
 }

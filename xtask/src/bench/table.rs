@@ -255,7 +255,7 @@ Noisy.
     }
 
     #[test]
-    fn what_is_missing_is_counted() {
+    fn missing_figures_are_counted() {
         assert_eq!((table().missed(), table().not_measured()), (1, 1));
     }
 }

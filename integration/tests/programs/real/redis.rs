@@ -167,15 +167,15 @@ impl Redis {
 
     /// A child writes the data of that moment.
     fn saved(&self) -> Result<()> {
-        let said = converse(self.port, b"BGSAVE\r\nQUIT\r\n")?;
-        ensure_same(&said, b"+Background saving started\r\n+OK\r\n")?;
+        let answer = converse(self.port, b"BGSAVE\r\nQUIT\r\n")?;
+        ensure_same(&answer, b"+Background saving started\r\n+OK\r\n")?;
         wait_until(DEADLINE, "everything is saved", || {
-            let said = converse(self.port, b"INFO persistence\r\nQUIT\r\n")?;
-            let said = String::from_utf8_lossy(&said);
-            if said.contains("rdb_bgsave_in_progress:1") {
+            let answer = converse(self.port, b"INFO persistence\r\nQUIT\r\n")?;
+            let answer = String::from_utf8_lossy(&answer);
+            if answer.contains("rdb_bgsave_in_progress:1") {
                 return Ok(None);
             }
-            ensure!(said.contains("rdb_last_bgsave_status:ok"), "{said}");
+            ensure!(answer.contains("rdb_last_bgsave_status:ok"), "{answer}");
             Ok(Some(()))
         })
     }

@@ -140,8 +140,8 @@ impl Shell {
             expected: Vec::new(),
         };
         for journal in JOURNALS {
-            let said = shell.say(journal)?;
-            shell.expected.push(said);
+            let answer = shell.say(journal)?;
+            shell.expected.push(answer);
         }
         Ok(shell)
     }
@@ -154,14 +154,14 @@ impl Shell {
         ))?;
         target.send(SCRIPT)?;
         target.send(".print the end")?;
-        let mut said = String::new();
+        let mut answer = String::new();
         loop {
             let line = target.line(DEADLINE)?;
             if line == "the end" {
-                return Ok(said);
+                return Ok(answer);
             }
-            said.push_str(&line);
-            said.push('\n');
+            answer.push_str(&line);
+            answer.push('\n');
         }
     }
 

@@ -106,7 +106,7 @@ fn sleds_in_every_state() {
 }
 
 #[test]
-fn what_others_left_is_told_apart() {
+fn leftovers_of_others_are_distinguished() {
     let nop = 0xd503_201f;
     let runtime = |first, second| {
         [
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_staged_is_found_again(address: u64, target: u64, distance in -(1i64 << 28)..1 << 28, near: bool) {
+    fn a_staged_sled_is_found_again(address: u64, target: u64, distance in -(1i64 << 28)..1 << 28, near: bool) {
         let address = address & !3;
         let target = if near { address.wrapping_add_signed(distance) } else { target } & !3;
         let staging = stage(address, target).unwrap();

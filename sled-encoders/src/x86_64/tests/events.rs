@@ -91,7 +91,7 @@ fn events_in_every_state() {
 }
 
 #[test]
-fn what_no_compiler_writes_is_left_alone() {
+fn bytes_that_no_compiler_writes_are_left_alone() {
     use SledKind::{CustomEvent as Custom, CustomEventV0 as Old, TypedEvent as Typed};
     let rows = [
         (

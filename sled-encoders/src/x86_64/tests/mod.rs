@@ -114,7 +114,7 @@ fn sleds_in_every_state() {
 }
 
 #[test]
-fn what_others_left_is_told_apart() {
+fn leftovers_of_others_are_distinguished() {
     let rows = [
         // LLVM's runtime: patched, and unpatched again.
         (SledKind::Entry, "41ba01000000 e800000000", State::Runtime),
@@ -283,7 +283,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_staged_is_found_again(address: u64, distance: i32, number in 0..4usize) {
+    fn a_staged_sled_is_found_again(address: u64, distance: i32, number in 0..4usize) {
         let kind = SledKind::OF_FUNCTIONS[number];
         let target = call_site(kind, address).wrapping_add_signed(i64::from(distance));
         let staging = stage(kind, address, target).unwrap();

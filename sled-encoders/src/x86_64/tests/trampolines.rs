@@ -29,29 +29,33 @@ fn specs() -> [TrampolineSpec; 4] {
 
 /// The fronts behind an open door. A closed door has no more instructions than these, and a return
 /// before code that no thread comes to.
-const OPEN: [Front; 3] = [Front::None, Front::Count, Front::Filter];
+const OPEN: [DispatchMode; 3] = [
+    DispatchMode::None,
+    DispatchMode::Count,
+    DispatchMode::Filter,
+];
 
 /// All states of the gates. The front behind a closed door makes no difference for a thread that
 /// comes, but a thread may be behind the door already.
-const WAYS: [(Front, Door); 6] = [
-    (Front::None, Door::Open),
-    (Front::Count, Door::Open),
-    (Front::Filter, Door::Open),
-    (Front::None, Door::Closed),
-    (Front::Count, Door::Closed),
-    (Front::Filter, Door::Closed),
+const WAYS: [(DispatchMode, Enable); 6] = [
+    (DispatchMode::None, Enable::Open),
+    (DispatchMode::Count, Enable::Open),
+    (DispatchMode::Filter, Enable::Open),
+    (DispatchMode::None, Enable::Closed),
+    (DispatchMode::Count, Enable::Closed),
+    (DispatchMode::Filter, Enable::Closed),
 ];
 
 /// The code behind this front and this door.
 fn behind(
     trampolines: &Trampolines,
     spec: &TrampolineSpec,
-    (front, door): (Front, Door),
+    (front, door): (DispatchMode, Enable),
 ) -> Vec<u8> {
     let mut code = trampolines.code.clone();
     for gate in &trampolines.gates {
         let byte = &mut code[usize::try_from(gate.address - spec.origin).unwrap()];
-        let off = gate.byte(Front::None, Door::Open);
+        let off = gate.byte(DispatchMode::None, Enable::Open);
         assert_eq!(*byte, off, "{:#x}", gate.address);
         *byte = gate.byte(front, door);
     }
@@ -139,7 +143,8 @@ fn they_contain_nothing_but_harmless_instructions() {
     ];
     for spec in specs() {
         let trampolines = Trampolines::assemble(&spec).unwrap();
-        let programs = OPEN.map(|front| program(&behind(&trampolines, &spec, (front, Door::Open))));
+        let programs =
+            OPEN.map(|front| program(&behind(&trampolines, &spec, (front, Enable::Open))));
         for (at, instruction) in programs.into_iter().flatten() {
             assert!(
                 allowed.contains(&instruction.opcode()),
@@ -318,14 +323,14 @@ fn every_path_puts_every_register_back() {
             assert!(ends >= 1, "{start:#x} ends");
             // The bounds in the header of `trampoline`. The return address into the sled is below.
             let most = match (start, way.0) {
-                _ if way.1 == Door::Closed => 8,
-                (_, Front::Count) => 144,
-                (_, Front::None) if start == event => 192,
-                (_, Front::None) if values.contains(&start) => 280,
-                (_, Front::None) => 160,
-                (_, Front::Filter) if start == event => 280,
-                (_, Front::Filter) if values.contains(&start) => 368,
-                (_, Front::Filter) => 248,
+                _ if way.1 == Enable::Closed => 8,
+                (_, DispatchMode::Count) => 144,
+                (_, DispatchMode::None) if start == event => 192,
+                (_, DispatchMode::None) if values.contains(&start) => 280,
+                (_, DispatchMode::None) => 160,
+                (_, DispatchMode::Filter) if start == event => 280,
+                (_, DispatchMode::Filter) if values.contains(&start) => 368,
+                (_, DispatchMode::Filter) => 248,
             };
             assert!(
                 8 * (deepest + 1) <= most,

@@ -31,7 +31,7 @@ use super::{Result, TrampolineSpec};
 
 /// A task of all flavours beside recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Front {
+pub enum DispatchMode {
     /// No task: each event is recorded.
     #[default]
     None,
@@ -43,7 +43,7 @@ pub enum Front {
 
 /// Whether flavours do anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Door {
+pub enum Enable {
     /// They do the task of the front.
     #[default]
     Open,
@@ -85,7 +85,7 @@ const CHOICE_AT: u64 = 1;
 
 /// A pad that was placed, with the gate that leads to it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pad {
+pub(super) struct JumpPad {
     pad: CodeLabel,
     gate: CodeLabel,
     /// The place behind the gate.
@@ -104,12 +104,12 @@ pub(super) struct Ways {
 
 impl Gate {
     /// Its value for this front and this door.
-    pub const fn byte(&self, front: Front, door: Door) -> u8 {
+    pub const fn byte(&self, front: DispatchMode, door: Enable) -> u8 {
         match (door, self.closed, front) {
-            (Door::Closed, Some(closed), _) => closed,
-            (_, _, Front::None) => self.off,
-            (_, _, Front::Count) => self.on[0],
-            (_, _, Front::Filter) => self.on[1],
+            (Enable::Closed, Some(closed), _) => closed,
+            (_, _, DispatchMode::None) => self.off,
+            (_, _, DispatchMode::Count) => self.on[0],
+            (_, _, DispatchMode::Filter) => self.on[1],
         }
     }
 
@@ -151,9 +151,9 @@ impl Gate {
     }
 }
 
-// === impl Pad ===
+// === impl JumpPad ===
 
-impl Pad {
+impl JumpPad {
     /// Writes the pad's ways into the assembled code, and returns its gates. The gates of the pad
     /// are first, since they choose before a thread comes to them.
     pub(super) fn finish(
@@ -208,12 +208,12 @@ pub(super) fn emit_pad(
 }
 
 /// Emits the instruction that the gate is part of.
-pub(super) fn emit_gate(a: &mut CodeAssembler, pad: CodeLabel) -> Result<Pad> {
+pub(super) fn emit_gate(a: &mut CodeAssembler, pad: CodeLabel) -> Result<JumpPad> {
     let (mut gate, mut resume) = (a.create_label(), a.create_label());
     a.set_label(&mut gate)?;
     a.mov(ecx, eax)?;
     a.set_label(&mut resume)?;
-    Ok(Pad { pad, gate, resume })
+    Ok(JumpPad { pad, gate, resume })
 }
 
 /// Emits a cache line that ends with a jump to `way`. The gate that leads to it is at the start of

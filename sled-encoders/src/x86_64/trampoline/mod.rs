@@ -73,7 +73,7 @@ use shm_ring::{
 
 use self::{
     filter::{Filter, Happening},
-    gate::{Pad, Ways, emit_gate, emit_pad, emit_skip},
+    gate::{JumpPad, Ways, emit_gate, emit_pad, emit_skip},
     payload::{Maker, emit_copy, emit_event},
     slow::{emit_slot, emit_slow},
 };
@@ -87,7 +87,7 @@ mod payload;
 mod slow;
 mod values;
 
-pub use gate::{Door, Front, Gate};
+pub use gate::{DispatchMode, Enable, Gate};
 
 /// The addresses and sizes of all memory that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +136,7 @@ struct Flavour {
 /// A flavour that was assembled, as its ways see it.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    pad: Pad,
+    pad: JumpPad,
     happening: Happening,
     /// The distance of the name above the stack pointer, at the gate.
     name: i32,

@@ -14,12 +14,12 @@ pub(super) struct Longest {
     most: usize,
     /// The index + 1 of each function in `functions`.
     places: FunctionMap<u32>,
-    functions: Vec<(FunctionId, Kept)>,
+    functions: Vec<(FunctionId, LongestCalls)>,
 }
 
 /// The calls of one function, in no order.
 #[derive(Debug, Default)]
-struct Kept {
+struct LongestCalls {
     calls: Vec<(ThreadId, TimelineCall)>,
     /// Shorter calls are not needed any more.
     from_ns: u64,
@@ -47,10 +47,10 @@ impl Longest {
     }
 
     #[inline]
-    fn of(&mut self, function: FunctionId) -> Option<&mut Kept> {
+    fn of(&mut self, function: FunctionId) -> Option<&mut LongestCalls> {
         let place = self.places.entry(function);
         if *place == 0 {
-            self.functions.push((function, Kept::default()));
+            self.functions.push((function, LongestCalls::default()));
             *place = u32::try_from(self.functions.len()).unwrap_or(0);
         }
         let at = usize::try_from(place.checked_sub(1)?).ok()?;
@@ -76,9 +76,9 @@ impl Longest {
     }
 }
 
-// === impl Kept ===
+// === impl LongestCalls ===
 
-impl Kept {
+impl LongestCalls {
     #[cold]
     fn take(&mut self, thread: ThreadId, call: TimelineCall, most: usize) {
         self.calls.push((thread, call));

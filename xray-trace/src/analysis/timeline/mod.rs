@@ -37,7 +37,7 @@ pub use thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
 
 /// The limits for all threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimelineRoom {
+pub struct TimelineLimits {
     /// Threads.
     pub threads: usize,
     /// Calls, one by one.
@@ -76,7 +76,7 @@ impl Timeline {
     /// time, calls that are open in it are included, even if they began before. Times are compared
     /// with `origin_ns`, which must not be after any selected event.
     #[must_use]
-    pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineRoom) -> Self {
+    pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineLimits) -> Self {
         let (shares, other_threads) = shares(trace, filter, room);
         let scale = Scale::new(trace, filter, origin_ns);
         let parts = by_thread(
@@ -111,7 +111,7 @@ impl Timeline {
 fn shares(
     trace: &Trace,
     filter: &Filter,
-    room: TimelineRoom,
+    room: TimelineLimits,
 ) -> (BTreeMap<ThreadId, Share>, usize) {
     let since = filter.since.unwrap_or(Ticks(0));
     let wanted = trace.blocks().iter().filter(|block| {

@@ -25,7 +25,7 @@ mod write;
 
 pub use read::{MAX_ITEM_LEN, Reader};
 pub use write::Writer;
-pub(crate) use write::{Callee, Place};
+pub(crate) use write::{Callee, RecordPrefix};
 
 use std::borrow::Cow;
 

@@ -26,7 +26,7 @@ pub struct Reader<R: Read> {
     parser: Parser<'static, BufferedInput<Source<R>>>,
     header: TraceHeader,
     mode: Mode,
-    place: Place,
+    place: FilePart,
     /// The number of open lists and mappings.
     depth: usize,
     /// True after the parser has failed. It cannot continue.
@@ -38,7 +38,7 @@ pub struct Reader<R: Read> {
 
 /// The part of the file that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FilePart {
     InRecords,
     AtEnd,
 }
@@ -91,7 +91,7 @@ impl<R: Read + 'static> Reader<R> {
                 cycle_frequency: 0,
             },
             mode,
-            place: Place::AtEnd,
+            place: FilePart::AtEnd,
             depth: 0,
             broken: false,
             restarted: false,
@@ -110,8 +110,8 @@ impl<R: Read + 'static> Reader<R> {
         reader.expect_key("records")?;
         let (event, span) = reader.piece()?;
         reader.place = match event {
-            Event::SequenceStart(0, _) => Place::InRecords,
-            Event::Scalar(text, ..) if matches!(&*text, "" | "~" | "null") => Place::AtEnd,
+            Event::SequenceStart(0, _) => FilePart::InRecords,
+            Event::Scalar(text, ..) if matches!(&*text, "" | "~" | "null") => FilePart::AtEnd,
             _ => return Err(wrong(&span, "expected a list of records")),
         };
         Ok(reader)
@@ -129,17 +129,17 @@ impl<R: Read + 'static> Reader<R> {
     }
 
     fn step(&mut self) -> Result<Option<Record<'static>>, Error> {
-        while self.place == Place::InRecords {
+        while self.place == FilePart::InRecords {
             let (from, depth) = (self.source.offset(), self.depth);
             match self.record() {
                 Ok(Some(record)) => return Ok(Some(record)),
-                Ok(None) => self.place = Place::AtEnd,
+                Ok(None) => self.place = FilePart::AtEnd,
                 Err(error) if self.mode == Mode::Salvage && error.is_damage() => {
                     self.go_on(depth)?;
                     self.skipped.push(from, self.source.offset(), error);
                 }
                 Err(error) => {
-                    self.place = Place::AtEnd;
+                    self.place = FilePart::AtEnd;
                     return Err(error);
                 }
             }
@@ -160,7 +160,7 @@ impl<R: Read + 'static> Reader<R> {
             return Ok(());
         }
         if !self.source.skip_to_item()? {
-            self.place = Place::AtEnd;
+            self.place = FilePart::AtEnd;
             return Ok(());
         }
         self.parser = Parser::new_from_iter(self.source.clone());

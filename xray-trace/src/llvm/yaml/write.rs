@@ -23,7 +23,7 @@ pub struct Writer<W> {
 
 /// The prepared text of a record's place.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordPrefix {
     /// The text of a record from its processor up to its kind.
     text: Vec<u8>,
 }
@@ -67,7 +67,7 @@ impl<W: Write> Writer<W> {
     /// The errors of the output.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         let callee = Callee::new(record.function_id, &record.function);
-        let place = Place::new(record.cpu, record.thread, record.process);
+        let place = RecordPrefix::new(record.cpu, record.thread, record.process);
         self.record_of(&callee, &place, record)
     }
 
@@ -76,7 +76,7 @@ impl<W: Write> Writer<W> {
     pub(crate) fn record_of(
         &mut self,
         callee: &Callee,
-        place: &Place,
+        place: &RecordPrefix,
         record: &Record<'_>,
     ) -> io::Result<()> {
         let Record {
@@ -110,7 +110,7 @@ impl<W: Write> Writer<W> {
     pub(crate) fn call(
         &mut self,
         callee: &Callee,
-        place: &Place,
+        place: &RecordPrefix,
         kind: Kind,
         tsc: u64,
     ) -> io::Result<()> {
@@ -137,7 +137,7 @@ impl<W: Write> Writer<W> {
 
     /// Writes the place, the kind and the time of a record.
     #[inline]
-    fn happened(&mut self, place: &Place, kind: Kind, tsc: u64) {
+    fn happened(&mut self, place: &RecordPrefix, kind: Kind, tsc: u64) {
         let out = &mut self.pending;
         out.extend_from_slice(&place.text);
         out.extend_from_slice(kind.name().as_bytes());
@@ -216,9 +216,9 @@ impl Callee {
     }
 }
 
-// === impl Place ===
+// === impl RecordPrefix ===
 
-impl Place {
+impl RecordPrefix {
     /// A thread, on a processor.
     pub(crate) fn new(cpu: u16, thread: u32, process: u32) -> Self {
         let mut text = b", cpu: ".to_vec();

@@ -20,7 +20,7 @@ use self::column::Column;
 use self::shared::STRINGS;
 use super::frames::Frames;
 use super::kernel_ids::KernelIds;
-use super::stacks::Stacks;
+use super::stacks::StackTrie;
 use super::text::Text;
 use super::wording::calibration;
 use super::{Report, Sink};
@@ -46,7 +46,7 @@ struct Output<'a, 'o> {
     /// The time of the trace's first event on `CLOCK_MONOTONIC`.
     start: u64,
     /// The stacks of all threads together.
-    stacks: Stacks,
+    stacks: StackTrie,
     frames: Frames,
     report: Report,
 }
@@ -79,7 +79,7 @@ impl Sink for Firefox {
             trace,
             text: Text::new(output),
             start: first.map_or(0, |first| trace.clock().monotonic_ns(first)),
-            stacks: Stacks::default(),
+            stacks: StackTrie::default(),
             frames: Frames::default(),
             report: Report::default(),
         };
@@ -225,7 +225,9 @@ impl Output<'_, '_> {
                     result: Some(_),
                     ..
                 }) => name(open.function),
-                Step::Data(said) if said.kind == DataKind::Custom => shared::CUSTOM_EVENT,
+                Step::Data(user_event) if user_event.kind == DataKind::Custom => {
+                    shared::CUSTOM_EVENT
+                }
                 Step::Data(_) => shared::TYPED_EVENT,
                 Step::Lost { .. } => shared::EVENTS_LOST,
                 Step::Enter(_) | Step::Leave(_) => continue,
@@ -257,15 +259,15 @@ impl Output<'_, '_> {
                 }) => column.cell()?.put(&format!(
                     "{{\"type\":\"XRayResult\",\"result\":\"{result:#x}\"}}"
                 )),
-                Step::Data(said) => {
+                Step::Data(user_event) => {
                     let text = column.cell()?;
                     text.put("{\"type\":\"XRayEvent\",\"data\":");
-                    text.json_bytes(all.data(&said));
-                    if said.data.is_cut() {
+                    text.json_bytes(all.data(&user_event));
+                    if user_event.data.is_cut() {
                         text.put(",\"size\":");
-                        text.number(said.data.size());
+                        text.number(user_event.data.size());
                     }
-                    if let DataKind::Typed(event_type) = said.kind {
+                    if let DataKind::Typed(event_type) = user_event.kind {
                         text.put(",\"eventType\":");
                         text.number(event_type);
                         if let Some(name) = thread.trace.event_type_in(thread.id, event_type) {
@@ -306,7 +308,7 @@ impl<'a> Thread<'a> {
         match step {
             Step::Enter(open) => (!open.args.is_empty()).then_some(open.start_ns),
             Step::Leave(call) => call.result.map(|_| call.end_ns),
-            Step::Data(said) => Some(said.ns),
+            Step::Data(user_event) => Some(user_event.ns),
             Step::Lost { ticks, .. } => Some(self.trace.clock().monotonic_ns(*ticks)),
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 use super::column::{Column, length, numbers, same};
 use crate::model::{SourceLine, Trace};
 use crate::sink::frames::Frames;
-use crate::sink::stacks::{Node, Parent, Stacks};
+use crate::sink::stacks::{Node, Parent, StackTrie};
 use crate::sink::text::Text;
 
 /// The first strings of the table. The names of the functions follow, in order of their numbers.
@@ -27,7 +27,7 @@ struct Numbered<K> {
 /// Writes the tables, after all stacks and functions are known.
 pub(super) fn write(
     trace: &Trace,
-    stacks: &Stacks,
+    stacks: &StackTrie,
     frames: &mut Frames,
     text: &mut Text<'_>,
 ) -> io::Result<()> {

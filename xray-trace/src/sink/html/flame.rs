@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::document::Document;
 use super::limits;
 use super::names::Names;
-use crate::analysis::{StackNode, Stacks};
+use crate::analysis::{StackNode, StackTrie};
 
 /// A frame, or the sum of the frames that are left out below one.
 #[derive(Debug, Default, Clone, Copy)]
@@ -25,7 +25,7 @@ struct Frame {
     stacks: u64,
 }
 
-pub(super) fn write(stacks: &Stacks, names: &mut Names, document: &mut Document) {
+pub(super) fn write(stacks: &StackTrie, names: &mut Names, document: &mut Document) {
     let frames = frames(stacks, names, limits::STACKS);
     let column = |document: &mut Document, name: &str, value: fn(&Frame) -> u64| {
         document.column(name, frames.iter().map(value));
@@ -39,7 +39,7 @@ pub(super) fn write(stacks: &Stacks, names: &mut Names, document: &mut Document)
     document.set("stacksTogether", stacks.beyond().into());
 }
 
-fn frames(stacks: &Stacks, names: &mut Names, most: usize) -> Vec<Frame> {
+fn frames(stacks: &StackTrie, names: &mut Names, most: usize) -> Vec<Frame> {
     let nodes = stacks.nodes();
     let counts = |node: &StackNode| node.counts[0];
     let mut order: Vec<usize> = (0..nodes.len()).collect();

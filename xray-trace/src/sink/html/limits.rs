@@ -14,7 +14,7 @@
 //! The sum is less than 14 MB. The calls of one lane share the time of the trace, so only a small
 //! number of them can be far apart. So a call takes less than its three numbers could.
 
-use crate::analysis::TimelineRoom;
+use crate::analysis::TimelineLimits;
 
 /// Functions in the table.
 pub(super) const FUNCTIONS: usize = 5_000;
@@ -44,8 +44,8 @@ const CALL: usize = 18;
 const CALLS: usize = 500_000;
 
 /// The limits for a page's timeline, after `taken` bytes of the document are used.
-pub(super) fn timeline(taken: usize) -> TimelineRoom {
-    TimelineRoom {
+pub(super) fn timeline(taken: usize) -> TimelineLimits {
+    TimelineLimits {
         threads: 256,
         calls: (DOCUMENT.saturating_sub(REST + taken) / CALL).min(CALLS),
         slices: 60_000,
@@ -55,7 +55,7 @@ pub(super) fn timeline(taken: usize) -> TimelineRoom {
 }
 
 /// The limits for a part of the timeline, which is drawn in more detail.
-pub(super) const WINDOW: TimelineRoom = TimelineRoom {
+pub(super) const WINDOW: TimelineLimits = TimelineLimits {
     threads: 256,
     calls: 100_000,
     slices: 60_000,

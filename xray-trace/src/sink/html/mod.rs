@@ -36,7 +36,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use crate::analysis::{self, Filter, GroupBy, Notes, Siblings, Side, StackRoots, Stacks, Timeline};
+use crate::analysis::{
+    self, Filter, GroupBy, Notes, Siblings, Side, StackRoots, StackTrie, Timeline,
+};
 use crate::model::{Calibration, Profile, Ticks, Trace};
 
 use document::Document;
@@ -66,7 +68,7 @@ const SCRIPTS: [&str; 11] = [
 pub struct Page {
     document: Document,
     notes: Notes,
-    said: Vec<PageNote>,
+    page_notes: Vec<PageNote>,
     functions: Functions,
     threads: Threads,
     filter: Filter,
@@ -120,7 +122,7 @@ impl Page {
         let span = last_ns.saturating_sub(origin_ns);
 
         let (account, spreads) = analysis::account_with_spreads(trace, filter);
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTrie::default();
         stacks.add(
             trace,
             filter,
@@ -160,7 +162,7 @@ impl Page {
         let mut page = Self {
             document,
             notes,
-            said: Vec::new(),
+            page_notes: Vec::new(),
             functions,
             threads,
             filter: filter.clone(),
@@ -182,7 +184,7 @@ impl Page {
             spread.unwrap_or_default()
         });
         let spreads = spreads.collect();
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTrie::default();
         stacks.add_profile(profile, filter, StackRoots::Together, Side::Before);
 
         let mut document = Document::default();
@@ -200,7 +202,7 @@ impl Page {
         let mut page = Self {
             document,
             notes,
-            said: Vec::new(),
+            page_notes: Vec::new(),
             functions,
             threads: Threads::default(),
             filter: filter.clone(),
@@ -244,8 +246,8 @@ impl Page {
 
     /// Adds a note. Notes beyond 500 are dropped.
     pub fn add_note(&mut self, note: PageNote) {
-        if self.said.len() < limits::NOTES {
-            self.said.push(note);
+        if self.page_notes.len() < limits::NOTES {
+            self.page_notes.push(note);
         }
     }
 
@@ -310,7 +312,7 @@ impl Page {
 
     fn write_document(&self, standing: Standing, output: &mut dyn Write) -> io::Result<()> {
         let mut document = self.document.clone();
-        let said = self.said.iter().map(|note| {
+        let user_event = self.page_notes.iter().map(|note| {
             let PageNote {
                 tone,
                 text,
@@ -323,7 +325,7 @@ impl Page {
             };
             json!({ "tone": tone, "text": names::cut(text, limits::NOTE), "span": span_ns })
         });
-        document.set("notes", said.collect());
+        document.set("notes", user_event.collect());
         document.set("served", json!(standing == Standing::Served));
         let encoder = EncoderWriter::new(output, &STANDARD);
         let mut packed = GzEncoder::new(encoder, Compression::default());

@@ -191,9 +191,9 @@ mod tests {
     }
 
     /// The events of every thread, the notes, and the functions.
-    type Told = (Vec<(ThreadId, Event)>, Vec<(String, u64)>, Vec<u32>);
+    type Decoded = (Vec<(ThreadId, Event)>, Vec<(String, u64)>, Vec<u32>);
 
-    fn told(parts: u64, bytes: &[u8]) -> Result<Told, String> {
+    fn reported(parts: u64, bytes: &[u8]) -> Result<Decoded, String> {
         let survey = survey_in(parts, &file(bytes), Mode::Strict);
         let survey = survey.map_err(|error| error.to_string())?;
         let functions = survey.functions.clone();
@@ -242,16 +242,16 @@ mod tests {
     #[test]
     fn parts_together_tell_what_one_does() {
         let bytes = log();
-        let whole = told(1, &bytes).unwrap();
+        let whole = reported(1, &bytes).unwrap();
         assert_eq!(whole.0.len(), 60 * 201);
         assert_eq!(whole.2, (1..=70).collect::<Vec<_>>());
         for parts in 2..=7 {
-            assert!(told(parts, &bytes).unwrap() == whole, "{parts} parts");
+            assert!(reported(parts, &bytes).unwrap() == whole, "{parts} parts");
         }
     }
 
     #[test]
-    fn damage_behind_the_first_part_is_told_as_by_one_reader() {
+    fn damage_behind_the_first_part_is_reported_as_by_one_reader() {
         let whole = log();
         let mut unknown = whole.clone();
         // The first call of the middle buffer becomes a record of an unknown kind.
@@ -259,10 +259,10 @@ mod tests {
         unknown[HEADER_LEN + 40 * buffer + 5 * 16] = 0xff;
         let cut = whole[..whole.len() - 3].to_vec();
         for (damage, bytes) in [("a record of no kind", unknown), ("a cut", cut)] {
-            let expected = told(1, &bytes).unwrap_err();
+            let expected = reported(1, &bytes).unwrap_err();
             for parts in 2..=4 {
                 assert_eq!(
-                    told(parts, &bytes).unwrap_err(),
+                    reported(parts, &bytes).unwrap_err(),
                     expected,
                     "{damage}, {parts} parts"
                 );

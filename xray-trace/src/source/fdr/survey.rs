@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use super::super::OpenError;
 use super::super::importer::{Notes, Owner};
 use crate::container::MAX_DATA_LEN;
-use crate::container::in_log::Place;
+use crate::container::in_log::LogPosition;
 use crate::function_map::FunctionMap;
 use crate::llvm::fdr::{Body, Buffer, Calls, Event, Events, FunctionKind, Layout};
 use crate::llvm::{Header, SkippedList};
@@ -35,7 +35,7 @@ pub(super) struct Survey {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) owner: Owner,
-    pub(super) place: Place,
+    pub(super) place: LogPosition,
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) calls: u32,
@@ -154,7 +154,7 @@ impl Scan {
             self.current = Some(Current {
                 found: Found {
                     owner,
-                    place: Place {
+                    place: LogPosition {
                         offset: event.offset,
                         len: 0,
                         base: event.base,

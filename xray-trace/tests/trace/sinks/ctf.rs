@@ -71,8 +71,10 @@ fn expected(trace: &Trace) -> Vec<String> {
                         let bytes = events.data(data).iter().enumerate();
                         let bytes = bytes.map(|(at, byte)| format!(" [{at}] = 0x{byte:X}"));
                         let bytes = bytes.collect::<Vec<_>>().join(",");
-                        let (said, size) = (data.size(), data.len());
-                        let data = format!("said = {said}, size = {size}, data = [{bytes} ]");
+                        let (original_size, size) = (data.size(), data.len());
+                        let data = format!(
+                            "original_size = {original_size}, size = {size}, data = [{bytes} ]"
+                        );
                         match kind {
                             DataKind::Custom => ("custom_event", data),
                             DataKind::Typed(number) => {
@@ -82,7 +84,7 @@ fn expected(trace: &Trace) -> Vec<String> {
                     }
                     EventBody::Cpu { cpu } => ("processor", format!("cpu = {cpu}")),
                     EventBody::Unwound { calls } => ("calls_unwound", format!("calls = {calls}")),
-                    EventBody::Astray => ("exits_astray", "exits = 1".to_owned()),
+                    EventBody::UnmatchedExit => ("exits_astray", "exits = 1".to_owned()),
                     EventBody::Lost { events } => ("events_lost", format!("events = {events}")),
                 };
                 let ns = apart + trace.clock().monotonic_ns(event.ticks);

@@ -73,7 +73,10 @@ fn text_of(data: &[u8]) -> String {
 
 /// The same records, from the trace. `said` returns the text of a user event in the format, if the
 /// format has it.
-fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Vec<YamlRecord> {
+fn expected_records(
+    trace: &Trace,
+    user_event: impl Fn(&[u8]) -> Option<String>,
+) -> Vec<YamlRecord> {
     let mut records = Vec::new();
     for mut steps in Steps::of_threads(trace) {
         let thread = trace.thread(steps.thread()).unwrap();
@@ -109,7 +112,7 @@ fn expected_records(trace: &Trace, said: impl Fn(&[u8]) -> Option<String>) -> Ve
                     (call.end, kind, id, "[]".to_owned())
                 }
                 Step::Data(event) => {
-                    let Some(text) = said(steps.data(&event)) else {
+                    let Some(text) = user_event(steps.data(&event)) else {
                         continue;
                     };
                     match event.kind {
@@ -292,7 +295,7 @@ fn values_of_calls_that_are_left_out_are_not_counted_again() {
 }
 
 #[test]
-fn processors_are_said_and_those_that_are_not_are_told() {
+fn processors_are_said_and_those_that_are_not_are_reported() {
     let on = |ticks, cpu| Event {
         ticks: Ticks(ticks),
         body: EventBody::Cpu { cpu },
@@ -314,14 +317,14 @@ fn processors_are_said_and_those_that_are_not_are_told() {
     let (log, report) = fdr_file(&dir, &trace);
     assert_eq!(count_of(&report, "processors on which"), 2, "{report:?}");
     let dump = llvm_xray(&log, &["fdr-dump"]);
-    let said = dump.lines().filter(|line| line.contains("CPU: id"));
+    let user_event = dump.lines().filter(|line| line.contains("CPU: id"));
     let expected = [
         "<CPU: id = 0, tsc = 10>",
         "<CPU: id = 3, tsc = 1000>",
         "<CPU: id = 700, tsc = 2000>",
         "<CPU: id = 6, tsc = 4000>",
     ];
-    assert_eq!(said.collect::<Vec<_>>(), expected, "{dump}");
+    assert_eq!(user_event.collect::<Vec<_>>(), expected, "{dump}");
     let (_, report) = export("yaml", &trace);
     assert_eq!(count_of(&report, "processors on which"), 2, "{report:?}");
     let (_, report) = export("basic", &trace);

@@ -94,7 +94,7 @@ proptest! {
 }
 
 #[test]
-fn what_samples_do_not_tell_is_in_markers_and_the_rest_is_said() {
+fn data_without_samples_is_in_markers_or_reported() {
     let rich = rich();
     let (_, report) = export("firefox", &rich);
     assert_eq!(report.calls, 5);

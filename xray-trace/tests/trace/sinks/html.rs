@@ -9,7 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
 use serde_json::Value;
-use xray_trace::analysis::{AccountOptions, Filter, Siblings, Side, StackRoots, Stacks, account};
+use xray_trace::analysis::{
+    AccountOptions, Filter, Siblings, Side, StackRoots, StackTrie, account,
+};
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{Profile, Thread, ThreadId, Ticks, Trace};
 use xray_trace::sink::{NoteTone, Page, PageNote, Standing};
@@ -132,7 +134,7 @@ fn check(trace: &Trace) {
         .sum();
     assert_eq!(document.sum("bar.calls"), finished);
     // The stacks.
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     stacks.add(
         trace,
         &filter,
@@ -401,7 +403,7 @@ fn a_profile_has_no_timeline() {
 }
 
 #[test]
-fn the_time_of_a_part_is_told() {
+fn the_time_of_a_part_is_reported() {
     let events = [
         call(1000, 0, Enter),
         call(2000, 0, Exit),

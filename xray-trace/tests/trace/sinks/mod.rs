@@ -187,7 +187,7 @@ fn every_format_counts_calls_alike() {
 }
 
 #[test]
-fn what_a_limit_cut_is_marked_or_counted() {
+fn data_cut_by_a_limit_is_marked_or_counted() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.process(&process(0)).unwrap();
     writer.module(&module(0, 0)).unwrap();
@@ -195,7 +195,7 @@ fn what_a_limit_cut_is_marked_or_counted() {
     writer.thread(&thread(0, 0)).unwrap();
     let mut encoder = BlockEncoder::new(ThreadId(0));
     push(&mut encoder, call(1000, 0, Enter));
-    encoder.push_said(Ticks(1500), DataKind::Custom, None, 5000, b"beginning");
+    encoder.push_user_event(Ticks(1500), DataKind::Custom, None, 5000, b"beginning");
     push(&mut encoder, call(2000, 0, Exit));
     writer.block(&encoder.finish().unwrap()).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();

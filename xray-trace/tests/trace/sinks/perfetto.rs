@@ -37,25 +37,25 @@ fn expected(trace: &Trace) -> Vec<Value> {
                         Ending::Closed => row.push(json!({"end": "no exit seen"})),
                     }
                 }
-                Step::Data(said) => {
-                    let name = match said.kind {
+                Step::Data(user_event) => {
+                    let name = match user_event.kind {
                         DataKind::Custom => "custom event".to_owned(),
                         DataKind::Typed(number) => {
-                            let name = trace.event_type_in(said.thread, number);
+                            let name = trace.event_type_in(user_event.thread, number);
                             name.map_or_else(|| format!("typed event {number}"), str::to_owned)
                         }
                     };
-                    row.extend([json!("INSTANT"), json!(name), json!(said.ns)]);
-                    let data = steps.data(&said);
+                    row.extend([json!("INSTANT"), json!(name), json!(user_event.ns)]);
+                    let data = steps.data(&user_event);
                     let text = std::str::from_utf8(data).ok();
                     let text = text.filter(|text| !text.contains('\0'));
                     let text = text.map_or_else(|| data.escape_ascii().to_string(), str::to_owned);
                     row.push(json!({ "data": text }));
-                    if let DataKind::Typed(number) = said.kind {
+                    if let DataKind::Typed(number) = user_event.kind {
                         row.push(json!({ "type": number }));
                     }
-                    if said.data.is_cut() {
-                        row.push(json!({ "size": said.data.size() }));
+                    if user_event.data.is_cut() {
+                        row.push(json!({ "size": user_event.data.size() }));
                     }
                 }
                 Step::Lost { ticks, events } => {

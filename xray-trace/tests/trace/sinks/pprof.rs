@@ -12,15 +12,15 @@ use crate::common::{Enter, Exit, any_events, call, file, trace};
 
 /// Calls and self time of each stack of each thread, by the thread's id and the names from the
 /// outermost function on.
-pub(super) type Stacks = BTreeMap<(u32, Vec<String>), (u64, u64)>;
+pub(super) type StackTrie = BTreeMap<(u32, Vec<String>), (u64, u64)>;
 
 /// The output of `go tool pprof -raw`: samples with their values and locations, and locations with
 /// their functions.
-fn pprof(trace: &Trace) -> (Stacks, String) {
+fn pprof(trace: &Trace) -> (StackTrie, String) {
     raw(&export("pprof", trace).0)
 }
 
-pub(super) fn raw(profile: &[u8]) -> (Stacks, String) {
+pub(super) fn raw(profile: &[u8]) -> (StackTrie, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.pb.gz");
     std::fs::write(&path, profile).unwrap();
@@ -37,7 +37,7 @@ pub(super) fn raw(profile: &[u8]) -> (Stacks, String) {
         let mut words = words.skip_while(|word| word.starts_with("0x") || word.starts_with("M="));
         names.insert(number.to_owned(), words.next().unwrap().to_owned());
     }
-    let mut stacks = Stacks::new();
+    let mut stacks = StackTrie::new();
     let mut lines = samples
         .lines()
         .skip_while(|line| !line.starts_with("calls/count"));
@@ -63,8 +63,8 @@ pub(super) fn raw(profile: &[u8]) -> (Stacks, String) {
     (stacks, text)
 }
 
-pub(super) fn expected(trace: &Trace) -> Stacks {
-    let mut stacks = Stacks::new();
+pub(super) fn expected(trace: &Trace) -> StackTrie {
+    let mut stacks = StackTrie::new();
     for steps in Steps::of_threads(trace) {
         let tid = trace.thread(steps.thread()).unwrap().tid;
         let mut stack = Vec::new();
@@ -107,7 +107,7 @@ fn pprof_reads_a_trace_of_everything_an_empty_one_and_one_without_names() {
     let rich = rich();
     assert_eq!(pprof(&rich).0, expected(&rich));
     let empty = Trace::read(file(&[], &[]).as_slice()).unwrap();
-    assert_eq!(pprof(&empty).0, Stacks::new());
+    assert_eq!(pprof(&empty).0, StackTrie::new());
 }
 
 proptest! {

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 use xray_trace::FileAddr;
 use xray_trace::analysis::{
-    AccountOptions, AccountRow, Filter, GroupBy, Siblings, Side, StackRoots, Stacks, Step, Steps,
-    Subject, account, account_profile,
+    AccountOptions, AccountRow, Filter, GroupBy, Siblings, Side, StackRoots, StackTrie, Step,
+    Steps, Subject, account, account_profile,
 };
 use xray_trace::llvm::ByteOrder;
 use xray_trace::llvm::profile::{BlockHeader, FileHeader, write_block, write_file_header};
@@ -139,7 +139,7 @@ fn rows(tables: &Trace, rows: &[AccountRow]) -> BTreeMap<u32, [u64; 4]> {
 }
 
 /// Calls, total and self time of each stack, by its names.
-fn by_path(stacks: &Stacks) -> BTreeMap<Vec<&str>, [u64; 3]> {
+fn by_path(stacks: &StackTrie) -> BTreeMap<Vec<&str>, [u64; 3]> {
     let nodes = stacks.nodes().iter().enumerate().map(|(at, node)| {
         let counts = node.counts[0];
         (
@@ -190,7 +190,7 @@ proptest! {
             ..Filter::default()
         };
         for roots in [StackRoots::Together, StackRoots::PerThread] {
-            let (mut expected, mut found) = (Stacks::default(), Stacks::default());
+            let (mut expected, mut found) = (StackTrie::default(), StackTrie::default());
             expected.add(&trace, &filter(&trace), Siblings::Closed, roots, Side::Before);
             found.add_profile(&profile, &filter(profile.tables()), roots, Side::Before);
             prop_assert_eq!(by_path(&found), by_path(&expected));
@@ -344,7 +344,7 @@ fn both_layouts_and_byte_orders_say_the_same() {
 }
 
 #[test]
-fn what_is_no_profile_is_refused() {
+fn a_malformed_profile_is_refused() {
     let xtrace = export("xtrace", &demo()).0;
     let error = open_profile(stored(&xtrace), &options()).unwrap_err();
     assert!(matches!(error, OpenError::NoProfile), "{error}");

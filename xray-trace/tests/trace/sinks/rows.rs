@@ -77,7 +77,7 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                         set("event", "unwound".into());
                         set("unwound", calls.into());
                     }
-                    EventBody::Astray => set("event", "astray".into()),
+                    EventBody::UnmatchedExit => set("event", "unmatched-exit".into()),
                     EventBody::Lost { events } => {
                         set("event", "lost".into());
                         set("lost", events.into());

@@ -104,25 +104,25 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     };
                     slice[9][from.key("end")] = how.into();
                 }
-                Step::Data(said) => {
-                    let name = match said.kind {
+                Step::Data(user_event) => {
+                    let name = match user_event.kind {
                         DataKind::Custom => "custom event".to_owned(),
                         DataKind::Typed(number) => {
-                            let name = trace.event_type_in(said.thread, number);
+                            let name = trace.event_type_in(user_event.thread, number);
                             name.map_or_else(|| format!("typed event {number}"), str::to_owned)
                         }
                     };
-                    let mut slice = slice(&name, said.ns, None);
-                    let data = steps.data(&said);
+                    let mut slice = slice(&name, user_event.ns, None);
+                    let data = steps.data(&user_event);
                     let text = std::str::from_utf8(data).ok();
                     let text = text.filter(|text| !text.contains('\0'));
                     let text = text.map_or_else(|| data.escape_ascii().to_string(), str::to_owned);
                     slice[9][from.key("data")] = text.into();
-                    if let DataKind::Typed(number) = said.kind {
+                    if let DataKind::Typed(number) = user_event.kind {
                         slice[9][from.key("type")] = from.count(number.into());
                     }
-                    if said.data.is_cut() {
-                        slice[9][from.key("size")] = from.count(said.data.size());
+                    if user_event.data.is_cut() {
+                        slice[9][from.key("size")] = from.count(user_event.data.size());
                     }
                     slices.push(slice);
                 }

@@ -15,12 +15,12 @@ use crate::trace_file::{OutputFile, Overwrite, Unfinished};
 
 /// The files of one trigger.
 pub(super) struct Files {
-    place: Place,
+    place: Destination,
     /// The file that is being written, its pid, and the time that copying took, in nanoseconds.
     current: Option<(OutputFile, u32, u64)>,
 }
 
-enum Place {
+enum Destination {
     /// `None` once it is written.
     File(Option<OutputFile>),
     Directory {
@@ -37,7 +37,7 @@ impl Files {
     /// once.
     pub(super) fn open(path: &Path, one: bool, overwrite: Overwrite) -> anyhow::Result<Self> {
         let place = match one {
-            true => Place::File(Some(OutputFile::open(path, overwrite)?)),
+            true => Destination::File(Some(OutputFile::open(path, overwrite)?)),
             false => {
                 let is_ours = match private::create_dir(path) {
                     Ok(()) => true,
@@ -53,7 +53,7 @@ impl Files {
                         });
                     }
                 };
-                Place::Directory {
+                Destination::Directory {
                     path: path.to_owned(),
                     is_ours,
                 }
@@ -93,7 +93,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        if let Place::Directory {
+        if let Destination::Directory {
             path,
             is_ours: true,
         } = &self.place
@@ -104,9 +104,9 @@ impl Drop for Files {
     }
 }
 
-// === impl Place ===
+// === impl Destination ===
 
-impl Place {
+impl Destination {
     fn next(&mut self, fired: &Fired) -> anyhow::Result<OutputFile> {
         match self {
             Self::File(file) => file.take().context("the trigger has fired more than once"),

@@ -39,7 +39,7 @@ use crate::{
     failure::Failure,
     output::{
         Console,
-        triggered::{Fired, Told},
+        triggered::{Fired, TriggerReport},
         units,
     },
     parse,
@@ -354,7 +354,7 @@ impl Waiting<'_> {
             Event::Armed(armed) => {
                 let when = self.args.when.iter();
                 let awaited: Vec<_> = when.map(|condition| condition.awaited.clone()).collect();
-                self.tell(&Told::armed(armed, &awaited, &self.args.until()))?;
+                self.tell(&TriggerReport::armed(armed, &awaited, &self.args.until()))?;
                 if self.console.shows_progress() {
                     self.console.note(&format!(
                         "Ctrl-C ends the trigger; Enter or `kill -USR1 {}` fires it",
@@ -372,14 +372,14 @@ impl Waiting<'_> {
                 self.fired = fired.number;
                 self.switches = 0;
                 self.firing = Some(fired.clone());
-                self.tell(&Told::Fired(fired))?;
+                self.tell(&TriggerReport::Fired(fired))?;
             }
             Event::Switched(TriggerSwitched { number, reports }) => {
                 let action = self.args.switches().nth(self.switches);
                 let action = action.map_or("", |(action, _)| action);
                 self.switches += 1;
                 for report in reports {
-                    self.tell(&Told::switched(number, action, report))?;
+                    self.tell(&TriggerReport::switched(number, action, report))?;
                 }
             }
             Event::Snapshot(chunk) => {
@@ -393,9 +393,9 @@ impl Waiting<'_> {
                     return Ok(Next::Over);
                 }
             }
-            Event::Ended(ended) => self.tell(&Told::ended(ended))?,
+            Event::Ended(ended) => self.tell(&TriggerReport::ended(ended))?,
             Event::Over(over) => {
-                self.tell(&Told::over(&over))?;
+                self.tell(&TriggerReport::over(&over))?;
                 return Ok(Next::Over);
             }
         }
@@ -414,7 +414,7 @@ impl Waiting<'_> {
         }
         if let Some(refusal) = refusal {
             let why = refusal.message;
-            self.tell(&Told::NoSnapshot { number, why })?;
+            self.tell(&TriggerReport::NoSnapshot { number, why })?;
         }
         let Some(fired) = self.firing.take() else {
             return Ok(());
@@ -423,7 +423,7 @@ impl Waiting<'_> {
         let commands: Vec<&str> = self.args.commands().collect();
         for command in commands {
             let ended = action::run(command, &fired, file.as_deref(), signals).await;
-            self.tell(&Told::Command {
+            self.tell(&TriggerReport::Command {
                 number,
                 command,
                 ended,
@@ -443,10 +443,10 @@ impl Waiting<'_> {
         }
     }
 
-    fn tell(&mut self, told: &Told<'_>) -> anyhow::Result<()> {
+    fn tell(&mut self, reported: &TriggerReport<'_>) -> anyhow::Result<()> {
         match self.args.format.json {
-            true => self.json(told),
-            false => self.console.show(|out, look| told.render(out, look)),
+            true => self.json(reported),
+            false => self.console.show(|out, look| reported.render(out, look)),
         }
     }
 

@@ -12,7 +12,9 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 
 use super::*;
 use crate::{
-    collect::{CallSite, Keep, SiteKind, ring_copies::Moment, sample::Look, time_range::TimeRange},
+    collect::{
+        CallSite, EventFilter, SiteKind, ring_copies::Moment, sample::Look, time_range::TimeRange,
+    },
     inject::RingsFile,
     types::Mode,
 };
@@ -365,8 +367,8 @@ impl Scene {
         let window = Ticks(input.word())..Ticks(input.word());
         let keep = match input.small() & 3 {
             0 => None,
-            1 => Some(Keep::new(None, window)),
-            _ => Some(Keep::new(Some(vec![first..first + 2]), window)),
+            1 => Some(EventFilter::new(None, window)),
+            _ => Some(EventFilter::new(Some(vec![first..first + 2]), window)),
         };
         self.drain.flush();
         self.drain.decoders.filter(keep.map(Arc::new));
@@ -390,7 +392,7 @@ impl Scene {
         let ask = match input.small() % 3 {
             0 => Ask::Begin(number),
             1 => Ask::End(number),
-            _ => Ask::Kept,
+            _ => Ask::KeptCalls,
         };
         self.drain.profile(ask);
     }

@@ -14,7 +14,7 @@ use xray_trace::model::Ticks;
 
 use crate::{
     collect::{
-        CallSite, Keep, Switches,
+        CallSite, EventFilter, Switches,
         ring_copies::{Moment, RingCopies},
         sample::{Look, Sample},
     },
@@ -35,7 +35,11 @@ pub(super) enum Request {
     /// Read until nothing is left, close all blocks, answer.
     Flush(SyncSender<()>),
     /// Set the filter and the choice of threads for events that are recorded from now on.
-    Keep(Option<Arc<Keep>>, Option<Arc<ThreadChoice>>, SyncSender<()>),
+    EventFilter(
+        Option<Arc<EventFilter>>,
+        Option<Arc<ThreadChoice>>,
+        SyncSender<()>,
+    ),
     /// Clear the open calls in the trampolines' filter pages.
     RenewFilters(SyncSender<()>),
     /// Calls are about to be counted.
@@ -177,16 +181,20 @@ impl DrainCaller {
     /// As above.
     pub(crate) fn keep(
         &self,
-        keep: Option<Arc<Keep>>,
+        keep: Option<Arc<EventFilter>>,
         threads: Option<Arc<ThreadChoice>>,
     ) -> Result<Asked<()>> {
-        self.begin_when_room(|answer| Request::Keep(keep, threads, answer))
+        self.begin_when_room(|answer| Request::EventFilter(keep, threads, answer))
     }
 
     /// The same to undo a change that the thread may have got. A thread that hangs does it later.
-    pub(crate) fn keep_again(&self, keep: Option<Arc<Keep>>, threads: Option<Arc<ThreadChoice>>) {
+    pub(crate) fn keep_again(
+        &self,
+        keep: Option<Arc<EventFilter>>,
+        threads: Option<Arc<ThreadChoice>>,
+    ) {
         let (answer, _) = sync_channel(1);
-        let request = Request::Keep(keep, threads, answer);
+        let request = Request::EventFilter(keep, threads, answer);
         let _ = self.liveness.send_anyway(&self.requests, request);
     }
 

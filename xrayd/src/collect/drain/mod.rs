@@ -322,7 +322,7 @@ impl Drain {
                     // The asker may have given up waiting.
                     let _ = answer.send(());
                 }
-                Ok(Request::Keep(keep, threads, answer)) => {
+                Ok(Request::EventFilter(keep, threads, answer)) => {
                     self.flush();
                     self.decoders.filter(keep);
                     self.threads = threads;
@@ -513,7 +513,7 @@ impl Drain {
         self.tell_quiet();
         self.free_stuck();
         self.retire_ringless();
-        self.count_untold();
+        self.count_unreported();
         self.count_unread();
         self.output.measure_rate();
         if self.next_anchor <= self.last_chores {
@@ -524,11 +524,11 @@ impl Drain {
     }
 
     /// Reports the losses that rings have counted and that are not in the stream so far.
-    fn count_untold(&self) {
+    fn count_unreported(&self) {
         let rings = self.rings.values();
-        let untold = rings.map(|ring| ring.untold_losses(&self.slots));
-        let untold = untold.fold(0, u64::saturating_add);
-        self.output.untold_losses(untold);
+        let unreported = rings.map(|ring| ring.unreported_losses(&self.slots));
+        let unreported = unreported.fold(0, u64::saturating_add);
+        self.output.unreported_losses(unreported);
     }
 
     /// Transfers sums to the observers that measure calls, if it is time.
@@ -614,7 +614,7 @@ impl Drain {
             decoder.publish(&self.output);
         }
         // Losses that no event has followed so far are counted as well: the report is exact now.
-        self.count_untold();
+        self.count_unreported();
         self.anchor();
     }
 

@@ -115,7 +115,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
         let blocks = snapshot.blocks.iter();
         let blocks = blocks.filter(|block| block.thread == thread);
         let events = blocks.flat_map(|block| block.events().map(Result::unwrap));
-        let told: Vec<_> = events.map(|event| (event.ticks.0, event.body)).collect();
+        let reported: Vec<_> = events.map(|event| (event.ticks.0, event.body)).collect();
         let call = |ticks, kind| {
             let body = EventBody::Call {
                 function: FunctionId(0),
@@ -133,7 +133,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
         if lost > 0 {
             expected.insert(3, (40, EventBody::Lost { events: lost }));
         }
-        assert_eq!(told, expected, "seen before: {seen_before}");
+        assert_eq!(reported, expected, "seen before: {seen_before}");
     }
 }
 
@@ -141,7 +141,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
 /// even if the ring says that its thread takes a chunk back. While rings keep the newest events,
 /// the drain does not read it, and reports its contents as overwritten.
 #[test]
-fn what_a_ring_holds_that_its_thread_has_left_is_kept_or_told() {
+fn a_ring_that_its_thread_has_left_is_kept_or_reported() {
     let living = nix::unistd::gettid().as_raw().cast_unsigned();
     for mode in [Mode::Stream, Mode::Flight] {
         let mut drain = drain();

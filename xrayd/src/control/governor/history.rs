@@ -19,7 +19,7 @@ const MOST_SPANS: usize = 8;
 /// Windows that are kept.
 const MOST_WINDOWS: usize = 16 << 10;
 /// Functions that a status names.
-const MOST_TOLD: usize = 10;
+const MOST_REPORTED: usize = 10;
 
 /// The effect of a limit on the cost of tracing.
 #[derive(Debug, Default)]
@@ -222,7 +222,7 @@ impl History {
         all.sort_by_key(|&(id, _, calls)| (Reverse(calls), id));
         let suppressed = all.iter().filter(|(_, is_suppressed, _)| *is_suppressed);
         let suppressed = suppressed.count();
-        let top = all.iter().take(MOST_TOLD);
+        let top = all.iter().take(MOST_REPORTED);
         let top = top.map(|&(function, suppressed, unrecorded)| Suppressed {
             function,
             name: name(function).unwrap_or_default(),
@@ -314,7 +314,7 @@ mod tests {
     const PROCESS: ProcessId = ProcessId(0);
 
     #[test]
-    fn who_rests_again_and_again_takes_bounded_memory_and_nothing_is_forgotten() {
+    fn repeated_suppressions_take_bounded_memory_and_all_are_counted() {
         let history = History::default();
         for time in 0..100 {
             let at = time * 10;

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     collect::{Look, RingId, Sample},
     control::{controller::Controller, governor::price},
-    inject::{Door, Front},
+    inject::{DispatchMode, Enable},
     refusal::Result,
     sys::ticks_now,
     types::{Budget, Duty, Wanted},
@@ -536,7 +536,7 @@ impl Controller {
     /// Closes the door, then switches all sleds off. Returns the time from which on nothing was
     /// recorded.
     fn close_window(&mut self) -> Result<Ticks> {
-        self.patcher.set_door(&self.memory, Door::Closed)?;
+        self.patcher.set_door(&self.memory, Enable::Closed)?;
         let until = ticks_now();
         let on = self.all_on();
         self.switches().mark(&on);
@@ -547,12 +547,12 @@ impl Controller {
 
     /// Opens the door. Functions that are on record again.
     fn open_door(&mut self) -> Result<()> {
-        if self.patcher.front() == Front::Filter {
+        if self.patcher.front() == DispatchMode::Filter {
             // Calls that were open when the door was closed are long over.
             self.renew_filters()?;
         }
         self.switches().mark(&self.all_on());
-        self.patcher.set_door(&self.memory, Door::Open)
+        self.patcher.set_door(&self.memory, Enable::Open)
     }
 
     // --- sleds

@@ -62,7 +62,7 @@ mod tests {
 
     /// Either kind of clock advances.
     #[test]
-    fn who_works_runs() {
+    fn a_working_thread_runs() {
         let pid = Pid::try_from(std::process::id()).unwrap();
         let tid = u32::try_from(unistd::gettid().as_raw()).unwrap();
         for tids in [&[tid][..], &[]] {

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_counts_less_and_less() {
+    fn older_measurements_count_less() {
         let mut weights = weights(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
         let calmer = measured(&[(1, &[(ALL, 0.2)], 10.0)]);
         // The other function is suppressed, so its missing share means nothing.

@@ -40,7 +40,7 @@ use xray_trace::{
 };
 
 use crate::{
-    export::trace_writer::numbers::{Described, ModuleNumbers, Numbers, Run, Told},
+    export::trace_writer::numbers::{Described, ModuleNumbers, Numbers, Run, WrittenRows},
     store::{NumberedModule, Source, Tables},
 };
 
@@ -131,7 +131,7 @@ impl<W: Write> TraceWriter<W> {
         let numbers = Numbers {
             process: id,
             first: None,
-            told: Told::default(),
+            reported: WrittenRows::default(),
             modules: Vec::new(),
             threads: HashMap::new(),
         };
@@ -210,10 +210,10 @@ impl<W: Write> TraceWriter<W> {
             return Ok(());
         };
         let process = numbers.process;
-        let mut told = std::mem::take(&mut numbers.told);
+        let mut reported = std::mem::take(&mut numbers.reported);
         for suppression in tables.suppressions() {
             let over = suppression.until.is_some();
-            let known = match told.suppressions.get(&suppression.function) {
+            let known = match reported.suppressions.get(&suppression.function) {
                 Some((from, ended)) if suppression.from == *from => *ended || !over && !last,
                 Some((from, _)) => suppression.from < *from,
                 None => suppression.until.is_some_and(|until| until < first),
@@ -221,7 +221,8 @@ impl<W: Write> TraceWriter<W> {
             if known {
                 continue;
             }
-            told.suppressions
+            reported
+                .suppressions
                 .insert(suppression.function, (suppression.from, over));
             let function = self.function_number(source, suppression.function, tables)?;
             self.writer.suppression(&Suppression {
@@ -233,12 +234,12 @@ impl<W: Write> TraceWriter<W> {
         for window in tables.duty() {
             // The last window is written again, because its duration is known when the next one
             // comes.
-            let known = match told.windows {
-                Some(told) => window.from < told,
+            let known = match reported.windows {
+                Some(reported) => window.from < reported,
                 None => window.until < first,
             };
             if !known {
-                told.windows = Some(window.from);
+                reported.windows = Some(window.from);
                 self.writer.duty(&DutyWindow { process, ..window })?;
             }
         }
@@ -247,13 +248,16 @@ impl<W: Write> TraceWriter<W> {
         // The last filter before `first` is in force at `first`.
         let at = filters.iter().position(later).unwrap_or(filters.len());
         for note in filters.into_iter().skip(at.saturating_sub(1)) {
-            if told.filters.is_none_or(|told| note.since > Some(told)) {
-                told.filters = note.since;
+            if reported
+                .filters
+                .is_none_or(|reported| note.since > Some(reported))
+            {
+                reported.filters = note.since;
                 self.writer.filter(&FilterNote { process, ..note })?;
             }
         }
         if let Some(numbers) = self.sources.get_mut(&source) {
-            numbers.told = told;
+            numbers.reported = reported;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub(super) struct Numbers {
     /// The first tick of its blocks that were written.
     pub(super) first: Option<Ticks>,
     /// The suppressions, windows and filters that were written.
-    pub(super) told: Told,
+    pub(super) reported: WrittenRows,
     /// By id, which is also the order of `own`.
     pub(super) modules: Vec<ModuleNumbers>,
     /// First numbers of runs, by the number of the run in the process.
@@ -35,7 +35,7 @@ pub(super) struct Numbers {
 /// The suppressions, windows and filters of a process that were written. A trace that goes on adds
 /// the changes.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct WrittenRows {
     /// By function: the begin of its latest suppression, and whether the end was written.
     pub(super) suppressions: HashMap<FunctionId, (Ticks, bool)>,
     /// The begin of the last window.

@@ -220,7 +220,7 @@ fn modules_that_come_later_are_described_before_their_functions() {
 }
 
 #[test]
-fn what_was_written_is_a_file_whenever_the_stream_breaks_off() {
+fn a_stream_that_breaks_off_leaves_a_valid_file() {
     let anchor = ClockAnchor {
         ticks: Ticks(1),
         monotonic_ns: 2,
@@ -275,9 +275,9 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         writer.thread(source, &thread).unwrap();
         writer.block(source, &block(0, calls), tables).unwrap();
     }
-    let said = {
+    let user_event = {
         let mut encoder = BlockEncoder::new(ThreadId(0));
-        encoder.push_said(
+        encoder.push_user_event(
             Ticks(6),
             DataKind::Typed(3),
             Some(FunctionId(104)),
@@ -288,7 +288,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         encoder.push_call(Ticks(8), FunctionId(104), CallKind::TailExit, Some(77));
         encoder.finish().unwrap()
     };
-    writer.block(other, &said, &third).unwrap();
+    writer.block(other, &user_event, &third).unwrap();
     writer.lost(other, ThreadId(0), 2).unwrap();
     let origin = Origin {
         parent: 7,
@@ -451,7 +451,7 @@ fn a_stream_has_the_index_that_a_reader_of_the_whole_trace_makes() {
 /// Suppressions, windows and filters are written only from the first block of their process on,
 /// with the trace's numbers.
 #[test]
-fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
+fn unrecorded_times_are_written_for_each_process() {
     let [first, second] = [0, 1].map(|file| {
         let loaded = Loaded(vec![("/usr/bin/demo", Arc::new(file))]);
         Restrained(loaded)
@@ -497,7 +497,7 @@ fn what_was_not_recorded_on_purpose_is_said_of_each_process() {
 }
 
 #[test]
-fn one_clock_is_told_once() {
+fn one_clock_is_reported_once() {
     let anchor = |monotonic_ns| ClockAnchor {
         ticks: Ticks(monotonic_ns),
         monotonic_ns,
@@ -526,7 +526,7 @@ fn one_clock_is_told_once() {
 /// All anchors are in the file, so it shows what the counter did, also after the trace is
 /// rewritten.
 #[test]
-fn a_counter_that_went_backwards_is_told_by_the_trace() {
+fn a_counter_that_went_backwards_is_reported_by_the_trace() {
     const SECOND: u64 = 1_000_000_000;
     let mut writer = writer(&Loaded::demo());
     for (second, ticks) in [(1, 3000), (2, 6000), (3, 100), (4, 3100)] {

@@ -181,11 +181,11 @@ const MOST_SESSIONS: usize = 500;
 /// The whole page. `own` is absent if it cannot be read.
 pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> String {
     let mut page = Exposition::new(format);
-    let told = told(&readings.sessions);
-    daemon(&mut page, readings, &told);
-    sessions(&mut page, &told);
+    let reported = reported(&readings.sessions);
+    daemon(&mut page, readings, &reported);
+    sessions(&mut page, &reported);
     if readings.measured.is_some() {
-        functions(&mut page, &told);
+        functions(&mut page, &reported);
     }
     if let Some(own) = own {
         process(&mut page, &own);
@@ -195,7 +195,7 @@ pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> 
 
 /// The sessions with series of their own. If there are too many, users with few sessions keep
 /// theirs.
-fn told(sessions: &[Reading]) -> Vec<&Reading> {
+fn reported(sessions: &[Reading]) -> Vec<&Reading> {
     let mut of_user: HashMap<u32, usize> = HashMap::new();
     let ranked = sessions.iter().enumerate().map(|(at, reading)| {
         let count = of_user.entry(reading.subject.uid).or_default();
@@ -209,7 +209,7 @@ fn told(sessions: &[Reading]) -> Vec<&Reading> {
     ranked.into_iter().map(|(_, at)| &sessions[at]).collect()
 }
 
-fn daemon(page: &mut Exposition, readings: &Readings, told: &[&Reading]) {
+fn daemon(page: &mut Exposition, readings: &Readings, reported: &[&Reading]) {
     let Readings {
         sessions,
         totals,
@@ -226,12 +226,12 @@ fn daemon(page: &mut Exposition, readings: &Readings, told: &[&Reading]) {
         page.family(family);
         page.sample(family, &[], value);
     };
-    tell(&SESSIONS_LEFT_OUT, (sessions.len() - told.len()) as u64);
+    tell(&SESSIONS_LEFT_OUT, (sessions.len() - reported.len()) as u64);
     tell(&SESSIONS_BEGUN, totals.sessions);
     tell(&EVENTS, totals.events);
     tell(&EVENTS_LOST, totals.lost);
     if let Some(Measured { most, left_out }) = *measured {
-        let series = told.iter().map(|reading| reading.figures.series.len());
+        let series = reported.iter().map(|reading| reading.figures.series.len());
         tell(&FUNCTIONS_MEASURED, series.sum::<usize>() as u64);
         tell(&FUNCTIONS_MOST, most.into());
         tell(&FUNCTIONS_LEFT_OUT, left_out.into());

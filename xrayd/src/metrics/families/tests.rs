@@ -126,8 +126,8 @@ fn a_family_with_a_unit_ends_in_it() {
     assert!(count > 5);
     for name in families(&page).into_keys() {
         for unit in ["seconds", "bytes", "ratio"] {
-            let told = page.contains(&format!("# UNIT {name} {unit}\n"));
-            assert_eq!(name.ends_with(&format!("_{unit}")), told, "{name}");
+            let reported = page.contains(&format!("# UNIT {name} {unit}\n"));
+            assert_eq!(name.ends_with(&format!("_{unit}")), reported, "{name}");
         }
     }
 }
@@ -164,7 +164,7 @@ fn no_sample_comes_twice_and_each_is_of_the_family_before_it() {
 }
 
 #[test]
-fn numbers_are_told_in_their_units() {
+fn numbers_are_reported_in_their_units() {
     let page = text(Format::OpenMetrics);
     let labels = "{pid=\"7\",process=\"a\\\"} 1\\nxrayd_events_total 9\\n# EOF\\n\\\\\"";
     let function = format!("{labels},module=\"lib.so\",function=\"f\"");

@@ -14,7 +14,7 @@ use crate::{
 
 /// Failed attempts to attach after which a failure is reported. Further attempts come at growing
 /// intervals.
-const TOLD_AFTER: u32 = 5;
+const REPORTED_AFTER: u32 = 5;
 
 /// A known process of the tree.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl State {
         }
         let pause = PACE.saturating_mul(1 << (*tries).min(10)).min(SELDOM);
         *next = Some(Instant::now() + pause);
-        why.is_some() && *tries == TOLD_AFTER
+        why.is_some() && *tries == REPORTED_AFTER
     }
 }
 
@@ -156,12 +156,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_tried_ever_more_seldom_and_told_of_once() {
+    fn a_failing_process_is_retried_with_backoff_and_reported_once() {
         let mut state = State::watched();
-        let told: Vec<u32> = (1..=50)
+        let reported: Vec<u32> = (1..=50)
             .filter(|_| state.failed(Some(Reason::Busy)))
             .collect();
-        assert_eq!(told, [TOLD_AFTER]);
+        assert_eq!(reported, [REPORTED_AFTER]);
         let State::Watched {
             next: Some(next), ..
         } = state

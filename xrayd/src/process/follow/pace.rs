@@ -27,7 +27,7 @@ pub(super) struct Cost {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Pace {
     /// A perf event came.
-    Heard,
+    Activity,
     /// A process may have come without a perf event.
     Poll,
 }
@@ -39,7 +39,7 @@ impl Cost {
     pub(super) fn pause(self, pace: Pace) -> Duration {
         let Self { looking, reading } = self;
         let looking = match pace {
-            Pace::Heard => looking.saturating_mul(SHARE_IF_HEARD),
+            Pace::Activity => looking.saturating_mul(SHARE_IF_HEARD),
             Pace::Poll => looking.saturating_mul(SHARE).max(PACE),
         };
         // The limit holds however long the look took, since the machine may have been busy or
@@ -65,15 +65,15 @@ mod tests {
             Cost { looking, reading }
         };
         let pause = |looking, reading| cost(looking, reading).pause(Pace::Poll);
-        let heard = |looking, reading| cost(looking, reading).pause(Pace::Heard);
+        let received = |looking, reading| cost(looking, reading).pause(Pace::Activity);
         assert_eq!(pause(10, 0), PACE);
         assert_eq!(pause(100, 0), Duration::from_millis(10));
         assert_eq!(pause(10, 100_000), Duration::from_millis(200));
         assert_eq!(pause(10, 3_000_000), SELDOM);
         assert_eq!(pause(60_000_000, 0), SELDOM);
         assert_eq!(pause(u64::MAX, u64::MAX), SELDOM);
-        assert_eq!(heard(50, 0), Duration::from_micros(500));
-        assert_eq!(heard(50, 1000), Duration::from_millis(2));
-        assert_eq!(heard(60_000_000, 0), SELDOM);
+        assert_eq!(received(50, 0), Duration::from_micros(500));
+        assert_eq!(received(50, 1000), Duration::from_millis(2));
+        assert_eq!(received(60_000_000, 0), SELDOM);
     }
 }

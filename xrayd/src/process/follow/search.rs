@@ -44,7 +44,7 @@ pub(super) struct Search {
     /// Wakes the thread when a watched or traced process changes. `None` without perf events.
     subscription: Option<Subscription>,
     /// The time of the last perf event.
-    heard: Instant,
+    received: Instant,
     known: BTreeMap<Pid, Known>,
     /// The begin of the last look, and its duration.
     last: Instant,
@@ -75,7 +75,7 @@ impl Search {
             group,
             signal,
             subscription,
-            heard: Instant::now(),
+            received: Instant::now(),
             known: BTreeMap::new(),
             last: Instant::now(),
             cost: Cost::default(),
@@ -103,7 +103,7 @@ impl Search {
                 .as_ref()
                 .and_then(Subscription::catch_up_since);
             if since.is_some() {
-                self.heard = self.last;
+                self.received = self.last;
             }
             let before = before.max(since.and_then(instant_of).unwrap_or(before));
             self.look(&Registry(registry), (!first).then_some(before));
@@ -162,7 +162,7 @@ impl Search {
                     .subscription
                     .as_ref()
                     .is_some_and(|subscription| !subscription.has_something());
-                let pace = if lost { Pace::Poll } else { Pace::Heard };
+                let pace = if lost { Pace::Poll } else { Pace::Activity };
                 pause = pause.min(self.cost.pause(pace));
             }
         }
@@ -170,7 +170,7 @@ impl Search {
 
     /// Pause from the begin of the last look to the begin of the next, without perf events.
     fn pause(&self) -> Duration {
-        if self.subscription.is_none() || self.heard.elapsed() < WHILE {
+        if self.subscription.is_none() || self.received.elapsed() < WHILE {
             return self.cost.pause(Pace::Poll);
         }
         let due = |known: &Known| match known.state {
@@ -413,12 +413,12 @@ impl Search {
                             "cannot follow a process"
                         );
                         let command = command_of(pid);
-                        let told = NotFollowed {
+                        let reported = NotFollowed {
                             pid,
                             command,
                             refusal,
                         };
-                        self.group.tell(|news| news.add_not_followed(told));
+                        self.group.tell(|news| news.add_not_followed(reported));
                     }
                 }
             },

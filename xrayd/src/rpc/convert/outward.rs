@@ -147,9 +147,9 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         modules,
         detection,
     } = status;
-    let told = losses
+    let reported = losses
         .iter()
-        .fold(0_u64, |told, loss| told.saturating_add(loss.lost));
+        .fold(0_u64, |reported, loss| reported.saturating_add(loss.lost));
     let (detection, detection_why) = match detection {
         Detection::Idle => (v1::Detection::Idle, String::new()),
         Detection::Perf => (v1::Detection::Perf, String::new()),
@@ -190,7 +190,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         group: None,
         executed,
         losses: losses.into_iter().map(thread_loss).collect(),
-        lost_by_others: lost.saturating_sub(told),
+        lost_by_others: lost.saturating_sub(reported),
         triggers,
     }
 }

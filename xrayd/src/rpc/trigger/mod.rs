@@ -37,10 +37,10 @@ use super::{
     convert, error,
     fetch::{CHUNKS, READER_PATIENCE, send_shot},
     live::Sender,
-    workers::{Lane, Workers},
+    workers::{WorkerKind, Workers},
 };
 use crate::{
-    export::Shot,
+    export::PendingSnapshot,
     process::Firing,
     refusal::{Reason, Refusal},
     target::{Caller, Ending},
@@ -77,7 +77,7 @@ pub(super) struct Triggering {
 #[derive(Debug)]
 struct Gone;
 
-type Told<T = ()> = Result<T, Gone>;
+type Sent<T = ()> = Result<T, Gone>;
 
 /// The look for new processes that is under way, if there is one. Its result is true if no
 /// condition can be met any more.
@@ -117,10 +117,13 @@ impl Triggering {
         // This does not count against the user's limit on calls, because it has to be done. The
         // panic hook has logged a panic.
         let end = move || watched.end();
-        let _ended = self.workers.run(Lane::Release, self.caller.uid, end).await;
+        let _ended = self
+            .workers
+            .run(WorkerKind::Release, self.caller.uid, end)
+            .await;
     }
 
-    async fn serve(&mut self, mut requests: Streaming<v1::TriggerRequest>) -> Told {
+    async fn serve(&mut self, mut requests: Streaming<v1::TriggerRequest>) -> Sent {
         let began = Instant::now();
         let expire = self.plan.expire;
         self.expires = expire.and_then(|expire| began.checked_add(expire));
@@ -182,12 +185,12 @@ impl Triggering {
             // All matches of a process that is over are in the queue.
             watched.trigger().is_over()
         };
-        looking.spawn(async move { workers.run(Lane::Step, uid, look).await });
+        looking.spawn(async move { workers.run(WorkerKind::Step, uid, look).await });
     }
 
     /// Reports processes that have ended. True if no condition can be met any more and all matches
     /// were reported.
-    async fn end_look(&mut self, is_over: Result<bool, JoinError>) -> Told<bool> {
+    async fn end_look(&mut self, is_over: Result<bool, JoinError>) -> Sent<bool> {
         let Ok(is_over) = is_over else {
             // The panic hook has logged the panic.
             return self.fail(error::bug()).await;
@@ -204,7 +207,7 @@ impl Triggering {
         Ok(true)
     }
 
-    async fn fire(&mut self, hit: Match) -> Told {
+    async fn fire(&mut self, hit: Match) -> Sent {
         let (firing, skipped, endings) = self
             .blocking(move |watched| {
                 let trigger = watched.trigger();
@@ -244,7 +247,7 @@ impl Triggering {
         plan: SnapshotPlan,
         begun: Ticks,
         at: Ticks,
-    ) -> Told<Option<Refusal>> {
+    ) -> Sent<Option<Refusal>> {
         let whom = self
             .blocking(move |watched| watched.whom(plan.all_processes))
             .await?;
@@ -269,7 +272,7 @@ impl Triggering {
         // The task ends when the receiver of its pieces is gone.
         spawn_blocking(move || {
             let _turn = turn;
-            send_shot(Shot::take(sessions, reach), chunks);
+            send_shot(PendingSnapshot::take(sessions, reach), chunks);
         });
         while let Some(piece) = pieces.recv().await {
             match piece {
@@ -285,14 +288,14 @@ impl Triggering {
         Ok(None)
     }
 
-    async fn tell_endings(&mut self, endings: Vec<(u32, Ending)>) -> Told {
+    async fn tell_endings(&mut self, endings: Vec<(u32, Ending)>) -> Sent {
         for (pid, ending) in endings {
             self.tell(Event::Ended(ended(pid, ending))).await?;
         }
         Ok(())
     }
 
-    async fn over(&mut self, why: Why) -> Told {
+    async fn over(&mut self, why: Why) -> Sent {
         let mut skipped = self
             .blocking(|watched| watched.trigger().take_skipped())
             .await?;
@@ -308,18 +311,18 @@ impl Triggering {
         self.tell(Event::Over(over)).await
     }
 
-    async fn tell(&mut self, event: Event) -> Told {
+    async fn tell(&mut self, event: Event) -> Sent {
         let event = v1::TriggerEvent { event: Some(event) };
         // A client that does not read must not keep functions on for longer than requested.
         let waiting = self.expires.map(|expires| expires.max(Instant::now()));
         let late = waiting.and_then(|since| since.checked_add(READER_PATIENCE));
         tokio::select! {
-            told = self.sender.send(Ok(event)) => told.map_err(|_| Gone),
+            reported = self.sender.send(Ok(event)) => reported.map_err(|_| Gone),
             () = at(late) => Err(Gone),
         }
     }
 
-    async fn fail<T>(&mut self, status: Status) -> Told<T> {
+    async fn fail<T>(&mut self, status: Status) -> Sent<T> {
         // The client may be gone.
         let _gone = self.sender.send(Err(status)).await;
         Err(Gone)
@@ -329,10 +332,14 @@ impl Triggering {
     async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Watched) -> T + Send + 'static,
-    ) -> Told<T> {
+    ) -> Sent<T> {
         let watched = Arc::clone(&self.watched);
         let work = move || work(&watched);
-        match self.workers.run(Lane::Step, self.caller.uid, work).await {
+        match self
+            .workers
+            .run(WorkerKind::Step, self.caller.uid, work)
+            .await
+        {
             Ok(done) => Ok(done),
             // The panic hook has logged the panic.
             Err(_) => self.fail(error::bug()).await,

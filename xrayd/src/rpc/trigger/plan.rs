@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_refused() {
+    fn an_empty_plan_is_refused() {
         let of = |what| v1::TriggerCondition { what };
         let event = |which| of(Some(What::Event(v1::EventCondition { which })));
         let death = |how| of(Some(What::Death(v1::DeathCondition { how })));

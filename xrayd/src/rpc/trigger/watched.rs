@@ -54,7 +54,7 @@ pub(crate) struct Watched {
     events: bool,
     lending: Mutex<Lending>,
     /// Keys of processes whose end was reported.
-    told: Mutex<HashSet<usize>>,
+    reported: Mutex<HashSet<usize>>,
 }
 
 /// The processes with the lease.
@@ -100,7 +100,7 @@ impl Watched {
                 .iter()
                 .any(|condition| matches!(condition, Condition::Event(_))),
             lending: Mutex::default(),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         };
         let armed = watched.arm();
         let is_armed = watched.trigger().sessions().next().is_some();
@@ -147,7 +147,7 @@ impl Watched {
         trigger.tidy();
         let known: HashSet<usize> = trigger.sessions().map(|(key, _)| key).collect();
         drop(trigger);
-        lock(&self.told).retain(|key| known.contains(key));
+        lock(&self.reported).retain(|key| known.contains(key));
     }
 
     /// Arms the trigger in all processes of the plan in which it is not armed yet. A process that
@@ -265,10 +265,12 @@ impl Watched {
 
     /// Processes that have ended since the last call, and how.
     pub(super) fn take_endings(&self) -> Vec<(u32, Ending)> {
-        let (trigger, mut told) = (self.trigger(), lock(&self.told));
+        let (trigger, mut reported) = (self.trigger(), lock(&self.reported));
         let ended = trigger.sessions().filter_map(|(key, session)| {
             let ending = session.ending()?;
-            told.insert(key).then(|| (session.pid().as_u32(), ending))
+            reported
+                .insert(key)
+                .then(|| (session.pid().as_u32(), ending))
         });
         ended.collect()
     }

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_more_stays_as_it_is() {
+    fn a_saturated_count_stays_as_it_is() {
         let mut calls = CallSums::default();
         calls.durations.add(5, u64::MAX);
         calls.total_ticks = u64::MAX;

@@ -30,7 +30,7 @@ const LONGEST_NAME: usize = 512;
 
 /// The choice of functions that all meters of a daemon share.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct MeteredFunctions {
     selection: CompiledSelection,
     /// The most functions of living processes that are measured, and the present number.
     most: u32,
@@ -50,7 +50,7 @@ pub(super) trait Names: std::fmt::Debug + Send + Sync {
 /// Measures the calls of one process.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    choice: Arc<Choice>,
+    choice: Arc<MeteredFunctions>,
     names: Arc<dyn Names>,
     /// True if any function is chosen.
     wants: AtomicBool,
@@ -71,7 +71,7 @@ pub(crate) struct Series {
 struct Sums {
     /// By function id; functions beyond its end are not chosen. Written when modules come, and when
     /// functions are first called.
-    places: Vec<Place>,
+    places: Vec<SeriesState>,
     series: Vec<Series>,
     /// The series of each name: functions with the same name share one.
     by_name: HashMap<(String, String), u32>,
@@ -84,7 +84,7 @@ struct Sums {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SeriesState {
     NotChosen,
     /// Not called so far.
     Chosen,
@@ -92,9 +92,9 @@ enum Place {
     Series(u32),
 }
 
-// === impl Choice ===
+// === impl MeteredFunctions ===
 
-impl Choice {
+impl MeteredFunctions {
     pub(super) fn new(selection: CompiledSelection, most: u32, since: ClockAnchor) -> Self {
         Self {
             selection,
@@ -133,7 +133,7 @@ impl Choice {
 // === impl Meter ===
 
 impl Meter {
-    pub(super) fn new(choice: Arc<Choice>, names: Arc<dyn Names>) -> Self {
+    pub(super) fn new(choice: Arc<MeteredFunctions>, names: Arc<dyn Names>) -> Self {
         Self {
             choice,
             names,
@@ -167,11 +167,11 @@ impl Meter {
         for id in chosen {
             let index = id.0 as usize;
             if index >= sums.places.len() {
-                sums.places.resize(index + 1, Place::NotChosen);
+                sums.places.resize(index + 1, SeriesState::NotChosen);
             }
             // A module that is back has its places already.
-            if sums.places[index] == Place::NotChosen {
-                sums.places[index] = Place::Chosen;
+            if sums.places[index] == SeriesState::NotChosen {
+                sums.places[index] = SeriesState::Chosen;
             }
         }
         self.wants.store(true, Relaxed);
@@ -207,19 +207,19 @@ impl Meter {
     fn series<'a>(&self, sums: &'a mut Sums, function: FunctionId) -> Option<&'a mut Series> {
         let index = function.0 as usize;
         let place = match *sums.places.get(index)? {
-            Place::NotChosen => return None,
-            Place::Series(place) => place,
-            Place::LeftOut if self.choice.is_full() => return None,
-            before @ (Place::Chosen | Place::LeftOut) => {
+            SeriesState::NotChosen => return None,
+            SeriesState::Series(place) => place,
+            SeriesState::LeftOut if self.choice.is_full() => return None,
+            before @ (SeriesState::Chosen | SeriesState::LeftOut) => {
                 let place = self.begin(sums, function);
                 let left_out = place.is_none();
-                sums.places[index] = place.map_or(Place::LeftOut, Place::Series);
+                sums.places[index] = place.map_or(SeriesState::LeftOut, SeriesState::Series);
                 match (before, left_out) {
-                    (Place::LeftOut, false) => {
+                    (SeriesState::LeftOut, false) => {
                         sums.left_out -= 1;
                         self.choice.left_out.fetch_sub(1, Relaxed);
                     }
-                    (Place::Chosen, true) => {
+                    (SeriesState::Chosen, true) => {
                         sums.left_out += 1;
                         self.choice.left_out.fetch_add(1, Relaxed);
                     }
@@ -294,7 +294,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use xray_trace::{
-        analysis::{ProfileRoom, Profiler},
+        analysis::{ProfileBudget, Profiler},
         instr_map::Selection,
         model::Ticks,
     };
@@ -313,20 +313,20 @@ mod tests {
         }
     }
 
-    fn choice(most: u32) -> Arc<Choice> {
+    fn choice(most: u32) -> Arc<MeteredFunctions> {
         let since = ClockAnchor {
             ticks: Ticks(0),
             monotonic_ns: 0,
             wall_ns: 0,
         };
-        Arc::new(Choice::new(
+        Arc::new(MeteredFunctions::new(
             CompiledSelection::new(&Selection::all()).unwrap(),
             most,
             since,
         ))
     }
 
-    fn meter(choice: &Arc<Choice>, names: &[&str]) -> Meter {
+    fn meter(choice: &Arc<MeteredFunctions>, names: &[&str]) -> Meter {
         let names = names.iter().map(|name| ("/lib/x.so", (*name).to_owned()));
         let table = Table(names.collect(), AtomicUsize::new(0));
         let count = u32::try_from(table.0.len()).unwrap();
@@ -337,7 +337,7 @@ mod tests {
 
     /// One call of each of these functions, one after the other.
     fn calls(functions: &[u32]) -> StackSums {
-        let mut profiler = Profiler::new(ProfileRoom::new(1 << 20));
+        let mut profiler = Profiler::new(ProfileBudget::new(1 << 20));
         for (at, id) in (0_u64..).zip(functions) {
             profiler.enter(FunctionId(*id), at * 10);
             profiler.exit(FunctionId(*id), at * 10 + 5);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn who_chooses_nothing_measures_nothing() {
+    fn without_chosen_functions_nothing_is_measured() {
         let meter = meter(&choice(9), &[]);
         assert!(!meter.wants());
         meter.add(&calls(&[0, MORE_STACKS.0]));

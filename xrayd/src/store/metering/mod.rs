@@ -32,7 +32,7 @@ pub(crate) use meter::Series;
 use crate::{
     lock::lock,
     pid::Pid,
-    store::metering::meter::{Choice, Names},
+    store::metering::meter::{MeteredFunctions, Names},
     sys::now_anchor,
     target::Functions,
     types::Phase,
@@ -48,7 +48,7 @@ const MOST_PAST: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Metering {
     /// The functions whose calls are measured; `None` for none.
-    choice: Option<Arc<Choice>>,
+    choice: Option<Arc<MeteredFunctions>>,
     books: Mutex<Books>,
 }
 
@@ -119,7 +119,7 @@ struct Books {
     /// Living sessions, by number.
     living: BTreeMap<u64, Living>,
     /// Ended sessions, the latest last.
-    past: VecDeque<Told>,
+    past: VecDeque<EndedSession>,
     /// The sums of ended sessions, whether they were reported or not.
     totals: Totals,
 }
@@ -139,7 +139,7 @@ struct Living {
 
 /// A session that is over.
 #[derive(Debug)]
-struct Told {
+struct EndedSession {
     reading: Reading,
     /// The time of its first report.
     since: Option<Instant>,
@@ -155,7 +155,11 @@ impl Metering {
     /// The clocks cannot be read.
     pub(crate) fn new(selection: Option<CompiledSelection>, most: u32) -> io::Result<Self> {
         let choice = match selection {
-            Some(selection) => Some(Arc::new(Choice::new(selection, most, now_anchor()?))),
+            Some(selection) => Some(Arc::new(MeteredFunctions::new(
+                selection,
+                most,
+                now_anchor()?,
+            ))),
             None => None,
         };
         Ok(Self {
@@ -209,13 +213,15 @@ impl Metering {
             totals.add(&reading);
             if reading.standing != Standing::Is(Phase::Exited) {
                 sessions.push(reading);
-            } else if is_told(&mut living.ended, now) {
+            } else if is_reported(&mut living.ended, now) {
                 ended.push(reading);
             }
         }
-        books.past.retain_mut(|told| is_told(&mut told.since, now));
+        books
+            .past
+            .retain_mut(|reported| is_reported(&mut reported.since, now));
         let past = books.past.iter().rev();
-        ended.extend(past.map(|told| told.reading.clone()));
+        ended.extend(past.map(|reported| reported.reading.clone()));
         drop(books);
         sessions.append(&mut ended);
         let mut pids = HashSet::new();
@@ -247,7 +253,7 @@ impl Metering {
         let Some(mut living) = books.living.remove(&number) else {
             return;
         };
-        let mut reading = living.told(living.numbers.last_figures());
+        let mut reading = living.reported(living.numbers.last_figures());
         reading.standing = Standing::Past;
         // Retained events go with the session.
         reading.figures.retained_bytes = 0;
@@ -257,14 +263,14 @@ impl Metering {
         if books.past.len() == MOST_PAST {
             books.past.pop_front();
         }
-        books.past.push_back(Told {
+        books.past.push_back(EndedSession {
             reading,
             since: seen,
         });
         // All ended sessions together have no more functions than all living ones.
         let mut room = self.most();
-        for told in books.past.iter_mut().rev() {
-            let series = &mut told.reading.figures.series;
+        for reported in books.past.iter_mut().rev() {
+            let series = &mut reported.reading.figures.series;
             series.truncate(room);
             room -= series.len();
         }
@@ -295,11 +301,11 @@ impl Totals {
 
 impl Living {
     fn read(&mut self) -> Reading {
-        self.told(self.numbers.figures())
+        self.reported(self.numbers.figures())
     }
 
     /// Raises counters to what was reported before.
-    fn told(&mut self, mut figures: Figures) -> Reading {
+    fn reported(&mut self, mut figures: Figures) -> Reading {
         figures.events = figures.events.max(self.events);
         figures.overwritten = figures.overwritten.max(self.overwritten);
         (self.events, self.overwritten) = (figures.events, figures.overwritten);
@@ -312,7 +318,7 @@ impl Living {
 }
 
 /// True if an ended session is still reported. `since` is the time of its first report.
-fn is_told(since: &mut Option<Instant>, now: Instant) -> bool {
+fn is_reported(since: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*since.get_or_insert(now)) < LINGER
 }
 

@@ -78,7 +78,7 @@ fn begin(books: &Arc<Metering>, pid: i32, series: usize) -> (Arc<Counted>, Meter
 }
 
 /// Pid, standing, events and number of series of each session.
-fn told(readings: &Readings) -> Vec<(i32, Standing, u64, usize)> {
+fn reported(readings: &Readings) -> Vec<(i32, Standing, u64, usize)> {
     let rows = readings.sessions.iter().map(|reading| {
         let Figures { events, series, .. } = &reading.figures;
         (
@@ -102,7 +102,7 @@ fn wait(books: &Metering, time: Duration) {
     books
         .past
         .iter_mut()
-        .for_each(|told| earlier(&mut told.since));
+        .for_each(|reported| earlier(&mut reported.since));
 }
 
 const TRACING: Standing = Standing::Is(Phase::Tracing);
@@ -113,16 +113,16 @@ fn counters_never_go_down() {
     let books = books(9);
     let (counted, metered) = begin(&books, 7, 0);
     counted.events.store(100, Relaxed);
-    assert_eq!(told(&books.read()), [(7, TRACING, 100, 0)]);
+    assert_eq!(reported(&books.read()), [(7, TRACING, 100, 0)]);
     // In mode `flight`, the contents of a ring are estimated anew.
     counted.events.store(90, Relaxed);
     counted.lost.store(3, Relaxed);
-    assert_eq!(told(&books.read()), [(7, TRACING, 100, 0)]);
+    assert_eq!(reported(&books.read()), [(7, TRACING, 100, 0)]);
     counted.events.store(110, Relaxed);
     drop(metered);
     for _ in 0..2 {
         let readings = books.read();
-        assert_eq!(told(&readings), [(7, Standing::Past, 110, 0)]);
+        assert_eq!(reported(&readings), [(7, Standing::Past, 110, 0)]);
         let expected = Totals {
             sessions: 1,
             events: 110,
@@ -137,52 +137,52 @@ fn counters_never_go_down() {
 }
 
 #[test]
-fn what_is_past_is_told_for_a_while_from_its_first_telling_on_and_stays_in_the_totals() {
+fn an_ended_session_is_reported_for_a_while_and_stays_in_the_totals() {
     let books = books(9);
     let (counted, metered) = begin(&books, 7, 0);
     counted.events.store(5, Relaxed);
     drop(metered);
     wait(&books, LINGER * 2);
-    assert_eq!(told(&books.read()), [(7, Standing::Past, 5, 0)]);
+    assert_eq!(reported(&books.read()), [(7, Standing::Past, 5, 0)]);
     wait(&books, LINGER / 2);
-    assert_eq!(told(&books.read()).len(), 1);
+    assert_eq!(reported(&books.read()).len(), 1);
     wait(&books, LINGER / 2);
     let readings = books.read();
-    assert_eq!(told(&readings), []);
+    assert_eq!(reported(&readings), []);
     assert_eq!((readings.totals.sessions, readings.totals.events), (1, 5));
     assert!(lock(&books.books).past.is_empty());
 }
 
 /// The recorded events are retained for longer.
 #[test]
-fn a_process_that_has_ended_is_told_for_a_while_only_although_its_session_stays() {
+fn an_ended_process_is_reported_for_a_while_although_its_session_stays() {
     let books = books(9);
     let (counted, metered) = begin(&books, 7, 0);
     counted.events.store(5, Relaxed);
     counted.exited.store(1, Relaxed);
-    assert_eq!(told(&books.read()), [(7, EXITED, 5, 0)]);
+    assert_eq!(reported(&books.read()), [(7, EXITED, 5, 0)]);
     wait(&books, LINGER);
-    assert_eq!(told(&books.read()), []);
+    assert_eq!(reported(&books.read()), []);
     assert_eq!(books.read().totals.events, 5);
     // It is not reported again when the session goes.
     drop(metered);
-    assert_eq!(told(&books.read()), []);
+    assert_eq!(reported(&books.read()), []);
     assert_eq!(books.read().totals.events, 5);
 }
 
 /// Two sessions with the same labels would make the answer invalid.
 #[test]
-fn of_a_pid_the_latest_session_is_told() {
+fn the_latest_session_of_a_pid_is_reported() {
     let books = books(9);
     let (first, metered) = begin(&books, 7, 0);
     first.events.store(5, Relaxed);
     first.exited.store(1, Relaxed);
     let (second, _second) = begin(&books, 7, 0);
     second.events.store(1, Relaxed);
-    assert_eq!(told(&books.read()), [(7, TRACING, 1, 0)]);
+    assert_eq!(reported(&books.read()), [(7, TRACING, 1, 0)]);
     drop(metered);
     let readings = books.read();
-    assert_eq!(told(&readings), [(7, TRACING, 1, 0)]);
+    assert_eq!(reported(&readings), [(7, TRACING, 1, 0)]);
     assert_eq!((readings.totals.sessions, readings.totals.events), (2, 6));
 }
 
@@ -196,7 +196,7 @@ fn sessions_that_come_and_go_take_bounded_memory() {
     }
     let readings = books.read();
     assert_eq!(readings.sessions.len(), MOST_PAST);
-    assert_eq!(told(&readings)[0].0, rounds);
+    assert_eq!(reported(&readings)[0].0, rounds);
     assert_eq!(readings.totals.events, u64::from(rounds.unsigned_abs()));
 }
 
@@ -209,7 +209,7 @@ fn functions_of_sessions_that_are_past_take_bounded_memory() {
     }
     let series = |books: &Books| {
         let past = books.past.iter();
-        past.map(|told| told.reading.figures.series.len())
+        past.map(|reported| reported.reading.figures.series.len())
             .collect::<Vec<_>>()
     };
     let expected = [vec![0; 18], vec![2, 3]].concat();
@@ -217,7 +217,7 @@ fn functions_of_sessions_that_are_past_take_bounded_memory() {
 }
 
 #[test]
-fn no_more_functions_are_told_than_was_said_and_those_of_the_dead_go_first() {
+fn series_are_limited_and_ended_processes_give_theirs_up_first() {
     let books = books(5);
     let (_old, metered) = begin(&books, 1, 3);
     drop(metered);
@@ -228,5 +228,5 @@ fn no_more_functions_are_told_than_was_said_and_those_of_the_dead_go_first() {
         (2, TRACING, 0, 2),
         (1, Standing::Past, 0, 2),
     ];
-    assert_eq!(told(&books.read()), expected);
+    assert_eq!(reported(&books.read()), expected);
 }

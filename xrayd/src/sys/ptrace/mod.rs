@@ -260,15 +260,15 @@ impl Stopped {
     pub(crate) fn adopt(tid: Tid, since: Instant) -> Result<Self> {
         let found =
             ptrace::getregs(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_GETREGS", errno))?;
-        let cured = restart::cured(&found);
-        let registers = cured.unwrap_or(found);
+        let restarting = restart::restarting(&found);
+        let registers = restarting.unwrap_or(found);
         let mut thread = Self {
             tid,
             since,
             registers,
             mask: 0,
             mask_changed: false,
-            registers_changed: cured.is_some(),
+            registers_changed: restarting.is_some(),
             borrowed: registers,
             seccomp: Seccomp::Kept,
             is_late: false,

@@ -56,12 +56,12 @@ const RESTARTABLE: &[i64] = &[
 ];
 
 /// The registers with which the thread's interrupted call is restarted. `None` if no call needs it.
-pub(super) fn cured(registers: &Registers) -> Option<Registers> {
+pub(super) fn restarting(registers: &Registers) -> Option<Registers> {
     let call = registers.orig_rax.cast_signed();
     let interrupted = registers.rax.cast_signed() == EINTR && RESTARTABLE.contains(&call);
     interrupted.then(|| {
-        let mut cured = *registers;
-        cured.rax = ERESTARTNOHAND.cast_unsigned();
-        cured
+        let mut restarting = *registers;
+        restarting.rax = ERESTARTNOHAND.cast_unsigned();
+        restarting
     })
 }

@@ -110,8 +110,8 @@ impl Input {
             .arg(&path)
             .output()
             .context("cannot start xrayctl")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "xrayctl info: {}", said.trim());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "xrayctl info: {}", printed.trim());
         let info: Value =
             serde_json::from_slice(&output.stdout).context("what xrayctl info says")?;
         let found = number(&info["trace"], "events")?;

@@ -138,7 +138,7 @@ fn window_row(window: &Runs, whole: &Runs, trace: &Input) -> Row {
     let percent = 100.0 * read as f64 / of as f64;
     let result = format!(
         "{}; {:.1} of {:.1} MiB read, {percent:.1} %",
-        window.told(),
+        window.reported(),
         mib(read),
         mib(of)
     );
@@ -280,7 +280,7 @@ impl Measurement {
         let mut rows = Vec::new();
         if let Some(own) = &self.theirs {
             let result = match own.failure() {
-                None => format!("{}; {:.0} MiB", own.told(), own.peak_mib()),
+                None => format!("{}; {:.0} MiB", own.reported(), own.peak_mib()),
                 Some(why) => format!("FAILS after {:.2} s: {why}", own.seconds().median()),
             };
             rows.push(Row::new(format!("{name}: llvm-xray-19"), result, ""));
@@ -302,7 +302,7 @@ impl Measurement {
         }
         let rate = events as f64 / self.trace.seconds().median();
         let per_core = events as f64 / self.trace.cpu_seconds().median();
-        let result = format!("{}; {:.1} M events/s", self.trace.told(), rate / 1e6);
+        let result = format!("{}; {:.1} M events/s", self.trace.reported(), rate / 1e6);
         let ratio = format!("{:.1} M events/s per core", per_core / 1e6);
         let goal = format!("≥ {:.0} M events/s per core", RATE_PER_CORE / 1e6);
         Row::new(what, result, ratio).goal(goal, per_core >= RATE_PER_CORE)
@@ -341,7 +341,7 @@ impl Measurement {
         }
         let seconds = runs.seconds().median();
         let rate = events as f64 / seconds / 1e6;
-        let result = format!("{}; {rate:.1} M events/s", runs.told());
+        let result = format!("{}; {rate:.1} M events/s", runs.reported());
         let Some(rival) = rival else {
             return Row::new(what, result, "nothing to compare with");
         };

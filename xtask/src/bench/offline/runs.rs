@@ -82,7 +82,7 @@ impl Runs {
     }
 
     /// The times in words.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn reported(&self) -> String {
         let seconds = self.seconds();
         let (median, min, max) = (seconds.median(), seconds.min(), seconds.max());
         format!("{median:.2} s, {min:.2} to {max:.2}")

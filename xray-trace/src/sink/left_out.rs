@@ -5,7 +5,7 @@ use crate::analysis::{Ending, Step};
 
 /// Counts of the data that such a format leaves out.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Unsaid {
+pub(super) struct LeftOut {
     arguments: u64,
     results: u64,
     data: u64,
@@ -13,9 +13,9 @@ pub(super) struct Unsaid {
     lost: u64,
 }
 
-// === impl Unsaid ===
+// === impl LeftOut ===
 
-impl Unsaid {
+impl LeftOut {
     #[inline]
     pub(super) fn see(&mut self, step: &Step) {
         match step {

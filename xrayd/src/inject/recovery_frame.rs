@@ -56,7 +56,7 @@ const ALIGNMENT: u64 = 64;
 
 /// A recovery frame in the stack of a stopped thread.
 #[derive(Debug)]
-pub(super) struct Net {
+pub(super) struct RecoveryFrame {
     stack: u64,
     /// The bytes that lay at its place.
     under: Vec<u8>,
@@ -64,34 +64,34 @@ pub(super) struct Net {
 
 /// The reason why there is no recovery frame.
 #[derive(Debug)]
-pub(super) enum NoNet {
+pub(super) enum NoRecoveryFrame {
     /// The thread is not on its own stack with room below, but on a signal stack or a coroutine's
     /// stack. Other code may use the memory below such a stack.
-    Place,
+    StackRoom,
     /// The thread has a shadow stack, which a `ret` to our address would not agree with.
     ShadowStack,
     /// The thread's state cannot be read.
     Trace(TraceError),
 }
 
-// === impl Net ===
+// === impl RecoveryFrame ===
 
-impl Net {
+impl RecoveryFrame {
     /// Puts a frame below the used part of the stopped thread's stack.
-    pub(super) fn spread(
+    pub(super) fn push(
         thread: &Stopped,
         memory: &Memory,
         maps: &Maps,
         way_back: u64,
         sizes: &XstateSizes,
-    ) -> Result<Self, NoNet> {
+    ) -> Result<Self, NoRecoveryFrame> {
         if thread.has_shadow_stack() {
-            return Err(NoNet::ShadowStack);
+            return Err(NoRecoveryFrame::ShadowStack);
         }
-        let mut extended = thread.extended_state().map_err(NoNet::Trace)?;
-        seal(&mut extended, sizes).ok_or(NoNet::Place)?;
+        let mut extended = thread.extended_state().map_err(NoRecoveryFrame::Trace)?;
+        seal(&mut extended, sizes).ok_or(NoRecoveryFrame::StackRoom)?;
         let registers = thread.registers();
-        let lowest = own_stack(maps, registers).ok_or(NoNet::Place)?;
+        let lowest = own_stack(maps, registers).ok_or(NoRecoveryFrame::StackRoom)?;
         let length = extended.len() as u64;
         let place = (|| {
             let top = registers.rsp.checked_sub(RED_ZONE + length)?;
@@ -100,7 +100,7 @@ impl Net {
             let stack = (extended_at.checked_sub(FIXED_BYTES)? & !15).checked_sub(8)?;
             (stack >= lowest).then_some((stack, extended_at))
         })();
-        let (stack, extended_at) = place.ok_or(NoNet::Place)?;
+        let (stack, extended_at) = place.ok_or(NoRecoveryFrame::StackRoom)?;
         let mut bytes = frame(&resumed(registers), thread.mask(), way_back, extended_at);
         bytes.resize(usize::try_from(extended_at - stack).unwrap_or(0), 0);
         bytes.extend(extended);
@@ -108,7 +108,7 @@ impl Net {
         let swapped = memory
             .read(TargetAddr(stack), &mut under)
             .and_then(|()| memory.write(TargetAddr(stack), &bytes));
-        swapped.map_err(|_| NoNet::Place)?;
+        swapped.map_err(|_| NoRecoveryFrame::StackRoom)?;
         Ok(Self { stack, under })
     }
 
@@ -118,7 +118,7 @@ impl Net {
     }
 
     /// Restores the bytes that lay there. The thread must have its own stack pointer again.
-    pub(super) fn take_away(self, memory: &Memory) -> io::Result<()> {
+    pub(super) fn remove(self, memory: &Memory) -> io::Result<()> {
         memory.write(TargetAddr(self.stack), &self.under)
     }
 }

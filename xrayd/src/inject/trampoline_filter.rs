@@ -9,7 +9,7 @@ use crate::{pid::TargetAddr, sys::Memory};
 
 /// The calls that trampolines record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct TrampolineFilter {
     /// Shortest duration of a recorded call, in ticks; 0: no limit.
     pub(crate) shortest: u64,
     /// Largest depth of a recorded call; 0: no limit.
@@ -20,9 +20,9 @@ pub(crate) struct Choice {
     pub(crate) inside: Option<Vec<u32>>,
 }
 
-// === impl Choice ===
+// === impl TrampolineFilter ===
 
-impl Choice {
+impl TrampolineFilter {
     /// Most sites in `inside`.
     pub(crate) const MOST_INSIDE: usize = (INSIDE_NAMES / 2) as usize;
 
@@ -63,7 +63,7 @@ impl Choice {
 fn names_as_bytes(names: &[u32]) -> Vec<[u8; 4]> {
     let places = usize::try_from(INSIDE_NAMES).unwrap_or(usize::MAX);
     let mut list = vec![[0; 4]; places];
-    for name in names.iter().take(Choice::MOST_INSIDE) {
+    for name in names.iter().take(TrampolineFilter::MOST_INSIDE) {
         let first = (name >> NAME_SHIFT) as usize;
         let mut looked = (0..places).map(|step| (first + step) % places);
         if let Some(place) =

@@ -18,7 +18,7 @@ use crate::model::DataRef;
 /// Items of a batch. Handing a batch over takes much less time than filling it.
 const ITEMS: usize = 2048;
 /// Bytes of user events after which a batch is handed over.
-const SAID: usize = 1 << 16;
+const BATCH_BYTES: usize = 1 << 16;
 /// The most batches that wait to be taken.
 const WAITING: usize = 4;
 
@@ -134,7 +134,7 @@ impl<T> Outlet<T> {
 
     #[inline]
     fn pass_enough(&mut self) -> ControlFlow<()> {
-        if self.batch.items.len() >= ITEMS || self.batch.bytes.0.len() >= SAID {
+        if self.batch.items.len() >= ITEMS || self.batch.bytes.0.len() >= BATCH_BYTES {
             self.pass()?;
         }
         ControlFlow::Continue(())
@@ -180,7 +180,11 @@ mod tests {
             |outlet| {
                 for number in 0..count {
                     // From time to time more bytes than a batch is to have.
-                    let len = if number % 1000 == 7 { SAID + 1 } else { 3 };
+                    let len = if number % 1000 == 7 {
+                        BATCH_BYTES + 1
+                    } else {
+                        3
+                    };
                     let kept = outlet.keep(&vec![number.to_le_bytes()[0]; len], data);
                     outlet.put((number, kept))?;
                 }
@@ -189,7 +193,11 @@ mod tests {
             |(number, kept), bytes| {
                 assert_eq!(*number, seen);
                 seen += 1;
-                let len = if number % 1000 == 7 { SAID + 1 } else { 3 };
+                let len = if number % 1000 == 7 {
+                    BATCH_BYTES + 1
+                } else {
+                    3
+                };
                 assert_eq!(bytes.get(*kept), vec![number.to_le_bytes()[0]; len]);
                 Ok(())
             },
@@ -199,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_when_taking_ends_the_making() {
+    fn an_error_of_the_taker_ends_the_maker() {
         let made = ahead(
             |outlet| {
                 for number in 0_u64.. {

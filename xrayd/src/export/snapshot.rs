@@ -35,7 +35,7 @@ const NAMES_WITHIN: Duration = Duration::from_secs(20);
 
 /// A snapshot that was taken of some processes, and is not written yet.
 #[derive(Debug)]
-pub struct Shot<S> {
+pub struct PendingSnapshot<S> {
     taken: Vec<(S, Taken)>,
     /// Why processes are not in it.
     missing: Vec<Refusal>,
@@ -51,9 +51,9 @@ enum Taken {
     Retained(Snapshot),
 }
 
-// === impl Shot ===
+// === impl PendingSnapshot ===
 
-impl<S> Shot<S>
+impl<S> PendingSnapshot<S>
 where
     S: Deref,
     S::Target: AsRef<TraceSource>,

@@ -16,7 +16,7 @@ use nix::{
 };
 use shm_ring::Mapping;
 
-use super::record::{Notice, RING_BYTES, Ring};
+use super::record::{PerfRecord, RING_BYTES, Ring};
 use crate::{
     lock::lock,
     sys::{open_mapping_event, open_task_event},
@@ -39,16 +39,16 @@ pub(crate) enum Subject {
 
 /// Open perf events on the processors. Dropping it closes them.
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub(crate) struct PerfEvents {
     subject: Subject,
     /// The file that lists the processors.
     online: PathBuf,
-    heard: Mutex<Heard>,
+    open: Mutex<OpenEvents>,
 }
 
 /// The perf events that are open.
 #[derive(Debug)]
-struct Heard {
+struct OpenEvents {
     /// The processors in the list when it was last read.
     cpus: Vec<i32>,
     /// One for each of these processors, except for those on which it could not be opened.
@@ -96,9 +96,9 @@ impl Subject {
     }
 }
 
-// === impl Notices ===
+// === impl PerfEvents ===
 
-impl Notices {
+impl PerfEvents {
     /// Opens a perf event on each processor in the file `online`, which is [`ONLINE`] except in
     /// tests. Activity before this returns may go unrecorded.
     pub(super) fn new(subject: Subject, online: PathBuf) -> Result<Self, PerfUnavailable> {
@@ -109,7 +109,7 @@ impl Notices {
         Ok(Self {
             subject,
             online,
-            heard: Mutex::new(Heard { cpus, sources }),
+            open: Mutex::new(OpenEvents { cpus, sources }),
         })
     }
 
@@ -123,23 +123,23 @@ impl Notices {
 
     /// Descriptors to poll: readable when there is something to [`take`](Self::take).
     pub(crate) fn descriptors(&self) -> Vec<Arc<File>> {
-        let heard = lock(&self.heard);
-        let events = heard.sources.iter();
+        let open = lock(&self.open);
+        let events = open.sources.iter();
         events.map(|source| Arc::clone(&source.event)).collect()
     }
 
     /// Passes all records since the last call to `each`, processor by processor. A second caller
     /// waits until all of them have been passed on.
-    pub(crate) fn take(&self, mut each: impl FnMut(Notice)) {
-        let mut heard = lock(&self.heard);
-        let events = heard.sources.iter().map(|source| source.event.as_fd());
+    pub(crate) fn take(&self, mut each: impl FnMut(PerfRecord)) {
+        let mut open = lock(&self.open);
+        let events = open.sources.iter().map(|source| source.event.as_fd());
         let mut fds: Vec<_> = events
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // The poll is first: it makes the descriptors unreadable until the kernel writes a record
         // after it. Its result does not matter.
         let _ = poll(&mut fds, PollTimeout::ZERO);
-        for source in &mut heard.sources {
+        for source in &mut open.sources {
             source.ring.take(&mut each);
         }
     }
@@ -153,12 +153,12 @@ impl Notices {
         let Ok(cpus) = online_cpus(&self.online) else {
             return Processors::Same;
         };
-        let mut heard = lock(&self.heard);
-        if cpus == heard.cpus {
+        let mut open = lock(&self.open);
+        if cpus == open.cpus {
             return Processors::Same;
         }
-        heard.sources.retain(|source| cpus.contains(&source.cpu));
-        let is_new = |cpu: &&i32| !heard.cpus.contains(cpu);
+        open.sources.retain(|source| cpus.contains(&source.cpu));
+        let is_new = |cpu: &&i32| !open.cpus.contains(cpu);
         let new: Vec<i32> = cpus.iter().filter(is_new).copied().collect();
         let allowed = check_number(&cpus);
         for cpu in new {
@@ -167,7 +167,7 @@ impl Notices {
                 Err(_) => Err(PerfUnavailable::TooMany(cpus.len())),
             };
             match opened {
-                Ok(source) => heard.sources.push(source),
+                Ok(source) => open.sources.push(source),
                 Err(why) => {
                     tracing::warn!(
                         cpu,
@@ -177,7 +177,7 @@ impl Notices {
                 }
             }
         }
-        heard.cpus = cpus;
+        open.cpus = cpus;
         Processors::Others
     }
 }

@@ -20,7 +20,7 @@ const KEPT: usize = 256;
 
 /// The frames that the threads of one target may take together.
 #[derive(Debug, Clone)]
-pub(super) struct Room {
+pub(super) struct FrameBudget {
     /// Frames that no thread has taken. Shares take them and give them back, all on one thread: the
     /// drain thread, or the thread that decodes a snapshot.
     left: Arc<AtomicUsize>,
@@ -33,20 +33,20 @@ pub(super) struct Room {
 /// The frames that one thread has taken.
 #[derive(Debug)]
 pub(super) struct Share {
-    room: Room,
+    room: FrameBudget,
     /// Their number.
     taken: usize,
 }
 
-// === impl Room ===
+// === impl FrameBudget ===
 
-impl Room {
+impl FrameBudget {
     /// The room of one target.
     pub(super) fn new() -> Self {
         Self::with(MOST_FRAMES_TOGETHER, MOST_FRAMES, MOST_SEGMENTS)
     }
 
-    /// Room for `together` frames, with this many frames and segments for each thread at most.
+    /// A budget of `together` frames, with this many frames and segments for each thread at most.
     pub(super) fn with(together: usize, frames: usize, segments: usize) -> Self {
         Self {
             left: Arc::new(AtomicUsize::new(together)),
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_threads_take_together_is_bounded_and_comes_back() {
-        let room = Room::with(1000, 400, 1);
+    fn the_frames_of_all_threads_are_bounded_and_come_back() {
+        let room = FrameBudget::with(1000, 400, 1);
         let mut shares: Vec<Share> = (0..10).map(|_| room.share()).collect();
         for share in &mut shares {
             while share.grow() {}

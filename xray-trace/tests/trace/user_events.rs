@@ -10,11 +10,11 @@ use xray_trace::sink::{Chrome, Sink as _};
 use crate::common::{anchor, function, module, process, thread};
 
 /// A thread that calls a function and records user events within and after it.
-fn talkative(said: &[(DataKind, &[u8])]) -> Trace {
+fn talkative(user_event: &[(DataKind, &[u8])]) -> Trace {
     let mut encoder = BlockEncoder::new(ThreadId(0));
     encoder.push_cpu(Ticks(0), 3);
     encoder.push_call(Ticks(1), FunctionId(0), Enter, None);
-    for (at, (kind, data)) in (2..).zip(said) {
+    for (at, (kind, data)) in (2..).zip(user_event) {
         assert_eq!(encoder.push_data(Ticks(at), *kind, data), 0);
     }
     encoder.push_call(Ticks(1000), FunctionId(0), Exit, None);
@@ -35,9 +35,9 @@ fn heard(trace: &Trace) -> Vec<(DataKind, Vec<u8>, u64, usize)> {
     let mut heard = Vec::new();
     for mut steps in Steps::of_threads(trace) {
         while let Some(step) = steps.next() {
-            if let Step::Data(said) = step {
-                let data = steps.data(&said).to_vec();
-                heard.push((said.kind, data, said.ns, said.depth));
+            if let Step::Data(user_event) = step {
+                let data = steps.data(&user_event).to_vec();
+                heard.push((user_event.kind, data, user_event.ns, user_event.depth));
             }
         }
     }
@@ -52,7 +52,7 @@ const WORDS: [(DataKind, &[u8]); 4] = [
 ];
 
 #[test]
-fn what_was_said_is_heard_in_its_place() {
+fn user_events_are_in_their_place() {
     let trace = talkative(&WORDS);
     let expected: Vec<_> = (2..)
         .zip(WORDS)
@@ -91,17 +91,17 @@ fn chrome_shows_it_as_text() {
     assert_eq!(report.left_out, [processors]);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
-    let said: Vec<_> = events
+    let user_event: Vec<_> = events
         .iter()
         .filter(|event| event["ph"] == "i")
         .map(|event| (event["name"].clone(), event["args"]["data"].clone()))
         .collect();
-    assert_eq!(said[0], ("custom event".into(), "begin".into()));
-    assert_eq!(said[1], ("typed event 7".into(), "\\xff\\x00".into()));
+    assert_eq!(user_event[0], ("custom event".into(), "begin".into()));
+    assert_eq!(user_event[1], ("typed event 7".into(), "\\xff\\x00".into()));
 }
 
 #[test]
-fn more_than_fits_is_cut_and_told() {
+fn more_than_fits_is_cut_and_reported() {
     let mut encoder = BlockEncoder::new(ThreadId(0));
     let data = vec![1; MAX_DATA_LEN + 5];
     assert_eq!(encoder.push_data(Ticks(0), DataKind::Custom, &data), 5);
@@ -137,7 +137,7 @@ proptest! {
 
 /// A user event of a live target has a function and a true size; in foreign logs it has neither.
 #[test]
-fn where_it_was_said_and_how_much_it_was_come_back() {
+fn the_place_and_size_of_user_events_come_back() {
     let rows: [(Option<FunctionId>, u32, &[u8]); 5] = [
         (Some(FunctionId(0)), 5, b"whole"),
         (Some(FunctionId(u32::MAX)), u32::MAX, b"cut"),
@@ -148,7 +148,8 @@ fn where_it_was_said_and_how_much_it_was_come_back() {
     ];
     let mut encoder = BlockEncoder::new(ThreadId(0));
     for (at, (function, size, data)) in (1..).zip(rows) {
-        let cut = encoder.push_said(Ticks(at << 40), DataKind::Typed(3), function, size, data);
+        let cut =
+            encoder.push_user_event(Ticks(at << 40), DataKind::Typed(3), function, size, data);
         assert_eq!(cut, 0);
     }
     encoder.push_data(Ticks(6 << 40), DataKind::Custom, b"foreign");

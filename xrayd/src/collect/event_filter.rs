@@ -17,7 +17,7 @@ const MOST_RUNS: usize = 1 << 12;
 
 /// The filter: which events are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Keep {
+pub(crate) struct EventFilter {
     /// Sorted and disjoint ranges of ids; `None` for all functions.
     functions: Option<Vec<Range<u32>>>,
     /// From its start on, and before its end.
@@ -26,9 +26,9 @@ pub(crate) struct Keep {
 
 /// Which of a thread's open calls were kept.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptCalls {
     /// `None` once everything is kept again.
-    keep: Option<Arc<Keep>>,
+    keep: Option<Arc<EventFilter>>,
     /// The open calls in runs of kept or left-out calls, outermost first. No run is empty, and
     /// neighbours differ.
     runs: Vec<Run>,
@@ -42,9 +42,9 @@ struct Run {
     calls: u64,
 }
 
-// === impl Keep ===
+// === impl EventFilter ===
 
-impl Keep {
+impl EventFilter {
     /// Keeps events of functions with these ids, or of all functions, in this window.
     pub(crate) fn new(functions: Option<Vec<Range<u32>>>, window: Range<Ticks>) -> Self {
         let functions = functions.map(|mut ranges| {
@@ -77,9 +77,9 @@ impl Keep {
     }
 }
 
-// === impl Kept ===
+// === impl KeptCalls ===
 
-impl Kept {
+impl KeptCalls {
     /// The state with `open` open calls, all of which were kept.
     pub(super) fn new(open: u64) -> Self {
         let mut kept = Self {
@@ -92,7 +92,7 @@ impl Kept {
     }
 
     /// Sets the filter for the next events; `None` keeps all.
-    pub(super) fn keep(&mut self, keep: Option<Arc<Keep>>) {
+    pub(super) fn keep(&mut self, keep: Option<Arc<EventFilter>>) {
         self.keep = keep;
     }
 
@@ -186,16 +186,18 @@ mod tests {
 
     use super::*;
     use crate::{
-        collect::{CallSite, SiteKind, SiteTable, room::Room, thread_decoder::ThreadDecoder},
+        collect::{
+            CallSite, SiteKind, SiteTable, frame_budget::FrameBudget, thread_decoder::ThreadDecoder,
+        },
         store::EventStore,
         types::Mode,
     };
 
     const ALWAYS: Range<Ticks> = Ticks(0)..Ticks(u64::MAX);
 
-    fn kept(functions: Range<u32>, window: Range<Ticks>) -> Kept {
-        let mut kept = Kept::new(0);
-        let keep = Keep::new(Some(vec![functions]), window);
+    fn kept(functions: Range<u32>, window: Range<Ticks>) -> KeptCalls {
+        let mut kept = KeptCalls::new(0);
+        let keep = EventFilter::new(Some(vec![functions]), window);
         kept.keep(Some(Arc::new(keep)));
         kept
     }
@@ -203,20 +205,20 @@ mod tests {
     #[test]
     fn functions_are_kept_by_their_ranges_whatever_order_these_have() {
         let ranges = [20..30, 3..3, 5..10, 8..12, 12..13, 40..41];
-        let keep = Keep::new(Some(ranges.to_vec()), ALWAYS);
+        let keep = EventFilter::new(Some(ranges.to_vec()), ALWAYS);
         assert_eq!(keep.functions, Some(vec![5..13, 20..30, 40..41]));
         let kept = (0..50).filter(|id| keep.keeps(FunctionId(*id), 7));
         let expected = (5..13).chain(20..30).chain(40..41);
         assert!(kept.eq(expected));
-        let none = Keep::new(Some(Vec::new()), ALWAYS);
+        let none = EventFilter::new(Some(Vec::new()), ALWAYS);
         assert!(!none.keeps(FunctionId(0), 7));
-        let all = Keep::new(None, ALWAYS);
+        let all = EventFilter::new(None, ALWAYS);
         assert!(all.keeps(FunctionId(u32::MAX), 7));
     }
 
     #[test]
     fn a_window_has_a_begin_and_no_end() {
-        let keep = Keep::new(None, Ticks(10)..Ticks(20));
+        let keep = EventFilter::new(None, Ticks(10)..Ticks(20));
         let kept = (0..30).filter(|ticks| keep.keeps(FunctionId(1), *ticks));
         assert!(kept.eq(10..20));
     }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn of_calls_that_were_left_those_are_told_that_were_kept() {
+    fn abandoned_calls_are_reported_if_they_were_kept() {
         let mut kept = kept(1..2, ALWAYS);
         for id in [1, 0, 0, 1, 1, 0, 1] {
             kept.enter(FunctionId(id), 0);
@@ -256,10 +258,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_before_a_filter_ends_so_and_what_was_not_stays_out_after_it() {
-        let mut kept = Kept::new(2);
+    fn calls_end_as_the_filter_of_their_entry_says() {
+        let mut kept = KeptCalls::new(2);
         assert!(kept.is_over());
-        kept.keep(Some(Arc::new(Keep::new(Some(Vec::new()), ALWAYS))));
+        kept.keep(Some(Arc::new(EventFilter::new(Some(Vec::new()), ALWAYS))));
         assert!(!kept.enter(FunctionId(1), 1));
         kept.keep(None);
         assert!(!kept.is_over());
@@ -350,7 +352,7 @@ mod tests {
 
     /// The calls in the blocks of these items under these filters, as a reader understands them,
     /// and the number of events that were left out.
-    fn read(items: &[Item], filters: &[(usize, Option<Arc<Keep>>)]) -> (Vec<Call>, u64) {
+    fn read(items: &[Item], filters: &[(usize, Option<Arc<EventFilter>>)]) -> (Vec<Call>, u64) {
         let mut sites = SiteTable::new();
         for id in 0..FUNCTIONS {
             for (site, kind) in [(id, CallKind::Enter), (id + 100, CallKind::Exit)] {
@@ -365,7 +367,7 @@ mod tests {
         let output = EventStore::new(ProcessId(0), FUNCTIONS as usize, 1 << 30);
         output.set_mode(Mode::Stream);
         let thread = output.new_thread(1, String::new());
-        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &Room::new(), Arc::default());
+        let mut decoder = ThreadDecoder::new(thread, Ticks(0), &FrameBudget::new(), Arc::default());
         for (at, item) in items.iter().enumerate() {
             if let Some((_, keep)) = filters.iter().find(|(when, _)| *when == at) {
                 decoder.filter(keep.clone(), false);
@@ -374,7 +376,8 @@ mod tests {
             decoder.settle(&output);
         }
         decoder.end(&output);
-        let (mut open, mut calls, mut astray) = (Vec::<(u32, u64)>::new(), Vec::new(), false);
+        let (mut open, mut calls, mut unmatched_exit) =
+            (Vec::<(u32, u64)>::new(), Vec::new(), false);
         for block in output.snapshot().blocks {
             for event in block.events() {
                 let event = event.unwrap();
@@ -389,8 +392,8 @@ mod tests {
                     }
                     EventBody::Call { function, .. } => {
                         let of = |(id, _): &(u32, u64)| *id == function.0;
-                        let place = open.iter().rposition(of).filter(|_| !astray);
-                        astray = false;
+                        let place = open.iter().rposition(of).filter(|_| !unmatched_exit);
+                        unmatched_exit = false;
                         let Some(place) = place else {
                             calls.push((function.0, ticks, Some(ticks)));
                             continue;
@@ -406,7 +409,7 @@ mod tests {
                             calls.push((id, from, None));
                         }
                     }
-                    EventBody::Astray => astray = true,
+                    EventBody::UnmatchedExit => unmatched_exit = true,
                     EventBody::Lost { .. } => {
                         calls.extend(open.drain(..).map(|(id, from)| (id, from, None)));
                     }
@@ -423,7 +426,7 @@ mod tests {
         /// The kept calls are those that a reader of everything would select: the same calls, with
         /// the same durations and ends.
         #[test]
-        fn what_is_kept_is_that_part_of_everything(
+        fn kept_events_are_a_part_of_all_events(
             does in prop::collection::vec(does(), 0..80),
             chosen in prop::collection::vec(any::<bool>(), FUNCTIONS as usize),
             from in 0_u64..400,
@@ -432,7 +435,7 @@ mod tests {
             let items = items(&does);
             let ids = (0..FUNCTIONS).zip(&chosen).filter(|(_, chosen)| **chosen);
             let ranges = ids.map(|(id, _)| id..id + 1).collect();
-            let keep = Arc::new(Keep::new(Some(ranges), Ticks(from)..Ticks(from + long)));
+            let keep = Arc::new(EventFilter::new(Some(ranges), Ticks(from)..Ticks(from + long)));
             let (mut all, none) = read(&items, &[]);
             prop_assert_eq!(none, 0);
             let events = |calls: &[Call]| {
@@ -457,7 +460,7 @@ mod tests {
             long in 1_usize..60,
         ) {
             let items = items(&does);
-            let keep = Some(Arc::new(Keep::new(Some(Vec::new()), ALWAYS)));
+            let keep = Some(Arc::new(EventFilter::new(Some(Vec::new()), ALWAYS)));
             let (all, _) = read(&items, &[]);
             let ticks = |at: usize| match items.get(at) {
                 Some(Item::Call { ticks, .. }) => Some(*ticks),
