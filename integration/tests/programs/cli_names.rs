@@ -81,11 +81,12 @@ fn a_name_of_two_processes_lists_them() -> Result<()> {
 #[test]
 fn a_program_in_place_of_a_process_is_refused_with_the_right_command() -> Result<()> {
     let scene = Scene::new()?;
-    fs::copy("/bin/true", scene.path("svc"))?;
+    // A name that no process of the machine has.
+    fs::copy("/bin/true", scene.path("not-running"))?;
     let cli = scene.alone()?;
-    for name in ["./svc", "svc"] {
-        cli.run(["record", name])?
-            .failed(2, &["./svc is a program", "xrayctl record -- ./svc"])?;
+    for name in ["./not-running", "not-running"] {
+        let refusal = ["./not-running is a program", "xrayctl record -- ./not-running"];
+        cli.run(["record", name])?.failed(2, &refusal)?;
     }
     cli.run(["record", "@missing.pid"])?
         .failed(1, &["cannot read missing.pid"])
