@@ -13,7 +13,7 @@ use std::{
 
 use shm_ring::Geometry;
 
-use super::ring_sizes::{bytes_of_threads, slots_within};
+use super::ring_bytes::{bytes_of_threads, slots_within};
 use crate::{
     lock::lock,
     pid::Pid,

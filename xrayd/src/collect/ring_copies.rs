@@ -17,18 +17,18 @@ use shm_ring::{
     newest::{Blank, EventShare, Picture},
 };
 use xray_trace::{
-    container::{Block, OpenCall},
+    container::Block,
     model::{FunctionId, ProcessId, ThreadId, Ticks},
 };
 
 use super::{
-    EventFilter, SiteTable, frame_budget::FrameBudget, switches::Switches,
-    thread_decoder::ThreadDecoder, time_range::TimeRange,
+    EventFilter, SiteTable,
+    frame_budget::FrameBudget,
+    switches::Switches,
+    thread_decoder::ThreadDecoder,
+    time_range::{OpenByThread, ThreadState, TimeRange},
 };
-use crate::{
-    collect::time_range::ThreadState,
-    store::{EventStore, Snapshot},
-};
+use crate::store::{EventStore, Snapshot};
 
 /// The most bytes of all copies in this process together. Beyond that, copies have the newest part
 /// of a ring only, a chunk at least.
@@ -50,9 +50,6 @@ pub(crate) struct RingCopies {
     /// The open calls of threads whose rings are read, as of a moment after `taken`.
     open: OpenByThread,
 }
-
-/// The open calls of each thread; `None` where there was no room to follow them.
-pub(crate) type OpenByThread = HashMap<ThreadId, Option<Vec<OpenCall>>>;
 
 /// The moment that copies are to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{
-    EventFilter, SiteTable, frame_budget::FrameBudget, names::Names, ring_copies::OpenByThread,
-    switches::Switches, thread_decoder::ThreadDecoder,
+    EventFilter, SiteTable, frame_budget::FrameBudget, names::Names, switches::Switches,
+    thread_decoder::ThreadDecoder, time_range::OpenByThread,
 };
 use crate::{
     store::{EventStore, EventUses},

@@ -2,14 +2,13 @@
 //!
 //! Events are not decoded here; [`Excerpt`] cuts blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use xray_trace::{
     container::{Block, Excerpt, OpenCall, ThreadEnd},
     model::{Overwritten, ThreadId, Ticks},
 };
 
-use super::OpenByThread;
 use crate::store::Snapshot;
 
 /// The begin of a range without a begin.
@@ -21,6 +20,9 @@ pub(crate) struct TimeRange {
     pub(crate) since: Ticks,
     pub(crate) until: Ticks,
 }
+
+/// The open calls of each thread; `None` where there was no room to follow them.
+pub(crate) type OpenByThread = HashMap<ThreadId, Option<Vec<OpenCall>>>;
 
 /// The state of a thread at the end of that time.
 #[derive(Debug, Clone, Copy)]

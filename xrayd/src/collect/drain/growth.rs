@@ -13,8 +13,11 @@ use std::{
 
 use shm_ring::SlotOwners;
 
-use super::Drain;
-use crate::collect::ring_budget::RingBudget;
+use crate::{
+    collect::{names::Names, ring_budget::RingBudget, slots::Slots},
+    pid::Pid,
+    sys::Memory,
+};
 
 /// The pause between two looks is this many times as long as the last look took, within these
 /// bounds. A look may have taken long because the drain thread got no processor.
@@ -45,6 +48,14 @@ pub(super) struct Growth {
     not_before: Instant,
     /// A look at this time if a bucket is taken, whether it is a new one or not.
     again: Instant,
+}
+
+/// The slots of a process, where its memory has them.
+#[derive(Debug)]
+pub(super) struct SlotTable<'a> {
+    pub(super) pid: Pid,
+    pub(super) memory: &'a Memory,
+    pub(super) slots: &'a Slots,
 }
 
 // === impl Growth ===
@@ -81,63 +92,57 @@ impl Growth {
         let news = self.newcomer.is_some() || buckets_taken != self.buckets_taken;
         now >= self.not_before && (news || buckets_taken != 0 && now >= self.again)
     }
-}
 
-// === impl Drain ===
-
-impl Drain {
     /// Opens slots for threads that lose their events for lack of one, and for the threads that
     /// come next.
-    pub(super) fn open_slots(&mut self) {
-        if !self.growth.budget.has_closed() {
+    pub(super) fn open_slots(&mut self, table: &SlotTable<'_>, names: &mut Names) {
+        if !self.budget.has_closed() {
             return;
         }
-        let buckets_taken = self.slots.buckets_taken();
+        let buckets_taken = table.slots.buckets_taken();
         let now = Instant::now();
-        if !self.growth.is_due(buckets_taken, now) {
+        if !self.is_due(buckets_taken, now) {
             return;
         }
-        self.growth.buckets_taken = buckets_taken;
-        let opened = self.open_slots_now();
-        self.growth
-            .has_looked(now, Instant::now(), matches!(opened, Err(Refused)));
+        self.buckets_taken = buckets_taken;
+        let opened = self.open_slots_now(table, names);
+        self.has_looked(now, Instant::now(), matches!(opened, Err(Refused)));
     }
 
-    fn open_slots_now(&mut self) -> Result<(), Refused> {
-        let newcomer = self.growth.newcomer.take();
-        let living = self.names.living();
-        let waiting: HashSet<u32> = self.slots.bucket_owners().collect();
+    fn open_slots_now(&mut self, table: &SlotTable<'_>, names: &mut Names) -> Result<(), Refused> {
+        let SlotTable { pid, memory, slots } = *table;
+        let newcomer = self.newcomer.take();
+        let living = names.living();
+        let waiting: HashSet<u32> = slots.bucket_owners().collect();
         let mut waiting: Vec<u32> = waiting.intersection(&living).copied().collect();
         // The kernel assigns ids in ascending order as a rule. So no thread gets the first choice
         // of another thread that begins sooner.
         waiting.sort_unstable();
         // The memory of an ending process cannot be read.
-        let Ok(owners) = self.slots.owners(&self.memory) else {
+        let Ok(owners) = slots.owners(memory) else {
             return Ok(());
         };
         let Some(mut owners) = SlotOwners::new(owners) else {
             return Ok(());
         };
-        let mut slots: Vec<u32> = waiting
+        let mut opening: Vec<u32> = waiting
             .iter()
             .filter_map(|thread| owners.open_for(*thread))
             .collect();
-        let needed = slots.len();
+        let needed = opening.len();
         if let Some(newest) = newcomer.max(waiting.last().copied()) {
-            slots.extend(open_ahead(&mut owners, newest));
+            opening.extend(open_ahead(&mut owners, newest));
         }
-        let spare = slots.len() - needed;
-        let written = self.slots.written();
-        let budget = &mut self.growth.budget;
-        let granted = budget.grow(needed, spare, written);
-        slots.truncate(granted);
-        for &slot in &slots {
-            if let Err(error) = self.slots.open(&self.memory, slot) {
-                tracing::debug!(pid = self.pid.as_raw(), slot, %error, "cannot open a slot");
+        let spare = opening.len() - needed;
+        let granted = self.budget.grow(needed, spare, slots.written());
+        opening.truncate(granted);
+        for &slot in &opening {
+            if let Err(error) = slots.open(memory, slot) {
+                tracing::debug!(pid = pid.as_raw(), slot, %error, "cannot open a slot");
             }
         }
         if granted > 0 {
-            let (pid, open) = (self.pid.as_raw(), self.growth.budget.open_slots());
+            let (pid, open) = (pid.as_raw(), self.budget.open_slots());
             tracing::debug!(pid, needed, granted, open, "opened slots");
         }
         match granted < needed {
@@ -149,23 +154,28 @@ impl Drain {
     /// Frees the slot of an ended thread for another thread. Where slots are closed, this one is
     /// closed, too, since the next threads look at others first. A slot that a thread has passed
     /// over becomes free: that thread would not find its own slot behind a closed one.
-    pub(super) fn free_slot(&mut self, index: u32) {
-        let closes = self.growth.budget.has_closed() && !self.is_passed_over(index);
+    pub(super) fn free_slot(&mut self, table: &SlotTable<'_>, index: u32) {
+        let SlotTable { pid, memory, slots } = *table;
+        let closes = self.budget.has_closed() && !table.is_passed_over(index);
         let freed = match closes {
-            true => self.slots.close(&self.memory, index),
-            false => self.slots.retire(&self.memory, index),
+            true => slots.close(memory, index),
+            false => slots.retire(memory, index),
         };
         match freed {
-            Ok(()) if closes => self.growth.budget.close_one(),
+            Ok(()) if closes => self.budget.close_one(),
             Ok(()) => {}
             Err(error) => {
-                tracing::debug!(pid = self.pid.as_raw(), index, %error, "cannot free a slot");
+                tracing::debug!(pid = pid.as_raw(), index, %error, "cannot free a slot");
             }
         }
     }
+}
 
+// === impl SlotTable ===
+
+impl SlotTable<'_> {
     fn is_passed_over(&self, index: u32) -> bool {
-        let owners = self.slots.owners(&self.memory).ok();
+        let owners = self.slots.owners(self.memory).ok();
         let owners = owners.and_then(SlotOwners::new);
         owners.is_none_or(|owners| owners.is_passed_over(index))
     }

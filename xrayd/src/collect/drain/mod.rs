@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use growth::Growth;
+use growth::{Growth, SlotTable};
 use handle::Request;
 pub(crate) use handle::{Asked, DrainCaller, DrainHandle};
 use shm_ring::{Producer, SharedMemory, layout, newest};
@@ -486,6 +486,28 @@ impl Drain {
         if self.threads.is_some() {
             self.choose_thread(index, owner);
         }
+    }
+
+    /// The table of slots, and the parts of the drain that change with it.
+    fn slot_table(&mut self) -> (SlotTable<'_>, &mut Growth, &mut Names) {
+        let table = SlotTable {
+            pid: self.pid,
+            memory: &self.memory,
+            slots: &self.slots,
+        };
+        (table, &mut self.growth, &mut self.names)
+    }
+
+    /// Opens slots for threads that have none.
+    fn open_slots(&mut self) {
+        let (table, growth, names) = self.slot_table();
+        growth.open_slots(&table, names);
+    }
+
+    /// Frees the slot of an ended thread.
+    fn free_slot(&mut self, index: u32) {
+        let (table, growth, _) = self.slot_table();
+        growth.free_slot(&table, index);
     }
 
     fn chores(&mut self) {
