@@ -467,14 +467,14 @@ impl Controller {
         if run == Run::Dry {
             let sites = functions.sites(&changing);
             report.sleds = sites.len() as u64;
-            report.copied_bytes = self.patcher.would_copy(&sites);
+            report.copied_bytes = self.patcher.private_pages().would_copy(&sites);
             if let Wanted::On(capture) = to {
                 report.restaged = self.patcher.would_restage(&self.memory, &sites, capture);
             }
             let patcher = &self.patcher;
             report.copied_by_module = self
                 .loading
-                .by_module(&sites, |sites| patcher.would_copy(sites));
+                .by_module(&sites, |sites| patcher.private_pages().would_copy(sites));
             report.elapsed = started.elapsed();
             return Ok(report);
         }
@@ -523,13 +523,13 @@ impl Controller {
         self.no_rest_for(ids);
         let sites = self.sites(ids, to);
         if to != Wanted::Off {
-            self.has_room_for(self.patcher.would_copy(&sites))?;
+            self.has_room_for(self.patcher.private_pages().would_copy(&sites))?;
             self.output.arm(true);
             if let Some(drain) = self.shared.drain() {
                 drain.wake();
             }
         }
-        let before = self.patcher.copied_bytes();
+        let before = self.patcher.private_pages().copied_bytes();
         let shared = Arc::clone(&self.shared);
         let switches = self.switches();
         if to != Wanted::Off {
@@ -558,11 +558,12 @@ impl Controller {
         if patched.as_ref().is_ok_and(|report| report.foreign > 0) {
             self.loading.suspect();
         }
-        let after = self.patcher.copied_bytes();
+        let after = self.patcher.private_pages().copied_bytes();
         if after != before {
             shared.copied.store(after, Ordering::Relaxed);
             let patcher = &self.patcher;
-            self.loading.note_copies(|range| patcher.copied_in(range));
+            self.loading
+                .note_copies(|range| patcher.private_pages().copied_in(range));
         }
         Ok((patched?, after.saturating_sub(before)))
     }

@@ -16,7 +16,7 @@ use sled_encoders::{
 };
 
 use super::{
-    Layout, Patcher, TableClaim, patch::PatchReport, region::Region, tracer_record::Tenure,
+    Layout, Patcher, TableClaim, patch_report::PatchReport, region::Region, tracer_record::Tenure,
 };
 use crate::{
     pid::{Pid, TargetAddr},

@@ -10,6 +10,8 @@ mod halt;
 mod install;
 mod page;
 mod patch;
+mod patch_report;
+mod private_pages;
 mod proof;
 mod recovery_frame;
 mod region;
@@ -25,7 +27,8 @@ pub(crate) use borrow::Victim;
 #[cfg(fuzzing)]
 pub use fuzzing::{adopt, switch_sleds};
 pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install};
-pub(crate) use patch::{PatchReport, Patcher, RunState};
+pub(crate) use patch::{Patcher, RunState};
+pub(crate) use patch_report::PatchReport;
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use ring_plan::{RingPlan, RingsNeeded};
 pub(crate) use rings_file::RingsFile;

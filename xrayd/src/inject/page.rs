@@ -3,15 +3,20 @@
 //! Each piece is a write of its own, because another tracer may write to the bytes between two
 //! pieces at any time. These writes are nearly the whole cost of a toggle.
 
-use std::ops::Range;
+use std::{io, ops::Range};
 
 use sled_encoders::{
     SledKind,
     x86_64::{Staging, sled_bytes, switch},
 };
 
-use super::patch::{PatchReport, Patcher};
-use crate::{pid::TargetAddr, refusal::Result, sys::Memory, types::Switch};
+use super::{patch_report::PatchReport, private_pages::PrivatePages};
+use crate::{
+    pid::{Pid, TargetAddr},
+    refusal::{Reason, Refusal, Result},
+    sys::Memory,
+    types::Switch,
+};
 
 /// A sled that is to be written. Positions are relative to the bytes that were read.
 #[derive(Debug)]
@@ -26,6 +31,15 @@ pub(super) struct Change {
     byte: (usize, u8),
     /// The value of that byte when the sled is off.
     off: u8,
+}
+
+/// Writes sleds of one page at a time.
+#[derive(Debug)]
+pub(super) struct PageWriter<'a> {
+    pub(super) pid: Pid,
+    pub(super) memory: &'a Memory,
+    /// The pages that become private to the target by the writes.
+    pub(super) private: &'a mut PrivatePages,
 }
 
 // === impl Change ===
@@ -54,14 +68,13 @@ impl Change {
     }
 }
 
-// === impl Patcher ===
+// === impl PageWriter ===
 
-impl Patcher {
+impl PageWriter<'_> {
     /// Writes `changes`, ordered by address, to sleds that stand in `text` with their new bodies.
     /// `text` was read at `start`.
     pub(super) fn write_changes(
         &mut self,
-        memory: &Memory,
         start: u64,
         text: &mut [u8],
         mut changes: Vec<Change>,
@@ -73,9 +86,9 @@ impl Patcher {
             .iter()
             .filter_map(|change| change.body.clone())
             .collect();
-        self.write(memory, start, text, &bodies)?;
+        self.write(start, text, &bodies)?;
         if !bodies.is_empty() {
-            self.drop_foreign(memory, start, text, &mut changes, done)?;
+            self.drop_foreign(start, text, &mut changes, done)?;
         }
         let mut bytes = Vec::new();
         for change in &changes {
@@ -87,9 +100,9 @@ impl Patcher {
                 bytes.push(at..at + 1);
             }
         }
-        self.write(memory, start, text, &bytes)?;
+        self.write(start, text, &bytes)?;
         if !bytes.is_empty() {
-            self.drop_foreign(memory, start, text, &mut changes, done)?;
+            self.drop_foreign(start, text, &mut changes, done)?;
         }
         done.sleds += changes.len() as u64;
         let restaged = changes.iter().filter(|change| change.restaged);
@@ -99,23 +112,18 @@ impl Patcher {
 
     /// Writes these `pieces` of `text`, ordered by address, and nothing between them. `text` stands
     /// at `start`.
-    fn write(
-        &mut self,
-        memory: &Memory,
-        start: u64,
-        text: &[u8],
-        pieces: &[Range<usize>],
-    ) -> Result<()> {
+    fn write(&mut self, start: u64, text: &[u8], pieces: &[Range<usize>]) -> Result<()> {
         if let (Some(first), Some(last)) = (pieces.first(), pieces.last()) {
             // Before the writes: a write that fails may have copied its page.
-            self.note_copies(start + first.start as u64..start + last.end as u64);
+            self.private
+                .note_copies(start + first.start as u64..start + last.end as u64);
         }
         for piece in pieces {
             let at = start + piece.start as u64;
             let bytes = text.get(piece.clone()).unwrap_or_default();
-            memory
+            self.memory
                 .write(TargetAddr(at), bytes)
-                .map_err(|error| self.failed("write", at, &error))?;
+                .map_err(|error| failed_access(self.pid, "write", at, &error))?;
         }
         Ok(())
     }
@@ -123,17 +131,16 @@ impl Patcher {
     /// Reads sleds back. A sled that differs from `text` counts as foreign: another tracer has
     /// written to it meanwhile. If such a sled is on, it is switched off.
     fn drop_foreign(
-        &mut self,
-        memory: &Memory,
+        &self,
         start: u64,
         text: &[u8],
         changes: &mut Vec<Change>,
         done: &mut PatchReport,
     ) -> Result<()> {
         let mut there = vec![0u8; text.len()];
-        memory
+        self.memory
             .read(TargetAddr(start), &mut there)
-            .map_err(|error| self.failed("read", start, &error))?;
+            .map_err(|error| failed_access(self.pid, "read", start, &error))?;
         // In the usual case, one comparison covers all sleds.
         if there == text {
             return Ok(());
@@ -150,13 +157,24 @@ impl Patcher {
         {
             if value != off && there.get(at) == Some(&value) {
                 let address = start + at as u64;
-                memory
+                self.memory
                     .write(TargetAddr(address), &[off])
-                    .map_err(|error| self.failed("write", address, &error))?;
+                    .map_err(|error| failed_access(self.pid, "write", address, &error))?;
             }
         }
         Ok(())
     }
+}
+
+/// The refusal after an access to the memory of a process that failed. `what` is "read" or "write".
+pub(super) fn failed_access(pid: Pid, what: &str, at: u64, error: &io::Error) -> Refusal {
+    let reason = match (what, error.raw_os_error()) {
+        (_, Some(nix::libc::ESRCH)) => Reason::TargetExited,
+        ("write", _) => Reason::MemoryWrite,
+        _ => Reason::Io,
+    };
+    let message = format!("process {pid}: cannot {what} its memory at {at:#x}: {error}");
+    Refusal::new(reason, message)
 }
 
 /// Puts the bytes that stage the sled at `at` into `text`. Returns their position.
@@ -174,7 +192,7 @@ mod tests {
     use sled_encoders::x86_64::{State, classify, stage};
 
     use super::*;
-    use crate::{pid::Pid, target::Maps};
+    use crate::target::Maps;
 
     /// The breakpoint of another tracer.
     const INT3: u8 = 0xcc;
@@ -241,11 +259,13 @@ mod tests {
                 changes.push(Change::new(kind, at, staging.as_ref(), to, &mut bytes));
             }
             meanwhile();
-            let (pid, mut report) = (Pid::this(), PatchReport::default());
-            let maps = Maps::default();
-            let mut patcher = Patcher::new(pid, &self.memory, &maps, [], Vec::new(), []);
-            patcher
-                .write_changes(&self.memory, self.address, &mut bytes, changes, &mut report)
+            let mut report = PatchReport::default();
+            let mut page = PageWriter {
+                pid: Pid::this(),
+                memory: &self.memory,
+                private: &mut PrivatePages::new(&Maps::default()),
+            };
+            page.write_changes(self.address, &mut bytes, changes, &mut report)
                 .unwrap();
             report
         }

@@ -23,8 +23,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io,
-    ops::{Range, RangeInclusive},
-    time::Duration,
+    ops::Range,
 };
 
 use sled_encoders::{
@@ -32,35 +31,26 @@ use sled_encoders::{
     x86_64::{DispatchMode, Enable, EventArguments, Staging, State, Stub, classify, stage},
 };
 
-use super::{halt::while_halted, page::Change, region::Region};
+use super::{
+    halt::while_halted,
+    page::{Change, PageWriter, failed_access},
+    patch_report::PatchReport,
+    private_pages::{PAGE, PrivatePages},
+    region::Region,
+};
 use crate::{
     pid::{Pid, TargetAddr},
-    refusal::{Reason, Refusal, Result},
+    refusal::{Refusal, Result},
     sys::Memory,
     target::{Maps, Module, Stay, Target},
     types::{PatchSite, Switch, Wanted},
 };
 
-const PAGE: u64 = 4096;
 /// Runs that one stop of the process covers: a quarter of a MiB, which takes a millisecond where
 /// the pages have to be copied.
 const RUNS_AT_ONCE: usize = 4;
 /// Longest run of neighbouring pages, in bytes.
 pub(super) const RUN: u64 = 16 * PAGE;
-
-/// The result of a patch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct PatchReport {
-    /// Sleds that are now in the wanted state.
-    pub(crate) sleds: u64,
-    /// Sleds among them that were staged to record something else before.
-    pub(crate) restaged: u64,
-    /// Sleds left alone, because their bytes are not the expected ones, or another tracer changed
-    /// them at the same time.
-    pub(crate) foreign: u64,
-    /// Longest stop of the process; zero if it was not stopped.
-    pub(crate) stopped: Duration,
-}
 
 /// The writes that bring a sled into the wanted state.
 #[derive(Debug)]
@@ -103,10 +93,7 @@ pub(crate) struct Patcher {
     next_stub: BTreeMap<u64, u64>,
     /// Stubs of sleds that were unloaded.
     free_stubs: BTreeSet<u64>,
-    /// Pages that we wrote, and that are private to the target because of it.
-    copied: BTreeSet<u64>,
-    /// Executable memory without a file at the last look. It is private to the target anyway.
-    own: Vec<Range<u64>>,
+    private: PrivatePages,
 }
 
 // === impl Patcher ===
@@ -135,8 +122,7 @@ impl Patcher {
             stubs: BTreeMap::new(),
             next_stub,
             free_stubs: BTreeSet::new(),
-            copied: BTreeSet::new(),
-            own: own(maps),
+            private: PrivatePages::new(maps),
         };
         for (site, target) in staged {
             patcher.take_over(&site, target);
@@ -170,14 +156,7 @@ impl Patcher {
             let next = self.next_stub.entry(region).or_default();
             *next = (*next).max(index + 1);
         }
-        self.note_copies(site.address..site.end());
-    }
-
-    /// Counts the pages in `range` as private from now on.
-    pub(super) fn note_copies(&mut self, range: Range<u64>) {
-        let own = &self.own;
-        let copied = pages(range.start, range.end).filter(|&page| !is_own(own, page));
-        self.copied.extend(copied);
+        self.private.note_copies(site.address..site.end());
     }
 
     /// Removes module `index`, which was unloaded and whose sleds lay in `range`. Its private pages
@@ -187,8 +166,7 @@ impl Patcher {
         if range.is_empty() {
             return;
         }
-        let within = |page: &u64| pages(range.start, range.end).contains(page);
-        self.copied.retain(|page| !within(page));
+        self.private.forget(&range);
         let sleds: Vec<u64> = self.stubs.range(range).map(|(&sled, _)| sled).collect();
         for sled in sleds {
             self.free_stubs.extend(self.stubs.remove(&sled));
@@ -262,32 +240,9 @@ impl Patcher {
             && classify(site.kind, site.address, &bytes) == State::Compiled
     }
 
-    /// Memory in `range` that our writes made private to the target, in bytes.
-    pub(crate) fn copied_in(&self, range: Range<u64>) -> u64 {
-        if range.is_empty() {
-            return 0;
-        }
-        self.copied.range(pages(range.start, range.end)).count() as u64 * PAGE
-    }
-
-    /// Memory that our writes made private to the target, in bytes.
-    pub(crate) fn copied_bytes(&self) -> u64 {
-        self.copied.len() as u64 * PAGE
-    }
-
-    /// The growth of `copied_bytes` if `sites`, ordered by address, were switched.
-    pub(crate) fn would_copy(&self, sites: &[PatchSite]) -> u64 {
-        let mut next = 0;
-        let touched = sites
-            .iter()
-            .flat_map(|site| pages(site.address, site.end()))
-            .filter(|&page| {
-                let is_new = page >= next;
-                next = next.max(page + 1);
-                is_new
-            });
-        let new = touched.filter(|page| !self.copied.contains(page) && !is_own(&self.own, *page));
-        new.count() as u64 * PAGE
+    /// The pages of text that are private to the target.
+    pub(crate) fn private_pages(&self) -> &PrivatePages {
+        &self.private
     }
 
     /// The number of `sites`, ordered by address, that are staged to record something else than
@@ -401,7 +356,7 @@ impl Patcher {
         let pid = self.pid;
         let maps = Maps::read(pid, target.live_thread()?)
             .map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
-        self.own = own(&maps);
+        self.private.look(&maps);
         let mut failed = None;
         for run in runs {
             let mapped = self.mapped(&maps, run);
@@ -467,7 +422,12 @@ impl Patcher {
                 change.restaged = restaged;
                 changes.push(change);
             }
-            self.write_changes(memory, start, &mut text, changes, &mut done)?;
+            let mut page = PageWriter {
+                pid: self.pid,
+                memory,
+                private: &mut self.private,
+            };
+            page.write_changes(start, &mut text, changes, &mut done)?;
             report.sleds += done.sleds;
             report.foreign += done.foreign;
             report.restaged += done.restaged;
@@ -617,34 +577,8 @@ impl Patcher {
     }
 
     pub(super) fn failed(&self, what: &str, at: u64, error: &io::Error) -> Refusal {
-        let reason = match (what, error.raw_os_error()) {
-            (_, Some(nix::libc::ESRCH)) => Reason::TargetExited,
-            ("write", _) => Reason::MemoryWrite,
-            _ => Reason::Io,
-        };
-        Refusal::new(
-            reason,
-            format!(
-                "process {}: cannot {what} its memory at {at:#x}: {error}",
-                self.pid
-            ),
-        )
+        failed_access(self.pid, what, at, error)
     }
-}
-
-/// Executable memory without a file, by address.
-fn own(maps: &Maps) -> Vec<Range<u64>> {
-    let own = maps
-        .iter()
-        .filter(|entry| entry.executable() && entry.is_anonymous());
-    own.map(|entry| entry.range.clone()).collect()
-}
-
-fn is_own(own: &[Range<u64>], page: u64) -> bool {
-    let address = page * PAGE;
-    let after = own.partition_point(|range| range.start <= address);
-    let range = after.checked_sub(1).and_then(|at| own.get(at));
-    range.is_some_and(|range| range.contains(&address))
 }
 
 /// Splits sites, ordered by address, into runs: at each page without sites, and where a run gets
@@ -666,10 +600,6 @@ fn runs(mut sites: &[PatchSite]) -> impl Iterator<Item = &[PatchSite]> {
         sites = rest;
         Some(run)
     })
-}
-
-fn pages(start: u64, end: u64) -> RangeInclusive<u64> {
-    start / PAGE..=(end - 1) / PAGE
 }
 
 #[cfg(test)]
@@ -700,19 +630,5 @@ mod tests {
         let dense: Vec<PatchSite> = (0..100).map(|i| site(i * 0x1000)).collect();
         assert!(runs(&dense).all(|run| run.len() <= 16));
         assert_eq!(runs(&dense).map(<[PatchSite]>::len).sum::<usize>(), 100);
-    }
-
-    #[test]
-    fn each_page_that_would_be_copied_counts_once() {
-        let pid = Pid::this();
-        let memory = Memory::open(pid, pid.leader()).unwrap();
-        let maps = Maps::parse(b"9000-a000 r-xp 0 0:0 0\n");
-        let mut patcher = Patcher::new(pid, &memory, &maps, [], Vec::new(), []);
-        // The first site reaches into the next page. The last one is in memory without a file.
-        let sites = [0x1ffe, 0x2010, 0x2800, 0x5000, 0x9000].map(site);
-        assert_eq!(patcher.would_copy(&sites), 3 * PAGE);
-        patcher.note_copies(0x2010..0x2011);
-        assert_eq!(patcher.would_copy(&sites), 2 * PAGE);
-        assert_eq!(patcher.would_copy(&sites[1..3]), 0);
     }
 }
