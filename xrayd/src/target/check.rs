@@ -7,8 +7,8 @@ use sled_encoders::x86_64::sled_bytes;
 use xray_trace::instr_map::XrayRuntime;
 
 use super::{
-    FoundFile, Maps, MemoryGroup, Module, Objects, Passage, PerfEvents, Stay, Target, ThreadState,
-    ThreadStatus, Threads,
+    FoundFile, Maps, MemoryGroup, Module, Objects, Outcome, Passage, PerfEvents, Stay, Target,
+    ThreadState, ThreadStatus, Threads,
     counter::check_counter,
     linked,
     modules::{Found, modules_of},
@@ -30,17 +30,6 @@ const NOT_EVEN_ROOT: &str = "; this tracer runs as root already: it lacks CAP_SY
 
 /// Most modules that are named with their memory.
 const MODULES_TOLD: usize = 8;
-
-/// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// As required.
-    Ok,
-    /// The attach works, with a restriction.
-    Warning,
-    /// The attach is refused.
-    Failed,
-}
 
 /// Whether a process can be attached to if no module in it has sleds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::sys::counter_is_invariant;
 
 const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";

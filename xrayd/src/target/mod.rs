@@ -25,6 +25,7 @@ mod memory_limit;
 mod memory_lock;
 mod modules;
 mod objects;
+mod outcome;
 mod owner;
 mod perf_events;
 mod perf_watcher;
@@ -39,10 +40,11 @@ mod tree;
 mod walk;
 
 pub use access::Caller;
-pub use check::{Check, Outcome, Sleds};
+pub use check::{Check, Sleds};
 pub use ending::Ending;
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
+pub use outcome::Outcome;
 
 pub(crate) use access::{
     Confinement, Credentials, Denial, MOST_CALLER_THREADS, Rights, SYS_PTRACE, Yama,
