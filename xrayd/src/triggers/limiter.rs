@@ -4,11 +4,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::mpsc;
-#[cfg(test)]
-use xray_trace::model::FunctionId;
-use xray_trace::model::Ticks;
-
-use super::matcher::EventOrigin;
+use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 /// So often a trigger may fire, at most.
 pub const MOST_FIRINGS: u32 = 1000;
@@ -22,6 +18,15 @@ pub struct Match {
     pub(crate) begun: Ticks,
     pub(crate) at: Ticks,
     pub(crate) value: Value,
+}
+
+/// Where something happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct EventOrigin {
+    /// The process, by the number that its trigger gave it.
+    pub(crate) key: usize,
+    pub(crate) thread: Option<ThreadId>,
+    pub(crate) function: Option<FunctionId>,
 }
 
 /// What was met.
@@ -81,6 +86,19 @@ impl Match {
     /// Of which function a call lasted from when to when.
     pub(crate) fn call(&self) -> (Option<FunctionId>, Ticks, Ticks) {
         (self.place.function, self.begun, self.at)
+    }
+}
+
+// === impl EventOrigin ===
+
+impl EventOrigin {
+    /// In a thread, at a function.
+    pub(crate) fn new(thread: ThreadId, function: FunctionId) -> Self {
+        Self {
+            key: 0,
+            thread: Some(thread),
+            function: Some(function),
+        }
     }
 }
 

@@ -11,12 +11,12 @@ use std::{
 
 use xray_trace::{
     instr_map::{Candidate, CompiledSelection},
-    model::{FunctionId, ThreadId, Ticks},
+    model::{FunctionId, Ticks},
 };
 
 use super::{
     condition::{Condition, DeathWanted, EventWanted},
-    limiter::{FiringLimiter, Match, Value},
+    limiter::{EventOrigin, FiringLimiter, Match, Value},
     rate::Rate,
 };
 use crate::{
@@ -52,15 +52,6 @@ pub(crate) struct TriggerMatcher {
 /// that have come since are not in it.
 #[derive(Debug, Default)]
 pub(crate) struct ConditionMask(Vec<u8>);
-
-/// Where something happened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct EventOrigin {
-    /// The process, by the number that its trigger gave it.
-    pub(crate) key: usize,
-    pub(crate) thread: Option<ThreadId>,
-    pub(crate) function: Option<FunctionId>,
-}
 
 #[derive(Debug)]
 enum Check {
@@ -334,19 +325,6 @@ impl ConditionMask {
     #[inline]
     pub(crate) fn of(&self, function: FunctionId) -> Option<u8> {
         self.0.get(function.0 as usize).copied()
-    }
-}
-
-// === impl EventOrigin ===
-
-impl EventOrigin {
-    /// In a thread, at a function.
-    pub(crate) fn new(thread: ThreadId, function: FunctionId) -> Self {
-        Self {
-            key: 0,
-            thread: Some(thread),
-            function: Some(function),
-        }
     }
 }
 

@@ -22,9 +22,9 @@ use std::sync::{
 use xray_trace::model::EventType;
 
 pub use condition::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
-pub(crate) use limiter::{FiringLimiter, limiter};
+pub(crate) use limiter::{EventOrigin, FiringLimiter, limiter};
 pub use limiter::{MOST_FIRINGS, Match, Matches, Value};
-pub(crate) use matcher::{ConditionMask, EventOrigin, TriggerMatcher};
+pub(crate) use matcher::{ConditionMask, TriggerMatcher};
 
 use crate::{lock::lock, target::Ending};
 
