@@ -296,6 +296,18 @@ pub(super) fn sessions(
     Ok(sessions)
 }
 
+// === impl OperationKind ===
+
+impl OperationKind {
+    /// The kind of a request to switch functions.
+    pub(super) fn of(toggle: &Toggle) -> Self {
+        match toggle {
+            Toggle::ForGood(..) | Toggle::Acquire(..) => Self::Use,
+            Toggle::Release(_) => Self::Release,
+        }
+    }
+}
+
 // === impl Traced ===
 
 impl Traced {

@@ -174,7 +174,7 @@ impl Service {
                 let to = convert::wanted(switch, capture)?;
                 let compile = |selection: &Selection| registry.compile(caller.payer(), selection);
                 let toggle = convert::toggle(selection, to, lease, run, compile)?;
-                for_each(registry, call, whom, toggle.kind(), |traced| {
+                for_each(registry, call, whom, OperationKind::of(&toggle), |traced| {
                     traced.toggle(registry, caller, &toggle)
                 })
             })

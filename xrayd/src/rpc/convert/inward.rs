@@ -6,7 +6,6 @@ use std::{num::NonZeroU64, sync::Arc, time::Duration};
 use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection};
 use xrayd_proto::v1;
 
-use super::super::authorise::OperationKind;
 use crate::{
     control::Patterns,
     process::{AttachOptions, Follow},
@@ -34,16 +33,6 @@ pub(crate) enum Toggle {
     Acquire(Arc<Patterns>, LeaseId, Capture, Run),
     /// Ends a lease.
     Release(LeaseId),
-}
-
-impl Toggle {
-    /// The kind of operation that the caller must be allowed.
-    pub(crate) fn kind(&self) -> OperationKind {
-        match self {
-            Self::ForGood(..) | Self::Acquire(..) => OperationKind::Use,
-            Self::Release(_) => OperationKind::Release,
-        }
-    }
 }
 
 /// Converts a request to switch functions. `lease` is 0 if there is no lease. `compile` compiles
