@@ -16,6 +16,7 @@ mod condition;
 mod documents;
 mod each_process;
 mod failure;
+mod gathering;
 mod input;
 mod limits;
 mod log;

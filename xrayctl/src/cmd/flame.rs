@@ -8,8 +8,8 @@ use inferno::flamegraph::{self, Direction, Options};
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
 
 use crate::failure::Failure;
+use crate::gathering::Gathering;
 use crate::input::{self, Logs, Selection, Unpaired};
-use crate::log::Gathering;
 use crate::output::stacks::{self, Folded};
 use crate::output::{Console, units};
 

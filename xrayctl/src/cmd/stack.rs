@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
 
 use crate::failure::Failure;
+use crate::gathering::Gathering;
 use crate::input::{Destination, Logs, Selection, Unpaired};
-use crate::log::Gathering;
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
 
