@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::controller::Controller;
+use super::patching::Patching;
 use crate::{
     store::NameRequest,
     target::{Load, MOST_TYPE_NAMES, new_type_names},
@@ -25,36 +25,35 @@ pub(crate) struct Reading {
     read: HashMap<Load, HashSet<u16>>,
 }
 
-impl Controller {
+// === impl Reading ===
+
+impl Reading {
     /// Reads names if events have requested them and a look is due.
-    pub(super) fn tend_event_types(&mut self) {
-        let due = match self.output.event_types.request() {
+    pub(super) fn tend(&mut self, patching: &Patching) {
+        let due = match patching.output.event_types.request() {
             NameRequest::None => false,
-            NameRequest::Retry => self
-                .reading
-                .last
-                .is_none_or(|last| last.elapsed() >= PATIENCE),
+            NameRequest::Retry => self.last.is_none_or(|last| last.elapsed() >= PATIENCE),
             NameRequest::Now => true,
         };
         if due {
-            self.read_event_types();
+            self.read(patching);
         }
     }
 
     /// Reads the names that were registered since the last look. A process that has ended has none.
-    pub(super) fn read_event_types(&mut self) {
-        self.output.event_types.clear_request();
-        self.reading.last = Some(Instant::now());
-        let read = &mut self.reading.read;
-        read.retain(|load, _| self.loading.is_traced(load));
-        for module in self.loading.modules() {
+    pub(super) fn read(&mut self, patching: &Patching) {
+        patching.output.event_types.clear_request();
+        self.last = Some(Instant::now());
+        let read = &mut self.read;
+        read.retain(|load, _| patching.traced.has(load));
+        for module in patching.traced.modules() {
             if read.values().map(HashSet::len).sum::<usize>() >= MOST_READ {
                 break;
             }
             let known = read.entry(module.load).or_default();
-            for (number, name) in new_type_names(&self.memory, module, known) {
+            for (number, name) in new_type_names(&patching.memory, module, known) {
                 known.insert(number);
-                self.output.name_event_type(number, &name);
+                patching.output.name_event_type(number, &name);
             }
         }
     }

@@ -1,13 +1,12 @@
 //! The control thread as its session sees it: commands go in, and its published state is read here.
 
 use std::{
-    collections::VecDeque,
     io,
     os::fd::AsFd as _,
     process::ExitStatus,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        Arc,
+        atomic::Ordering,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
     time::{Duration, Instant},
@@ -19,22 +18,18 @@ use nix::{
 };
 
 use sled_encoders::Capture;
-use xray_trace::{
-    instr_map::CompiledSelection,
-    model::{ClockAnchor, FunctionId, Ticks},
-};
+use xray_trace::model::{ClockAnchor, FunctionId, Ticks};
 
 use super::{
     filter::Filtering,
-    leases::{Lease, Leases},
-    patterns::Patterns,
+    governor::History,
+    leases::Lease,
+    request::{Command, Counting, ToggleRequest},
     rules::{RuleEffect, Rules},
-    states::States,
+    shared::Shared,
 };
 use crate::{
-    collect::{Asked, DrainCaller, DrainHandle, Moment, RingCopies},
-    control::governor::History,
-    inject::TrampolineFilter,
+    collect::{Asked, Moment, RingCopies},
     liveness::{Liveness, MOST_REQUESTS, NoAnswer},
     lock::lock,
     pid::Pid,
@@ -42,7 +37,7 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::{Ask, EventStore, ProfileSums},
     sys::{PidFd, ticks_now},
-    target::{Ending, Functions, Indexes, Load, RefusedModule},
+    target::{Ending, Functions, Indexes, RefusedModule},
     types::{
         Budget, DetachReport, Detection, Filter, LeaseId, Mode, Phase, Run, ToggleReport, Wanted,
     },
@@ -50,79 +45,6 @@ use crate::{
 
 /// Limit on filters that a trace names.
 const MOST_FILTER_NOTES: usize = 256;
-
-/// A request of the session to its control thread.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Toggle {
-        request: Box<ToggleRequest>,
-        answer: SyncSender<Result<ToggleReport>>,
-    },
-    Release {
-        from: LeaseId,
-        answer: SyncSender<Result<ToggleReport>>,
-    },
-    Begin {
-        rules: Rules,
-        /// Functions to switch on in the modules `of`. For modules that came later the rules
-        /// decide.
-        effect: RuleEffect,
-        of: Indexes,
-        answer: SyncSender<Result<()>>,
-    },
-    Look {
-        answer: SyncSender<Result<()>>,
-    },
-    /// Counts calls, or records them again.
-    Count {
-        count: Counting,
-        answer: SyncSender<Result<()>>,
-    },
-    /// Records the chosen calls. `None`: all calls.
-    Choose {
-        choice: Option<TrampolineFilter>,
-        answer: SyncSender<Result<()>>,
-    },
-    /// Limits the cost of tracing. The answer is the previous limit.
-    Economize {
-        budget: Budget,
-        answer: SyncSender<Result<Budget>>,
-    },
-    NameTypes {
-        answer: SyncSender<Result<()>>,
-    },
-    Resume {
-        answer: SyncSender<Result<()>>,
-    },
-    Detach {
-        answer: SyncSender<Result<DetachReport>>,
-    },
-}
-
-/// Whether calls are counted or recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counting {
-    /// Calls are counted.
-    On,
-    /// Calls are recorded.
-    Off,
-}
-
-/// A request to enable or disable functions.
-#[derive(Debug)]
-pub(crate) struct ToggleRequest {
-    /// The selection. It also holds for libraries that are loaded later.
-    pub(crate) patterns: Arc<Patterns>,
-    /// The selection for modules that came after `of`.
-    pub(crate) later: Option<CompiledSelection>,
-    /// The functions that it matches in the modules `of`.
-    pub(crate) ids: Vec<FunctionId>,
-    pub(crate) of: Indexes,
-    pub(crate) to: Wanted,
-    /// The lease, if the functions are switched on temporarily.
-    pub(crate) lease: Option<LeaseId>,
-    pub(crate) run: Run,
-}
 
 /// The session's handle to its control thread.
 #[derive(Debug)]
@@ -135,140 +57,6 @@ pub(crate) struct Control {
     liveness: Arc<Liveness>,
     shared: Arc<Shared>,
     output: Arc<EventStore>,
-}
-
-/// The state that the control thread publishes.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) phase: AtomicU8,
-    /// Set when an `exec` has replaced the traced program: the time at which it was last seen.
-    /// Written by the control thread.
-    pub(crate) executed: OnceLock<Instant>,
-    pub(crate) copied: AtomicU64,
-    pub(crate) states: States,
-    /// The functions that are leased. Written by the control thread.
-    pub(crate) leases: Mutex<Leases>,
-    /// The limit on the cost of tracing, and its effect. Written by the control thread.
-    pub(crate) history: History,
-    /// Filters that were set, as options, with the time from which each was in force. The latest is
-    /// last.
-    filter_notes: Mutex<VecDeque<(Ticks, String)>>,
-    /// The filter in force. Locked before `drain`.
-    pub(super) filtering: Mutex<Filtering>,
-    /// Held while the filter changes. Of two changes at once, one could set the filter, and the
-    /// other one the calls that the program leaves out.
-    filter_change: Mutex<()>,
-    /// Loaded modules with sleds that cannot be traced. Written by the control thread.
-    refused: Mutex<Vec<RefusedModule>>,
-    /// The detection method for libraries. Written by the control thread.
-    detection: Mutex<Detection>,
-    /// `None` once the rings are finished.
-    pub(crate) drain: Mutex<Option<DrainHandle>>,
-    /// The time at which the target ended or the session failed, and the report for a detach.
-    /// Written by the control thread, taken by the detach.
-    pub(super) final_report: Mutex<Option<(Instant, Result<DetachReport>)>>,
-    /// How the process ended. Written by the control thread.
-    pub(crate) ending: OnceLock<Ending>,
-    /// The exit status of a process that xrayd started, once it has ended.
-    pub(crate) exit_status: Mutex<Option<ExitStatus>>,
-}
-
-// === impl Shared ===
-
-impl Shared {
-    pub(crate) fn new(functions: usize, refused: Vec<RefusedModule>, drain: DrainHandle) -> Self {
-        Self {
-            phase: AtomicU8::new(Phase::Tracing as u8),
-            executed: OnceLock::new(),
-            copied: AtomicU64::new(0),
-            states: States::new(functions),
-            leases: Mutex::default(),
-            history: History::default(),
-            filter_notes: Mutex::default(),
-            filtering: Mutex::default(),
-            filter_change: Mutex::default(),
-            refused: Mutex::new(refused),
-            detection: Mutex::default(),
-            drain: Mutex::new(Some(drain)),
-            final_report: Mutex::new(None),
-            ending: OnceLock::new(),
-            exit_status: Mutex::new(None),
-        }
-    }
-
-    /// Adds a module that cannot be traced.
-    pub(crate) fn refuse(&self, module: RefusedModule) {
-        lock(&self.refused).push(module);
-    }
-
-    /// Forgets the refused modules that are not loaded any more.
-    pub(super) fn keep_refused(&self, loaded: impl Fn(&Load) -> bool) {
-        lock(&self.refused).retain(|module| loaded(&module.load));
-    }
-
-    /// The way to ask the drain for something. `None` once the rings are finished. A thread that
-    /// waits for the drain holds no lock.
-    pub(crate) fn drain(&self) -> Option<DrainCaller> {
-        lock(&self.drain).as_ref().map(DrainHandle::caller)
-    }
-
-    /// Applies the filter to modules that were loaded.
-    ///
-    /// # Errors
-    /// The drain hangs.
-    pub(super) fn refilter(&self, functions: &Functions) -> Result<()> {
-        let filtering = lock(&self.filtering);
-        if !filtering.is_by_module() {
-            return Ok(());
-        }
-        self.keep_by(filtering, functions)
-    }
-
-    /// Has the drain keep events by this filter. The lock orders the requests of several threads,
-    /// and is released before the wait.
-    fn keep_by(&self, filtering: MutexGuard<'_, Filtering>, functions: &Functions) -> Result<()> {
-        let Some(drain) = self.drain() else {
-            return Ok(());
-        };
-        let asked = drain.keep(filtering.keep(functions), filtering.threads())?;
-        drop(filtering);
-        asked.wait().map(|_ended| ())
-    }
-
-    /// The choice of calls to write after modules were loaded. `None` if it is unchanged.
-    pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<TrampolineFilter> {
-        let filtering = lock(&self.filtering);
-        if !filtering.is_by_function() {
-            return None;
-        }
-        filtering.choice(pid, functions).unwrap_or_else(|error| {
-            tracing::warn!(
-                pid = pid.as_raw(),
-                %error,
-                "cannot extend the filter to a new library: calls inside its functions are not \
-                 recorded"
-            );
-            None
-        })
-    }
-
-    /// The detection method for libraries.
-    pub(crate) fn detection(&self) -> Detection {
-        lock(&self.detection).clone()
-    }
-
-    pub(super) fn set_detection(&self, detection: Detection) {
-        *lock(&self.detection) = detection;
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            value if value == Phase::Tracing as u8 => Phase::Tracing,
-            value if value == Phase::Detaching as u8 => Phase::Detaching,
-            value if value == Phase::Failed as u8 => Phase::Failed,
-            _ => Phase::Exited,
-        }
-    }
 }
 
 // === impl Control ===

@@ -8,17 +8,13 @@
 //!                               └─ switched permanently ─► permanent state, no leases
 //! ```
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 use sled_encoders::Capture;
 use xray_trace::model::FunctionId;
 
-use super::controller::Controller;
-use crate::{
-    lock::lock,
-    refusal::Result,
-    types::{LeaseId, Run, ToggleReport, Wanted},
-};
+use super::states::States;
+use crate::types::{LeaseId, Run, Wanted};
 
 /// Limit on leases of one function at a time. More than one user has streams. A client whose end
 /// cannot be noticed never ends its lease, so the oldest lease is dropped.
@@ -62,6 +58,43 @@ impl Leases {
             Some(lease) => self.0.insert(id, lease),
             None => self.0.remove(&id),
         };
+    }
+
+    /// Records a lease. Returns the functions of `ids` that it changes, and the data for
+    /// [`Self::restore_all`].
+    pub(super) fn acquire_all(
+        &mut self,
+        states: &States,
+        ids: &[FunctionId],
+        to: LeaseId,
+        capture: Capture,
+        run: Run,
+    ) -> (Vec<FunctionId>, Vec<Leased>) {
+        let mut changing = states.changing(ids.to_vec(), Wanted::On(capture));
+        // A lease without values leaves values alone that others record.
+        changing.retain(|&id| {
+            !capture.is_none() || states.recorded(id).is_none_or(|now| now.is_none())
+        });
+        let mut leased = Vec::new();
+        if run == Run::Real {
+            leased.extend(ids.iter().map(|&id| {
+                let was = states.recorded(id).map_or(Wanted::Off, Wanted::On);
+                let lease = self.acquire(id, was, to, capture);
+                Leased { id, was, lease }
+            }));
+        }
+        (changing, leased)
+    }
+
+    /// Undoes a lease that failed. Functions that could not be switched back stay leased, so that
+    /// they are switched back at the end of the lease.
+    pub(super) fn restore_all(&mut self, states: &States, leased: Vec<Leased>) {
+        // A function can be named twice.
+        for Leased { id, was, lease } in leased.into_iter().rev() {
+            if states.recorded(id).map_or(Wanted::Off, Wanted::On) == was {
+                self.restore(id, lease);
+            }
+        }
     }
 
     /// The leases of a function, if it has any.
@@ -155,79 +188,6 @@ fn leaves(is: Wanted, capture: Capture) -> bool {
     match is {
         Wanted::On(now) => now == capture || capture.is_none(),
         Wanted::Off => false,
-    }
-}
-
-impl Controller {
-    /// Records a lease. Returns the functions of `ids` that it changes, and the data for
-    /// [`Self::unlend`].
-    pub(crate) fn acquire(
-        &self,
-        ids: &[FunctionId],
-        to: LeaseId,
-        capture: Capture,
-        run: Run,
-    ) -> (Vec<FunctionId>, Vec<Leased>) {
-        let states = &self.shared.states;
-        let mut leases = lock(&self.shared.leases);
-        let mut changing = states.changing(ids.to_vec(), Wanted::On(capture));
-        // A lease without values leaves values alone that others record.
-        changing.retain(|&id| {
-            !capture.is_none() || states.recorded(id).is_none_or(|now| now.is_none())
-        });
-        let mut leased = Vec::new();
-        if run == Run::Real {
-            leased.extend(ids.iter().map(|&id| {
-                let was = states.recorded(id).map_or(Wanted::Off, Wanted::On);
-                let lease = leases.acquire(id, was, to, capture);
-                Leased { id, was, lease }
-            }));
-        }
-        (changing, leased)
-    }
-
-    /// Undoes a lease that failed. Functions that could not be switched back stay leased, so that
-    /// they are switched back at the end of the lease.
-    pub(super) fn unlend(&self, leased: Vec<Leased>) {
-        let states = &self.shared.states;
-        let mut leases = lock(&self.shared.leases);
-        // A function can be named twice.
-        for Leased { id, was, lease } in leased.into_iter().rev() {
-            if states.recorded(id).map_or(Wanted::Off, Wanted::On) == was {
-                leases.restore(id, lease);
-            }
-        }
-    }
-
-    /// Ends a lease, and switches its functions back. A failure does not stop the rest.
-    pub(crate) fn release(&mut self, from: LeaseId) -> Result<ToggleReport> {
-        self.loading.release(from);
-        let back = lock(&self.shared.leases).release(from);
-        let ids: Vec<FunctionId> = back.iter().map(|(id, _)| *id).collect();
-        let mut report = self.report_on(&ids);
-        let mut ways = BTreeMap::<Option<Capture>, Vec<FunctionId>>::new();
-        for (id, to) in back {
-            let capture = match to {
-                Wanted::On(capture) => Some(capture),
-                Wanted::Off => None,
-            };
-            ways.entry(capture).or_default().push(id);
-        }
-        let started = Instant::now();
-        let mut failed = None;
-        for (capture, ids) in ways {
-            let to = capture.map_or(Wanted::Off, Wanted::On);
-            let changing = self.shared.states.changing(ids, to);
-            match self.switch(&changing, to) {
-                Ok((patched, copied)) => {
-                    report.changed += u32::try_from(changing.len()).unwrap_or(u32::MAX);
-                    report.add(&patched, copied);
-                }
-                Err(refusal) => failed = failed.or(Some(refusal)),
-            }
-        }
-        report.elapsed = started.elapsed();
-        failed.map_or(Ok(report), Err)
     }
 }
 

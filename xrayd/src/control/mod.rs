@@ -2,12 +2,17 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `handle` | commands to the thread `ctl-<pid>`, and the state that it publishes |
-//! | `controller` | that thread: patching, the watch on the target's life, detach |
+//! | `handle` | the session's handle to the thread `ctl-<pid>` |
+//! | `request` | the requests that it sends |
+//! | `shared` | the state that the thread publishes |
+//! | `controller` | that thread: requests, the watch on the target's life, detach |
+//! | `patching` | the target, and everything that writes its sleds |
+//! | `switcher` | switching of functions: sleds, states and the governor together |
 //! | `states` | which functions are on |
 //! | `leases` | temporary overrides of which functions are on |
 //! | `rules` | selections that also hold for libraries that are loaded later |
 //! | `patterns` | selections that were compiled once |
+//! | `traced` | modules that are loaded and traced |
 //! | `loading` | libraries that are loaded and unloaded |
 //! | `watch` | the detection method for libraries that are loaded |
 //! | `sites` | sleds of a module, as a survey found them |
@@ -26,10 +31,15 @@ mod handle;
 mod leases;
 mod loading;
 mod numbers;
+mod patching;
 mod patterns;
+mod request;
 mod rules;
+mod shared;
 mod sites;
 mod states;
+mod switcher;
+mod traced;
 mod watch;
 
 pub(crate) use controller::Controller;
@@ -37,10 +47,14 @@ pub(crate) use event_types::Reading;
 #[cfg(fuzzing)]
 pub(crate) use fuzzing::{keep_filter, keep_selection};
 pub(crate) use governor::Governor;
-pub(crate) use handle::{Commands, Control, Counting, Shared, ToggleRequest};
+pub(crate) use handle::{Commands, Control};
 pub(crate) use loading::Loading;
 pub(crate) use numbers::SessionNumbers;
+pub(crate) use patching::Patching;
 pub use patterns::{Chosen, Patterns};
+pub(crate) use request::{Counting, ToggleRequest};
 pub(crate) use rules::{RuleEffect, Rules};
+pub(crate) use shared::Shared;
 pub(crate) use sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of};
+pub(crate) use traced::TracedModules;
 pub(crate) use watch::Watch;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use super::handle::Shared;
+use super::shared::Shared;
 use crate::{
     store::{Counters, EventStore, Figures, Meter, Numbers},
     target::Functions,

@@ -16,7 +16,7 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 
-use super::handle::Shared;
+use super::shared::Shared;
 use crate::{
     pid::Pid,
     sys::instant_of,

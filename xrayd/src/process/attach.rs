@@ -16,8 +16,9 @@ use super::{follow::Follow, launch::KillOnDrop, session::Session};
 use crate::{
     collect::{Drain, Promises, RingSizes, SiteTable, events_since},
     control::{
-        Commands, Control, Controller, Governor, Loading, Reading, SessionNumbers, Shared, Staged,
-        Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
+        Commands, Control, Controller, Governor, Loading, Patching, Reading, SessionNumbers,
+        Shared, Staged, TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites,
+        stubs_of,
     },
     export::TraceSource,
     inject::{
@@ -339,11 +340,11 @@ pub(crate) fn prepare(
     });
     let loading = Loading::new(
         objects,
-        Arc::clone(&functions),
-        layout,
+        functions.ids(),
         &flight.maps,
         Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.eventfd()),
     );
+    let traced = TracedModules::new(Arc::clone(&functions));
     let session = Session {
         pid,
         credentials,
@@ -363,20 +364,24 @@ pub(crate) fn prepare(
         ticket: Arc::clone(&ticket),
     };
     let mut controller = Controller {
-        target,
-        memory,
-        patcher,
+        patching: Patching {
+            target,
+            memory,
+            patcher,
+            traced,
+            layout,
+            output,
+            shared,
+            held: thread,
+            has_room_for_rings: false,
+        },
         loading,
         reading: Reading::default(),
         table: TargetAddr(layout.table),
-        output,
-        shared,
-        held: thread,
         child,
         claim: Some((table_claim, claim)),
         choosing: false,
         governor: Governor::default(),
-        has_room_for_rings: false,
         _ticket: ticket,
     };
     if options.budget != Budget::None {

@@ -15,20 +15,22 @@
 //! takes to switch sleds. The door of the trampolines does that.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 use super::{
+    history::History,
     measure::{Interval, Reading, WORKING, float, given},
+    price,
     run_clocks::{MOST_CLOCKS, RunClocks},
     weigh::{Time, Weights},
 };
 use crate::{
     collect::{Look, RingId, Sample},
-    control::{controller::Controller, governor::price},
+    control::patching::Patching,
     inject::{DispatchMode, Enable},
     refusal::Result,
     sys::ticks_now,
@@ -139,115 +141,115 @@ impl Governor {
         let useful_ns = self.spent.useful_ns();
         (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
     }
-}
 
-impl Controller {
     /// Puts a limit on the cost of tracing into force, and returns the previous one.
-    pub(crate) fn economize(&mut self, budget: Budget) -> Result<Budget> {
-        let before = self.shared.history.budget();
-        self.end_budget()?;
-        self.shared.history.begin(budget);
+    pub(crate) fn economize(&mut self, patching: &mut Patching, budget: Budget) -> Result<Budget> {
+        let before = patching.shared.history.budget();
+        self.end_budget(patching)?;
+        patching.shared.history.begin(budget);
         let now = Instant::now();
-        self.governor = Governor {
+        *self = Self {
             due: (budget != Budget::None).then_some(now),
             price: price::of_event(),
             begun: Some((now, ticks_now())),
-            ..Governor::default()
+            ..Self::default()
         };
         if let Budget::Duty(_) = budget {
-            if let Err(error) = self.close_window() {
+            if let Err(error) = close_window(patching) {
                 // The client gets an error, so the limit must not stay in force.
-                if self.end_budget().is_ok() {
-                    self.shared.history.begin(Budget::None);
+                if self.end_budget(patching).is_ok() {
+                    patching.shared.history.begin(Budget::None);
                 }
                 return Err(error);
             }
-            self.governor.stage = Stage::Off;
+            self.stage = Stage::Off;
         }
         Ok(before)
     }
 
     /// Resumes all suppressed functions. After an error the limit is still in force, and the call
     /// can be repeated.
-    fn end_budget(&mut self) -> Result<()> {
-        let suppressed: Vec<FunctionId> = self.governor.suppressed.iter().copied().collect();
-        self.wake_sleds(&suppressed)?;
-        if let Budget::Duty(_) = self.shared.history.budget() {
-            self.patch_as_wanted(&self.all_on())?;
+    fn end_budget(&mut self, patching: &mut Patching) -> Result<()> {
+        let suppressed: Vec<FunctionId> = self.suppressed.iter().copied().collect();
+        wake_sleds(patching, &suppressed)?;
+        if let Budget::Duty(_) = patching.shared.history.budget() {
+            patching.patch_as_wanted(&patching.all_on())?;
             let since = ticks_now();
-            self.open_door()?;
+            open_door(patching)?;
             // A window that is open has no end: everything is recorded from its begin on.
-            self.shared.history.end_cycle(match self.governor.stage {
+            patching.shared.history.end_cycle(match self.stage {
                 Stage::Open { since, .. } => since,
                 _ => since,
             });
         }
-        if let Stage::Trying(_) = self.governor.stage {
+        if let Stage::Trying(_) = self.stage {
             // Ends the counting for the try.
-            self.sample(Look::Newest(HashMap::new()));
+            sample(patching, Look::Newest(HashMap::new()));
         }
-        self.shared.history.wake_all(ticks_now());
-        self.governor = Governor::default();
+        patching.shared.history.wake_all(ticks_now());
+        *self = Self::default();
         Ok(())
     }
 
     /// Ends the limit of a process that is being detached from, or is gone. Sleds are not touched.
-    pub(crate) fn forget_budget(&mut self) {
-        self.governor = Governor::default();
-        self.shared.history.wake_all(ticks_now());
+    pub(crate) fn forget(&mut self, history: &History) {
+        *self = Self::default();
+        history.wake_all(ticks_now());
     }
 
     /// Ends the suppression of functions that are being switched. The switch decides their state.
-    pub(crate) fn no_rest_for(&mut self, ids: &[FunctionId]) {
-        if let Budget::Overhead(_) = self.shared.history.budget() {
+    pub(crate) fn no_rest_for(&mut self, history: &History, ids: &[FunctionId]) {
+        if let Budget::Overhead(_) = history.budget() {
             let soon = Instant::now() + FIRST_LOOK;
-            self.governor.due = self.governor.due.map(|due| due.min(soon));
+            self.due = self.due.map(|due| due.min(soon));
             let woken: Vec<FunctionId> = ids
                 .iter()
                 .copied()
-                .filter(|id| self.governor.suppressed.remove(id))
+                .filter(|id| self.suppressed.remove(id))
                 .collect();
-            self.shared.history.wake(woken, ticks_now());
+            history.wake(woken, ticks_now());
         }
     }
 
     /// Does the next step if it is due.
-    pub(crate) fn tend_budget(&mut self) {
-        if !self.governor.until_due().is_zero() {
+    pub(crate) fn tend(&mut self, patching: &mut Patching) {
+        if !self.until_due().is_zero() {
             return;
         }
-        let budget = self.shared.history.budget();
-        let done = match (budget, std::mem::take(&mut self.governor.stage)) {
+        let budget = patching.shared.history.budget();
+        let done = match (budget, std::mem::take(&mut self.stage)) {
             (Budget::None, _) => {
-                self.governor.due = None;
+                self.due = None;
                 Ok(())
             }
-            (Budget::Overhead(ppm), Stage::Trying(tried)) => self.end_try(share(ppm), tried),
-            (Budget::Overhead(ppm), _) => self.look_at_costs(share(ppm)),
-            (Budget::Duty(duty), Stage::Open { since, next }) => self.end_window(duty, since, next),
-            (Budget::Duty(duty), _) => self.begin_window(duty),
+            (Budget::Overhead(ppm), Stage::Trying(tried)) => {
+                self.end_try(patching, share(ppm), tried)
+            }
+            (Budget::Overhead(ppm), _) => self.look_at_costs(patching, share(ppm)),
+            (Budget::Duty(duty), Stage::Open { since, next }) => {
+                self.end_window(patching, duty, since, next)
+            }
+            (Budget::Duty(duty), _) => self.begin_window(patching, duty),
         };
         if let Err(error) = done {
             tracing::warn!(
-                pid = self.target.pid().as_raw(),
+                pid = patching.target.pid().as_raw(),
                 %error,
                 "cannot keep the overhead budget or the duty cycle"
             );
-            self.governor.due = Some(Instant::now() + TRY_EVERY);
+            self.due = Some(Instant::now() + TRY_EVERY);
         }
     }
 
     // --- budget
 
-    fn look_at_costs(&mut self, budget: f64) -> Result<()> {
-        let states = &self.shared.states;
-        self.governor
-            .suppressed
-            .retain(|id| states.recorded(*id).is_some());
-        let before = self.governor.last.take().unwrap_or_default();
-        let sample = self.sample(Look::Newest(before.given.clone()));
+    fn look_at_costs(&mut self, patching: &mut Patching, budget: f64) -> Result<()> {
+        let states = &patching.shared.states;
+        self.suppressed.retain(|id| states.recorded(*id).is_some());
+        let before = self.last.take().unwrap_or_default();
+        let sample = sample(patching, Look::Newest(before.given.clone()));
         let now = Instant::now();
-        self.governor.due = Some(now + LOOK_EVERY);
+        self.due = Some(now + LOOK_EVERY);
         let Some(mut sample) = sample else {
             return Ok(());
         };
@@ -258,14 +260,14 @@ impl Controller {
             let cpu_ns = reading.running * elapsed;
             Interval::new(&sample, &before.given, tallies, (elapsed, cpu_ns), &reading)
         });
-        self.governor.last = Some(reading);
+        self.last = Some(reading);
         let Some(interval) = interval else {
-            self.governor.due = Some(now + FIRST_LOOK);
+            self.due = Some(now + FIRST_LOOK);
             return Ok(());
         };
-        let (event_ns, tick_ns) = (self.governor.event_ns(), self.governor.tick_ns());
+        let (event_ns, tick_ns) = (self.event_ns(), self.tick_ns());
         let costs = interval.weigh(event_ns, tick_ns);
-        let governor = &mut self.governor;
+        let governor = &mut *self;
         governor.spent.add(costs.time, FADE);
         let suppressed = &governor.suppressed;
         if interval.is_seen() {
@@ -274,81 +276,77 @@ impl Controller {
                 .learn(&costs.measured, FADE_LOOK, |id| !suppressed.contains(&id));
         }
         let useful_ns = costs.time.useful_ns();
-        self.count_unrecorded(|_| useful_ns);
-        let governor = &self.governor;
+        self.count_unrecorded(patching, |_| useful_ns);
+        let governor = &*self;
         let (suppressed, weights) = (&governor.suppressed, &governor.weights);
-        self.shared.history.cost(governor.overhead(), event_ns);
+        patching.shared.history.cost(governor.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !suppressed.contains(&id);
         if weights.load(on) > budget * TOO_MUCH {
             let dear = weights.too_dear(budget * ENOUGH, on);
-            self.suppress(dear.into_iter().collect())?;
-            self.begin_anew();
+            self.suppress(patching, dear.into_iter().collect())?;
+            self.begin_anew(patching);
         }
-        match self.governor.next_try {
-            _ if self.governor.suppressed.is_empty() => self.governor.next_try = None,
-            None => self.governor.next_try = Some(now + TRY_EVERY),
-            Some(next) if next <= now => return self.begin_try(budget),
+        match self.next_try {
+            _ if self.suppressed.is_empty() => self.next_try = None,
+            None => self.next_try = Some(now + TRY_EVERY),
+            Some(next) if next <= now => return self.begin_try(patching, budget),
             Some(_) => {}
         }
         Ok(())
     }
 
     /// Suppresses functions.
-    fn suppress(&mut self, ids: Vec<FunctionId>) -> Result<()> {
-        let suppressed = self.suppress_sleds(&ids);
+    fn suppress(&mut self, patching: &mut Patching, ids: Vec<FunctionId>) -> Result<()> {
+        let suppressed = suppress_sleds(patching, &ids);
         // Noted after a failure, too: some of them may be off, and have to be resumed later.
-        self.shared.history.suppress(&ids, ticks_now());
+        patching.shared.history.suppress(&ids, ticks_now());
         tracing::debug!(
-            pid = self.target.pid().as_raw(),
+            pid = patching.target.pid().as_raw(),
             functions = ids.len(),
             "suppressed functions"
         );
-        self.governor.suppressed.extend(ids);
+        self.suppressed.extend(ids);
         suppressed
     }
 
     /// Switches suppressed functions on for a moment, to measure what they cost now.
-    fn begin_try(&mut self, budget: f64) -> Result<()> {
-        let running = self.governor.last.as_ref().map_or(0.0, |last| last.running);
+    fn begin_try(&mut self, patching: &mut Patching, budget: f64) -> Result<()> {
+        let running = self.last.as_ref().map_or(0.0, |last| last.running);
         let now = Instant::now();
         if running < WORKING / 10.0 {
             // The program is idle, so there is nothing to measure.
-            self.governor.next_try = Some(now + TRY_EVERY);
+            self.next_try = Some(now + TRY_EVERY);
             return Ok(());
         }
-        let suppressed = &self.governor.suppressed;
+        let suppressed = &self.suppressed;
         let after = suppressed
             .iter()
-            .filter(|id| self.governor.tried.is_none_or(|tried| **id > tried));
+            .filter(|id| self.tried.is_none_or(|tried| **id > tried));
         let ids: Vec<FunctionId> = after
             .chain(suppressed)
             .copied()
             .take(MOST_TRIED.min(suppressed.len()))
             .collect();
-        self.governor.tried = ids.last().copied();
+        self.tried = ids.last().copied();
         let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
-        let load = self
-            .governor
-            .weights
-            .load(|id| ids.contains(&id))
-            .max(0.001);
+        let load = self.weights.load(|id| ids.contains(&id)).max(0.001);
         let share = budget * FOR_TRYING;
         let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
         let time = time.clamp(SHORTEST_TRY, LONGEST_TRY);
-        let Some(sample) = self.sample(Look::Begin) else {
+        let Some(sample) = sample(patching, Look::Begin) else {
             return Ok(());
         };
         let ids: Vec<FunctionId> = ids.into_iter().collect();
-        let (clocks, unclocked) = self.run_clocks();
+        let (clocks, unclocked) = self.run_clocks(patching);
         let (began, since) = (clocks.read(), ticks_now());
         let waking = Instant::now();
-        let woken = self.wake_sleds(&ids);
+        let woken = wake_sleds(patching, &ids);
         let begun = Instant::now();
-        self.governor.due = Some(begun + time);
-        self.governor.stage = Stage::Trying(Try {
+        self.due = Some(begun + time);
+        self.stage = Stage::Trying(Try {
             ids,
             given: given(&sample),
-            ran: self.governor.last.as_ref().map(|last| last.cpu),
+            ran: self.last.as_ref().map(|last| last.cpu),
             since,
             began,
             clocks,
@@ -362,14 +360,14 @@ impl Controller {
         let on = time + begun.duration_since(waking);
         let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
         let pause = Duration::from_secs_f64((cost / share).min(1e6));
-        self.governor.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
+        self.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
         Ok(())
     }
 
     /// Clocks of the threads that work, and the processor use of the other threads.
-    fn run_clocks(&self) -> (RunClocks, f64) {
-        let pid = self.target.pid();
-        let Some(last) = &self.governor.last else {
+    fn run_clocks(&self, patching: &Patching) -> (RunClocks, f64) {
+        let pid = patching.target.pid();
+        let Some(last) = &self.last else {
             return (RunClocks::of(pid, &[]), 0.0);
         };
         let running = last.threads_running.iter();
@@ -381,7 +379,7 @@ impl Controller {
         working.truncate(MOST_CLOCKS);
         let tids: Vec<u32> = working
             .iter()
-            .filter_map(|(_, thread)| Some(self.output.thread(*thread)?.0))
+            .filter_map(|(_, thread)| Some(patching.output.thread(*thread)?.0))
             .collect();
         let clocks = RunClocks::of(pid, &tids);
         let clocked: f64 = working.iter().map(|(running, _)| running).sum();
@@ -392,18 +390,18 @@ impl Controller {
         (clocks, unclocked)
     }
 
-    fn end_try(&mut self, budget: f64, mut tried: Try) -> Result<()> {
+    fn end_try(&mut self, patching: &mut Patching, budget: f64, mut tried: Try) -> Result<()> {
         let until = ticks_now();
         let ended = tried.clocks.read();
         // Functions that were switched meanwhile do not belong to the try any more.
-        tried.ids.retain(|id| self.governor.suppressed.contains(id));
-        if let Err(error) = self.suppress_sleds(&tried.ids) {
+        tried.ids.retain(|id| self.suppressed.contains(id));
+        if let Err(error) = suppress_sleds(patching, &tried.ids) {
             // They are still on. The try goes on until switching off succeeds.
-            self.governor.stage = Stage::Trying(tried);
+            self.stage = Stage::Trying(tried);
             return Err(error);
         }
-        self.governor.due = Some(Instant::now() + LOOK_EVERY);
-        let Some(mut sample) = self.sample(Look::All(tried.given.clone())) else {
+        self.due = Some(Instant::now() + LOOK_EVERY);
+        let Some(mut sample) = sample(patching, Look::All(tried.given.clone())) else {
             return Ok(());
         };
         let Try {
@@ -416,18 +414,18 @@ impl Controller {
             unclocked,
         } = tried;
         let ticks = until.0.saturating_sub(since.0);
-        self.shared.history.recorded(&ids, ticks);
-        let (event_ns, tick_ns) = (self.governor.event_ns(), self.governor.tick_ns());
-        let last = self.governor.last.take().unwrap_or_default();
+        patching.shared.history.recorded(&ids, ticks);
+        let (event_ns, tick_ns) = (self.event_ns(), self.tick_ns());
+        let last = self.last.take().unwrap_or_default();
         let elapsed_ns = float(ticks) * tick_ns;
         let ran_ns = began.zip(ended).map(|(began, ended)| ended - began);
         let cpu_ns = ran_ns.map_or(0.0, |ran_ns| ran_ns + unclocked * elapsed_ns);
         let tallies = sample.tallies(&(since..=Ticks(u64::MAX)));
         let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), &last);
         let costs = interval.weigh(event_ns, tick_ns);
-        let governor = &mut self.governor;
+        let governor = &mut *self;
         governor.last = Some(last);
-        let (suppressed, states) = (&governor.suppressed, &self.shared.states);
+        let (suppressed, states) = (&governor.suppressed, &patching.shared.states);
         // Their cost until they were off again counts, too.
         let ran = tried_ran.zip(sample.ran);
         let ran = ran.map(|(before, now)| now.saturating_sub(before));
@@ -452,19 +450,19 @@ impl Controller {
             .difference(&suppressed.iter().copied().collect())
             .copied()
             .collect();
-        self.wake_sleds(&wake)?;
-        self.governor.suppressed.retain(|id| dear.contains(id));
-        self.shared.history.wake(wake, ticks_now());
-        self.suppress(suppressed)?;
-        self.begin_anew();
+        wake_sleds(patching, &wake)?;
+        self.suppressed.retain(|id| dear.contains(id));
+        patching.shared.history.wake(wake, ticks_now());
+        self.suppress(patching, suppressed)?;
+        self.begin_anew(patching);
         // Since the last look, functions outside the try were suppressed all the time, and the
         // others all the time but the try.
-        let now = self.governor.last.as_ref().map(|last| last.cpu);
+        let now = self.last.as_ref().map(|last| last.cpu);
         let ran = tried_ran.zip(now);
         let ran_ns = ran.map_or(0.0, |(before, now)| {
             now.saturating_sub(before).as_secs_f64() * 1e9
         });
-        self.count_unrecorded(|id| match ids.binary_search(&id) {
+        self.count_unrecorded(patching, |id| match ids.binary_search(&id) {
             Ok(_) => (ran_ns - cpu_ns).max(0.0),
             Err(_) => ran_ns,
         });
@@ -473,126 +471,112 @@ impl Controller {
 
     /// Adds the calls that suppressed functions would have recorded in this much processor time of
     /// the process, in nanoseconds.
-    fn count_unrecorded(&self, useful_ns: impl Fn(FunctionId) -> f64) {
-        let suppressed = self.governor.suppressed.iter();
+    fn count_unrecorded(&self, patching: &Patching, useful_ns: impl Fn(FunctionId) -> f64) {
+        let suppressed = self.suppressed.iter();
         let unrecorded = suppressed.filter_map(|id| {
-            let rate = self.governor.weights.get(*id)?.calls_per_second();
+            let rate = self.weights.get(*id)?.calls_per_second();
             Some((*id, rate * useful_ns(*id) / 1e9))
         });
-        self.shared.history.unrecorded(unrecorded);
+        patching.shared.history.unrecorded(unrecorded);
     }
 
     /// Begins the next look with a new reading. Events so far are of functions that are suppressed
     /// by now.
-    fn begin_anew(&mut self) {
-        let last = self.governor.last.take().unwrap_or_default();
-        self.governor.last = self
-            .sample(Look::Newest(HashMap::new()))
-            .map(|sample| Reading {
-                running: last.running,
-                threads_running: last.threads_running,
-                ..Reading::of(&sample)
-            });
-    }
-
-    fn sample(&self, look: Look) -> Option<Sample> {
-        self.shared.drain()?.sample(look)
+    fn begin_anew(&mut self, patching: &Patching) {
+        let last = self.last.take().unwrap_or_default();
+        self.last = sample(patching, Look::Newest(HashMap::new())).map(|sample| Reading {
+            running: last.running,
+            threads_running: last.threads_running,
+            ..Reading::of(&sample)
+        });
     }
 
     // --- duty
 
     /// Begins a window, in which everything is recorded.
-    fn begin_window(&mut self, duty: Duty) -> Result<()> {
+    fn begin_window(&mut self, patching: &mut Patching, duty: Duty) -> Result<()> {
         let begun = Instant::now();
-        let on = self.all_on();
-        self.patch_as_wanted(&on)?;
+        let on = patching.all_on();
+        patching.patch_as_wanted(&on)?;
         // Flavours open one after the other, within microseconds.
         let since = ticks_now();
-        self.open_door()?;
+        open_door(patching)?;
         let opened = Instant::now();
-        self.governor.stage = Stage::Open {
+        self.stage = Stage::Open {
             since,
             next: begun + duty.every,
         };
-        self.governor.due = Some(opened + duty.on);
+        self.due = Some(opened + duty.on);
         Ok(())
     }
 
     /// Ends a window. Nothing is recorded until the next one.
-    fn end_window(&mut self, duty: Duty, since: Ticks, next: Instant) -> Result<()> {
-        let until = self.close_window()?;
-        let every = duty.every.as_secs_f64() * 1e9 / self.governor.tick_ns();
+    fn end_window(
+        &mut self,
+        patching: &mut Patching,
+        duty: Duty,
+        since: Ticks,
+        next: Instant,
+    ) -> Result<()> {
+        let until = close_window(patching)?;
+        let every = duty.every.as_secs_f64() * 1e9 / self.tick_ns();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "an hour's ticks"
         )]
-        self.shared.history.window(since, until, every as u64);
-        self.governor.stage = Stage::Off;
-        self.governor.due = Some(next);
+        patching.shared.history.window(since, until, every as u64);
+        self.stage = Stage::Off;
+        self.due = Some(next);
         Ok(())
     }
+}
 
-    /// Closes the door, then switches all sleds off. Returns the time from which on nothing was
-    /// recorded.
-    fn close_window(&mut self) -> Result<Ticks> {
-        self.patcher.set_door(&self.memory, Enable::Closed)?;
-        let until = ticks_now();
-        let on = self.all_on();
-        self.switches().mark(&on);
-        let sites = self.loading.functions.sites(&on);
-        self.patch(&sites, Wanted::Off)?;
-        Ok(until)
+fn sample(patching: &Patching, look: Look) -> Option<Sample> {
+    patching.shared.drain()?.sample(look)
+}
+
+/// Closes the door, then switches all sleds off. Returns the time from which on nothing was
+/// recorded.
+fn close_window(patching: &mut Patching) -> Result<Ticks> {
+    patching
+        .patcher
+        .set_door(&patching.memory, Enable::Closed)?;
+    let until = ticks_now();
+    let on = patching.all_on();
+    patching.switches().mark(&on);
+    let sites = patching.traced.functions.sites(&on);
+    patching.patch(&sites, Wanted::Off)?;
+    Ok(until)
+}
+
+/// Opens the door. Functions that are on record again.
+fn open_door(patching: &mut Patching) -> Result<()> {
+    if patching.patcher.front() == DispatchMode::Filter {
+        // Calls that were open when the door was closed are long over.
+        patching.renew_filters()?;
     }
+    patching.switches().mark(&patching.all_on());
+    patching.patcher.set_door(&patching.memory, Enable::Open)
+}
 
-    /// Opens the door. Functions that are on record again.
-    fn open_door(&mut self) -> Result<()> {
-        if self.patcher.front() == DispatchMode::Filter {
-            // Calls that were open when the door was closed are long over.
-            self.renew_filters()?;
-        }
-        self.switches().mark(&self.all_on());
-        self.patcher.set_door(&self.memory, Enable::Open)
+fn suppress_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
     }
+    let sites = patching.traced.functions.sites(ids);
+    let suppressed = patching.patch(&sites, Wanted::Off);
+    patching.switches().mark(ids);
+    suppressed.map(drop)
+}
 
-    // --- sleds
-
-    fn suppress_sleds(&mut self, ids: &[FunctionId]) -> Result<()> {
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let sites = self.loading.functions.sites(ids);
-        let suppressed = self.patch(&sites, Wanted::Off);
-        self.switches().mark(ids);
-        suppressed.map(drop)
+/// Switches sleds of suppressed functions on. Returns the longest stop of the target's threads.
+fn wake_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<Duration> {
+    if ids.is_empty() {
+        return Ok(Duration::ZERO);
     }
-
-    /// Switches sleds of suppressed functions on. Returns the longest stop of the target's threads.
-    fn wake_sleds(&mut self, ids: &[FunctionId]) -> Result<Duration> {
-        if ids.is_empty() {
-            return Ok(Duration::ZERO);
-        }
-        self.switches().mark(ids);
-        self.patch_as_wanted(ids)
-    }
-
-    /// Brings the sleds of functions that are on to their wanted state. Returns the longest stop of
-    /// the target's threads.
-    pub(crate) fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
-        let mut ways = BTreeMap::<_, Vec<FunctionId>>::new();
-        for &id in ids {
-            if let Some(capture) = self.shared.states.recorded(id) {
-                ways.entry(capture).or_default().push(id);
-            }
-        }
-        let mut stopped = Duration::ZERO;
-        for (capture, ids) in ways {
-            let sites = self.loading.functions.sites(&ids);
-            let patched = self.patch(&sites, Wanted::On(capture))?;
-            stopped = stopped.max(patched.stopped);
-        }
-        Ok(stopped)
-    }
+    patching.switches().mark(ids);
+    patching.patch_as_wanted(ids)
 }
 
 fn share(ppm: u32) -> f64 {

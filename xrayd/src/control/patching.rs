@@ -1,0 +1,173 @@
+//! What the control thread needs to write the sleds of its target. It owns this, and hands it to the
+//! parts that switch sleds. Nothing is decided here.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use xray_trace::model::FunctionId;
+
+use super::{shared::Shared, traced::TracedModules};
+use crate::{
+    collect::{DrainHandle, Switches, bytes_of_threads},
+    inject::{DispatchMode, Layout, PatchReport, Patcher, RunState, TrampolineFilter},
+    lock::lock,
+    refusal::{Reason, Refusal, Result},
+    store::EventStore,
+    sys::{Memory, ptrace::Stopped},
+    target::{Maps, Target, Threads, memory_room},
+    types::{PatchSite, ToggleReport, Wanted},
+};
+
+/// Limit on names of matched functions in a report.
+const SAMPLE: usize = 5;
+
+/// The target of a control thread, and everything that writes its sleds.
+#[derive(Debug)]
+pub(crate) struct Patching {
+    pub(crate) target: Target,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) patcher: Patcher,
+    pub(crate) traced: TracedModules,
+    /// Addresses that trampolines in another neighbourhood need for their data.
+    pub(crate) layout: Layout,
+    pub(crate) output: Arc<EventStore>,
+    pub(crate) shared: Arc<Shared>,
+    /// A process that xrayd started and has not let run yet.
+    pub(crate) held: Option<Stopped>,
+    /// True once the process's control group had room for the rings. Set by `has_room_for`.
+    pub(crate) has_room_for_rings: bool,
+}
+
+// === impl Patching ===
+
+impl Patching {
+    pub(crate) fn patch(&mut self, sites: &[PatchSite], to: Wanted) -> Result<PatchReport> {
+        let Self {
+            patcher,
+            memory,
+            target,
+            held,
+            ..
+        } = self;
+        let run_state = match held {
+            Some(_) => RunState::Halted,
+            None => RunState::Running,
+        };
+        match patcher.switch(memory, target, run_state, sites, to) {
+            Err(_) if self.target.has_exited() => Err(self.target.exited()),
+            result => result,
+        }
+    }
+
+    /// Brings the sleds of functions that are on to their wanted state. Returns the longest stop of
+    /// the target's threads.
+    pub(crate) fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
+        let mut ways = BTreeMap::<_, Vec<FunctionId>>::new();
+        for &id in ids {
+            if let Some(capture) = self.shared.states.recorded(id) {
+                ways.entry(capture).or_default().push(id);
+            }
+        }
+        let mut stopped = Duration::ZERO;
+        for (capture, ids) in ways {
+            let sites = self.traced.functions.sites(&ids);
+            let patched = self.patch(&sites, Wanted::On(capture))?;
+            stopped = stopped.max(patched.stopped);
+        }
+        Ok(stopped)
+    }
+
+    /// All functions that are switched on.
+    pub(super) fn all_on(&self) -> Vec<FunctionId> {
+        let on = |id: &FunctionId| self.shared.states.recorded(*id).is_some();
+        let all = self.traced.functions.all();
+        all.into_iter().filter(on).collect()
+    }
+
+    /// The record of times at which functions were off.
+    pub(crate) fn switches(&self) -> Arc<Switches> {
+        let drain = lock(&self.shared.drain);
+        drain
+            .as_ref()
+            .map(DrainHandle::switches)
+            .unwrap_or_default()
+    }
+
+    /// The sleds to switch for these functions, ordered by address. While calls are counted, only
+    /// entry sleds are on.
+    pub(crate) fn sites(&self, ids: &[FunctionId], to: Wanted) -> Vec<PatchSite> {
+        let mut sites = self.traced.functions.sites(ids);
+        if to != Wanted::Off && self.patcher.front() == DispatchMode::Count {
+            sites.retain(|site| site.kind.is_entry());
+        }
+        sites
+    }
+
+    /// Checks the room in the process's control group. Pages of text that are written become
+    /// private to the process, and its threads write their rings. Both could bring the OOM killer
+    /// upon the process. Rings are counted once, since the group's usage contains what they hold
+    /// afterwards.
+    pub(super) fn has_room_for(&mut self, text: u64) -> Result<()> {
+        if text == 0 && self.has_room_for_rings {
+            return Ok(());
+        }
+        let pid = self.target.pid();
+        let rings = match self.has_room_for_rings {
+            true => 0,
+            false => {
+                let threads = u32::try_from(Threads::of(pid).len()).unwrap_or(u32::MAX);
+                bytes_of_threads(self.layout.geometry, threads)
+            }
+        };
+        match memory_room(pid) {
+            Some(room) if room.bytes < text.saturating_add(rings) => {
+                let message = format!(
+                    "process {pid}: {text} bytes of its text would become private, its threads would write {rings} bytes of rings, \
+                     and its control group {} has room for {} bytes",
+                    room.group.display(),
+                    room.bytes
+                );
+                Err(Refusal::new(Reason::NoMemory, message))
+            }
+            _ => {
+                self.has_room_for_rings = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// The report of a toggle before it is made.
+    pub(super) fn report_on(&self, ids: &[FunctionId]) -> ToggleReport {
+        let sample = ids.iter().take(SAMPLE);
+        ToggleReport {
+            matched: u32::try_from(ids.len()).unwrap_or(u32::MAX),
+            sample: sample
+                .filter_map(|&id| Some(self.traced.functions.name(id)?.1))
+                .collect(),
+            ..ToggleReport::default()
+        }
+    }
+
+    /// Writes the choice of calls for the trampolines.
+    pub(super) fn write_choice(&self, choice: &TrampolineFilter) -> Result<()> {
+        choice.write(&self.memory, &self.layout).map_err(|error| {
+            Refusal::from_io(
+                self.target.pid(),
+                "write the filter of calls to its table",
+                &error,
+            )
+        })
+    }
+
+    pub(crate) fn renew_filters(&self) -> Result<()> {
+        self.shared
+            .drain()
+            .map_or(Ok(()), |drain| drain.renew_filters())
+    }
+}
+
+/// The current maps of the target.
+pub(crate) fn maps_of(target: &Target) -> Result<Maps> {
+    let pid = target.pid();
+    let tid = target.live_thread()?;
+    Maps::read(pid, tid).map_err(|error| Refusal::from_io(pid, "read its maps", &error))
+}

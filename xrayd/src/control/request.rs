@@ -1,0 +1,89 @@
+//! The requests of a session to its control thread.
+
+use std::sync::{Arc, mpsc::SyncSender};
+
+use xray_trace::{instr_map::CompiledSelection, model::FunctionId};
+
+use super::{
+    patterns::Patterns,
+    rules::{RuleEffect, Rules},
+};
+use crate::{
+    inject::TrampolineFilter,
+    refusal::Result,
+    target::Indexes,
+    types::{Budget, DetachReport, LeaseId, Run, ToggleReport, Wanted},
+};
+
+/// A request of the session to its control thread.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Toggle {
+        request: Box<ToggleRequest>,
+        answer: SyncSender<Result<ToggleReport>>,
+    },
+    Release {
+        from: LeaseId,
+        answer: SyncSender<Result<ToggleReport>>,
+    },
+    Begin {
+        rules: Rules,
+        /// Functions to switch on in the modules `of`. For modules that came later the rules
+        /// decide.
+        effect: RuleEffect,
+        of: Indexes,
+        answer: SyncSender<Result<()>>,
+    },
+    Look {
+        answer: SyncSender<Result<()>>,
+    },
+    /// Counts calls, or records them again.
+    Count {
+        count: Counting,
+        answer: SyncSender<Result<()>>,
+    },
+    /// Records the chosen calls. `None`: all calls.
+    Choose {
+        choice: Option<TrampolineFilter>,
+        answer: SyncSender<Result<()>>,
+    },
+    /// Limits the cost of tracing. The answer is the previous limit.
+    Economize {
+        budget: Budget,
+        answer: SyncSender<Result<Budget>>,
+    },
+    NameTypes {
+        answer: SyncSender<Result<()>>,
+    },
+    Resume {
+        answer: SyncSender<Result<()>>,
+    },
+    Detach {
+        answer: SyncSender<Result<DetachReport>>,
+    },
+}
+
+/// Whether calls are counted or recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// Calls are counted.
+    On,
+    /// Calls are recorded.
+    Off,
+}
+
+/// A request to enable or disable functions.
+#[derive(Debug)]
+pub(crate) struct ToggleRequest {
+    /// The selection. It also holds for libraries that are loaded later.
+    pub(crate) patterns: Arc<Patterns>,
+    /// The selection for modules that came after `of`.
+    pub(crate) later: Option<CompiledSelection>,
+    /// The functions that it matches in the modules `of`.
+    pub(crate) ids: Vec<FunctionId>,
+    pub(crate) of: Indexes,
+    pub(crate) to: Wanted,
+    /// The lease, if the functions are switched on temporarily.
+    pub(crate) lease: Option<LeaseId>,
+    pub(crate) run: Run,
+}

@@ -1,0 +1,162 @@
+//! The state that the control thread publishes. Its session reads it.
+
+use std::{
+    collections::VecDeque,
+    process::ExitStatus,
+    sync::{
+        Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use xray_trace::model::Ticks;
+
+use super::{filter::Filtering, governor::History, leases::Leases, states::States};
+use crate::{
+    collect::{DrainCaller, DrainHandle},
+    inject::TrampolineFilter,
+    lock::lock,
+    pid::Pid,
+    refusal::Result,
+    target::{Ending, Functions, Load, RefusedModule},
+    types::{DetachReport, Detection, Phase},
+};
+
+/// The state that the control thread publishes.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) phase: AtomicU8,
+    /// Set when an `exec` has replaced the traced program: the time at which it was last seen.
+    /// Written by the control thread.
+    pub(crate) executed: OnceLock<Instant>,
+    pub(crate) copied: AtomicU64,
+    pub(crate) states: States,
+    /// The functions that are leased. Written by the control thread.
+    pub(crate) leases: Mutex<Leases>,
+    /// The limit on the cost of tracing, and its effect. Written by the control thread.
+    pub(crate) history: History,
+    /// Filters that were set, as options, with the time from which each was in force. The latest is
+    /// last.
+    pub(super) filter_notes: Mutex<VecDeque<(Ticks, String)>>,
+    /// The filter in force. Locked before `drain`.
+    pub(super) filtering: Mutex<Filtering>,
+    /// Held while the filter changes. Of two changes at once, one could set the filter, and the
+    /// other one the calls that the program leaves out.
+    pub(super) filter_change: Mutex<()>,
+    /// Loaded modules with sleds that cannot be traced. Written by the control thread.
+    pub(super) refused: Mutex<Vec<RefusedModule>>,
+    /// The detection method for libraries. Written by the control thread.
+    detection: Mutex<Detection>,
+    /// `None` once the rings are finished.
+    pub(crate) drain: Mutex<Option<DrainHandle>>,
+    /// The time at which the target ended or the session failed, and the report for a detach.
+    /// Written by the control thread, taken by the detach.
+    pub(super) final_report: Mutex<Option<(Instant, Result<DetachReport>)>>,
+    /// How the process ended. Written by the control thread.
+    pub(crate) ending: OnceLock<Ending>,
+    /// The exit status of a process that xrayd started, once it has ended.
+    pub(crate) exit_status: Mutex<Option<ExitStatus>>,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(crate) fn new(functions: usize, refused: Vec<RefusedModule>, drain: DrainHandle) -> Self {
+        Self {
+            phase: AtomicU8::new(Phase::Tracing as u8),
+            executed: OnceLock::new(),
+            copied: AtomicU64::new(0),
+            states: States::new(functions),
+            leases: Mutex::default(),
+            history: History::default(),
+            filter_notes: Mutex::default(),
+            filtering: Mutex::default(),
+            filter_change: Mutex::default(),
+            refused: Mutex::new(refused),
+            detection: Mutex::default(),
+            drain: Mutex::new(Some(drain)),
+            final_report: Mutex::new(None),
+            ending: OnceLock::new(),
+            exit_status: Mutex::new(None),
+        }
+    }
+
+    /// Adds a module that cannot be traced.
+    pub(crate) fn refuse(&self, module: RefusedModule) {
+        lock(&self.refused).push(module);
+    }
+
+    /// Forgets the refused modules that are not loaded any more.
+    pub(super) fn keep_refused(&self, loaded: impl Fn(&Load) -> bool) {
+        lock(&self.refused).retain(|module| loaded(&module.load));
+    }
+
+    /// The way to ask the drain for something. `None` once the rings are finished. A thread that
+    /// waits for the drain holds no lock.
+    pub(crate) fn drain(&self) -> Option<DrainCaller> {
+        lock(&self.drain).as_ref().map(DrainHandle::caller)
+    }
+
+    /// Applies the filter to modules that were loaded.
+    ///
+    /// # Errors
+    /// The drain hangs.
+    pub(super) fn refilter(&self, functions: &Functions) -> Result<()> {
+        let filtering = lock(&self.filtering);
+        if !filtering.is_by_module() {
+            return Ok(());
+        }
+        self.keep_by(filtering, functions)
+    }
+
+    /// Has the drain keep events by this filter. The lock orders the requests of several threads,
+    /// and is released before the wait.
+    pub(super) fn keep_by(
+        &self,
+        filtering: MutexGuard<'_, Filtering>,
+        functions: &Functions,
+    ) -> Result<()> {
+        let Some(drain) = self.drain() else {
+            return Ok(());
+        };
+        let asked = drain.keep(filtering.keep(functions), filtering.threads())?;
+        drop(filtering);
+        asked.wait().map(|_ended| ())
+    }
+
+    /// The choice of calls to write after modules were loaded. `None` if it is unchanged.
+    pub(super) fn rechoose(&self, pid: Pid, functions: &Functions) -> Option<TrampolineFilter> {
+        let filtering = lock(&self.filtering);
+        if !filtering.is_by_function() {
+            return None;
+        }
+        filtering.choice(pid, functions).unwrap_or_else(|error| {
+            tracing::warn!(
+                pid = pid.as_raw(),
+                %error,
+                "cannot extend the filter to a new library: calls inside its functions are not \
+                 recorded"
+            );
+            None
+        })
+    }
+
+    /// The detection method for libraries.
+    pub(crate) fn detection(&self) -> Detection {
+        lock(&self.detection).clone()
+    }
+
+    pub(super) fn set_detection(&self, detection: Detection) {
+        *lock(&self.detection) = detection;
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            value if value == Phase::Tracing as u8 => Phase::Tracing,
+            value if value == Phase::Detaching as u8 => Phase::Detaching,
+            value if value == Phase::Failed as u8 => Phase::Failed,
+            _ => Phase::Exited,
+        }
+    }
+}
