@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    process::Child,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -12,7 +11,12 @@ use std::{
 use shm_ring::Geometry;
 use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 
-use super::{follow::Follow, launch::KillOnDrop, session::Session};
+use super::{
+    attach_options::AttachOptions,
+    attach_report::{AttachReport, SkippedSleds, other_rings},
+    session::Session,
+    started::Started,
+};
 use crate::{
     collect::{Drain, Promises, RingSizes, SiteTable, events_since},
     control::{
@@ -28,10 +32,10 @@ use crate::{
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
     store::{EventStore, Metering, Subject},
-    sys::{Claim, Memory, now_anchor, ptrace::Stopped},
+    sys::{Claim, Memory, now_anchor},
     target::{
-        Caller, Credentials, Functions, Module, Objects, PerfWatcher, Preflight, RefusedModule,
-        Sleds, Survey, Target, Threads, Yama, preflight,
+        Credentials, Functions, Module, Objects, PerfWatcher, Preflight, RefusedModule, Survey,
+        Target, Threads, Yama, preflight,
     },
     types::{Budget, Filter, Mode, PatchSite, Switch, Wanted},
 };
@@ -41,60 +45,6 @@ const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
 const CLAIM_POLL: Duration = Duration::from_millis(5);
 /// The reason for leaving a sled alone that shares its name in the rings with another sled.
 const AMBIGUOUS: &str = "xrayd could not distinguish their events from those of another sled";
-
-/// Options of an attach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttachOptions {
-    /// Bytes of each thread's ring; a power of two from 64 KiB to 1 GiB.
-    pub ring_bytes: u64,
-    /// Threads that can have a ring at the same time, 1 to 65536.
-    pub max_threads: u32,
-    /// Refuse unless the process has this start time, so that the pid still names the listed
-    /// process.
-    pub start_time: Option<u64>,
-    /// The thread to borrow. `None`: any thread.
-    pub thread: Option<Tid>,
-    /// Refuse unless the kernel gives the process's memory to this user. Checked before anything is
-    /// changed.
-    pub owner: Option<u32>,
-    /// Refuse unless this caller may trace the process. Checked before anything is changed. The
-    /// quotas of the caller's user count the session. `None` counts against no quota.
-    pub caller: Option<Caller>,
-    /// The processes that are followed from it.
-    pub follow: Follow,
-    /// Whether the process must have sleds already.
-    pub sleds: Sleds,
-    /// The mode of the session.
-    pub mode: Mode,
-    /// The limit on the cost of tracing.
-    pub budget: Budget,
-}
-
-/// The result of an attach.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AttachReport {
-    /// True if the process was attached already, and nothing was done.
-    pub already: bool,
-    /// True if the code and memory of an earlier attach are used.
-    pub adopted: bool,
-    /// The thread that was stopped, and for how long. `None` if no thread was.
-    pub stopped: Option<(Tid, Duration)>,
-    /// Sleds that cannot be used, by reason.
-    pub skipped: Vec<SkippedSleds>,
-    /// Modules with sleds that cannot be traced: path and reason.
-    pub refused_modules: Vec<(String, Refusal)>,
-    /// Remarks for the user.
-    pub notes: Vec<String>,
-}
-
-/// Sleds that are left alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SkippedSleds {
-    /// The reason.
-    pub reason: String,
-    /// Their number.
-    pub sleds: u64,
-}
 
 /// A session that was attached or found.
 #[derive(Debug, Clone)]
@@ -118,16 +68,6 @@ pub(super) struct Common {
     pub(crate) ticket: Ticket,
 }
 
-/// A process that xrayd started and that has not run yet.
-#[derive(Debug)]
-pub(super) struct Started {
-    /// The first field, so that it is dropped first: a program that cannot be traced is killed
-    /// before its thread is released.
-    pub(crate) undo: KillOnDrop,
-    pub(crate) child: Child,
-    pub(crate) thread: Stopped,
-}
-
 /// The result of [`prepare`], for the new control thread.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -135,38 +75,6 @@ pub(super) struct Prepared {
     pub(crate) report: AttachReport,
     pub(crate) controller: Controller,
     pub(crate) commands: Commands,
-}
-
-// === impl AttachOptions ===
-
-impl Default for AttachOptions {
-    fn default() -> Self {
-        Self {
-            ring_bytes: 1 << 20,
-            max_threads: 1024,
-            start_time: None,
-            thread: None,
-            owner: None,
-            caller: None,
-            follow: Follow::None,
-            sleds: Sleds::Needed,
-            mode: Mode::Stream,
-            budget: Budget::None,
-        }
-    }
-}
-
-/// The note for a user who asks for other rings than the process has. Its rings stay as long as the
-/// process lives.
-pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
-    let note = || {
-        format!(
-            "the process keeps its rings of {} KiB for {} threads from an earlier attach",
-            there.ring_bytes() >> 10,
-            there.slots() / 2,
-        )
-    };
-    (wanted != there).then(note)
 }
 
 /// Attaches, on the thread that will control the session.
@@ -538,12 +446,4 @@ fn describe_process(target: &Target) -> Process {
         executable: executable.to_string_lossy().into_owned(),
         host,
     }
-}
-
-/// The refusal when a session's thread ended without an answer.
-pub(super) fn lost_thread(pid: Pid) -> Refusal {
-    Refusal::new(
-        Reason::Io,
-        format!("process {pid}: the control thread ended unexpectedly; see the log"),
-    )
 }

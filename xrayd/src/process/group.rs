@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    attach::AttachOptions,
+    attach_options::AttachOptions,
     follow::{Finding, Follow, Follower, NotFollowed},
     parallel::{MOST_IN_A_GROUP, in_parallel},
     session::Session,

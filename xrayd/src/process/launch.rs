@@ -1,5 +1,5 @@
 //! Starting a program, and stopping it before its `main`, at a point where its thread-local storage
-//! is set up. The attach itself follows in `attach`.
+//! is set up. The attach itself follows in `attach`, and the order of both is in `registry`.
 //!
 //! A trampoline reads the thread id through the thread pointer, so no sled may be switched on
 //! before that is valid. In a dynamic program it is valid when the loader hands over, at the
@@ -9,19 +9,29 @@
 
 use std::{
     fs,
-    process::Command,
+    process::{Command, ExitStatus},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use nix::{
     libc,
-    sys::{
-        signal::{Signal, kill as send_signal},
-        wait::{WaitStatus, waitpid},
-    },
+    sys::wait::{WaitStatus, waitpid},
 };
+use sled_encoders::Capture;
+use xray_trace::instr_map::Selection;
 
-use super::attach::Started;
+use super::{
+    attach::{Common, prepare},
+    attach_options::AttachOptions,
+    attach_report::AttachReport,
+    control_thread::{Begun, control_thread_name},
+    group::{Group, Root},
+    refusals::lost_thread,
+    session::Session,
+    started::{KillOnDrop, Started},
+    untraced::untraced,
+};
 use crate::{
     inject::finds_thread_id,
     pid::{Pid, TargetAddr},
@@ -31,6 +41,8 @@ use crate::{
         ptrace::{Stopped, TraceError},
         spawn_traced,
     },
+    target::{Credentials, Sleds, Target, has_sleds},
+    types::ToggleReport,
 };
 
 /// Limit on the time until the entry point. The loader may have thousands of libraries to relocate.
@@ -44,8 +56,111 @@ const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 const INT3: [u8; 1] = [0xcc];
 
+/// A program to be started and traced from its first instruction on.
+#[derive(Debug)]
+pub struct LaunchOptions {
+    /// The program, its arguments, environment and descriptors.
+    pub command: Command,
+    /// The options of the attach, which include what is followed. A program without sleds is
+    /// started only if its children or the programs it becomes are followed.
+    pub attach: AttachOptions,
+    /// The functions to switch on.
+    pub selection: Selection,
+    /// The values to record with their calls.
+    pub capture: Capture,
+}
+
+/// A program that was started and attached to, and that has not run yet.
+#[derive(Debug)]
+pub struct Launched {
+    pub(super) group: Arc<Group>,
+    /// `None` if it has no sleds.
+    pub(super) session: Option<Arc<Session>>,
+    /// The result of the attach.
+    pub report: AttachReport,
+    /// The result of switching functions on.
+    pub toggled: ToggleReport,
+}
+
+// === impl Launched ===
+
+impl Launched {
+    /// The pid of the program.
+    pub fn pid(&self) -> Pid {
+        self.group.root()
+    }
+
+    /// The session of the program. `None` if it has no sleds.
+    pub fn session(&self) -> Option<&Arc<Session>> {
+        self.session.as_ref()
+    }
+
+    /// The group of the program and of the processes that come from it.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Lets the program run.
+    ///
+    /// # Errors
+    /// The program has ended.
+    pub fn resume(&self) -> Result<()> {
+        match (&self.session, self.group.untraced()) {
+            (Some(session), _) => session.source.control.resume(),
+            (None, Some(untraced)) => untraced.resume(),
+            (None, None) => Err(lost_thread(self.pid())),
+        }
+    }
+
+    /// The exit status of the program, once it has ended.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        match (&self.session, self.group.untraced()) {
+            (Some(session), _) => session.source.control.exit_status(),
+            (None, untraced) => untraced?.exit_status(),
+        }
+    }
+}
+
+/// Starts `command`, and prepares its session, on the thread that will control the session. A
+/// program without sleds gets no session if the options follow it through `exec`.
+pub(super) fn begin(
+    mut command: Command,
+    common: Common,
+    retain_bytes: u64,
+    options: AttachOptions,
+) -> Result<Begun> {
+    // A program that cannot be traced is killed, because the user did not ask for an untraced run.
+    let started = start(&mut command)?;
+    let pid = started.undo.pid();
+    // The name is that of any other control thread.
+    if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
+        tracing::debug!(%error, "cannot name a thread");
+    }
+    let target = Target::open(pid)?;
+    let awaited = options.sleds == Sleds::Awaited;
+    if options.follow.execs() && !awaited && !has_sleds(pid, &common.objects) {
+        let credentials = Credentials::of(pid).ok_or_else(|| target.exited())?;
+        let command = target.command();
+        let start_time = target.start_time();
+        let (program, launch_thread) = untraced(started);
+        let launch_thread = Box::new(launch_thread);
+        let root = Root::Untraced {
+            program,
+            start_time,
+            credentials,
+            command,
+        };
+        return Ok(Begun::Untraced {
+            launch_thread,
+            root,
+        });
+    }
+    let prepared = prepare(target, common, retain_bytes, options, Some(started))?;
+    Ok(Begun::Traced(Box::new(prepared), None))
+}
+
 /// Starts `command` and brings it to the point where its sleds can be switched on.
-pub(crate) fn start(command: &mut Command) -> Result<Started> {
+fn start(command: &mut Command) -> Result<Started> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed =
         |why: String| Refusal::new(Reason::Launch, format!("cannot start {program}: {why}"));
@@ -70,41 +185,6 @@ pub(crate) fn start(command: &mut Command) -> Result<Started> {
     };
     bring_to_start(pid, &mut started.thread).map_err(|error| failed(error.to_string()))?;
     Ok(started)
-}
-
-/// Kills a child when dropped, unless it is disarmed. It has to be dropped before the stopped
-/// thread, which runs on when it is dropped.
-#[derive(Debug)]
-pub(super) struct KillOnDrop {
-    pid: Pid,
-    armed: bool,
-}
-
-// === impl KillOnDrop ===
-
-impl KillOnDrop {
-    fn new(pid: Pid) -> Self {
-        Self { pid, armed: true }
-    }
-
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    pub(crate) fn disarm(mut self) {
-        self.armed = false;
-    }
-}
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        if self.armed {
-            // The kill may fail because the child has ended. It is our child, so the pid is still
-            // its own.
-            let _ = send_signal(self.pid.as_nix(), Signal::SIGKILL);
-            let _ = waitpid(self.pid.as_nix(), None);
-        }
-    }
 }
 
 fn bring_to_start(pid: Pid, thread: &mut Stopped) -> std::result::Result<(), TraceError> {

@@ -2,32 +2,51 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `registry` | which processes are attached |
-//! | `attach` | the steps from a pid to a session |
-//! | `launch` | starting a program, stopped before its `main` |
-//! | `session` | one attached process |
-//! | `group` | process groups: a process, and the processes that are followed from it |
+//! | `registry` | the order of attach, launch and detach |
 //! | `follow` | finding processes to follow |
-//! | `parallel` | the same work for many processes, some of which may hang |
+//! | `retention` | the retained events of living processes, and the sessions of ended ones |
+//! | `launch` | starting a program, stopped before its `main` |
+//! | `control_thread` | the thread that attaches, and then controls the session |
+//! | `session_table` | which processes are attached, and their groups |
+//! | `attach` | the steps from a pid to a session |
+//! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
+//! | `session` | one attached process |
 //! | `untraced` | a program without sleds that xrayd started |
+//! | `started` | a process that xrayd started, until it runs |
+//! | `attach_options`, `attach_report` | the options and the result of an attach |
+//! | `refusals` | refusals that several files give |
+//! | `parallel` | the same work for many processes, some of which may hang |
+//!
+//! Each file imports only files that stand below it in this list. The policy of following and the
+//! handle to its thread, `follow::policy` and `follow::follower`, stand at the bottom.
 
 mod attach;
+mod attach_options;
+mod attach_report;
+mod control_thread;
 mod follow;
 mod group;
 mod launch;
 mod parallel;
+mod refusals;
 mod registry;
+mod retention;
 mod session;
+mod session_table;
+mod started;
 mod trigger;
 mod untraced;
 
-pub use attach::{AttachOptions, AttachReport, Attached, SkippedSleds};
+pub use attach::Attached;
+pub use attach_options::AttachOptions;
+pub use attach_report::{AttachReport, SkippedSleds};
 pub use follow::{Finding, Follow, NotFollowed};
 pub use group::{Group, GroupStatus};
+pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;
 pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
-pub use registry::{LaunchOptions, Launched, Registry, RegistryConfig};
+pub use registry::{Registry, RegistryConfig};
 pub use session::{Profiling, Session, write_profile};
 pub use trigger::{Firing, Trigger};

@@ -13,7 +13,7 @@ use xray_trace::{
     model::{Clock, ClockAnchor, FunctionId, ModuleId, Process},
 };
 
-use super::attach::{self, AttachOptions};
+use super::{attach_options::AttachOptions, attach_report::other_rings};
 use crate::{
     collect::RingRefusal,
     control::{Chosen, Counting, Patterns, RuleEffect, Rules, ToggleRequest},
@@ -79,7 +79,7 @@ impl Session {
         let wanted = Geometry::new(options.ring_bytes, options.max_threads);
         let there = Geometry::new(self.ring_bytes, self.max_threads);
         let rings = wanted.ok().zip(there.ok());
-        let rings = rings.and_then(|(wanted, there)| attach::other_rings(wanted, there));
+        let rings = rings.and_then(|(wanted, there)| other_rings(wanted, there));
         let mode = (options.mode != self.mode()).then(|| {
             let (is, other) = (self.mode(), options.mode);
             format!("the process stays in mode {is}; `xrayctl mode {other}` changes the mode")

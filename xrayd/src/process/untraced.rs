@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::attach::{Started, lost_thread};
+use super::{refusals::lost_thread, started::Started};
 use crate::{
     lock::lock,
     pid::Pid,

@@ -4,10 +4,13 @@ use std::{sync::Arc, time::Instant};
 
 use xray_trace::model::Birth;
 
-use super::pace::{PACE, SELDOM};
+use super::{
+    pace::{PACE, SELDOM},
+    policy::Follow,
+};
 use crate::{
     pid::Pid,
-    process::{follow::Follow, session::Session},
+    process::session::Session,
     refusal::Reason,
     target::{Incarnation, Program},
 };

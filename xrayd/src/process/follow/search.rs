@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::AsFd as _,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -12,18 +12,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use xray_trace::model::Birth;
 
 use super::{
+    follower::Signal,
     known::{Known, State, may_be_same},
     pace::{Cost, Pace, SELDOM, WHILE},
+    policy::{Finding, Follow, NotFollowed},
+    sessions::Sessions,
 };
 use crate::{
     pid::Pid,
-    process::{
-        attach::AttachOptions,
-        follow::{Finding, Follow, NotFollowed, Signal},
-        group::Group,
-        registry::{Inner, Registry},
-        session::Session,
-    },
+    process::{attach_options::AttachOptions, group::Group, session::Session},
     refusal::{Reason, Result},
     sys::instant_of,
     target::{
@@ -87,12 +84,12 @@ impl Search {
         Arc::clone(&self.group)
     }
 
-    /// Looks until no process can join any more, or until the registry or the handle ends the
-    /// search.
-    pub(super) fn run(mut self, registry: &Weak<Inner>) {
+    /// Looks until no process can join any more, until the handle ends the search, or until
+    /// `sessions` returns `None`.
+    pub(super) fn run<S: Sessions>(mut self, sessions: &impl Fn() -> Option<S>) {
         let mut first = true;
         loop {
-            let Some(registry) = registry.upgrade() else {
+            let Some(sessions) = sessions() else {
                 break;
             };
             let before = std::mem::replace(&mut self.last, Instant::now());
@@ -106,7 +103,9 @@ impl Search {
                 self.received = self.last;
             }
             let before = before.max(since.and_then(instant_of).unwrap_or(before));
-            self.look(&Registry(registry), (!first).then_some(before));
+            self.look(&sessions, (!first).then_some(before));
+            // Not held during the wait, so that the daemon's sessions can end.
+            drop(sessions);
             first = false;
             if self.is_over() {
                 break;
@@ -189,7 +188,7 @@ impl Search {
     }
 
     /// Finds processes that came since `before`, and does what is due for each.
-    fn look(&mut self, registry: &Registry, before: Option<Instant>) {
+    fn look(&mut self, sessions: &impl Sessions, before: Option<Instant>) {
         if self.group.follow().forks() {
             self.find_children(before);
         }
@@ -204,11 +203,11 @@ impl Search {
                 continue;
             }
             let begun = Instant::now();
-            let ready = self.read(pid, registry.objects());
+            let ready = self.read(pid, sessions.objects());
             reading += begun.elapsed();
             if ready {
                 let begun = Instant::now();
-                self.attach(pid, registry);
+                self.attach(pid, sessions);
                 attaching += begun.elapsed();
             }
         }
@@ -390,8 +389,8 @@ impl Search {
         known.sleds
     }
 
-    fn attach(&mut self, pid: Pid, registry: &Registry) {
-        let tried = self.try_to_attach(pid, registry);
+    fn attach(&mut self, pid: Pid, sessions: &impl Sessions) {
+        let tried = self.try_to_attach(pid, sessions);
         let Some(known) = self.known.get_mut(&pid) else {
             return;
         };
@@ -427,12 +426,11 @@ impl Search {
 
     /// Attaches, and switches functions on. `None` if a client has attached to the process by
     /// itself.
-    fn try_to_attach(&self, pid: Pid, registry: &Registry) -> Result<Option<Arc<Session>>> {
+    fn try_to_attach(&self, pid: Pid, sessions: &impl Sessions) -> Result<Option<Arc<Session>>> {
         let Some(known) = self.known.get(&pid) else {
             return Ok(None);
         };
-        let other = registry.get(pid);
-        if other.is_some_and(|session| !session.has_exited()) {
+        if sessions.is_attached(pid) {
             return Ok(None);
         }
         let (root, uid) = (self.group.root(), self.group.uid());
@@ -446,7 +444,7 @@ impl Search {
             ..self.group.options()
         };
         self.group.has_room()?;
-        let session = registry.attach_followed(pid, options)?;
+        let session = sessions.attach_followed(pid, options)?;
         let parent = match (known.by, self.known.get(&known.parent)) {
             (Birth::Fork, Some(parent)) => match &parent.state {
                 State::Traced(session) => Some(Arc::clone(session)),
@@ -465,12 +463,12 @@ impl Search {
         };
         let adopted = self.group.adopt(&session, parent.as_deref(), kinship);
         if let Err(refusal) = adopted {
-            if let Err(second) = registry.end(&session) {
+            if let Err(second) = sessions.end_followed(&session) {
                 tracing::warn!(%pid, %second, "cannot detach from a process that is not followed");
             }
             return Err(refusal);
         }
-        registry.0.share_retained();
+        sessions.share_retained();
         let kinship = session.kinship();
         tracing::info!(
             %pid,

@@ -1,0 +1,46 @@
+//! The result of an attach, for the user. The steps of the attach are in `attach`.
+
+use std::time::Duration;
+
+use shm_ring::Geometry;
+
+use crate::{pid::Tid, refusal::Refusal};
+
+/// The result of an attach.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttachReport {
+    /// True if the process was attached already, and nothing was done.
+    pub already: bool,
+    /// True if the code and memory of an earlier attach are used.
+    pub adopted: bool,
+    /// The thread that was stopped, and for how long. `None` if no thread was.
+    pub stopped: Option<(Tid, Duration)>,
+    /// Sleds that cannot be used, by reason.
+    pub skipped: Vec<SkippedSleds>,
+    /// Modules with sleds that cannot be traced: path and reason.
+    pub refused_modules: Vec<(String, Refusal)>,
+    /// Remarks for the user.
+    pub notes: Vec<String>,
+}
+
+/// Sleds that are left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedSleds {
+    /// The reason.
+    pub reason: String,
+    /// Their number.
+    pub sleds: u64,
+}
+
+/// The note for a user who asks for other rings than the process has. Its rings stay as long as the
+/// process lives.
+pub(super) fn other_rings(wanted: Geometry, there: Geometry) -> Option<String> {
+    let note = || {
+        format!(
+            "the process keeps its rings of {} KiB for {} threads from an earlier attach",
+            there.ring_bytes() >> 10,
+            there.slots() / 2,
+        )
+    };
+    (wanted != there).then(note)
+}

@@ -1,0 +1,49 @@
+//! Refusals that several files of this folder give.
+
+use crate::{
+    pid::Pid,
+    refusal::{Reason, Refusal},
+};
+
+/// The refusal when a session's thread ended without an answer.
+pub(super) fn lost_thread(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::Io,
+        format!("process {pid}: the control thread ended unexpectedly; see the log"),
+    )
+}
+
+/// The refusal while another attach or detach is under way.
+pub(super) fn busy(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::Busy,
+        format!("another attach or detach of process {pid} is under way"),
+    )
+}
+
+/// The refusal for a detach that takes too long.
+pub(super) fn still_detaching(pid: Pid) -> Refusal {
+    let message = format!(
+        "process {pid}: the detach has not ended yet; a file system that the process uses may not \
+         answer"
+    );
+    Refusal::new(Reason::Busy, message)
+}
+
+/// The refusal for a followed process whose group was removed when the pid of its first process
+/// became another process's.
+pub(super) fn orphan(pid: Pid) -> Refusal {
+    let message = format!(
+        "xrayd followed process {pid} from a process that has ended; detach from it, then attach \
+         again"
+    );
+    Refusal::new(Reason::Followed, message)
+}
+
+/// The refusal for a process without a session.
+pub(super) fn not_attached(pid: Pid) -> Refusal {
+    Refusal::new(
+        Reason::NotAttached,
+        format!("process {pid} is not attached"),
+    )
+}
