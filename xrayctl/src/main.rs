@@ -30,6 +30,7 @@ mod process;
 mod progress;
 mod recording;
 mod selectors;
+mod setting;
 mod signals;
 mod suggest;
 mod target;

@@ -29,8 +29,12 @@ const ORDER: &[&str] = &[
 
 /// The crates whose imports are read, and the most files of each that may import each other in a
 /// circle. A file alone is no circle.
-const LONGEST_CIRCLE: [(&str, usize); 4] =
-    [("xray-trace", 2), ("cxx-demangle", 2), ("xrayd", 1), ("xrayctl", 1)];
+const LONGEST_CIRCLE: [(&str, usize); 4] = [
+    ("xray-trace", 2),
+    ("cxx-demangle", 2),
+    ("xrayd", 1),
+    ("xrayctl", 1),
+];
 
 /// A module by the names of the modules that it stands in; empty for the root of a crate.
 type Module = Vec<String>;

@@ -85,7 +85,10 @@ fn a_program_in_place_of_a_process_is_refused_with_the_right_command() -> Result
     fs::copy("/bin/true", scene.path("not-running"))?;
     let cli = scene.alone()?;
     for name in ["./not-running", "not-running"] {
-        let refusal = ["./not-running is a program", "xrayctl record -- ./not-running"];
+        let refusal = [
+            "./not-running is a program",
+            "xrayctl record -- ./not-running",
+        ];
         cli.run(["record", name])?.failed(2, &refusal)?;
     }
     cli.run(["record", "@missing.pid"])?

@@ -3,7 +3,6 @@
 use anyhow::Context as _;
 use xrayd_proto::v1::{Budget, BudgetReport, ProcessStatus, SetBudgetRequest, StatusRequest};
 
-use super::{ensure_attached, show_setting};
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
 use crate::each_process::EachProcess;
@@ -11,6 +10,7 @@ use crate::failure;
 use crate::limits::Limits;
 use crate::output::{Console, budget_set};
 use crate::process::OnlyProcesses;
+use crate::setting::{ensure_attached, show_setting};
 
 const EXAMPLES: &str = "\
 With --max-overhead, xrayd suppresses functions that are called often and take little time, until

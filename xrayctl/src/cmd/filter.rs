@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use xrayd_proto::v1::{Filter, SetFilterRequest};
 
-use super::{ensure_attached, show_setting};
 use crate::args::Format;
 use crate::client::Daemon;
 use crate::each_process::EachProcess;
@@ -13,6 +12,7 @@ use crate::failure;
 use crate::output::{Console, filter_set};
 use crate::parse;
 use crate::process::OnlyProcesses;
+use crate::setting::{ensure_attached, show_setting};
 
 const EXAMPLES: &str = "\
 A new filter replaces the former one; options that are not given leave nothing out. Without options,

@@ -4,7 +4,6 @@ use anyhow::Context as _;
 use xrayd::types::Mode;
 use xrayd_proto::v1::SetModeRequest;
 
-use super::{ensure_attached, show_setting};
 use crate::{
     args::Format,
     client::Daemon,
@@ -13,6 +12,7 @@ use crate::{
     output::{Console, mode_set},
     parse,
     process::OnlyProcesses,
+    setting::{ensure_attached, show_setting},
 };
 
 const EXAMPLES: &str = "\

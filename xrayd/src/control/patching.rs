@@ -1,5 +1,5 @@
-//! What the control thread needs to write the sleds of its target. It owns this, and hands it to the
-//! parts that switch sleds. Nothing is decided here.
+//! What the control thread needs to write the sleds of its target. It owns this, and hands it to
+//! the parts that switch sleds. Nothing is decided here.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The registry: the order of attach, launch and detach. The steps of an attach are in `attach`. The
-//! look-ups are in `session_table`.
+//! The registry: the order of attach, launch and detach. The steps of an attach are in `attach`.
+//! The look-ups are in `session_table`.
 
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
