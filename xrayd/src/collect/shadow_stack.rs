@@ -94,7 +94,7 @@ pub(super) enum Exit {
     /// The innermost of the remaining calls.
     Innermost,
     /// No open call: an unmatched exit.
-    UnmatchedExit,
+    Unmatched,
     /// Not known.
     Unknown,
 }
@@ -374,7 +374,7 @@ impl ShadowStack {
             self.leave(keep, segment)
         });
         self.trim();
-        let of = Exit::UnmatchedExit;
+        let of = Exit::Unmatched;
         Shown { over, of }
     }
 
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(stacks.exit(A, TOP - 48 * 9), shown(90, Exit::Innermost));
         assert_eq!(stacks.exit(A, TOP - 48 * 8), shown(0, Exit::Innermost));
         // An exit whose entry was not seen.
-        assert_eq!(stacks.exit(A, TOP - 48 * 30), shown(0, Exit::UnmatchedExit));
+        assert_eq!(stacks.exit(A, TOP - 48 * 30), shown(0, Exit::Unmatched));
         assert_eq!(stacks.exit(A, TOP - 48 * 7), shown(0, Exit::Innermost));
     }
 
@@ -594,7 +594,7 @@ mod tests {
         // The fiber goes on.
         assert_eq!(stacks.enter(C, fiber - 64, 0), 0);
         assert_eq!(stacks.exit(C, fiber - 64), shown(0, Exit::Innermost));
-        assert_eq!(stacks.exit(A, fiber), shown(0, Exit::UnmatchedExit));
+        assert_eq!(stacks.exit(A, fiber), shown(0, Exit::Unmatched));
         assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
     }
 
@@ -637,13 +637,13 @@ mod tests {
         other.enter(C, TOP - 128, 0);
         other.suspect(|function| function == B);
         assert_eq!(other.drop_suspects(), 0);
-        assert_eq!(other.exit(B, TOP - 64), shown(2, Exit::UnmatchedExit));
+        assert_eq!(other.exit(B, TOP - 64), shown(2, Exit::Unmatched));
         assert_eq!(other.drop_suspects(), 0);
         assert_eq!(open(&other), [(1, TOP)]);
 
         assert_eq!(stacks.exit(C, TOP - 128), shown(0, Exit::Innermost));
         assert_eq!(stacks.drop_suspects(), 1);
-        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::UnmatchedExit));
+        assert_eq!(stacks.exit(B, TOP - 64), shown(0, Exit::Unmatched));
         assert_eq!(stacks.exit(A, TOP), shown(0, Exit::Innermost));
         assert_eq!(stacks.drop_suspects(), 0);
     }

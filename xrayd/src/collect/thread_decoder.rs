@@ -607,7 +607,7 @@ impl ThreadDecoder {
         if shown.of != Exit::Innermost {
             self.since_block.irregular = true;
         }
-        let unmatched_exit = shown.of == Exit::UnmatchedExit;
+        let unmatched_exit = shown.of == Exit::Unmatched;
         if unmatched_exit && (PLAIN || self.keeps.blocks) {
             self.encoder.push_unmatched_exit(Ticks(self.last));
         }
@@ -694,7 +694,7 @@ impl Observers {
     #[inline]
     fn exit(&mut self, function: FunctionId, at: u64, of: Exit, depth: u64) {
         match &mut self.profiler {
-            Some(profiler) if of == Exit::UnmatchedExit => {
+            Some(profiler) if of == Exit::Unmatched => {
                 profiler.pass(at);
                 profiler.unmatched_exit();
             }

@@ -238,7 +238,7 @@ impl Controller {
     /// a detach asks for the report.
     fn end_of_session(&mut self, thread: &'static str) {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
-        let report = let_go.unwrap_or_else(|payload| Err(self.abandon(&message_of(&*payload))));
+        let report = let_go.unwrap_or_else(|payload| Err(self.abandon(message_of(&*payload))));
         let pid = self.patching.target.pid().as_raw();
         let failure = self.patching.output.failure().unwrap_or_default();
         match &report {
