@@ -13,7 +13,7 @@ use std::io::{self, Seek as _, Write};
 use libfuzzer_sys::fuzz_target;
 use xray_trace::analysis::{
     Account, AccountOptions, Direction, Filter, Graph, GroupBy, Order, Shown, Siblings, Side,
-    SortBy, StackRoots, Stacks, Step, Steps, Tree, account,
+    SortBy, StackRoots, StackTrie, Step, Steps, Tree, account,
 };
 use xray_trace::container::MAGIC;
 use xray_trace::llvm::Mode;
@@ -110,7 +110,7 @@ fn answer_in(trace: &Trace, filter: &Filter) {
         assert_eq!(calls, entered, "{by:?}");
     }
     let _ = Graph::new(trace, filter, Siblings::default());
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTrie::default();
     let _ = stacks.add(
         trace,
         filter,

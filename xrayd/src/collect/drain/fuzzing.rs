@@ -392,7 +392,7 @@ impl Scene {
         let ask = match input.small() % 3 {
             0 => Ask::Begin(number),
             1 => Ask::End(number),
-            _ => Ask::KeptCalls,
+            _ => Ask::Kept,
         };
         self.drain.profile(ask);
     }
