@@ -1,4 +1,4 @@
-//! A closed door: sleds that are on do nothing, whatever front is behind it.
+//! Disabled trampolines: sleds that are on do nothing, whatever the dispatch mode is.
 
 use shm_ring::layout::slot;
 use sled_encoders::x86_64::{DispatchMode, Enable};
@@ -26,29 +26,37 @@ fn records(machine: &Machine) -> usize {
 
 #[test]
 fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
-    for front in [
+    for dispatch_mode in [
         DispatchMode::None,
         DispatchMode::Count,
         DispatchMode::Filter,
     ] {
         let machine = Machine::new();
-        machine.set_front(front);
-        machine.set_door(front, Enable::Closed);
+        machine.set_dispatch_mode(dispatch_mode);
+        machine.set_enable(dispatch_mode, Enable::Off);
         for function in FUNCTIONS {
             machine.call(function, 0, 7);
         }
         let home = machine.home();
-        assert_eq!(machine.slot(home, slot::TID) & 0xffff_ffff, 0, "{front:?}");
-        assert!(machine.counted(home).is_empty(), "{front:?}");
+        assert_eq!(
+            machine.slot(home, slot::TID) & 0xffff_ffff,
+            0,
+            "{dispatch_mode:?}"
+        );
+        assert!(machine.counted(home).is_empty(), "{dispatch_mode:?}");
         assert_eq!(machine.buckets_taken(), 0);
-        machine.set_door(front, Enable::Open);
+        machine.set_enable(dispatch_mode, Enable::On);
         machine.call(Function::Entry, 0, 0);
-        assert_ne!(machine.slot(home, slot::TID) & 0xffff_ffff, 0, "{front:?}");
+        assert_ne!(
+            machine.slot(home, slot::TID) & 0xffff_ffff,
+            0,
+            "{dispatch_mode:?}"
+        );
         assert_eq!(
             machine.counted(home).len(),
-            usize::from(front == DispatchMode::Count)
+            usize::from(dispatch_mode == DispatchMode::Count)
         );
-        if front == DispatchMode::None {
+        if dispatch_mode == DispatchMode::None {
             assert_eq!(records(&machine), 1);
         }
     }
@@ -59,14 +67,14 @@ fn behind_a_closed_door_nothing_is_recorded_nor_counted() {
 fn a_door_is_closed_and_opened_around_threads_at_every_instruction() {
     let machine = Machine::new();
     let stepper = Stepper::new(HandlerStack::Same);
-    for front in [DispatchMode::None, DispatchMode::Count] {
+    for dispatch_mode in [DispatchMode::None, DispatchMode::Count] {
         for function in FUNCTIONS {
             machine.reset();
-            machine.set_front(front);
+            machine.set_dispatch_mode(dispatch_mode);
             let steps = stepper.call(&machine, (function, 0, 7), &|_| {
-                machine.set_door(front, Enable::Closed);
+                machine.set_enable(dispatch_mode, Enable::Off);
                 machine.call(Function::Entry, 1, 7);
-                machine.set_door(front, Enable::Open);
+                machine.set_enable(dispatch_mode, Enable::On);
                 Go::Step
             });
             assert!(steps > 0, "it stepped");

@@ -26,7 +26,7 @@ const OTHERS: [Function; 5] = [
 
 fn counting() -> Machine {
     let machine = Machine::new();
-    machine.set_front(DispatchMode::Count);
+    machine.set_dispatch_mode(DispatchMode::Count);
     machine
 }
 
@@ -53,8 +53,8 @@ fn entries_count_and_nothing_is_recorded() {
             .drain(&mut machine.consumer(machine.home()))
             .is_empty()
     );
-    // Without the front, events are recorded again.
-    machine.set_front(DispatchMode::None);
+    // Without a dispatch mode, events are recorded again.
+    machine.set_dispatch_mode(DispatchMode::None);
     machine.call(Function::Entry, 0, 0);
     assert_eq!(
         machine.drain(&mut machine.consumer(machine.home())).len(),

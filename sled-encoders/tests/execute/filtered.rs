@@ -266,7 +266,7 @@ fn wanted(machine: &Machine) -> impl Strategy<Value = Wanted> + use<> {
 #[test]
 fn selected_calls_are_recorded_and_the_rest_is_counted() {
     let machine = Machine::new();
-    machine.set_front(DispatchMode::Filter);
+    machine.set_dispatch_mode(DispatchMode::Filter);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
         cases: 1500,
         failure_persistence: None,
@@ -301,7 +301,7 @@ fn calls_deeper_than_the_page_are_recorded() {
         }
     }
     let machine = Machine::new();
-    machine.set_front(DispatchMode::Filter);
+    machine.set_dispatch_mode(DispatchMode::Filter);
     for shortest in [0, u64::MAX] {
         for deep in [filter::MOST - 1, filter::MOST, filter::MOST + 30] {
             machine.reset();
@@ -326,7 +326,7 @@ fn calls_deeper_than_the_page_are_recorded() {
 #[test]
 fn a_page_that_was_written_over_is_harmless() {
     let machine = Machine::new();
-    machine.set_front(DispatchMode::Filter);
+    machine.set_dispatch_mode(DispatchMode::Filter);
     for open in [filter::MOST, filter::MOST + 1, 0xffff_ffff, u64::MAX] {
         for word in [0, u64::MAX, 0x0001_0001_0000_0000] {
             machine.reset();
@@ -363,7 +363,7 @@ fn nest(make: &dyn Fn(usize, Function, u32), calls: &[(Function, Function)]) {
 #[test]
 fn a_handler_at_any_instruction_loses_and_doubles_nothing() {
     let machine = Machine::new();
-    machine.set_front(DispatchMode::Filter);
+    machine.set_dispatch_mode(DispatchMode::Filter);
     let pairs = [
         (Function::Entry, Function::Exit),
         (Function::Entry, Function::Result),

@@ -289,19 +289,24 @@ impl Machine {
         self.code.address() + FUNCTIONS + index * FUNCTION_BYTES
     }
 
-    /// Leads all flavours to this front.
-    pub(crate) fn set_front(&self, front: DispatchMode) {
-        for front in [DispatchMode::None, front] {
+    /// Sets the dispatch mode of all flavours.
+    pub(crate) fn set_dispatch_mode(&self, dispatch_mode: DispatchMode) {
+        for dispatch_mode in [DispatchMode::None, dispatch_mode] {
             for gate in &self.trampolines.gates {
-                self.exchange_code(gate.address, gate.byte(front, Enable::Open));
+                self.exchange_code(gate.address, gate.byte(dispatch_mode, Enable::On));
             }
         }
     }
 
-    /// Closes all flavours, or opens them to `front`, which they had before.
-    pub(crate) fn set_door(&self, front: DispatchMode, door: Enable) {
-        for gate in self.trampolines.gates.iter().filter(|gate| gate.is_door()) {
-            self.exchange_code(gate.address, gate.byte(front, door));
+    /// Disables all flavours, or enables them in `dispatch_mode`, which they had before.
+    pub(crate) fn set_enable(&self, dispatch_mode: DispatchMode, enable: Enable) {
+        for gate in self
+            .trampolines
+            .gates
+            .iter()
+            .filter(|gate| gate.is_enable())
+        {
+            self.exchange_code(gate.address, gate.byte(dispatch_mode, enable));
         }
     }
 

@@ -23,7 +23,7 @@ impl SectionKind {
     /// A time for which a module was loaded.
     pub const LIFETIME: Self = Self(*b"LIFE");
     /// A time for which a function was suppressed to keep to a budget.
-    pub const SUPPRESSION: Self = Self(*b"REST");
+    pub const SUPPRESSION: Self = Self(*b"SUPP");
     /// A time of a duty cycle in which all functions recorded.
     pub const DUTY: Self = Self(*b"DUTY");
     /// A filter that was in force from a moment on.

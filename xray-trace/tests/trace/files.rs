@@ -253,7 +253,7 @@ fn oversized_tables_of_unrecorded_times_are_refused() {
         *b"DUTY",
         &[&[0], &endless[..], &endless[..], &[0]].concat(),
     ));
-    bytes.extend(section(*b"REST", &[0, 0, 9, 1, 3, 0, 0]));
+    bytes.extend(section(*b"SUPP", &[0, 0, 9, 1, 3, 0, 0]));
     let trace = Trace::read(bytes.as_slice()).unwrap();
     assert_eq!(trace.duty()[0].until, Ticks(u64::MAX));
     assert_eq!(trace.suppressions()[0].until, Some(Ticks(3)));

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     collect::DrainHandle,
-    inject::{DispatchMode, SETTLE, TableClaim, Tenure, TrampolineFilter, clear_live},
+    inject::{ClaimState, DispatchMode, SETTLE, TableClaim, TrampolineFilter, clear_live},
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
@@ -95,12 +95,12 @@ impl Controller {
             self.loading.receive();
             let now = Instant::now();
             match self.tend_claim() {
-                Tenure::Held => {}
-                Tenure::Gone => {
+                ClaimState::Held => {}
+                ClaimState::Gone => {
                     self.end_of_target(seen);
                     break;
                 }
-                Tenure::Lost(why) => {
+                ClaimState::Lost(why) => {
                     self.end_of_tenure(&why);
                     break;
                 }
@@ -130,7 +130,7 @@ impl Controller {
                     let _ = answer.send(self.look());
                 }
                 Ok(Command::Count { count, answer }) => {
-                    let counted = self.patching.patcher.front() == DispatchMode::Count;
+                    let counted = self.patching.patcher.dispatch_mode() == DispatchMode::Count;
                     let counting = count == Counting::On;
                     let is_given_up = answer.send(self.lead(counting, self.choosing)).is_err();
                     // The mode stays as it was.
@@ -182,11 +182,11 @@ impl Controller {
 
     /// Renews the claim to the table, and checks that it still holds. The process may have ended,
     /// or may have replaced its program by `exec`.
-    fn tend_claim(&mut self) -> Tenure {
+    fn tend_claim(&mut self) -> ClaimState {
         match &mut self.claim {
-            _ if self.patching.target.has_exited() => Tenure::Gone,
+            _ if self.patching.target.has_exited() => ClaimState::Gone,
             Some((table, _)) => table.tend(),
-            None => Tenure::Held,
+            None => ClaimState::Held,
         }
     }
 
@@ -415,36 +415,36 @@ impl Controller {
 
     /// Records only the chosen calls from now on. `None`: all calls.
     fn choose(&mut self, choice: Option<&TrampolineFilter>) -> Result<()> {
-        let was_counting = self.patching.patcher.front() == DispatchMode::Count;
+        let was_counting = self.patching.patcher.dispatch_mode() == DispatchMode::Count;
         if let Some(choice) = choice {
             self.patching.write_choice(choice)?;
         }
         self.lead(was_counting, choice.is_some())
     }
 
-    /// Sets the front of all sleds. While calls are counted no exit is recorded, so functions are
-    /// marked as if all were off.
+    /// Sets the dispatch mode of all sleds. While calls are counted no exit is recorded, so
+    /// functions are marked as if all were off.
     fn lead(&mut self, counting: bool, choosing: bool) -> Result<()> {
         self.choosing = choosing;
-        let before = self.patching.patcher.front();
-        let front = match (counting, choosing) {
+        let before = self.patching.patcher.dispatch_mode();
+        let dispatch_mode = match (counting, choosing) {
             (true, _) => DispatchMode::Count,
             (false, true) => DispatchMode::Filter,
             (false, false) => DispatchMode::None,
         };
-        if before == front {
+        if before == dispatch_mode {
             return Ok(());
         }
-        if front == DispatchMode::Filter {
+        if dispatch_mode == DispatchMode::Filter {
             // Calls that were open when the filter was last in use are long over.
             self.patching.renew_filters()?;
         }
-        if front == DispatchMode::Count
+        if dispatch_mode == DispatchMode::Count
             && let Some(drain) = self.patching.shared.drain()
         {
             drain.begin_counts()?;
         }
-        let set = self.lead_to(before, front);
+        let set = self.lead_to(before, dispatch_mode);
         if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
             // count as left out.
@@ -454,7 +454,7 @@ impl Controller {
         set
     }
 
-    fn lead_to(&mut self, before: DispatchMode, front: DispatchMode) -> Result<()> {
+    fn lead_to(&mut self, before: DispatchMode, dispatch_mode: DispatchMode) -> Result<()> {
         let (switches, on) = (self.patching.switches(), self.patching.all_on());
         let mut others = self.patching.traced.functions.sites(&on);
         others.retain(|site| !site.kind.is_entry());
@@ -464,8 +464,8 @@ impl Controller {
         }
         self.patching
             .patcher
-            .set_front(&self.patching.memory, front)?;
-        if front == DispatchMode::Count {
+            .set_dispatch_mode(&self.patching.memory, dispatch_mode)?;
+        if dispatch_mode == DispatchMode::Count {
             switches.mark(&on);
             self.patching.patch(&others, Wanted::Off)?;
         }
@@ -589,7 +589,7 @@ impl Controller {
             .shared
             .phase
             .store(Phase::Detaching as u8, Ordering::Release);
-        if let Tenure::Lost(why) = self.tend_claim() {
+        if let ClaimState::Lost(why) = self.tend_claim() {
             return self.leave_to_others(&why);
         }
         self.governor.forget(&self.patching.shared.history);

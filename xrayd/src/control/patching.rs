@@ -96,7 +96,7 @@ impl Patching {
     /// entry sleds are on.
     pub(crate) fn sites(&self, ids: &[FunctionId], to: Wanted) -> Vec<PatchSite> {
         let mut sites = self.traced.functions.sites(ids);
-        if to != Wanted::Off && self.patcher.front() == DispatchMode::Count {
+        if to != Wanted::Off && self.patcher.dispatch_mode() == DispatchMode::Count {
             sites.retain(|site| site.kind.is_entry());
         }
         sites

@@ -16,7 +16,8 @@ use sled_encoders::{
 };
 
 use super::{
-    Layout, Patcher, TableClaim, patch_report::PatchReport, region::Region, tracer_record::Tenure,
+    Layout, Patcher, TableClaim, patch_report::PatchReport, region::Region,
+    tracer_record::ClaimState,
 };
 use crate::{
     pid::{Pid, TargetAddr},
@@ -148,9 +149,9 @@ fn tend_record(scene: &Scene, input: &mut Input<'_>) {
         let record = [input.byte()];
         scene.put(TABLE + at, &record);
     }
-    let tenure = claim.tend();
+    let claim_state = claim.tend();
     let is_live = live[0] != 0;
-    assert!(tenure != Tenure::Gone && (tenure != Tenure::Held || is_live));
+    assert!(claim_state != ClaimState::Gone && (claim_state != ClaimState::Held || is_live));
 }
 
 fn switch_in(scene: &Scene, region: Region, input: &mut Input<'_>) {

@@ -83,10 +83,10 @@ pub(crate) struct Patcher {
     /// Loaded modules, by index.
     pub(super) modules: BTreeMap<u32, Module>,
     regions: Vec<Region>,
-    /// The front that the flavours of all regions lead to.
-    front: DispatchMode,
-    /// The door of all regions. A closed door makes all flavours do nothing.
-    door: Enable,
+    /// The dispatch mode of the flavours of all regions.
+    dispatch_mode: DispatchMode,
+    /// Whether the flavours of all regions are enabled. Disabled flavours do nothing.
+    enable: Enable,
     /// Stubs by sled address. Filled when a sled that needs one is staged.
     stubs: BTreeMap<u64, u64>,
     /// Index of the first stub of each region that was never used, by the region's address.
@@ -117,8 +117,8 @@ impl Patcher {
             pid,
             modules: modules.into_iter().collect(),
             regions,
-            front: DispatchMode::None,
-            door: Enable::Open,
+            dispatch_mode: DispatchMode::None,
+            enable: Enable::On,
             stubs: BTreeMap::new(),
             next_stub,
             free_stubs: BTreeSet::new(),
@@ -190,43 +190,47 @@ impl Patcher {
     /// # Errors
     /// The memory cannot be written. Then these trampolines are not used.
     pub(crate) fn add_region(&mut self, memory: &Memory, region: Region) -> Result<()> {
-        if (self.front, self.door) != (DispatchMode::None, Enable::Open) {
+        if (self.dispatch_mode, self.enable) != (DispatchMode::None, Enable::On) {
             region
-                .set_front(memory, self.front, self.door)
+                .set_dispatch_mode(memory, self.dispatch_mode, self.enable)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         self.regions.push(region);
         Ok(())
     }
 
-    /// The front that all flavours lead to.
-    pub(crate) fn front(&self) -> DispatchMode {
-        self.front
+    /// The dispatch mode of all flavours.
+    pub(crate) fn dispatch_mode(&self) -> DispatchMode {
+        self.dispatch_mode
     }
 
-    /// Leads all flavours to `front`.
+    /// Sets the dispatch mode of all flavours.
     ///
     /// # Errors
-    /// The memory cannot be written. Some flavours may have the new front already.
-    pub(crate) fn set_front(&mut self, memory: &Memory, front: DispatchMode) -> Result<()> {
-        self.front = front;
+    /// The memory cannot be written. Some flavours may have the new mode already.
+    pub(crate) fn set_dispatch_mode(
+        &mut self,
+        memory: &Memory,
+        dispatch_mode: DispatchMode,
+    ) -> Result<()> {
+        self.dispatch_mode = dispatch_mode;
         for region in &self.regions {
             region
-                .set_front(memory, front, self.door)
+                .set_dispatch_mode(memory, dispatch_mode, self.enable)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         Ok(())
     }
 
-    /// Closes all flavours, so that no sled has an effect, or opens them to their front again.
+    /// Disables all flavours, so that no sled has an effect, or enables them again.
     ///
     /// # Errors
     /// As [`Self::set_front`].
-    pub(crate) fn set_door(&mut self, memory: &Memory, door: Enable) -> Result<()> {
-        self.door = door;
+    pub(crate) fn set_enable(&mut self, memory: &Memory, enable: Enable) -> Result<()> {
+        self.enable = enable;
         for region in &self.regions {
             region
-                .set_door(memory, self.front, door)
+                .set_enable(memory, self.dispatch_mode, enable)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         Ok(())

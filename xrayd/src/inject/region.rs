@@ -24,10 +24,10 @@ use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 const MAGIC: [u8; 8] = *b"xrayd\0\0\x09";
 /// All ways that the byte of a gate can lead.
 const WAYS: [(DispatchMode, Enable); 4] = [
-    (DispatchMode::None, Enable::Open),
-    (DispatchMode::Count, Enable::Open),
-    (DispatchMode::Filter, Enable::Open),
-    (DispatchMode::None, Enable::Closed),
+    (DispatchMode::None, Enable::On),
+    (DispatchMode::Count, Enable::On),
+    (DispatchMode::Filter, Enable::On),
+    (DispatchMode::None, Enable::Off),
 ];
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
@@ -261,38 +261,50 @@ impl Region {
             if let Some(byte) = byte
                 && WAYS
                     .iter()
-                    .any(|&(front, door)| gate.byte(front, door) == *byte)
+                    .any(|&(dispatch_mode, enable)| gate.byte(dispatch_mode, enable) == *byte)
             {
-                *byte = gate.byte(DispatchMode::None, Enable::Open);
+                *byte = gate.byte(DispatchMode::None, Enable::On);
             }
         }
         Ok(there == self.trampolines.code)
     }
 
-    /// Leads all flavours of trampolines to `front`, a byte at a time. No thread is stopped for it.
-    pub(crate) fn set_front(
+    /// Sets the dispatch mode of all flavours, a byte at a time. No thread is stopped for it.
+    pub(crate) fn set_dispatch_mode(
         &self,
         memory: &Memory,
-        front: DispatchMode,
-        door: Enable,
+        dispatch_mode: DispatchMode,
+        enable: Enable,
     ) -> io::Result<()> {
-        for front in [DispatchMode::None, front] {
+        for dispatch_mode in [DispatchMode::None, dispatch_mode] {
             for gate in &self.trampolines.gates {
-                memory.write(TargetAddr(gate.address), &[gate.byte(front, door)])?;
+                memory.write(
+                    TargetAddr(gate.address),
+                    &[gate.byte(dispatch_mode, enable)],
+                )?;
             }
         }
         Ok(())
     }
 
-    /// Closes all flavours, or opens them to the front that they have.
-    pub(crate) fn set_door(
+    /// Disables all flavours, or enables them in their dispatch mode.
+    pub(crate) fn set_enable(
         &self,
         memory: &Memory,
-        front: DispatchMode,
-        door: Enable,
+        dispatch_mode: DispatchMode,
+        enable: Enable,
     ) -> io::Result<()> {
-        let mut doors = self.trampolines.gates.iter().filter(|gate| gate.is_door());
-        doors.try_for_each(|gate| memory.write(TargetAddr(gate.address), &[gate.byte(front, door)]))
+        let mut enables = self
+            .trampolines
+            .gates
+            .iter()
+            .filter(|gate| gate.is_enable());
+        enables.try_for_each(|gate| {
+            memory.write(
+                TargetAddr(gate.address),
+                &[gate.byte(dispatch_mode, enable)],
+            )
+        })
     }
 
     fn handshake(&self, layout: &Layout) -> Vec<u8> {

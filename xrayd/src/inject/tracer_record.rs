@@ -101,7 +101,7 @@ enum Life {
 
 /// Whether a session still has its table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Tenure {
+pub(crate) enum ClaimState {
     /// The session has its table.
     Held,
     /// The address space is gone, as after an `exec` (P49).
@@ -332,21 +332,21 @@ impl TableClaim {
     }
 
     /// Renews the counter where that is due. Returns whether the table is still this session's.
-    pub(crate) fn tend(&mut self) -> Tenure {
+    pub(crate) fn tend(&mut self) -> ClaimState {
         let mut header = [0u8; RECORD_AT + RECORD_BYTES];
         if self.memory.read(self.table, &mut header).is_err() {
-            return Tenure::Gone;
+            return ClaimState::Gone;
         }
         let is_live = header[LIVE_AT..LIVE_AT + 8] != [0; 8];
         match Seen::understand(&header[RECORD_AT..]).tracer {
-            Some(other) if other != self.tracer => Tenure::Lost(format!(
+            Some(other) if other != self.tracer => ClaimState::Lost(format!(
                 "another xrayd, {}, traces the process now",
                 other.describe()
             )),
             // That tracer is gone by now, or the program wrote to the table itself.
-            _ if !is_live => {
-                Tenure::Lost("another xrayd has traced the process and detached from it".to_owned())
-            }
+            _ if !is_live => ClaimState::Lost(
+                "another xrayd has traced the process and detached from it".to_owned(),
+            ),
             Some(_) => {
                 if self.renewed.elapsed() >= RENEW_EVERY {
                     self.renewed = Instant::now();
@@ -354,11 +354,11 @@ impl TableClaim {
                     let at = TargetAddr(self.table.0 + table::TRACER_COUNTER);
                     self.written(self.memory.write(at, &self.counter.to_le_bytes()));
                 }
-                Tenure::Held
+                ClaimState::Held
             }
             None => {
                 self.written(self.write_record(&self.tracer.bytes()));
-                Tenure::Held
+                ClaimState::Held
             }
         }
     }
@@ -536,7 +536,7 @@ mod tests {
                         let until = Instant::now() + 3 * RENEW_EVERY;
                         let mut is_held = true;
                         while Instant::now() < until {
-                            is_held &= claim.tend() == Tenure::Held;
+                            is_held &= claim.tend() == ClaimState::Held;
                             thread::sleep(WATCH_EVERY);
                         }
                         is_held.then_some(claim)
@@ -557,10 +557,10 @@ mod tests {
         let this = Tracer::this().unwrap();
         let mut first = table.take_as(this).unwrap();
         table.set_live(1);
-        assert_eq!(first.tend(), Tenure::Held);
+        assert_eq!(first.tend(), ClaimState::Held);
         // A slow tracer has removed its record again.
         first.withdraw();
-        assert_eq!(first.tend(), Tenure::Held);
+        assert_eq!(first.tend(), ClaimState::Held);
         assert_eq!(
             Seen::read(&table.memory, table.address()).unwrap().tracer,
             Some(this)
@@ -572,7 +572,7 @@ mod tests {
                 ..this
             })
             .unwrap();
-        let Tenure::Lost(why) = first.tend() else {
+        let ClaimState::Lost(why) = first.tend() else {
             panic!("it is not lost")
         };
         assert!(why.contains(&this.describe()), "{why}");
@@ -582,6 +582,6 @@ mod tests {
         table.set_live(0);
         drop(second);
         let mut third = table.take_as(this).unwrap();
-        assert!(matches!(third.tend(), Tenure::Lost(_)));
+        assert!(matches!(third.tend(), ClaimState::Lost(_)));
     }
 }

@@ -172,8 +172,8 @@ pub(crate) fn prepare(
         regions,
         staged.map(|staged| (staged.site, staged.target)),
     );
-    // The front of an earlier daemon or of the parent process does not hold any more.
-    patcher.set_front(
+    // The dispatch mode of an earlier daemon or of the parent process does not hold any more.
+    patcher.set_dispatch_mode(
         &memory,
         match options.mode {
             Mode::Count => DispatchMode::Count,

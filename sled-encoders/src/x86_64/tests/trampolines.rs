@@ -27,7 +27,7 @@ fn specs() -> [TrampolineSpec; 4] {
     ]
 }
 
-/// The fronts behind an open door. A closed door has no more instructions than these, and a return
+/// The dispatch modes of enabled trampolines. Disabled ones have no more instructions, and a return
 /// before code that no thread comes to.
 const OPEN: [DispatchMode; 3] = [
     DispatchMode::None,
@@ -35,29 +35,29 @@ const OPEN: [DispatchMode; 3] = [
     DispatchMode::Filter,
 ];
 
-/// All states of the gates. The front behind a closed door makes no difference for a thread that
-/// comes, but a thread may be behind the door already.
+/// All states of the gates. While trampolines are disabled, the dispatch mode makes no difference
+/// for a thread that comes, but a thread may be in one already.
 const WAYS: [(DispatchMode, Enable); 6] = [
-    (DispatchMode::None, Enable::Open),
-    (DispatchMode::Count, Enable::Open),
-    (DispatchMode::Filter, Enable::Open),
-    (DispatchMode::None, Enable::Closed),
-    (DispatchMode::Count, Enable::Closed),
-    (DispatchMode::Filter, Enable::Closed),
+    (DispatchMode::None, Enable::On),
+    (DispatchMode::Count, Enable::On),
+    (DispatchMode::Filter, Enable::On),
+    (DispatchMode::None, Enable::Off),
+    (DispatchMode::Count, Enable::Off),
+    (DispatchMode::Filter, Enable::Off),
 ];
 
-/// The code behind this front and this door.
+/// The code in this dispatch mode, enabled or disabled.
 fn behind(
     trampolines: &Trampolines,
     spec: &TrampolineSpec,
-    (front, door): (DispatchMode, Enable),
+    (dispatch_mode, enable): (DispatchMode, Enable),
 ) -> Vec<u8> {
     let mut code = trampolines.code.clone();
     for gate in &trampolines.gates {
         let byte = &mut code[usize::try_from(gate.address - spec.origin).unwrap()];
-        let off = gate.byte(DispatchMode::None, Enable::Open);
+        let off = gate.byte(DispatchMode::None, Enable::On);
         assert_eq!(*byte, off, "{:#x}", gate.address);
-        *byte = gate.byte(front, door);
+        *byte = gate.byte(dispatch_mode, enable);
     }
     code
 }
@@ -143,8 +143,9 @@ fn they_contain_nothing_but_harmless_instructions() {
     ];
     for spec in specs() {
         let trampolines = Trampolines::assemble(&spec).unwrap();
-        let programs =
-            OPEN.map(|front| program(&behind(&trampolines, &spec, (front, Enable::Open))));
+        let programs = OPEN.map(|dispatch_mode| {
+            program(&behind(&trampolines, &spec, (dispatch_mode, Enable::On)))
+        });
         for (at, instruction) in programs.into_iter().flatten() {
             assert!(
                 allowed.contains(&instruction.opcode()),
@@ -323,7 +324,7 @@ fn every_path_puts_every_register_back() {
             assert!(ends >= 1, "{start:#x} ends");
             // The bounds in the header of `trampoline`. The return address into the sled is below.
             let most = match (start, way.0) {
-                _ if way.1 == Enable::Closed => 8,
+                _ if way.1 == Enable::Off => 8,
                 (_, DispatchMode::Count) => 144,
                 (_, DispatchMode::None) if start == event => 192,
                 (_, DispatchMode::None) if values.contains(&start) => 280,

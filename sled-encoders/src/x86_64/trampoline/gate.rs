@@ -19,11 +19,11 @@
 //!
 //!             e9 rel32              jmp to the flavour for entries
 //!  values:    a8 f9                 test $0xf9, %al       on: eb f9, jmp; flags are dead
-//!                                                         closed: c3, ret
+//!                                                         disabled: c3, ret
 //! ```
 //!
-//! The first instruction of each flavour can be replaced by `ret`, whatever the front is. Then
-//! nothing is recorded or counted, and a sled that is on costs a call.
+//! The first instruction of each flavour can be replaced by `ret`, whatever the dispatch mode is.
+//! Then nothing is recorded or counted, and a sled that is on costs a call.
 
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, eax, ecx};
 
@@ -44,11 +44,11 @@ pub enum DispatchMode {
 /// Whether flavours do anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Enable {
-    /// They do the task of the front.
+    /// They do the task of the dispatch mode.
     #[default]
-    Open,
+    On,
     /// They do nothing.
-    Closed,
+    Off,
 }
 
 /// A byte that leads a flavour another way.
@@ -56,12 +56,12 @@ pub enum Enable {
 pub struct Gate {
     /// The address of the byte.
     pub address: u64,
-    /// Its value without a front.
+    /// Its value in [`DispatchMode::None`].
     pub off: u8,
-    /// Its values behind the fronts for counting and filtering; the same as `off` where the gate
-    /// has no part in the front.
+    /// Its values for counting and filtering; the same as `off` where the gate has no part in
+    /// them.
     on: [u8; 2],
-    /// Its value while the door is closed; `None` if it stays the same.
+    /// Its value while trampolines are disabled; `None` if it stays the same.
     closed: Option<u8>,
 }
 
@@ -103,18 +103,18 @@ pub(super) struct Ways {
 // === impl Gate ===
 
 impl Gate {
-    /// Its value for this front and this door.
-    pub const fn byte(&self, front: DispatchMode, door: Enable) -> u8 {
-        match (door, self.closed, front) {
-            (Enable::Closed, Some(closed), _) => closed,
+    /// Its value in this dispatch mode, enabled or disabled.
+    pub const fn byte(&self, dispatch_mode: DispatchMode, enable: Enable) -> u8 {
+        match (enable, self.closed, dispatch_mode) {
+            (Enable::Off, Some(closed), _) => closed,
             (_, _, DispatchMode::None) => self.off,
             (_, _, DispatchMode::Count) => self.on[0],
             (_, _, DispatchMode::Filter) => self.on[1],
         }
     }
 
-    /// True if it is one of the gates that close the door.
-    pub const fn is_door(&self) -> bool {
+    /// True if it is one of the gates that disable trampolines.
+    pub const fn is_enable(&self) -> bool {
         self.closed.is_some()
     }
 

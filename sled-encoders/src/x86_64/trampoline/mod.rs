@@ -107,7 +107,7 @@ pub struct TrampolineSpec {
 /// Assembled trampolines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trampolines {
-    /// The machine code for the spec's origin, with no front.
+    /// The machine code for the spec's origin, in [`DispatchMode::None`].
     pub code: Vec<u8>,
     /// The bytes that lead flavours another way, in the order in which they must be written.
     pub gates: Vec<Gate>,

@@ -47,9 +47,9 @@ use crate::{
     types::ThreadChoice,
 };
 
+mod call_counts;
 mod copies;
 mod endings;
-mod fronts;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod growth;

@@ -95,7 +95,7 @@ impl History {
     }
 
     /// Ends the suppression of these functions.
-    pub(super) fn wake(&self, functions: impl IntoIterator<Item = FunctionId>, now: Ticks) {
+    pub(super) fn resume(&self, functions: impl IntoIterator<Item = FunctionId>, now: Ticks) {
         let mut books = lock(&self.0);
         for id in functions {
             if let Some(span) = books
@@ -111,7 +111,7 @@ impl History {
     /// Ends all suppressions.
     pub(super) fn wake_all(&self, now: Ticks) {
         let all = lock(&self.0).suppressed.keys().copied().collect::<Vec<_>>();
-        self.wake(all, now);
+        self.resume(all, now);
     }
 
     /// Adds the estimated number of calls that each function did not record.
@@ -322,7 +322,7 @@ mod tests {
             history.suppress(&[F], Ticks(at + 1));
             history.unrecorded([(F, 2.5), (FunctionId(9), 1.0)].into_iter());
             history.recorded(&[F], 1);
-            history.wake([F], Ticks(at + 6));
+            history.resume([F], Ticks(at + 6));
             history.unrecorded([(F, 1000.0)].into_iter());
         }
         history.suppress(&[F], Ticks(2000));

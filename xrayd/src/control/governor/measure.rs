@@ -7,7 +7,7 @@ use std::{
 
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
-use super::weigh::{ALL, Measured, Time};
+use super::cost_model::{ALL, Measured, Time};
 use crate::collect::{RingId, RingSample, Sample, Tally};
 
 /// Events of a ring that suffice to represent all of its events.
@@ -121,7 +121,7 @@ impl Interval {
         self.rings.is_empty() || self.rings.iter().any(|ring| ring.seen().is_some())
     }
 
-    pub(super) fn weigh(&self, event_ns: f64, tick_ns: f64) -> Costs {
+    pub(super) fn costs(&self, event_ns: f64, tick_ns: f64) -> Costs {
         let time = |cpu_ns: f64, events: f64| Time {
             cpu_ns,
             spent_ns: events * event_ns,

@@ -14,18 +14,18 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `price` | the cost of an event |
+//! | `event_cost` | the cost of an event |
 //! | `measure` | the events of each function between two looks, and their cost |
 //! | `run_clocks` | the processor time of threads during a try |
-//! | `weigh` | the cost of functions, and the choice of those to suppress |
+//! | `cost_model` | the cost of functions, and the choice of those to suppress |
 //! | `history` | times of suppression, and times in which all functions were on |
 //! | `run` | the control thread's part: looks, tries, switching |
 
+mod cost_model;
+mod event_cost;
 mod history;
 mod measure;
-mod price;
 mod run;
 mod run_clocks;
-mod weigh;
 
 pub(crate) use self::{history::History, run::Governor};

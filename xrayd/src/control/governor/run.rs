@@ -8,11 +8,11 @@
 //!     ▲                                                                                          │
 //!     └───────────── weighed anew: some are suppressed, some are resumed ◄───────────────────────┘
 //!
-//!  off: sleds off, door closed ──► sleds on ──► door open: record ──► door closed ──► sleds off
+//!  off: sleds off, disabled ──► sleds on ──► enabled: record ──► disabled ──► sleds off
 //! ```
 //!
 //! A window of a duty cycle begins and ends for all functions and threads at once, however long it
-//! takes to switch sleds. The door of the trampolines does that.
+//! takes to switch sleds. Enabling and disabling the trampolines does that.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,11 +22,11 @@ use std::{
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 use super::{
+    cost_model::{CostModel, Time},
+    event_cost,
     history::History,
     measure::{Interval, Reading, WORKING, float, given},
-    price,
     run_clocks::{MOST_CLOCKS, RunClocks},
-    weigh::{Time, Weights},
 };
 use crate::{
     collect::{Look, RingId, Sample},
@@ -68,9 +68,9 @@ pub(crate) struct Governor {
     stage: Stage,
     /// Functions that are switched on and suppressed.
     suppressed: BTreeSet<FunctionId>,
-    weights: Weights,
+    model: CostModel,
     /// Cost of an event, in ticks.
-    price: f64,
+    event_cost: f64,
     /// Both clocks at the begin of the limit. They give the frequency of the counter.
     begun: Option<(Instant, Ticks)>,
     last: Option<Reading>,
@@ -133,7 +133,7 @@ impl Governor {
     }
 
     fn event_ns(&self) -> f64 {
-        self.price * self.tick_ns()
+        self.event_cost * self.tick_ns()
     }
 
     /// The overhead, if the program ran at all.
@@ -150,7 +150,7 @@ impl Governor {
         let now = Instant::now();
         *self = Self {
             due: (budget != Budget::None).then_some(now),
-            price: price::of_event(),
+            event_cost: event_cost::of_event(),
             begun: Some((now, ticks_now())),
             ..Self::default()
         };
@@ -171,11 +171,11 @@ impl Governor {
     /// can be repeated.
     fn end_budget(&mut self, patching: &mut Patching) -> Result<()> {
         let suppressed: Vec<FunctionId> = self.suppressed.iter().copied().collect();
-        wake_sleds(patching, &suppressed)?;
+        resume_sleds(patching, &suppressed)?;
         if let Budget::Duty(_) = patching.shared.history.budget() {
             patching.patch_as_wanted(&patching.all_on())?;
             let since = ticks_now();
-            open_door(patching)?;
+            enable_trampolines(patching)?;
             // A window that is open has no end: everything is recorded from its begin on.
             patching.shared.history.end_cycle(match self.stage {
                 Stage::Open { since, .. } => since,
@@ -202,12 +202,12 @@ impl Governor {
         if let Budget::Overhead(_) = history.budget() {
             let soon = Instant::now() + FIRST_LOOK;
             self.due = self.due.map(|due| due.min(soon));
-            let woken: Vec<FunctionId> = ids
+            let resumed: Vec<FunctionId> = ids
                 .iter()
                 .copied()
                 .filter(|id| self.suppressed.remove(id))
                 .collect();
-            history.wake(woken, ticks_now());
+            history.resume(resumed, ticks_now());
         }
     }
 
@@ -266,24 +266,24 @@ impl Governor {
             return Ok(());
         };
         let (event_ns, tick_ns) = (self.event_ns(), self.tick_ns());
-        let costs = interval.weigh(event_ns, tick_ns);
+        let costs = interval.costs(event_ns, tick_ns);
         let governor = &mut *self;
         governor.spent.add(costs.time, FADE);
         let suppressed = &governor.suppressed;
         if interval.is_seen() {
             governor
-                .weights
+                .model
                 .learn(&costs.measured, FADE_LOOK, |id| !suppressed.contains(&id));
         }
         let useful_ns = costs.time.useful_ns();
         self.count_unrecorded(patching, |_| useful_ns);
         let governor = &*self;
-        let (suppressed, weights) = (&governor.suppressed, &governor.weights);
+        let (suppressed, model) = (&governor.suppressed, &governor.model);
         patching.shared.history.cost(governor.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !suppressed.contains(&id);
-        if weights.load(on) > budget * TOO_MUCH {
-            let dear = weights.too_dear(budget * ENOUGH, on);
-            self.suppress(patching, dear.into_iter().collect())?;
+        if model.load(on) > budget * TOO_MUCH {
+            let over_budget = model.over_budget(budget * ENOUGH, on);
+            self.suppress(patching, over_budget.into_iter().collect())?;
             self.begin_anew(patching);
         }
         match self.next_try {
@@ -329,7 +329,7 @@ impl Governor {
             .collect();
         self.tried = ids.last().copied();
         let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
-        let load = self.weights.load(|id| ids.contains(&id)).max(0.001);
+        let load = self.model.load(|id| ids.contains(&id)).max(0.001);
         let share = budget * FOR_TRYING;
         let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
         let time = time.clamp(SHORTEST_TRY, LONGEST_TRY);
@@ -340,7 +340,7 @@ impl Governor {
         let (clocks, unclocked) = self.run_clocks(patching);
         let (began, since) = (clocks.read(), ticks_now());
         let waking = Instant::now();
-        let woken = wake_sleds(patching, &ids);
+        let resumed = resume_sleds(patching, &ids);
         let begun = Instant::now();
         self.due = Some(begun + time);
         self.stage = Stage::Trying(Try {
@@ -354,7 +354,7 @@ impl Governor {
         });
         // The stage is set after a failure, too: some of them may be on, and have to be suppressed
         // again.
-        let stopped = woken?;
+        let stopped = resumed?;
         // Sleds are switched on and off one after the other. So each is on for `time` plus about
         // the duration of one switch of all.
         let on = time + begun.duration_since(waking);
@@ -422,7 +422,7 @@ impl Governor {
         let cpu_ns = ran_ns.map_or(0.0, |ran_ns| ran_ns + unclocked * elapsed_ns);
         let tallies = sample.tallies(&(since..=Ticks(u64::MAX)));
         let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), &last);
-        let costs = interval.weigh(event_ns, tick_ns);
+        let costs = interval.costs(event_ns, tick_ns);
         let governor = &mut *self;
         governor.last = Some(last);
         let (suppressed, states) = (&governor.suppressed, &patching.shared.states);
@@ -435,24 +435,24 @@ impl Governor {
         };
         governor.spent.add(spent, 1.0);
         if interval.is_seen() {
-            governor.weights.learn(&costs.measured, FADE_TRY, |id| {
+            governor.model.learn(&costs.measured, FADE_TRY, |id| {
                 ids.binary_search(&id).is_ok()
             });
         }
         let on = |id| states.recorded(id).is_some();
-        let dear = governor.weights.too_dear(budget * ENOUGH, on);
-        let wake: Vec<FunctionId> = suppressed
+        let over_budget = governor.model.over_budget(budget * ENOUGH, on);
+        let resume: Vec<FunctionId> = suppressed
             .iter()
             .copied()
-            .filter(|id| !dear.contains(id))
+            .filter(|id| !over_budget.contains(id))
             .collect();
-        let suppressed: Vec<FunctionId> = dear
+        let suppressed: Vec<FunctionId> = over_budget
             .difference(&suppressed.iter().copied().collect())
             .copied()
             .collect();
-        wake_sleds(patching, &wake)?;
-        self.suppressed.retain(|id| dear.contains(id));
-        patching.shared.history.wake(wake, ticks_now());
+        resume_sleds(patching, &resume)?;
+        self.suppressed.retain(|id| over_budget.contains(id));
+        patching.shared.history.resume(resume, ticks_now());
         self.suppress(patching, suppressed)?;
         self.begin_anew(patching);
         // Since the last look, functions outside the try were suppressed all the time, and the
@@ -474,7 +474,7 @@ impl Governor {
     fn count_unrecorded(&self, patching: &Patching, useful_ns: impl Fn(FunctionId) -> f64) {
         let suppressed = self.suppressed.iter();
         let unrecorded = suppressed.filter_map(|id| {
-            let rate = self.weights.get(*id)?.calls_per_second();
+            let rate = self.model.get(*id)?.calls_per_second();
             Some((*id, rate * useful_ns(*id) / 1e9))
         });
         patching.shared.history.unrecorded(unrecorded);
@@ -500,7 +500,7 @@ impl Governor {
         patching.patch_as_wanted(&on)?;
         // Flavours open one after the other, within microseconds.
         let since = ticks_now();
-        open_door(patching)?;
+        enable_trampolines(patching)?;
         let opened = Instant::now();
         self.stage = Stage::Open {
             since,
@@ -536,12 +536,10 @@ fn sample(patching: &Patching, look: Look) -> Option<Sample> {
     patching.shared.drain()?.sample(look)
 }
 
-/// Closes the door, then switches all sleds off. Returns the time from which on nothing was
-/// recorded.
+/// Disables the trampolines, then switches all sleds off. Returns the time from which on nothing
+/// was recorded.
 fn close_window(patching: &mut Patching) -> Result<Ticks> {
-    patching
-        .patcher
-        .set_door(&patching.memory, Enable::Closed)?;
+    patching.patcher.set_enable(&patching.memory, Enable::Off)?;
     let until = ticks_now();
     let on = patching.all_on();
     patching.switches().mark(&on);
@@ -550,14 +548,14 @@ fn close_window(patching: &mut Patching) -> Result<Ticks> {
     Ok(until)
 }
 
-/// Opens the door. Functions that are on record again.
-fn open_door(patching: &mut Patching) -> Result<()> {
-    if patching.patcher.front() == DispatchMode::Filter {
-        // Calls that were open when the door was closed are long over.
+/// Enables the trampolines. Functions that are on record again.
+fn enable_trampolines(patching: &mut Patching) -> Result<()> {
+    if patching.patcher.dispatch_mode() == DispatchMode::Filter {
+        // Calls that were open when the trampolines were disabled are long over.
         patching.renew_filters()?;
     }
     patching.switches().mark(&patching.all_on());
-    patching.patcher.set_door(&patching.memory, Enable::Open)
+    patching.patcher.set_enable(&patching.memory, Enable::On)
 }
 
 fn suppress_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<()> {
@@ -571,7 +569,7 @@ fn suppress_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<()> {
 }
 
 /// Switches sleds of suppressed functions on. Returns the longest stop of the target's threads.
-fn wake_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<Duration> {
+fn resume_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<Duration> {
     if ids.is_empty() {
         return Ok(Duration::ZERO);
     }

@@ -32,8 +32,8 @@ pub(super) fn of_event() -> f64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_event_costs_something_and_not_the_earth() {
-        let price = super::of_event();
-        assert!((1.0..1_000_000.0).contains(&price), "{price}");
+    fn the_cost_of_an_event_is_plausible() {
+        let event_cost = super::of_event();
+        assert!((1.0..1_000_000.0).contains(&event_cost), "{event_cost}");
     }
 }

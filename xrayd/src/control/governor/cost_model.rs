@@ -27,7 +27,7 @@ const LEAST: f64 = 1e-9;
 /// The weight of one function: sums in which older parts count less. Ratios are made of sums, since
 /// in a short time they vary wildly.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Weight {
+pub(super) struct FunctionCost {
     /// Cost by thread.
     costs: HashMap<Whose, Cost>,
     calls: f64,
@@ -52,7 +52,7 @@ pub(super) struct Time {
 
 /// The weights of all functions.
 #[derive(Debug, Default)]
-pub(super) struct Weights(HashMap<FunctionId, Weight>);
+pub(super) struct CostModel(HashMap<FunctionId, FunctionCost>);
 
 /// The measurements of an interval.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -101,7 +101,7 @@ impl Cost {
 
 // === impl Weight ===
 
-impl Weight {
+impl FunctionCost {
     /// Loads by thread.
     fn loads(&self) -> impl Iterator<Item = (Whose, f64)> {
         self.costs
@@ -109,7 +109,7 @@ impl Weight {
             .map(|(thread, cost)| (*thread, cost.load()))
     }
 
-    fn dearest(&self) -> f64 {
+    fn highest_load(&self) -> f64 {
         self.loads().map(|(_, load)| load).fold(0.0, f64::max)
     }
 
@@ -150,7 +150,7 @@ impl Weight {
 
 // === impl Weights ===
 
-impl Weights {
+impl CostModel {
     /// Adds a measurement of all `measurable` functions. Those without a share were not called.
     /// Earlier measurements lose weight.
     pub(super) fn learn(
@@ -164,22 +164,23 @@ impl Weights {
         for id in functions.keys().filter(|id| measurable(**id)) {
             self.0.entry(*id).or_default();
         }
-        for (id, weight) in self.0.iter_mut().filter(|(id, _)| measurable(**id)) {
-            weight.learn(functions.get(id).unwrap_or(&nothing), measured, fade);
+        for (id, function_cost) in self.0.iter_mut().filter(|(id, _)| measurable(**id)) {
+            function_cost.learn(functions.get(id).unwrap_or(&nothing), measured, fade);
         }
-        self.0
-            .retain(|_, weight| weight.calls_per_second() > LEAST || weight.dearest() > LEAST);
+        self.0.retain(|_, function_cost| {
+            function_cost.calls_per_second() > LEAST || function_cost.highest_load() > LEAST
+        });
     }
 
-    pub(super) fn get(&self, id: FunctionId) -> Option<&Weight> {
+    pub(super) fn get(&self, id: FunctionId) -> Option<&FunctionCost> {
         self.0.get(&id)
     }
 
     /// The greatest load of these functions together, in one thread or in the process.
     pub(super) fn load(&self, of: impl Fn(FunctionId) -> bool) -> f64 {
         let mut sums = HashMap::<Whose, f64>::new();
-        for (_, weight) in self.0.iter().filter(|(id, _)| of(**id)) {
-            for (thread, load) in weight.loads() {
+        for (_, function_cost) in self.0.iter().filter(|(id, _)| of(**id)) {
+            for (thread, load) in function_cost.loads() {
                 *sums.entry(thread).or_default() += load;
             }
         }
@@ -187,38 +188,40 @@ impl Weights {
     }
 
     /// The functions that do not fit into the budget.
-    pub(super) fn too_dear(
+    pub(super) fn over_budget(
         &self,
         budget: f64,
         among: impl Fn(FunctionId) -> bool,
     ) -> HashSet<FunctionId> {
-        let mut candidates: Vec<(FunctionId, &Weight, f64)> = self
+        let mut candidates: Vec<(FunctionId, &FunctionCost, f64)> = self
             .0
             .iter()
             .filter(|(id, _)| among(**id))
-            .map(|(id, weight)| (*id, weight, weight.dearest()))
+            .map(|(id, function_cost)| (*id, function_cost, function_cost.highest_load()))
             .collect();
         let mut sums = HashMap::new();
         // The id decides between equals, so that the choice is stable.
         candidates.sort_by(|(a, _, one), (b, _, other)| one.total_cmp(other).then(a.cmp(b)));
-        candidates.retain(|(_, weight, _)| !admit(weight, budget * FOR_THE_CHEAP, &mut sums));
-        let worth = |weight: &Weight| weight.mean.unwrap_or(0.0);
+        candidates.retain(|(_, function_cost, _)| {
+            !admit(function_cost, budget * FOR_THE_CHEAP, &mut sums)
+        });
+        let worth = |function_cost: &FunctionCost| function_cost.mean.unwrap_or(0.0);
         candidates.sort_by(|(a, one, _), (b, other, _)| {
             worth(other).total_cmp(&worth(one)).then(a.cmp(b))
         });
-        candidates.retain(|(_, weight, _)| !admit(weight, budget, &mut sums));
+        candidates.retain(|(_, function_cost, _)| !admit(function_cost, budget, &mut sums));
         candidates.into_iter().map(|(id, _, _)| id).collect()
     }
 }
 
 /// Adds the loads of a function, unless a sum would exceed the limit.
-fn admit(weight: &Weight, limit: f64, sums: &mut HashMap<Whose, f64>) -> bool {
-    let fits = weight.loads().all(|(thread, load)| {
+fn admit(function_cost: &FunctionCost, limit: f64, sums: &mut HashMap<Whose, f64>) -> bool {
+    let fits = function_cost.loads().all(|(thread, load)| {
         let sum = sums.get(&thread).copied().unwrap_or(0.0);
         sum + load <= limit
     });
     if fits {
-        for (thread, load) in weight.loads() {
+        for (thread, load) in function_cost.loads() {
             *sums.entry(thread).or_default() += load;
         }
     }
@@ -263,87 +266,84 @@ mod tests {
         measured
     }
 
-    fn weights(functions: &[Function<'_>]) -> Weights {
-        let mut weights = Weights::default();
-        weights.learn(&measured(functions), FADE, |_| true);
-        weights
+    fn costs(functions: &[Function<'_>]) -> CostModel {
+        let mut costs = CostModel::default();
+        costs.learn(&measured(functions), FADE, |_| true);
+        costs
     }
 
-    fn too_dear(weights: &Weights, budget: f64) -> Vec<u32> {
-        let ids = weights.too_dear(budget, |_| true);
+    fn over_budget(costs: &CostModel, budget: f64) -> Vec<u32> {
+        let ids = costs.over_budget(budget, |_| true);
         let mut ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
         ids.sort_unstable();
         ids
     }
 
     #[test]
-    fn the_hot_and_short_rest_first() {
-        let weights = weights(&[
+    fn hot_and_short_functions_are_suppressed_first() {
+        let costs = costs(&[
             (1, &[(ALL, 0.30)], 20.0),
             (2, &[(ALL, 0.01)], 100_000.0),
             (3, &[(ALL, 0.008)], 5_000.0),
             (4, &[(ALL, 0.0001)], 10.0),
             (5, &[(ALL, 0.004)], 50.0),
         ]);
-        assert!(too_dear(&weights, 1.0).is_empty());
-        assert_eq!(too_dear(&weights, 0.02), [1, 5]);
-        assert_eq!(too_dear(&weights, 0.012), [1, 3, 5]);
+        assert!(over_budget(&costs, 1.0).is_empty());
+        assert_eq!(over_budget(&costs, 0.02), [1, 5]);
+        assert_eq!(over_budget(&costs, 0.012), [1, 3, 5]);
         // Cheap functions stay on, however short their calls are.
-        assert_eq!(too_dear(&weights, 0.001), [1, 2, 3, 5]);
+        assert_eq!(over_budget(&costs, 0.001), [1, 2, 3, 5]);
     }
 
     #[test]
     fn no_thread_is_over_its_budget_because_others_are_idle() {
-        let weights = weights(&[
+        let costs = costs(&[
             (1, &[(thread(7), 0.05), (ALL, 0.01)], 10.0),
             (2, &[(thread(8), 0.018), (ALL, 0.004)], 10.0),
             (3, &[(thread(9), 0.018), (ALL, 0.004)], 10.0),
         ]);
-        assert_eq!(too_dear(&weights, 0.02), [1]);
-        assert!((weights.load(|id| id.0 > 1) - 0.018).abs() < 1e-9);
+        assert_eq!(over_budget(&costs, 0.02), [1]);
+        assert!((costs.load(|id| id.0 > 1) - 0.018).abs() < 1e-9);
     }
 
     /// Threads come and go. The costs of threads that have ended take no memory, and suppress no
     /// function.
     #[test]
     fn a_thread_that_has_ended_costs_nothing() {
-        let mut weights = weights(&[(1, &[(thread(7), 0.5), (ALL, 0.01)], 10.0)]);
-        assert_eq!(too_dear(&weights, 0.02), [1]);
+        let mut costs = costs(&[(1, &[(thread(7), 0.5), (ALL, 0.01)], 10.0)]);
+        assert_eq!(over_budget(&costs, 0.02), [1]);
         let mut later = measured(&[(1, &[(ALL, 0.01)], 10.0)]);
         later.living.insert(ThreadId(7));
-        weights.learn(&later, FADE, |_| true);
-        assert_eq!(too_dear(&weights, 0.02), [1], "it only does not work now");
+        costs.learn(&later, FADE, |_| true);
+        assert_eq!(over_budget(&costs, 0.02), [1], "it only does not work now");
         later.living.clear();
-        weights.learn(&later, FADE, |_| true);
-        assert!(too_dear(&weights, 0.02).is_empty());
-        assert_eq!(weights.get(FunctionId(1)).unwrap().costs.len(), 1);
+        costs.learn(&later, FADE, |_| true);
+        assert!(over_budget(&costs, 0.02).is_empty());
+        assert_eq!(costs.get(FunctionId(1)).unwrap().costs.len(), 1);
     }
 
     #[test]
     fn older_measurements_count_less() {
-        let mut weights = weights(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
+        let mut costs = costs(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
         let calmer = measured(&[(1, &[(ALL, 0.2)], 10.0)]);
         // The other function is suppressed, so its missing share means nothing.
-        weights.learn(&calmer, FADE, |id| id == FunctionId(1));
+        costs.learn(&calmer, FADE, |id| id == FunctionId(1));
         let expected = (0.4 * FADE + 0.2) / (FADE + 1.0);
-        assert!((weights.load(|id| id.0 == 1) - expected).abs() < 1e-9);
-        assert!((weights.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
-        let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
+        assert!((costs.load(|id| id.0 == 1) - expected).abs() < 1e-9);
+        assert!((costs.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
+        let calls = costs.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 1e-6);
         // A program that waits shows next to nothing, however often it is measured.
         let mut waiting = measured(&[]);
         waiting.threads.entry(ALL).or_default().cpu_ns = WHOLE_NS / 1e5;
         for _ in 0..1000 {
-            weights.learn(&waiting, FADE, |_| true);
+            costs.learn(&waiting, FADE, |_| true);
         }
-        let calls = weights.get(FunctionId(1)).unwrap().calls_per_second();
+        let calls = costs.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 50.0, "{calls}");
         for _ in 0..80 {
-            weights.learn(&measured(&[]), FADE, |_| true);
+            costs.learn(&measured(&[]), FADE, |_| true);
         }
-        assert!(
-            weights.get(FunctionId(1)).is_none(),
-            "nothing is left of it"
-        );
+        assert!(costs.get(FunctionId(1)).is_none(), "nothing is left of it");
     }
 }

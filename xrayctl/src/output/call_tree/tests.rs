@@ -1,0 +1,222 @@
+//! Tests of `call_tree`.
+
+use xray_trace::FileAddr;
+use xray_trace::container::Writer;
+use xray_trace::model::{
+    Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread, ThreadId,
+};
+
+use super::super::folded_lines::tests::call;
+use super::super::golden;
+use super::*;
+
+fn row(kind: Kind, depth: usize, function: &str) -> TreeRow {
+    TreeRow {
+        start_ns: Some(0),
+        duration_ns: (kind == Kind::Leaf).then_some(1_234_567),
+        function: Some(function.into()),
+        ..TreeRow::bare(kind, 4711, depth)
+    }
+}
+
+#[test]
+fn deep_calls_with_long_names_stay_within_the_terminal() {
+    let names = "ns::a_function_with_quite_a_name(int)";
+    let rows = [0, 1, 5, 15, 1000].map(|depth| row(Kind::Begin, depth, names));
+    golden::check_narrow("tree-narrow.txt", |out, look| {
+        rows.iter().try_for_each(|row| row.render(out, look))?;
+        row(Kind::Leaf, 2, "f").render(out, look)
+    });
+}
+
+/// A trace of that many processes with a thread each, and of two functions.
+fn trace(processes: u32) -> Trace {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for (id, executable) in (0..processes).zip(["/usr/bin/server", ""]) {
+        let process = Process {
+            id: ProcessId(id),
+            pid: 71 + id,
+            start_time_ticks: 0,
+            command: String::new(),
+            executable: executable.to_owned(),
+            host: None,
+        };
+        writer.process(&process).unwrap();
+    }
+    for (id, name) in [(0, "main\u{1b}"), (1, "")] {
+        let thread = Thread {
+            id: ThreadId(id),
+            process: ProcessId(id.min(processes - 1)),
+            tid: 71 + id,
+            name: name.to_owned(),
+        };
+        writer.thread(&thread).unwrap();
+    }
+    let module = Module {
+        id: ModuleId(0),
+        process: ProcessId(0),
+        path: "/usr/bin/server".to_owned(),
+        build_id: None,
+        load_bias: 0,
+    };
+    writer.module(&module).unwrap();
+    for (id, name) in [(0, "run"), (1, "next (.llvm.77)")] {
+        let function = Function {
+            id: FunctionId(id),
+            module: ModuleId(0),
+            xray_id: id + 1,
+            address: FileAddr(0x1000),
+            symbol: None,
+            name: name.to_owned(),
+            source: None,
+            sleds: 2,
+        };
+        writer.function(&function).unwrap();
+    }
+    Trace::read(writer.get_ref().as_slice()).unwrap()
+}
+
+/// A call of `run` in each of two threads, with three calls of `next` in it.
+fn lines() -> Vec<TreeLine> {
+    let on = |thread, depth, mut call: Call| {
+        call.open.thread = ThreadId(thread);
+        call.open.depth = depth;
+        call
+    };
+    let thread = |thread| {
+        let run = on(thread, 0, call(0, 0, 5_000));
+        let next = |start, ns| TreeLine::Leaf(on(thread, 1, call(1, start, ns)));
+        [
+            TreeLine::Begin(run.open),
+            next(10, 100),
+            next(200, 471),
+            next(1000, 29),
+            TreeLine::End(run),
+        ]
+    };
+    [thread(0), thread(1)].concat()
+}
+
+#[track_caller]
+fn check(
+    trace: &Trace,
+    layout: Layout,
+    headers: Headers,
+    look: Look,
+    (skipped, expected): (usize, &[&str]),
+) {
+    let mut out = Vec::new();
+    let lines = lines().into_iter();
+    render_lines(lines, trace, layout, headers, &mut out, look).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    let shown: Vec<_> = out.lines().skip(skipped).take(expected.len()).collect();
+    assert_eq!(shown, expected, "{out}");
+}
+
+const FOLDED: Layout = Layout {
+    order: Order::ByThread,
+    folding: Folding::EqualCalls,
+    limit: usize::MAX,
+};
+
+#[test]
+fn threads_have_headers_and_equal_calls_are_one_line() {
+    let first = [
+        "  DURATION      TID  FUNCTION",
+        "main\\u{1b} (71)",
+        "                 71  run() {",
+        "    600 ns       71    next();  × 3, max 471 ns",
+        "  5.000 µs       71  } run",
+        "",
+        "thread (72)",
+        "                 72  run() {",
+    ];
+    let each = Headers::EachThread;
+    check(&trace(1), FOLDED, each, Look::PLAIN, (0, &first));
+    let two = [
+        "main\\u{1b} (71) of server (71)",
+        "                 71  run() {",
+    ];
+    check(&trace(2), FOLDED, each, Look::PLAIN, (1, &two));
+    let last = ["thread (72) of process 72", "                 72  run() {"];
+    check(&trace(2), FOLDED, each, Look::PLAIN, (6, &last));
+    let mixed = [
+        "                 71  run() {",
+        "    600 ns       71    next();  × 3, max 471 ns",
+        "  5.000 µs       71  } run",
+        "                 72  run() {",
+    ];
+    check(&trace(1), FOLDED, Headers::None, Look::PLAIN, (1, &mixed));
+}
+
+#[test]
+fn a_limit_counts_folded_lines() {
+    let layout = Layout { limit: 2, ..FOLDED };
+    let two = [
+        "                 71  run() {",
+        "    600 ns       71    next();  × 3, max 471 ns",
+        "… more lines; --limit 0 shows everything",
+    ];
+    check(&trace(1), layout, Headers::None, Look::PLAIN, (1, &two));
+    let layout = Layout { limit: 6, ..FOLDED };
+    let all = ["  5.000 µs       72  } run"];
+    check(&trace(1), layout, Headers::None, Look::PLAIN, (6, &all));
+}
+
+#[test]
+fn every_call_and_its_whole_name_are_shown_on_request() {
+    let layout = Layout {
+        folding: Folding::None,
+        ..FOLDED
+    };
+    let look = Look {
+        names: Names::Full,
+        ..Look::PLAIN
+    };
+    let calls = [
+        "    100 ns       71    next (.llvm.77);",
+        "    471 ns       71    next (.llvm.77);",
+        "     29 ns       71    next (.llvm.77);",
+    ];
+    check(&trace(1), layout, Headers::None, look, (2, &calls));
+}
+
+#[test]
+fn a_narrow_terminal_cuts_the_name_and_not_the_number_of_calls() {
+    let row = |width| {
+        let row = row(Kind::Leaf, 1, "ns::a_function_with_quite_a_name(int)");
+        let look = Look {
+            width: Some(width),
+            ..Look::PLAIN
+        };
+        let all = EqualCalls {
+            calls: 12_345,
+            total_ns: 1_000,
+            longest_ns: 471,
+        };
+        let mut out = Vec::new();
+        row.standing_for(Some(all)).render(&mut out, look).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let expected = "  1.000 µs     4711    ns::a_function_…  × 12,345, max 471 ns\n";
+    assert_eq!(row(61), expected);
+    assert_eq!(row(40), "  1.000 µs     4711    ns::a_function_w…\n");
+}
+
+#[test]
+fn names_are_called_with_one_pair_of_brackets() {
+    for (name, arguments, expected) in [
+        ("main", &[][..], "main()"),
+        ("ns::f(int)", &[], "ns::f(int)"),
+        ("ns::f(int) const", &[], "ns::f(int) const"),
+        (
+            "alloc::vec::Vec<T>::push",
+            &[],
+            "alloc::vec::Vec<T>::push()",
+        ),
+        ("ns::f(int)", &[255, 0], "ns::f(0xff, 0x0)"),
+        ("main", &[1], "main(0x1)"),
+    ] {
+        assert_eq!(called(name, arguments), expected);
+    }
+}
