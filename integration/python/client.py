@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""A client of xrayd that knows nothing of its contract: it asks the daemon by gRPC reflection.
+"""A client of xrayd without generated code: gRPC reflection gives it the contract.
 
     client.py --socket PATH --pid PID (--function NAME | --all) --seconds S --out FILE
 
-attaches to the process, switches the functions on, reads live events for S seconds from the first on, fetches the retained trace to FILE,
-switches the functions off and detaches. It ends with one line of JSON on standard output:
+The client attaches to the process, switches the functions on, and reads live events for S seconds
+from the first on. Then it fetches the retained trace to FILE, switches the functions off and
+detaches. Its last line is JSON on standard output:
 
-    {"pid": 1, "version": "0.1.0", "services": […], "matched": 3, "events_seen": 1000, "reader_lost": 0,
-     "functions": ["work"], "trace_bytes": 4096, "sleds_off": 6, "text_bytes_different": 0, "detached": true}
+    {"pid": 1, "version": "0.1.0", "services": […], "matched": 3, "events_seen": 1000,
+     "reader_lost": 0, "functions": ["work"], "trace_bytes": 4096, "sleds_off": 6,
+     "text_bytes_different": 0, "detached": true}
 
 Exit code 0 if all of that worked; 4 if the daemon refused, with its reason on standard error.
 
-Needs grpcio and protobuf: those of Debian 12 (1.51 and 3.21) or later ones (tried: 1.85 and 7.36). It
-needs no generated code and no protoc.
+It needs grpcio and protobuf: Debian 12 has 1.51 and 3.21, and 1.85 and 7.36 were tried, too. It
+needs no protoc.
 """
 
 import argparse
@@ -33,8 +35,8 @@ except ImportError:
 
 SERVICE = "xrayd.v1.Xrayd"
 REASON = "xrayd-reason"
-# Without it, grpcio 1.85 makes an authority of the socket's path. The daemon's HTTP/2 library refuses
-# that, and the call fails with "Stream removed".
+# Without it, grpcio 1.85 makes an authority of the socket's path. The daemon's HTTP/2 library
+# refuses that, and the call fails with "Stream removed".
 CHANNEL_OPTIONS = (("grpc.default_authority", "localhost"),)
 # How long the first live events are waited for, in seconds.
 PATIENCE = 30.0
@@ -128,13 +130,15 @@ def arguments():
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--function", help="name of the function to switch on")
     chosen.add_argument("--all", action="store_true", help="switch everything on")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long to read live events, from the first on")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="seconds of live events, from the first on"
+    )
     parser.add_argument("--out", required=True, help="where the fetched trace goes")
     return parser.parse_args()
 
 
 def watch(stream, seconds):
-    """Reads live events for a while; returns their number, the names of their functions, and the losses of this reader.
+    """Reads live events. Returns their number, the names of their functions, and their losses.
 
     On a busy machine the first ones may take a while: the time runs from them on.
     """

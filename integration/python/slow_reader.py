@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A reader of xrayd's live events that does not read until it is told to.
+"""A reader of xrayd's live events that reads on request only.
 
     slow_reader.py --socket PATH --pid PID
 
-subscribes and prints "subscribed". On the line "read N" on standard input it begins to read, until it has seen or was
-told that it has lost N events. It ends with one line of JSON on standard output:
+The reader subscribes and prints "subscribed". The line "read N" on standard input makes it read
+until the events that it has seen and the reported losses are N. Its last line is JSON on standard
+output:
 
     {"events": 1000, "reader_lost": 5000, "target_lost": 0}
 

