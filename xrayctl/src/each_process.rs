@@ -68,7 +68,8 @@ impl EachProcess {
     }
 
     /// Calls a function for each process, and returns the results. The pid is 0 for every attached
-    /// process. With several processes, an error becomes a line with the name of the process.
+    /// process. With several processes, an error becomes a line with the name of the process. After
+    /// a signal, the remaining processes are left alone, and count as failures.
     ///
     /// # Errors
     /// The function failed for the only process, or for each of several.
@@ -78,9 +79,17 @@ impl EachProcess {
         mut work: impl AsyncFnMut(u32) -> anyhow::Result<T>,
     ) -> anyhow::Result<Vec<T>> {
         let mut results = Vec::new();
-        for Found { name, pid } in std::mem::take(&mut self.found) {
+        let mut found = std::mem::take(&mut self.found).into_iter();
+        while let Some(Found { name, pid }) = found.next() {
             let done = work(pid).await;
+            let is_interrupted = done.as_ref().is_err_and(failure::is_interrupted);
             results.extend(self.result(&name, done, console)?);
+            if is_interrupted {
+                for Found { name, .. } in found.by_ref() {
+                    console.note(&format!("{name}: left alone after the signal"));
+                    self.failed += 1;
+                }
+            }
         }
         self.ensure_any(results.len())?;
         Ok(results)
@@ -140,6 +149,9 @@ mod tests {
     use super::*;
     use crate::output::{ColourChoice, Names};
 
+    /// A process with which the command is interrupted.
+    const INTERRUPTED: u32 = 99;
+
     fn console() -> Console {
         Console::new(ColourChoice::Never, Names::Short)
     }
@@ -149,6 +161,7 @@ mod tests {
         let mut each = EachProcess::find(names, &console)?;
         let work = async |pid| match failing.contains(&pid) {
             true => Err(Failure::NothingMatched(pid.to_string()).into()),
+            false if pid == INTERRUPTED => Err(Failure::Interrupted(String::new()).into()),
             false => Ok(pid),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -174,6 +187,15 @@ mod tests {
         ] {
             assert_eq!(run(names, failing).unwrap(), expected, "{names:?}");
         }
+    }
+
+    #[test]
+    fn a_signal_leaves_the_remaining_processes_alone() {
+        let [a, b, c] = [7, INTERRUPTED, 9].map(ProcessName::Pid);
+        assert_eq!(run(&[&a, &b, &c], &[]).unwrap(), (vec![7], Some(1)));
+        let error = run(&[&b, &a, &c], &[]).unwrap_err();
+        assert_eq!(error.to_string(), "3 of 3 processes failed");
+        assert_eq!(run(&[&b], &[]).unwrap_err().to_string(), "interrupted");
     }
 
     #[test]

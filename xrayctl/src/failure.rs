@@ -39,6 +39,9 @@ pub(crate) enum Failure {
         /// The number of lost events.
         events: u64,
     },
+    /// A signal interrupted the command.
+    #[error("interrupted{0}")]
+    Interrupted(String),
     /// A command failed with some of several processes. The failures were printed before.
     #[error("{failed} of {of} processes failed")]
     Several {
@@ -73,11 +76,20 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> Option<u8> {
     Some(failure.map_or(OTHER, Failure::exit_code))
 }
 
+/// True if a signal interrupted the command.
+pub(crate) fn is_interrupted(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let failure = cause.downcast_ref::<Failure>();
+        matches!(failure, Some(Failure::Interrupted(_)))
+    })
+}
+
 // === impl Failure ===
 
 impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
+            Self::Interrupted(_) => OTHER,
             Self::Usage(_) => 2,
             Self::NothingMatched(_) => 3,
             Self::Refused { .. } => 4,

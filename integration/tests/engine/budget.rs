@@ -75,7 +75,7 @@ fn is_suppressed(session: &Session, name: &str) -> bool {
     named.any(|row| row.suppressed)
 }
 
-fn until_rests(session: &Session, name: &str, wanted: bool) -> Result<()> {
+fn until_suppressed(session: &Session, name: &str, wanted: bool) -> Result<()> {
     let what = format!("{name} is suppressed: {wanted}");
     wait_until(DEADLINE, &what, || {
         Ok((is_suppressed(session, name) == wanted).then_some(()))
@@ -137,7 +137,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
         switch(&session, Switch::On)?;
         target.ask("go", "go")?;
         for _ in 0..2 {
-            until_rests(&session, "tiny", true)?;
+            until_suppressed(&session, "tiny", true)?;
             // It stays suppressed, except for short tries.
             target.ask("stop", "stop")?;
             let (before, seen) = (truth(&mut target)?, settled(&session)?);
@@ -173,7 +173,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
             ensure!(status.functions_on == status.functions, "{status:?}");
             ensure!(row(&session, "tiny")?.enabled);
             target.ask("calm", "calm")?;
-            until_rests(&session, "tiny", false)?;
+            until_suppressed(&session, "tiny", false)?;
             if mode == Mode::Stream {
                 // From now on, each call is recorded again.
                 target.ask("stop", "stop")?;
@@ -182,7 +182,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
             }
             target.ask("hot", "hot")?;
         }
-        until_rests(&session, "tiny", true)?;
+        until_suppressed(&session, "tiny", true)?;
         let trace = retained(&session)?;
         ensure_reported(&session, &trace, &truth(&mut target)?)?;
         if mode == Mode::Stream {
@@ -308,8 +308,8 @@ fn estimates_at_a_steady_load_are_right() -> Result<()> {
         switch(&session, Switch::On)?;
         target.ask("warm", "warm")?;
         target.ask("go", "go")?;
-        until_rests(&session, "tiny", true)?;
-        until_rests(&session, "brief", true)?;
+        until_suppressed(&session, "tiny", true)?;
+        until_suppressed(&session, "brief", true)?;
         // The first window serves to find out the load.
         a_window(&session, &mut target)?;
         let (mut tiny, mut brief) = ((0, 0), (0, 0));
@@ -360,11 +360,11 @@ fn a_suppressed_function_is_switched_like_any_other() -> Result<()> {
     let session = attach_with(&registry, &target, options(Mode::Stream, BUDGET))?.session;
     switch(&session, Switch::On)?;
     target.ask("go", "go")?;
-    until_rests(&session, "tiny", true)?;
+    until_suppressed(&session, "tiny", true)?;
     switch(&session, Switch::Off)?;
     ensure!(!is_suppressed(&session, "tiny") && session.status().functions_on == 0);
     switch(&session, Switch::On)?;
-    until_rests(&session, "tiny", true)?;
+    until_suppressed(&session, "tiny", true)?;
     target.ask("stop", "stop")?;
     ensure!(session.set_budget(Budget::None)? == BUDGET);
     ensure!(!is_suppressed(&session, "tiny"));

@@ -16,7 +16,7 @@ fn shown(cli: &Cli) -> Result<Value> {
     Ok(row["status"].clone())
 }
 
-fn tiny_rests(status: &Value) -> Result<bool> {
+fn is_tiny_suppressed(status: &Value) -> Result<bool> {
     let mut top = rows(status, "top")?.iter();
     Ok(top.any(|row| {
         row["name"]
@@ -46,7 +46,7 @@ fn suppressed_functions_are_shown_and_are_in_traces() -> Result<()> {
     cli.ok(["enable", "--pid", &pid, "--all"])?;
     target.ask("go", "go")?;
     wait_until(DEADLINE, "tiny is suppressed", || {
-        Ok(tiny_rests(&shown(&cli)?)?.then_some(()))
+        Ok(is_tiny_suppressed(&shown(&cli)?)?.then_some(()))
     })?;
     wait_until(DEADLINE, "it is known what that hides", || {
         Ok((shown(&cli)?["unrecorded_estimate"] != 0).then_some(()))
@@ -86,7 +86,7 @@ fn suppressed_functions_are_shown_and_are_in_traces() -> Result<()> {
     ensure!(measured(&scene, &cli, &pid)?.contains("1 function suppressed"));
     let answer = cli.ok(["budget", "--pid", &pid, "--clear"])?;
     ensure!(answer.contains("no limit; before: at most 2 %"), "{answer}");
-    ensure!(!tiny_rests(&shown(&cli)?)?);
+    ensure!(!is_tiny_suppressed(&shown(&cli)?)?);
     ensure!(!measured(&scene, &cli, &pid)?.contains("suppressed"));
     cli.ok(["detach", &pid])?;
     ensure_as_compiled(&target)?;
@@ -135,7 +135,7 @@ fn a_recording_says_for_how_long_it_has_looked() -> Result<()> {
     cli.ok(["attach", &pid, "--max-overhead", "2%"])?;
     cli.ok(["enable", "--pid", &pid, "--all"])?;
     wait_until(DEADLINE, "tiny is suppressed", || {
-        Ok(tiny_rests(&shown(&cli)?)?.then_some(()))
+        Ok(is_tiny_suppressed(&shown(&cli)?)?.then_some(()))
     })?;
     let file = scene.path("left.xtrace");
     let path = file.to_str().context("a path")?;

@@ -47,21 +47,21 @@ fn user_events_are_recorded_and_shown_with_and_without_a_daemon() -> Result<()> 
         // or has its original size beside it.
         let report = cli.json(["tree", "e.xtrace", "--limit", "0"])?;
         let lines = rows(&report, "lines").or_else(|_| rows(&report["tree"], "lines"))?;
-        let answer: Vec<&Value> = lines
+        let user_events: Vec<&Value> = lines
             .iter()
             .filter(|line| line["kind"] == "custom-event" || line["kind"] == "typed-event")
             .collect();
         ensure!(
-            answer.len() as u64 == CUSTOM + TYPED,
+            user_events.len() as u64 == CUSTOM + TYPED,
             "{} lines",
-            answer.len()
+            user_events.len()
         );
-        for line in &answer {
+        for line in &user_events {
             let function = line["function"].as_str().context("where was that?")?;
             let depth = u64::from(!function.starts_with("leaf_"));
             ensure!(line["depth"] == depth, "{line}");
         }
-        let cut = answer.iter().filter(|line| line["size"].is_u64());
+        let cut = user_events.iter().filter(|line| line["size"].is_u64());
         // The events of 4097 and of 9744 bytes.
         ensure!(cut.count() == 2 * 2 * 2 * 4);
         let text = cli.run(["tree", "e.xtrace", "--limit", "0"])?.out;

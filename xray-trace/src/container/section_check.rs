@@ -2,30 +2,28 @@
 //! checksums, keeps no bytes of a section, and does not read its fields.
 
 use super::payload::{CHECKSUM_LEN, FRAME_LEN};
-use super::section::SectionKind;
 use super::{HEADER_LEN, MAX_SECTION_LEN};
 
 /// The check of a trace. The bytes come from a stranger: a length that is not possible ends it.
 #[derive(Debug)]
 pub struct SectionCheck {
-    place: LogPosition,
+    place: Position,
     hasher: crc32fast::Hasher,
-    damaged_blocks: u64,
-    /// True once a section that is no block is damaged, or has a length that is not possible.
+    /// True once a section is damaged, or has a length that is not possible.
     damaged: bool,
 }
 
 /// The place of the next byte.
 #[derive(Debug, Clone, Copy)]
-enum LogPosition {
+enum Position {
     /// In the header of the file, of which this many bytes are missing.
     Header(usize),
     /// In a frame, of which this many bytes are known.
     Frame([u8; FRAME_LEN], usize),
     /// In a payload, of which this many bytes are missing.
-    Payload(SectionKind, usize),
+    Payload(usize),
     /// In a checksum, of which this many bytes are known.
-    Checksum(SectionKind, [u8; CHECKSUM_LEN], usize),
+    Checksum([u8; CHECKSUM_LEN], usize),
     /// Behind a frame that cannot be used.
     Unknown,
 }
@@ -37,23 +35,16 @@ impl SectionCheck {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            place: LogPosition::Header(HEADER_LEN),
+            place: Position::Header(HEADER_LEN),
             hasher: crc32fast::Hasher::new(),
-            damaged_blocks: 0,
             damaged: false,
         }
-    }
-
-    /// The number of damaged blocks so far.
-    #[must_use]
-    pub fn damaged_blocks(&self) -> u64 {
-        self.damaged_blocks
     }
 
     /// True if nothing is damaged so far, and the bytes end where a section ends.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        !self.damaged && self.damaged_blocks == 0 && matches!(self.place, LogPosition::Frame(_, 0))
+        !self.damaged && matches!(self.place, Position::Frame(_, 0))
     }
 
     /// Checks the next bytes.
@@ -66,57 +57,51 @@ impl SectionCheck {
     /// Checks bytes up to a boundary at most. Returns the others.
     fn step<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         match &mut self.place {
-            LogPosition::Header(missing) => {
+            Position::Header(missing) => {
                 let (_, rest) = bytes.split_at(bytes.len().min(*missing));
                 *missing -= bytes.len() - rest.len();
                 if *missing == 0 {
-                    self.place = LogPosition::next_section();
+                    self.place = Position::next_section();
                 }
                 rest
             }
-            LogPosition::Frame(frame, known) => {
+            Position::Frame(frame, known) => {
                 let rest = fill(frame, known, bytes);
                 if *known == FRAME_LEN {
-                    let [a, b, c, d, len @ ..] = *frame;
+                    let [_, _, _, _, len @ ..] = *frame;
                     let len = usize::try_from(u32::from_le_bytes(len)).unwrap_or(usize::MAX);
                     self.hasher = crc32fast::Hasher::new();
                     self.hasher.update(&frame[..]);
-                    let kind = SectionKind([a, b, c, d]);
                     self.place = match len {
-                        0 => LogPosition::Checksum(kind, [0; CHECKSUM_LEN], 0),
-                        1..=MAX_SECTION_LEN => LogPosition::Payload(kind, len),
+                        0 => Position::Checksum([0; CHECKSUM_LEN], 0),
+                        1..=MAX_SECTION_LEN => Position::Payload(len),
                         _ => {
                             self.damaged = true;
-                            LogPosition::Unknown
+                            Position::Unknown
                         }
                     };
                 }
                 rest
             }
-            LogPosition::Payload(kind, missing) => {
+            Position::Payload(missing) => {
                 let (now, rest) = bytes.split_at(bytes.len().min(*missing));
                 self.hasher.update(now);
                 *missing -= now.len();
                 if *missing == 0 {
-                    self.place = LogPosition::Checksum(*kind, [0; CHECKSUM_LEN], 0);
+                    self.place = Position::Checksum([0; CHECKSUM_LEN], 0);
                 }
                 rest
             }
-            LogPosition::Checksum(kind, checksum, known) => {
+            Position::Checksum(checksum, known) => {
                 let rest = fill(checksum, known, bytes);
                 if *known == CHECKSUM_LEN {
                     let computed = self.hasher.clone().finalize();
-                    let matches = u32::from_le_bytes(*checksum) == computed;
-                    match (matches, *kind) {
-                        (true, _) => {}
-                        (false, SectionKind::BLOCK) => self.damaged_blocks += 1,
-                        (false, _) => self.damaged = true,
-                    }
-                    self.place = LogPosition::next_section();
+                    self.damaged |= u32::from_le_bytes(*checksum) != computed;
+                    self.place = Position::next_section();
                 }
                 rest
             }
-            LogPosition::Unknown => &[],
+            Position::Unknown => &[],
         }
     }
 }
@@ -127,9 +112,9 @@ impl Default for SectionCheck {
     }
 }
 
-// === impl LogPosition ===
+// === impl Position ===
 
-impl LogPosition {
+impl Position {
     fn next_section() -> Self {
         Self::Frame([0; FRAME_LEN], 0)
     }
@@ -172,7 +157,7 @@ mod tests {
         let bytes = trace();
         for piece in 1..=bytes.len() {
             let check = checked(&bytes, piece);
-            assert!(check.is_whole() && check.damaged_blocks() == 0, "{piece}");
+            assert!(check.is_whole(), "{piece}");
         }
         assert!(!checked(&bytes[..bytes.len() - 1], 7).is_whole());
         assert!(!SectionCheck::new().is_whole());
@@ -181,14 +166,11 @@ mod tests {
     #[test]
     fn each_changed_byte_behind_the_header_is_found() {
         let bytes = trace();
-        let mut blocks = 0;
         for at in HEADER_LEN..bytes.len() {
             let mut bytes = bytes.clone();
             bytes[at] ^= 0x80;
             let check = checked(&bytes, 5);
             assert!(!check.is_whole(), "{at}");
-            blocks += check.damaged_blocks();
         }
-        assert!(blocks > 0);
     }
 }

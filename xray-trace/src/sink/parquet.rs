@@ -287,7 +287,7 @@ impl EachEvent for Output<'_> {
         let (mut arguments, mut result) = (Values::NONE, None);
         let (mut event_type, mut event_type_name) = (None, None);
         let mut function = None;
-        let (mut user_event, mut size) = (None, None);
+        let (mut user_data, mut size) = (None, None);
         let (mut processor, mut lost, mut unwound) = (None, None, None);
         match event.body {
             EventBody::Call {
@@ -307,7 +307,7 @@ impl EachEvent for Output<'_> {
                     event_type = Some(number.into());
                     event_type_name = self.trace.event_type_in(self.id, number).map(text);
                 }
-                user_event = Some(ByteArray::from(bytes.get(data).to_vec()));
+                user_data = Some(ByteArray::from(bytes.get(data).to_vec()));
                 size = data.is_cut().then(|| bits(data.size()));
             }
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
@@ -335,8 +335,8 @@ impl EachEvent for Output<'_> {
         rows.result.push(result);
         rows.event_type.push(event_type);
         rows.event_type_name.push(event_type_name);
-        rows.data_len += user_event.as_ref().map_or(0, ByteArray::len);
-        rows.data.push(user_event);
+        rows.data_len += user_data.as_ref().map_or(0, ByteArray::len);
+        rows.data.push(user_data);
         rows.size.push(size);
         rows.processor.push(processor);
         rows.lost.push(lost);

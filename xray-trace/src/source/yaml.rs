@@ -24,8 +24,8 @@ pub(super) fn import(
             Kind::Enter | Kind::EnterArg => FunctionKind::Enter,
             Kind::Exit => FunctionKind::Exit,
             Kind::TailExit => FunctionKind::TailExit,
-            user_event @ (Kind::Custom | Kind::Typed) => {
-                let kind = match user_event {
+            event @ (Kind::Custom | Kind::Typed) => {
+                let kind = match event {
                     Kind::Typed => DataKind::Typed(record.record_type),
                     _ => DataKind::Custom,
                 };

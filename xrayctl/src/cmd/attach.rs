@@ -7,7 +7,7 @@
 //!              └──────────────────┴── a failure or a signal undoes an attach of this command
 //! ```
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use xrayd::{
     process::{AttachOptions, Follow},
     target::Sleds,
@@ -227,9 +227,10 @@ async fn attach(
             .map_err(|status| failure::from_status(&status))
             .with_context(|| format!("cannot attach to {pid}"))?
             .into_inner()),
-        () = signals.next() => bail!(
-            "interrupted: the daemon undoes this attach, unless process {pid} was attached before"
-        ),
+        () = signals.next() => Err(Failure::Interrupted(format!(
+            ": the daemon undoes this attach, unless process {pid} was attached before"
+        ))
+        .into()),
     }
 }
 
@@ -249,7 +250,7 @@ async fn enable(
         .is_some_and(|report| report.already);
     let enabled = tokio::select! {
         enabled = switch_on(rpc, pid, enabling, console) => enabled,
-        () = signals.next() => Err(anyhow::anyhow!("interrupted")),
+        () = signals.next() => Err(Failure::Interrupted(String::new()).into()),
     };
     match enabled {
         Ok(enabled) => {

@@ -1,5 +1,5 @@
-//! Tests of the facts that a thread decoder publishes with a block: they are those that a reader
-//! finds who unpacks the blocks.
+//! Tests of the facts that a thread decoder publishes with a block. A reader that unpacks the
+//! blocks finds the same.
 
 use std::{ops::Range, sync::Arc};
 

@@ -66,7 +66,7 @@ pub(super) struct ThreadDecoder {
     /// The begin of the block under way.
     begun: Option<Instant>,
     /// User events in the block under way.
-    user_event: u32,
+    user_events: u32,
     /// The open calls since the last block.
     since_block: SinceBlock,
     /// The arguments of open calls that have any, by their places in the shadow stack.
@@ -178,7 +178,7 @@ impl ThreadDecoder {
             last: reported.0,
             early: 0,
             begun: None,
-            user_event: 0,
+            user_events: 0,
             since_block: SinceBlock::default(),
             args: Vec::new(),
             tally: (0, 0),
@@ -289,7 +289,7 @@ impl ThreadDecoder {
         if self.keeps.blocks {
             self.encoder
                 .push_user_event(Ticks(self.last), kind, Some(function), size, bytes);
-            self.user_event += 1;
+            self.user_events += 1;
         }
         if let Some(beside) = &mut self.beside {
             let number = match kind {
@@ -335,10 +335,10 @@ impl ThreadDecoder {
     pub(super) fn publish(&mut self, output: &EventStore) {
         self.begun = None;
         if let Some(closed) = self.encoder.close() {
-            let user_event = std::mem::take(&mut self.user_event);
+            let user_events = std::mem::take(&mut self.user_events);
             let stack = self.stack_change();
             let closed = ClosedBlock { stack, ..closed };
-            output.publish(PublishedBlock::new(closed, user_event));
+            output.publish(PublishedBlock::new(closed, user_events));
         }
     }
 

@@ -121,8 +121,9 @@ impl Patching {
         match memory_room(pid) {
             Some(room) if room.bytes < text.saturating_add(rings) => {
                 let message = format!(
-                    "process {pid}: {text} bytes of its text would become private, its threads would write {rings} bytes of rings, \
-                     and its control group {} has room for {} bytes",
+                    "process {pid}: {text} bytes of its text would become private, its threads \
+                     would write {rings} bytes of rings, and its control group {} has room for {} \
+                     bytes",
                     room.group.display(),
                     room.bytes
                 );

@@ -31,7 +31,7 @@ impl Switcher<'_> {
             return Ok(Default::default());
         }
         self.governor
-            .no_rest_for(&self.patching.shared.history, ids);
+            .end_suppression_of(&self.patching.shared.history, ids);
         let patching = &mut *self.patching;
         let sites = patching.sites(ids, to);
         if to != Wanted::Off {

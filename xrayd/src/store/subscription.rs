@@ -74,7 +74,7 @@ pub struct PublishedBlock {
     /// The events, and the facts about them that the thread decoder has.
     pub closed: Arc<ClosedBlock>,
     /// The number of user events among them. The block does not count them.
-    pub user_event: u32,
+    pub user_events: u32,
 }
 
 /// The reader's end of a subscription.
@@ -145,10 +145,10 @@ pub(crate) fn subscription(
 
 impl PublishedBlock {
     /// A closed block with `said` user events.
-    pub(crate) fn new(closed: ClosedBlock, user_event: u32) -> Self {
+    pub(crate) fn new(closed: ClosedBlock, user_events: u32) -> Self {
         Self {
             closed: Arc::new(closed),
-            user_event,
+            user_events,
         }
     }
 
@@ -160,7 +160,7 @@ impl PublishedBlock {
 
     /// The number of events: those of calls and user events.
     pub fn events(&self) -> u64 {
-        u64::from(self.closed.block.calls) + u64::from(self.user_event)
+        u64::from(self.closed.block.calls) + u64::from(self.user_events)
     }
 }
 

@@ -7,7 +7,7 @@ use super::threads::Threads;
 use crate::analysis::{Slice, ThreadTimeline, Timeline, TimelineCall};
 
 /// The calls of a thread at one depth.
-struct Row<'a> {
+struct Lane<'a> {
     thread: usize,
     depth: usize,
     calls: &'a [TimelineCall],
@@ -88,7 +88,7 @@ pub(super) fn write(
 }
 
 /// The lanes of a thread that have content.
-fn lanes(thread: usize, line: &ThreadTimeline) -> Vec<Row<'_>> {
+fn lanes(thread: usize, line: &ThreadTimeline) -> Vec<Lane<'_>> {
     let (mut calls, mut slices) = (line.calls.as_slice(), line.slices.as_slice());
     let mut lanes = Vec::new();
     loop {
@@ -101,7 +101,7 @@ fn lanes(thread: usize, line: &ThreadTimeline) -> Vec<Row<'_>> {
         };
         let (its, others) = calls.split_at(calls.partition_point(|call| call.depth <= depth));
         let (summed, more) = slices.split_at(slices.partition_point(|slice| slice.depth <= depth));
-        lanes.push(Row {
+        lanes.push(Lane {
             thread,
             depth,
             calls: its,

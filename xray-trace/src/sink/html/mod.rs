@@ -312,7 +312,7 @@ impl Page {
 
     fn write_document(&self, standing: Standing, output: &mut dyn Write) -> io::Result<()> {
         let mut document = self.document.clone();
-        let user_event = self.page_notes.iter().map(|note| {
+        let notes = self.page_notes.iter().map(|note| {
             let PageNote {
                 tone,
                 text,
@@ -325,7 +325,7 @@ impl Page {
             };
             json!({ "tone": tone, "text": names::cut(text, limits::NOTE), "span": span_ns })
         });
-        document.set("notes", user_event.collect());
+        document.set("notes", notes.collect());
         document.set("served", json!(standing == Standing::Served));
         let encoder = EncoderWriter::new(output, &STANDARD);
         let mut packed = GzEncoder::new(encoder, Compression::default());

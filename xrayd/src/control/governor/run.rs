@@ -198,7 +198,7 @@ impl Governor {
     }
 
     /// Ends the suppression of functions that are being switched. The switch decides their state.
-    pub(crate) fn no_rest_for(&mut self, history: &History, ids: &[FunctionId]) {
+    pub(crate) fn end_suppression_of(&mut self, history: &History, ids: &[FunctionId]) {
         if let Budget::Overhead(_) = history.budget() {
             let soon = Instant::now() + FIRST_LOOK;
             self.due = self.due.map(|due| due.min(soon));

@@ -275,7 +275,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         writer.thread(source, &thread).unwrap();
         writer.block(source, &block(0, calls), tables).unwrap();
     }
-    let user_event = {
+    let third_block = {
         let mut encoder = BlockEncoder::new(ThreadId(0));
         encoder.push_user_event(
             Ticks(6),
@@ -288,7 +288,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
         encoder.push_call(Ticks(8), FunctionId(104), CallKind::TailExit, Some(77));
         encoder.finish().unwrap()
     };
-    writer.block(other, &user_event, &third).unwrap();
+    writer.block(other, &third_block, &third).unwrap();
     writer.lost(other, ThreadId(0), 2).unwrap();
     let origin = Origin {
         parent: 7,

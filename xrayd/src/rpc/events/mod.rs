@@ -170,15 +170,15 @@ impl<N: Names> EventBatcher<N> {
         let mut batch = head;
         let mut events = events.into_iter().peekable();
         loop {
-            let mut user_event = 0;
+            let mut user_bytes = 0;
             while batch.events.len() < MAX_EVENTS
-                && user_event < MAX_USER_DATA
+                && user_bytes < MAX_USER_DATA
                 && let Some(Made { event, source, .. }) = events.next()
             {
                 if !of_none.contains(&event.kind()) {
                     self.name(source, FunctionId(event.function), &mut batch);
                 }
-                user_event += event
+                user_bytes += event
                     .user_event
                     .as_ref()
                     .map_or(0, |user_event| user_event.data.len());

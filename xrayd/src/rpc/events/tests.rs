@@ -178,11 +178,11 @@ fn a_message_is_no_longer_than_clients_take() {
     let events: usize = batches.iter().map(|batch| batch.events.len()).sum();
     assert_eq!(events, 1000);
     for batch in &batches {
-        let user_event = batch
+        let user_events = batch
             .events
             .iter()
             .filter_map(|event| event.user_event.as_ref());
-        let bytes: usize = user_event.map(|user_event| user_event.data.len()).sum();
+        let bytes: usize = user_events.map(|user_event| user_event.data.len()).sum();
         assert!(bytes <= MAX_USER_DATA + 4096, "{bytes}");
     }
 }
