@@ -100,7 +100,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         });
         if let Some(recorded) = recorded {
             rows.push(Row::new(
-                "  xrayctl's, which writes the file and reads it back",
+                "  xrayctl's, which writes the file",
                 ms(recorded.cpu),
                 share(recorded.cpu, seconds),
             ));
