@@ -11,7 +11,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((kind, bytes)) = input.split_first() else {
         return;
     };
-    match kind % 8 {
+    match kind % 7 {
         0 => with(bytes, |request| fuzzing::toggle(request, Switch::On)),
         1 => with(bytes, |request| fuzzing::toggle(request, Switch::Off)),
         2 => with(bytes, |request: v1::ListFunctionsRequest| {
@@ -20,9 +20,8 @@ fuzz_target!(|input: &[u8]| {
         3 => with(bytes, |request: v1::StreamTraceRequest| {
             fuzzing::select(request.selection, request.undo);
         }),
-        4 => with(bytes, fuzzing::filter),
-        5 => with(bytes, fuzzing::budget),
-        6 => with(bytes, fuzzing::attach),
+        4 => with(bytes, fuzzing::settings),
+        5 => with(bytes, fuzzing::attach),
         _ => with(bytes, fuzzing::trigger),
     }
 });

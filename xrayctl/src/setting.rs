@@ -1,21 +1,37 @@
 //! The answer of a command that sets something in processes, or asks for it.
 
 use anyhow::Context as _;
+use xrayd_proto::v1::{SettingsReport, UpdateSettingsRequest};
 
 use crate::args::Format;
+use crate::client::Rpc;
 use crate::each_process::EachProcess;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::output::per_process::{PerProcess, Setting};
 use crate::output::{Console, refused};
 
-/// The reports of a daemon, which has one for each process.
+/// Sets a setting in a process, or asks for it. The reports are of all processes that `pid` stands
+/// for.
 ///
 /// # Errors
-/// No process is attached.
-pub(crate) fn ensure_attached<T>(reports: Vec<T>) -> Result<Vec<T>, Failure> {
+/// The daemon refuses, or no process is attached.
+pub(crate) async fn update_setting<T: Setting>(
+    rpc: &mut Rpc,
+    pid: u32,
+    wanted: Option<T>,
+) -> anyhow::Result<Vec<SettingsReport>> {
+    let what = match wanted {
+        Some(_) => format!("cannot change the {}", T::KEY),
+        None => format!("cannot show the {}", T::KEY),
+    };
+    let settings = wanted.map(Setting::into_settings);
+    let request = UpdateSettingsRequest { pid, settings };
+    let response = rpc.update_settings(request).await;
+    let response = response.map_err(|status| failure::from_status(&status));
+    let reports = response.context(what)?.into_inner().reports;
     match reports.is_empty() {
         false => Ok(reports),
-        true => Err(Failure::NothingMatched("no process is attached".to_owned())),
+        true => Err(Failure::NothingMatched("no process is attached".to_owned()).into()),
     }
 }
 

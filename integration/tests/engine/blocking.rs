@@ -35,7 +35,7 @@ fn spawn(arguments: &[&str]) -> Result<Target> {
 
 fn whole_round(target: &mut Target, options: AttachOptions) -> Result<()> {
     let registry = registry();
-    let attached = attach_with(&registry, target, options)?;
+    let attached = attach_with(&registry, target, options.clone())?;
     if let Some(thread) = options.thread {
         let stopped = attached.report.stopped.context("nobody was stopped")?;
         ensure!(stopped.0 == thread, "{stopped:?} instead of {thread}");

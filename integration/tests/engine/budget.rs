@@ -8,12 +8,15 @@ use xray_trace::model::{CallKind, EventBody, Suppression, Ticks, Trace};
 use xrayd::{
     Reason,
     process::{AttachOptions, Session},
-    types::{Budget, CallFilter, Duty, Filter, FunctionRow, Mode, Switch},
+    types::{
+        Budget, CallFilter, Duty, Filter, FunctionRow, Mode, Overhead, Settings, SettingsUpdate,
+        Switch,
+    },
 };
 
 use crate::support::{attach_with, detach, registry, retained, switch};
 
-const BUDGET: Budget = Budget::Overhead(20_000);
+const BUDGET: Budget = Budget::overhead(20_000);
 
 fn options(mode: Mode, budget: Budget) -> AttachOptions {
     AttachOptions {
@@ -133,7 +136,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
             _ => options(mode, BUDGET),
         };
         let session = attach_with(&registry, &target, options)?.session;
-        ensure!(session.budget() == BUDGET);
+        ensure!(session.settings().budget == BUDGET);
         switch(&session, Switch::On)?;
         target.ask("go", "go")?;
         for _ in 0..2 {
@@ -366,7 +369,7 @@ fn a_suppressed_function_is_switched_like_any_other() -> Result<()> {
     switch(&session, Switch::On)?;
     until_suppressed(&session, "tiny", true)?;
     target.ask("stop", "stop")?;
-    ensure!(session.set_budget(Budget::None)? == BUDGET);
+    ensure!(session.update(Budget::None)?.budget == BUDGET);
     ensure!(!is_suppressed(&session, "tiny"));
     target.ask("calm", "calm")?;
     ensure_exact(&session, &mut target)?;
@@ -385,7 +388,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
             on: Duration::from_millis(5),
             every: Duration::from_millis(50),
         });
-        let session = attach_with(&registry, &target, options(mode, duty))?.session;
+        let session = attach_with(&registry, &target, options(mode, duty.clone()))?.session;
         switch(&session, Switch::On)?;
         target.ask("go", "go")?;
         wait_until(DEADLINE, "ten windows", || {
@@ -393,7 +396,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
         })?;
         target.ask("stop", "stop")?;
         let called = truth(&mut target)?;
-        ensure!(session.set_budget(Budget::None)? == duty);
+        ensure!(session.update(Budget::None)?.budget == duty);
         let trace = retained(&session)?;
         let windows = trace.duty();
         // The cycle may have ended while a window was open. Everything is recorded from the begin
@@ -445,11 +448,86 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
             _ => drop(serve(&mut target)?),
         }
         // With the duty cycle again, a detach leaves nothing.
-        session.set_budget(duty)?;
+        session.update(duty)?;
         detach(&registry, &target)?;
         target.still_running()?;
     }
     Ok(())
+}
+
+/// A kept function costs more than the budget. It stays on, and others are suppressed for it.
+#[test]
+fn a_kept_function_is_never_suppressed() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Budget, ["--threads", "1"])?;
+    let registry = registry();
+    let keeping = Budget::Overhead(Overhead {
+        ppm: 20_000,
+        keep: vec!["ti?y".to_owned()],
+    });
+    let session = attach_with(&registry, &target, options(Mode::Flight, keeping.clone()))?.session;
+    switch(&session, Switch::On)?;
+    target.ask("go", "go")?;
+    until_suppressed(&session, "step", true)?;
+    ensure!(!is_suppressed(&session, "tiny"));
+    // A budget that does not keep it suppresses it.
+    ensure!(session.update(BUDGET)?.budget == keeping);
+    until_suppressed(&session, "tiny", true)?;
+    session.update(keeping.clone())?;
+    ensure!(!is_suppressed(&session, "tiny"));
+    until_suppressed(&session, "step", true)?;
+    ensure!(!is_suppressed(&session, "tiny"));
+    let invalid = Budget::Overhead(Overhead {
+        ppm: 20_000,
+        keep: vec!["a[".to_owned()],
+    });
+    let reason = session.update(invalid).map_err(|refusal| refusal.reason);
+    ensure!(reason == Err(Reason::Selection), "{reason:?}");
+    ensure!(session.settings().budget == keeping);
+    detach(&registry, &target)?;
+    target.still_running()
+}
+
+/// Settings that go together only as a whole are set by one change.
+#[test]
+fn settings_change_together_or_not_at_all() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Budget, [""; 0])?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Stream, BUDGET))?.session;
+    let before = session.settings();
+    let refused = session.update(SettingsUpdate {
+        filter: Some(of_at_least(Duration::from_micros(10))),
+        mode: Some(Mode::Flight),
+        ..SettingsUpdate::default()
+    });
+    let reason = refused.map_err(|refusal| refusal.reason);
+    ensure!(reason == Err(Reason::Mode), "{reason:?}");
+    ensure!(session.settings() == before);
+    // Counting and a budget exclude each other, in both directions.
+    let counting = SettingsUpdate {
+        mode: Some(Mode::Count),
+        filter: Some(of_at_least(Duration::from_micros(10))),
+        budget: Some(Budget::None),
+    };
+    ensure!(session.update(counting)? == before);
+    let counting = session.settings();
+    ensure!(counting.mode == Mode::Count && counting.budget == Budget::None);
+    ensure!(session.update(before.clone())? == counting);
+    ensure!(session.settings() == before);
+    ensure!(session.update(SettingsUpdate::default())? == before);
+    let default = session.update(Settings::default())?;
+    ensure!(default == before && session.settings() == Settings::default());
+    detach(&registry, &target)?;
+    target.still_running()
+}
+
+fn of_at_least(shortest: Duration) -> Filter {
+    Filter {
+        calls: CallFilter {
+            shortest,
+            ..CallFilter::default()
+        },
+        ..Filter::default()
+    }
 }
 
 #[test]
@@ -459,30 +537,29 @@ fn an_impossible_budget_is_refused() -> Result<()> {
     let refused = attach_with(&registry, &target, options(Mode::Count, BUDGET));
     ensure!(refused.is_err());
     let session = attach_with(&registry, &target, options(Mode::Flight, Budget::None))?.session;
-    let reason = |budget| session.set_budget(budget).map_err(|refusal| refusal.reason);
+    let set = |budget| {
+        let before = session.update(budget).map_err(|refusal| refusal.reason)?;
+        Ok(before.budget)
+    };
     for (budget, expected) in [
-        (Budget::Overhead(0), Err(Reason::Limit)),
-        (Budget::Overhead(1_000_001), Err(Reason::Limit)),
+        (Budget::overhead(0), Err(Reason::Limit)),
+        (Budget::overhead(1_000_001), Err(Reason::Limit)),
         (BUDGET, Ok(Budget::None)),
     ] {
-        ensure!(reason(budget) == expected, "{budget:?}");
+        ensure!(set(budget) == expected);
     }
-    let short = Filter {
-        calls: CallFilter {
-            shortest: Duration::from_micros(10),
-            ..CallFilter::default()
-        },
-        ..Filter::default()
-    };
+    let short = of_at_least(Duration::from_micros(10));
     let refused = session
-        .set_mode(Mode::Count)
+        .update(Mode::Count)
         .map_err(|refusal| refusal.reason);
     ensure!(refused == Err(Reason::Mode), "{refused:?}");
-    let refused = session.set_filter(&short).map_err(|refusal| refusal.reason);
+    let refused = session
+        .update(short.clone())
+        .map_err(|refusal| refusal.reason);
     ensure!(refused == Err(Reason::Mode), "{refused:?}");
-    session.set_budget(Budget::None)?;
-    session.set_filter(&short)?;
-    ensure!(reason(BUDGET) == Err(Reason::Mode));
+    session.update(Budget::None)?;
+    session.update(short.clone())?;
+    ensure!(set(BUDGET) == Err(Reason::Mode));
     detach(&registry, &target)?;
     Ok(())
 }

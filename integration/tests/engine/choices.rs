@@ -67,7 +67,7 @@ fn run(filter: &Filter) -> Result<Ran> {
     let mut target = Target::spawn(Fixture::Counted, arguments)?;
     let registry = registry();
     let session = attach_with(&registry, &target, options())?.session;
-    session.set_filter(filter)?;
+    session.update(filter.clone())?;
     switch(&session, Switch::On)?;
     target.send("go")?;
     let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
@@ -216,7 +216,7 @@ fn only_slow_calls_are_recorded_while_that_is_wanted() -> Result<()> {
         shortest: Duration::from_millis(20),
         ..CallFilter::default()
     });
-    session.set_filter(&filter)?;
+    session.update(filter.clone())?;
     switch(&session, Switch::On)?;
     target.ask("quick 1000", "quick")?;
     slow(&mut target, 50)?;
@@ -238,16 +238,16 @@ fn only_slow_calls_are_recorded_while_that_is_wanted() -> Result<()> {
     );
     ensure!(session.status().left_out >= 2001, "{:?}", session.status());
     // Without the filter, all calls are recorded again. With the filter, they are left out again.
-    session.set_filter(&Filter::default())?;
+    session.update(Filter::default())?;
     target.ask("quick 10", "quick")?;
     ensure!(recorded(&session)?.get("quick") == Some(&10));
-    session.set_filter(&filter)?;
+    session.update(filter.clone())?;
     target.ask("quick 10", "quick")?;
     slow(&mut target, 50)?;
     let found = recorded(&session)?;
     ensure!(found.get("quick") == Some(&10), "{found:?}");
     ensure!(found.get("slow") == Some(&2), "{found:?}");
-    ensure!(session.filter() == filter && session.status().lost == 0);
+    ensure!(session.settings().filter == filter && session.status().lost == 0);
     detach(&registry, &target)?;
     target.still_running()?;
     Ok(())
@@ -260,7 +260,7 @@ fn only_the_chosen_threads_are_recorded() -> Result<()> {
     let main = u32::try_from(target.pid())?;
     let registry = registry();
     let session = attach_with(&registry, &target, options())?.session;
-    session.set_filter(&calls(CallFilter {
+    session.update(calls(CallFilter {
         threads: vec![main.to_string()],
         ..CallFilter::default()
     }))?;
@@ -274,7 +274,7 @@ fn only_the_chosen_threads_are_recorded() -> Result<()> {
     let trace = retained(&session)?;
     let stacks = by_stack(&trace);
     ensure!(stacks.values().sum::<u64>() == 100, "{stacks:?}");
-    session.set_filter(&calls(CallFilter {
+    session.update(calls(CallFilter {
         threads: vec!["*".to_owned()],
         ..CallFilter::default()
     }))?;

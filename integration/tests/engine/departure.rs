@@ -247,7 +247,7 @@ fn nothing_is_written_after_a_detach_at_full_speed() -> Result<()> {
     };
     target.send("go")?;
     for round in 0..3 {
-        let attached = attach_with(&registry, &target, options)?;
+        let attached = attach_with(&registry, &target, options.clone())?;
         ensure!(attached.report.adopted == (round > 0 && opens_map_files()?));
         switch(&attached.session, Switch::On)?;
         wait_for_events(&attached.session, 10_000)?;

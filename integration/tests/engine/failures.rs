@@ -13,7 +13,9 @@ use nix::unistd::Pid;
 use xrayd::{
     Reason,
     process::Session,
-    types::{Budget, CallFilter, Filter, FunctionRow, Phase, Run, Switch},
+    types::{
+        Budget, CallFilter, Duty, Filter, FunctionRow, Mode, Phase, Run, SettingsUpdate, Switch,
+    },
 };
 
 use crate::support::{
@@ -114,14 +116,63 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
         },
         ..Filter::default()
     };
-    session.set_filter(&shortest)?;
+    session.update(shortest.clone())?;
     ensure!(target.ask("call 0 50", "done")? == "done 50");
-    session.set_filter(&Filter::default())?;
+    session.update(Filter::default())?;
     other.detach(&target)?;
 
     switch(&session, Switch::Off)?;
     ensure!(session.status().functions_on == 0);
     ensure!(target.ask("call 0 50", "done")? == "done 50");
+    let report = detach(&registry, &target)?;
+    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
+    let counts = tally(&retained(&session)?)?;
+    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
+        ensure!(counts.get(name) == Some(&[50, 50, 0]), "{counts:?}");
+    }
+    target.still_running()
+}
+
+/// The part of a change that was made before a failure is undone.
+#[test]
+fn mode_and_filter_stay_if_the_budget_cannot_be_written() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    loaded(&session, &mut target)?;
+    let before = session.settings();
+
+    let other = OtherTracer::attach(&target)?;
+    let refused = session.update(SettingsUpdate {
+        mode: Some(Mode::Flight),
+        filter: Some(Filter {
+            calls: CallFilter {
+                max_depth: 1,
+                ..CallFilter::default()
+            },
+            ..Filter::default()
+        }),
+        // Its sleds cannot be switched off.
+        budget: Some(Budget::Duty(Duty {
+            on: Duration::from_millis(5),
+            every: Duration::from_secs(3600),
+        })),
+    });
+    let reason = refused.map_err(|refusal| refusal.reason);
+    ensure!(reason == Err(Reason::ForeignTracer), "{reason:?}");
+    let after = session.settings();
+    ensure!(
+        after.mode == before.mode && after.filter == before.filter,
+        "{after:?}"
+    );
+    other.detach(&target)?;
+    // The duty cycle stays, because its sleds cannot be switched on again either.
+    session.update(Budget::None)?;
+    ensure!(session.settings() == before);
+
+    // All calls are recorded, and those at depth 2, too.
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    switch(&session, Switch::Off)?;
     let report = detach(&registry, &target)?;
     ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
     let counts = tally(&retained(&session)?)?;
@@ -145,7 +196,7 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
     };
 
     let other = OtherTracer::attach(&target)?;
-    session.set_budget(Budget::Overhead(20_000))?;
+    session.update(Budget::overhead(20_000))?;
     // At least two windows of the budget. The functions cost more than it allows, and cannot be
     // switched off.
     for _ in 0..4 {
@@ -160,14 +211,14 @@ fn a_budget_whose_writes_fail_leaves_nothing_off() -> Result<()> {
 
     // The functions cannot be resumed either. The request fails, or is fulfilled later.
     let other = OtherTracer::attach(&target)?;
-    let ended = session.set_budget(Budget::None);
+    let ended = session.update(Budget::None);
     let reason = ended.err().map(|refusal| refusal.reason);
     ensure!(
         reason.is_none_or(|reason| reason == Reason::ForeignTracer),
         "{reason:?}"
     );
     other.detach(&target)?;
-    session.set_budget(Budget::None)?;
+    session.update(Budget::None)?;
     switch(&session, Switch::On)?;
     ensure!(enabled(&session)? == 3);
     // The plugin's calls, once all recorded events are read.

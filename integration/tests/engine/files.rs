@@ -229,13 +229,13 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
         },
         ..Filter::default()
     };
-    let filtering = thread::spawn(move || filtered.set_filter(&longest).map(drop));
+    let filtering = thread::spawn(move || filtered.update(longest.clone()).map(drop));
     let subscribing = thread::spawn(move || drop(group.subscribe(None)));
     let shooting = thread::spawn(move || session.write_snapshot(None, &mut io::sink()));
     // While they wait.
     in_time("status", move || {
         for _ in 0..10 {
-            let _ = (status.status(), status.filter());
+            let _ = (status.status(), status.settings());
         }
         Ok(())
     })?;

@@ -78,12 +78,12 @@ fn events_of_some_modules_are_kept() -> Result<()> {
         switch(&session, Switch::On)?;
         if mode == Mode::Flight {
             // In flight mode, a snapshot filters all events in the rings.
-            session.set_filter(&of_modules(&["libtraced"]))?;
+            session.update(of_modules(&["libtraced"]))?;
             go(&mut target, 3)?;
             let kept = calls(&retained(&session)?)?;
             let program = kept.keys().any(|name| name == "program_call");
             ensure!(!program && kept["library_call"] == 3, "{kept:?}");
-            session.set_filter(&Filter::default())?;
+            session.update(Filter::default())?;
             let all = calls(&retained(&session)?)?;
             ensure!(
                 all["library_call"] == 3 && all["program_call"] == 3,
@@ -93,13 +93,13 @@ fn events_of_some_modules_are_kept() -> Result<()> {
             continue;
         }
         go(&mut target, 3)?;
-        let before = session.set_filter(&of_modules(&["lib*"]))?;
-        ensure!(before == Filter::default());
+        let before = session.update(of_modules(&["lib*"]))?;
+        ensure!(before.filter == Filter::default());
         go(&mut target, 5)?;
-        let before = session.set_filter(&of_modules(&["dso"]))?;
-        ensure!(before == of_modules(&["lib*"]) && session.filter() != before);
+        let before = session.update(of_modules(&["dso"]))?;
+        ensure!(before.filter == of_modules(&["lib*"]) && session.settings() != before);
         go(&mut target, 7)?;
-        session.set_filter(&Filter::default())?;
+        session.update(Filter::default())?;
         go(&mut target, 11)?;
         let kept = calls(&retained(&session)?)?;
         let (program, library) = (kept["program_call"], kept["library_call"]);
@@ -122,7 +122,7 @@ fn sums_are_of_what_is_kept() -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "500"])?;
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
-    session.set_filter(&of_modules(&["nothing-of-that-name"]))?;
+    session.update(of_modules(&["nothing-of-that-name"]))?;
     switch(&session, Switch::On)?;
     target.send("go")?;
     let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
@@ -164,7 +164,7 @@ fn events_of_a_window_are_kept() -> Result<()> {
     ] {
         let (from_wall_ns, until_wall_ns) = window;
         let before = session.status();
-        session.set_filter(&Filter {
+        session.update(Filter {
             window: Window {
                 from_wall_ns,
                 until_wall_ns,
@@ -215,7 +215,7 @@ fn is_a_window_kept(lead: Duration) -> Result<bool> {
     let lead = u64::try_from(lead.as_nanos())?;
     let from_wall_ns = now()? + lead;
     let until_wall_ns = from_wall_ns + lead / 2;
-    session.set_filter(&Filter {
+    session.update(Filter {
         window: Window {
             from_wall_ns,
             until_wall_ns,
@@ -258,7 +258,7 @@ fn a_filter_that_means_nothing_changes_nothing() -> Result<()> {
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
     let good = of_modules(&["lib*"]);
-    session.set_filter(&good)?;
+    session.update(good.clone())?;
     let backwards = Filter {
         window: Window {
             from_wall_ns: 2,
@@ -267,10 +267,10 @@ fn a_filter_that_means_nothing_changes_nothing() -> Result<()> {
         ..Filter::default()
     };
     for bad in [of_modules(&["a["]), backwards] {
-        let refusal = session.set_filter(&bad).err().context("it was taken")?;
+        let refusal = session.update(bad.clone()).err().context("it was taken")?;
         ensure!(refusal.reason == xrayd::Reason::Selection, "{refusal}");
     }
-    ensure!(session.filter() == good);
+    ensure!(session.settings().filter == good);
     detach(&registry, &target)?;
     Ok(())
 }
@@ -281,7 +281,7 @@ fn a_filter_holds_for_a_library_that_is_loaded_later() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
-    session.set_filter(&of_modules(&["plugin_b"]))?;
+    session.update(of_modules(&["plugin_b"]))?;
     switch(&session, Switch::On)?;
     for (slot, file) in ["plugin_a.so", "plugin_b.so"].into_iter().enumerate() {
         target.ask(&format!("load {slot} {file}"), "loaded")?;
@@ -331,10 +331,12 @@ fn a_filter_holds_for_who_is_followed() -> Result<()> {
     let mut children = Vec::new();
     for filtered in [false, true] {
         if filtered {
-            let refused = group.set_filter(&of_modules(&["a["])).err();
-            ensure!(refused.is_some_and(|refusal| refusal.reason == xrayd::Reason::Selection));
-            for (_, before) in group.set_filter(&of_modules(&["nothing-of-that-name"]))? {
-                ensure!(before? == Filter::default());
+            for (_, before) in group.update(of_modules(&["a["])) {
+                let reason = before.err().map(|refusal| refusal.reason);
+                ensure!(reason == Some(xrayd::Reason::Selection), "{reason:?}");
+            }
+            for (_, before) in group.update(of_modules(&["nothing-of-that-name"])) {
+                ensure!(before?.filter == Filter::default());
             }
         }
         let line = target.ask("child", "child ")?;

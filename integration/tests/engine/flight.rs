@@ -172,19 +172,19 @@ fn a_flight_ends_and_begins() -> Result<()> {
     let registry = registry();
     let session = fly(&registry, &target, 4 << 20)?.session;
     let truth = go(&mut target)?;
-    ensure!(session.set_mode(Mode::Stream)? == Mode::Flight);
+    ensure!(session.update(Mode::Stream)?.mode == Mode::Flight);
     assert_exact(&retained(&session)?, &truth)?;
     ensure!(session.status().events == truth.events());
-    ensure!(session.set_mode(Mode::Flight)? == Mode::Stream);
+    ensure!(session.update(Mode::Flight)?.mode == Mode::Stream);
     let status = session.status();
     ensure!(status.retained_events == 0 && status.overwritten_events == truth.events());
     detach(&registry, &target)?;
 
     let mut target = counted("4000")?;
     let session = attach_with(&registry, &target, in_flight(4 << 20))?.session;
-    session.set_mode(Mode::Stream)?;
+    session.update(Mode::Stream)?;
     switch(&session, Switch::On)?;
-    session.set_mode(Mode::Flight)?;
+    session.update(Mode::Flight)?;
     let truth = go(&mut target)?;
     assert_exact(&retained(&session)?, &truth)?;
     detach(&registry, &target)?;
@@ -200,10 +200,10 @@ fn modes_change_while_it_runs() -> Result<()> {
     let session = fly(&registry, &target, 16 << 20)?.session;
     target.send("go")?;
     for _ in 0..30 {
-        session.set_mode(Mode::Stream)?;
-        session.set_mode(Mode::Flight)?;
+        session.update(Mode::Stream)?;
+        session.update(Mode::Flight)?;
     }
-    session.set_mode(Mode::Stream)?;
+    session.update(Mode::Stream)?;
     let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
     let trace = retained(&session)?;
     let evicted = session.status().overwritten_events;

@@ -123,7 +123,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
         // The child runs on with the parent's sleds on.
         let untraced = child.work(&mut target)?;
         ensure!(untraced == 1000);
-        let second = child.attach(&registry, options)?;
+        let second = child.attach(&registry, options.clone())?;
         ensure!(child.work(&mut target)? == 2000);
         own += 300;
         ensure!(ask(&mut target, "calls 300")? == own);
@@ -131,7 +131,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
         let grandchild = child.child(&mut target)?;
         ensure!(grandchild.work(&mut target)? == 1000);
         ensure!(child.work(&mut target)? == 3000);
-        let third = grandchild.attach(&registry, options)?;
+        let third = grandchild.attach(&registry, options.clone())?;
         ensure!(grandchild.work(&mut target)? == 2000);
         ensure!(child.work(&mut target)? == 4000);
         own += 200;
@@ -147,7 +147,7 @@ fn three_generations_are_recorded_each_by_itself() -> Result<()> {
 
         // Each can be attached once more, and keeps its own memory.
         for descendant in [child, grandchild] {
-            let attached = registry.attach(pid(descendant.0)?, options)?;
+            let attached = registry.attach(pid(descendant.0)?, options.clone())?;
             ensure!(
                 attached.report.adopted == opens_map_files()?,
                 "{:?}",
@@ -266,7 +266,7 @@ fn a_thread_that_cannot_be_stopped_goes_on_afterwards() -> Result<()> {
             Ok(())
         };
         for _ in 0..2 {
-            let refused = registry.attach(pid_of(&target)?, this_one).err();
+            let refused = registry.attach(pid_of(&target)?, this_one.clone()).err();
             let refusal = refused.context("a thread that does not stop was borrowed")?;
             ensure!(refusal.reason == Reason::StopTimeout, "{refusal}");
             untouched()?;

@@ -216,7 +216,7 @@ fn a_program_without_sleds_is_attached_to_for_its_libraries() -> Result<()> {
         ..AttachOptions::default()
     };
     for adopted in [false, true] {
-        let attached = registry.attach(pid, options)?;
+        let attached = registry.attach(pid, options.clone())?;
         ensure!(attached.report.adopted == adopted, "{:?}", attached.report);
         let session = attached.session;
         session.toggle(&glob("plugin_*"), Switch::On, Run::Real)?;

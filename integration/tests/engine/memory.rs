@@ -263,7 +263,7 @@ fn rings_leave_room_in_the_control_group() -> Result<()> {
         mode: Mode::Flight,
         ..AttachOptions::default()
     };
-    let attached = attach_with(&registry, &target, options)?;
+    let attached = attach_with(&registry, &target, options.clone())?;
     let notes = attached.report.notes.join("; ");
     ensure!(notes.contains("instead of 1024 KiB for 1024"), "{notes}");
     let session = attached.session;

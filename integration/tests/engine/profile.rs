@@ -150,12 +150,12 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     let mut target = counted("4000")?;
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
     switch(&session, Switch::On)?;
-    ensure!(session.set_mode(Mode::Stream)? == Mode::Profile);
+    ensure!(session.update(Mode::Stream)?.mode == Mode::Profile);
     ensure!(session.kept_profile()?.is_none());
     let profiling = session.begin_profile()?;
     let truth = go(&mut target)?;
     ensure!(retained(&session)?.totals().calls == truth.events());
-    session.set_mode(Mode::Profile)?;
+    session.update(Mode::Profile)?;
     let status = session.status();
     ensure!(
         status.retained_events == 0 && status.overwritten_events == truth.events(),
@@ -204,7 +204,7 @@ fn a_flight_is_profiled_for_a_while() -> Result<()> {
     let nothing = read(&session, profiling.finish()?)?;
     ensure!(nothing.stacks().is_empty(), "{:?}", nothing.stacks());
     drop(session.begin_profile()?);
-    ensure!(session.mode() == Mode::Flight);
+    ensure!(session.settings().mode == Mode::Flight);
     detach(&registry, &target)?;
     Ok(())
 }

@@ -51,7 +51,8 @@ fn a_thread_between_restartable_sequences_is_borrowed() -> Result<()> {
         let registry = registry();
         let options = borrowing_a_worker(&target)?;
         // The thread may be in a sequence by chance.
-        let first = (0..5).find_map(|_| registry.attach(pid_of(&target).ok()?, options).ok());
+        let first =
+            (0..5).find_map(|_| registry.attach(pid_of(&target).ok()?, options.clone()).ok());
         let attached = first.context("it was never between two of them")?;
         whole_session(&registry, &target, &attached.session)?;
         for _ in 0..3 {

@@ -147,7 +147,7 @@ fn no_trap_pends(pid: i32) -> Result<()> {
 
 fn whole_session(target: &Target, options: AttachOptions) -> Result<()> {
     let registry = registry();
-    let attached = attach_with(&registry, target, options)?;
+    let attached = attach_with(&registry, target, options.clone())?;
     if let (Some(wanted), Some((borrowed, _))) = (options.thread, attached.report.stopped) {
         ensure!(wanted == borrowed, "{borrowed} instead of {wanted}");
     }
@@ -232,7 +232,7 @@ fn queued_signals_arrive_once_and_in_order() -> Result<()> {
         for round in 0..rounds {
             kill(NixPid::from_raw(target.pid()), Signal::SIGTERM)?;
             if round == 0 {
-                whole_session(&target, options)?;
+                whole_session(&target, options.clone())?;
             } else {
                 whole_session(&target, AttachOptions::default())?;
             }

@@ -108,20 +108,46 @@ pub struct PreflightResponse {
     #[prost(bool, tag = "3")]
     pub ready: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetModeRequest {
+/// Settings of a process. In a request, a setting that is unset stays as it is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Settings {
+    /// What the daemon does with events. Unset in a request: MODE_UNSPECIFIED.
+    #[prost(enumeration = "Mode", tag = "1")]
+    pub mode: i32,
+    /// The filter. A new one replaces the former one; an empty one records and keeps everything.
+    #[prost(message, optional, tag = "2")]
+    pub filter: ::core::option::Option<Filter>,
+    /// The limit on the cost of tracing. A new one replaces the former one; an empty one is no limit.
+    #[prost(message, optional, tag = "3")]
+    pub budget: ::core::option::Option<Budget>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateSettingsRequest {
     /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// The new mode.
-    #[prost(enumeration = "Mode", tag = "2")]
-    pub mode: i32,
+    /// The settings to change. Unset: change nothing.
+    #[prost(message, optional, tag = "2")]
+    pub settings: ::core::option::Option<Settings>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SetModeResponse {
+pub struct UpdateSettingsResponse {
     /// A report for each process.
     #[prost(message, repeated, tag = "1")]
-    pub reports: ::prost::alloc::vec::Vec<ModeReport>,
+    pub reports: ::prost::alloc::vec::Vec<SettingsReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SettingsReport {
+    /// The process.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// The former settings, or the settings in force if nothing was to be changed. Unset with a
+    /// refusal.
+    #[prost(message, optional, tag = "2")]
+    pub before: ::core::option::Option<Settings>,
+    /// The reason why the settings stay as they were. Unset if there is none.
+    #[prost(message, optional, tag = "3")]
+    pub refusal: ::core::option::Option<Refusal>,
 }
 /// Which calls are recorded, and which events are kept. A field that is unset leaves nothing out.
 /// The program itself leaves out calls by `min_duration_ns`, `max_depth`, `one_in`, `inside` and
@@ -161,36 +187,9 @@ pub struct Filter {
     #[prost(uint64, tag = "8")]
     pub until_wall_ns: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetFilterRequest {
-    /// The process. 0: every attached process that the caller may trace.
-    #[prost(uint32, tag = "1")]
-    pub pid: u32,
-    /// The new filter; an empty one records and keeps everything. Unset: change nothing.
-    #[prost(message, optional, tag = "2")]
-    pub filter: ::core::option::Option<Filter>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SetFilterResponse {
-    /// A report for each process.
-    #[prost(message, repeated, tag = "1")]
-    pub reports: ::prost::alloc::vec::Vec<FilterReport>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FilterReport {
-    /// The process.
-    #[prost(uint32, tag = "1")]
-    pub pid: u32,
-    /// The former filter, or the filter in force if nothing was to be changed. Unset with a refusal.
-    #[prost(message, optional, tag = "2")]
-    pub before: ::core::option::Option<Filter>,
-    /// The reason why the filter stays as it was. Unset if there is none.
-    #[prost(message, optional, tag = "3")]
-    pub refusal: ::core::option::Option<Refusal>,
-}
 /// A limit on the cost of tracing. Without a field that is set, there is no limit.
 #[derive(serde::Serialize)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Budget {
     /// Overhead budget: millionths of the time that the program runs without tracing, 100 to
     /// 1,000,000. 20,000 are 2 %. 0: no budget. The budget holds for each thread that works, and for
@@ -203,6 +202,10 @@ pub struct Budget {
     /// Unset: no duty cycle. Excludes a budget.
     #[prost(message, optional, tag = "2")]
     pub duty: ::core::option::Option<DutyCycle>,
+    /// Names of functions, or globs for names, that an overhead budget never suppresses. Their cost
+    /// counts, and may exceed the budget. Refused without a budget (`limit`).
+    #[prost(string, repeated, tag = "3")]
+    pub keep: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// The times of a duty cycle.
 #[derive(serde::Serialize)]
@@ -214,33 +217,6 @@ pub struct DutyCycle {
     /// Time from one begin to the next. Longer than `on_ns`, and an hour at most.
     #[prost(uint64, tag = "2")]
     pub every_ns: u64,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetBudgetRequest {
-    /// The process. 0: every attached process that the caller may trace.
-    #[prost(uint32, tag = "1")]
-    pub pid: u32,
-    /// The new limit; an empty one ends the limit. Unset: change nothing.
-    #[prost(message, optional, tag = "2")]
-    pub budget: ::core::option::Option<Budget>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SetBudgetResponse {
-    /// A report for each process.
-    #[prost(message, repeated, tag = "1")]
-    pub reports: ::prost::alloc::vec::Vec<BudgetReport>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct BudgetReport {
-    /// The process.
-    #[prost(uint32, tag = "1")]
-    pub pid: u32,
-    /// The former limit, or the limit in force if nothing was to be changed. Unset with a refusal.
-    #[prost(message, optional, tag = "2")]
-    pub before: ::core::option::Option<Budget>,
-    /// The reason why the limit stays as it was. Unset if there is none.
-    #[prost(message, optional, tag = "3")]
-    pub refusal: ::core::option::Option<Refusal>,
 }
 /// A limit on the cost of tracing, and its effect. Numbers of calls that were not recorded are
 /// estimates.
@@ -288,18 +264,6 @@ pub struct SuppressedFunction {
     pub unrecorded_estimate: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ModeReport {
-    /// The process.
-    #[prost(uint32, tag = "1")]
-    pub pid: u32,
-    /// The former mode. MODE_UNSPECIFIED with a refusal.
-    #[prost(enumeration = "Mode", tag = "2")]
-    pub before: i32,
-    /// The reason why the mode stays as it was. Unset if there is none.
-    #[prost(message, optional, tag = "3")]
-    pub refusal: ::core::option::Option<Refusal>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttachRequest {
     /// The process. 0 is refused.
     #[prost(uint32, tag = "1")]
@@ -1637,7 +1601,7 @@ impl CheckResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Mode {
-    /// MODE_FLIGHT in AttachRequest. No mode in a report with a refusal. Refused elsewhere.
+    /// MODE_FLIGHT in AttachRequest. In Settings, the mode stays as it is.
     Unspecified = 0,
     /// Each thread's ring keeps the newest events of the thread. The daemon reads a ring for a
     /// snapshot, and when its thread or the process has ended. While a client reads a live stream, or
@@ -2160,43 +2124,22 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Disable"));
             self.inner.unary(req, path, codec).await
         }
-        /// Sets what the daemon does with events from now on. Switching to MODE_FLIGHT or MODE_PROFILE
-        /// discards retained events, which count as overwritten. Every change discards sums of calls.
-        /// Refuses MODE_UNSPECIFIED (`limit`), MODE_COUNT while a budget or duty cycle is in force
-        /// (`mode`), and a process that has ended (`target-exited`).
-        pub async fn set_mode(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SetModeRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SetModeResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/SetMode");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetMode"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Sets which calls are recorded and which events are kept from now on. The new filter replaces
-        /// the former one. It holds in every mode but MODE_COUNT. Without `filter`, the call changes
-        /// nothing and returns the filters in force.
+        /// Changes settings of processes, as a whole or not at all, and returns the settings before.
+        /// Without a setting to change, the call returns the settings in force, of ended processes, too.
         ///
-        /// Refuses an invalid filter (`selection`), `inside` with more than 4096 functions (`limit`), a
-        /// filter that leaves out calls in the program while a budget is in force (`mode`), patterns that
-        /// would exceed a quota (`quota`), and a process that has ended (`target-exited`).
-        pub async fn set_filter(
+        /// Switching to MODE_FLIGHT or MODE_PROFILE discards retained events, which count as overwritten.
+        /// Every change of the mode discards sums of calls. A filter holds in every mode but MODE_COUNT.
+        ///
+        /// Refuses a mode that does not exist, values out of range, a budget together with a duty cycle,
+        /// and `inside` with more than 4096 functions (`limit`); an invalid filter or pattern
+        /// (`selection`); a budget or duty cycle in MODE_COUNT, and a budget beside a filter that leaves
+        /// out calls in the program (`mode`); patterns that would exceed a quota (`quota`); and a process
+        /// that has ended (`target-exited`).
+        pub async fn update_settings(
             &mut self,
-            request: impl tonic::IntoRequest<super::SetFilterRequest>,
+            request: impl tonic::IntoRequest<super::UpdateSettingsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::SetFilterResponse>,
+            tonic::Response<super::UpdateSettingsResponse>,
             tonic::Status,
         > {
             self.inner
@@ -2208,34 +2151,12 @@ pub mod xrayd_client {
                     )
                 })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/SetFilter");
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/UpdateSettings",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetFilter"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Limits what tracing may cost from now on. Without `budget`, the call changes nothing and
-        /// returns the limits in force. Refuses values out of range, and a budget together with a duty
-        /// cycle (`limit`). Refuses every limit in MODE_COUNT, a budget beside a filter that leaves out
-        /// calls in the program (`mode`), and a process that has ended (`target-exited`).
-        pub async fn set_budget(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SetBudgetRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SetBudgetResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/xrayd.v1.Xrayd/SetBudget");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "SetBudget"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "UpdateSettings"));
             self.inner.unary(req, path, codec).await
         }
         /// Returns state and counters of attached processes, ended ones included. Refuses a process that
@@ -2545,37 +2466,22 @@ pub mod xrayd_server {
             &self,
             request: tonic::Request<super::ToggleRequest>,
         ) -> std::result::Result<tonic::Response<super::ToggleResponse>, tonic::Status>;
-        /// Sets what the daemon does with events from now on. Switching to MODE_FLIGHT or MODE_PROFILE
-        /// discards retained events, which count as overwritten. Every change discards sums of calls.
-        /// Refuses MODE_UNSPECIFIED (`limit`), MODE_COUNT while a budget or duty cycle is in force
-        /// (`mode`), and a process that has ended (`target-exited`).
-        async fn set_mode(
-            &self,
-            request: tonic::Request<super::SetModeRequest>,
-        ) -> std::result::Result<tonic::Response<super::SetModeResponse>, tonic::Status>;
-        /// Sets which calls are recorded and which events are kept from now on. The new filter replaces
-        /// the former one. It holds in every mode but MODE_COUNT. Without `filter`, the call changes
-        /// nothing and returns the filters in force.
+        /// Changes settings of processes, as a whole or not at all, and returns the settings before.
+        /// Without a setting to change, the call returns the settings in force, of ended processes, too.
         ///
-        /// Refuses an invalid filter (`selection`), `inside` with more than 4096 functions (`limit`), a
-        /// filter that leaves out calls in the program while a budget is in force (`mode`), patterns that
-        /// would exceed a quota (`quota`), and a process that has ended (`target-exited`).
-        async fn set_filter(
+        /// Switching to MODE_FLIGHT or MODE_PROFILE discards retained events, which count as overwritten.
+        /// Every change of the mode discards sums of calls. A filter holds in every mode but MODE_COUNT.
+        ///
+        /// Refuses a mode that does not exist, values out of range, a budget together with a duty cycle,
+        /// and `inside` with more than 4096 functions (`limit`); an invalid filter or pattern
+        /// (`selection`); a budget or duty cycle in MODE_COUNT, and a budget beside a filter that leaves
+        /// out calls in the program (`mode`); patterns that would exceed a quota (`quota`); and a process
+        /// that has ended (`target-exited`).
+        async fn update_settings(
             &self,
-            request: tonic::Request<super::SetFilterRequest>,
+            request: tonic::Request<super::UpdateSettingsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::SetFilterResponse>,
-            tonic::Status,
-        >;
-        /// Limits what tracing may cost from now on. Without `budget`, the call changes nothing and
-        /// returns the limits in force. Refuses values out of range, and a budget together with a duty
-        /// cycle (`limit`). Refuses every limit in MODE_COUNT, a budget beside a filter that leaves out
-        /// calls in the program (`mode`), and a process that has ended (`target-exited`).
-        async fn set_budget(
-            &self,
-            request: tonic::Request<super::SetBudgetRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SetBudgetResponse>,
+            tonic::Response<super::UpdateSettingsResponse>,
             tonic::Status,
         >;
         /// Returns state and counters of attached processes, ended ones included. Refuses a process that
@@ -3076,23 +2982,25 @@ pub mod xrayd_server {
                     };
                     Box::pin(fut)
                 }
-                "/xrayd.v1.Xrayd/SetMode" => {
+                "/xrayd.v1.Xrayd/UpdateSettings" => {
                     #[allow(non_camel_case_types)]
-                    struct SetModeSvc<T: Xrayd>(pub Arc<T>);
-                    impl<T: Xrayd> tonic::server::UnaryService<super::SetModeRequest>
-                    for SetModeSvc<T> {
-                        type Response = super::SetModeResponse;
+                    struct UpdateSettingsSvc<T: Xrayd>(pub Arc<T>);
+                    impl<
+                        T: Xrayd,
+                    > tonic::server::UnaryService<super::UpdateSettingsRequest>
+                    for UpdateSettingsSvc<T> {
+                        type Response = super::UpdateSettingsResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::SetModeRequest>,
+                            request: tonic::Request<super::UpdateSettingsRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Xrayd>::set_mode(&inner, request).await
+                                <T as Xrayd>::update_settings(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -3103,93 +3011,7 @@ pub mod xrayd_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = SetModeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/xrayd.v1.Xrayd/SetFilter" => {
-                    #[allow(non_camel_case_types)]
-                    struct SetFilterSvc<T: Xrayd>(pub Arc<T>);
-                    impl<T: Xrayd> tonic::server::UnaryService<super::SetFilterRequest>
-                    for SetFilterSvc<T> {
-                        type Response = super::SetFilterResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::SetFilterRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Xrayd>::set_filter(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = SetFilterSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/xrayd.v1.Xrayd/SetBudget" => {
-                    #[allow(non_camel_case_types)]
-                    struct SetBudgetSvc<T: Xrayd>(pub Arc<T>);
-                    impl<T: Xrayd> tonic::server::UnaryService<super::SetBudgetRequest>
-                    for SetBudgetSvc<T> {
-                        type Response = super::SetBudgetResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::SetBudgetRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Xrayd>::set_budget(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = SetBudgetSvc(inner);
+                        let method = UpdateSettingsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -30,6 +30,7 @@ use crate::{
     output::{
         Console,
         attached::{Attached, SeveralAttached},
+        mode_set::NamedMode,
         refused,
     },
     parse,
@@ -154,7 +155,7 @@ impl Memory {
             }
             .into(),
             await_sleds: sleds == Sleds::Awaited,
-            mode: super::mode::wire(mode).into(),
+            mode: NamedMode(mode).wire().into(),
             budget: None,
         }
     }

@@ -1,7 +1,7 @@
 //! `xrayctl budget`: the limit on what tracing costs in attached processes, and its effect.
 
 use anyhow::Context as _;
-use xrayd_proto::v1::{Budget, BudgetReport, ProcessStatus, SetBudgetRequest, StatusRequest};
+use xrayd_proto::v1::{ProcessStatus, StatusRequest};
 
 use crate::args::Format;
 use crate::client::{Daemon, Rpc};
@@ -10,7 +10,7 @@ use crate::failure;
 use crate::limits::Limits;
 use crate::output::{Console, budget_set};
 use crate::process::OnlyProcesses;
-use crate::setting::{ensure_attached, show_setting};
+use crate::setting::{show_setting, update_setting};
 
 const EXAMPLES: &str = "\
 With --max-overhead, xrayd suppresses functions that are called often and take little time, until
@@ -19,6 +19,9 @@ function stays on, but its sleds are off. xrayd adapts to a new load within abou
 once a second, it resumes suppressed functions for 1 to 50 ms, to measure what they cost and how
 often they are called. status and every trace show which functions were suppressed, when, and about
 how many calls were not recorded.
+
+With --keep, xrayd never suppresses these functions. Their cost counts, so xrayd suppresses others
+for them. If they cost more than the budget by themselves, the cost of tracing exceeds the budget.
 
 With --duty, xrayd records all functions and threads for TIME in each CYCLE, and nothing in the rest
 of it. Each recorded call then stands for several calls; the trace says for how many.
@@ -31,6 +34,7 @@ applies to every attached process.
 
 Examples:
   xrayctl budget --pid 1234 --max-overhead 2%
+  xrayctl budget --max-overhead 2% --keep 'svc::handle'
   xrayctl budget --duty 5ms/1s
   xrayctl budget
   xrayctl budget --clear";
@@ -56,7 +60,14 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     };
     let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let set = async |pid| set(&mut rpc, pid, wanted).await;
+    let set = async |pid| {
+        let reports = update_setting(&mut rpc, pid, wanted.clone()).await?;
+        let statuses = match wanted {
+            Some(_) => Vec::new(),
+            None => statuses(&mut rpc, pid).await?,
+        };
+        anyhow::Ok((reports, statuses))
+    };
     let (reports, statuses): (Vec<_>, Vec<_>) = each.run(console, set).await?.into_iter().unzip();
     show_setting(
         &budget_set::set(wanted, reports.concat(), statuses.concat()),
@@ -66,21 +77,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     )
 }
 
-/// Sets the budget, or asks for it and for its effect.
-async fn set(
-    rpc: &mut Rpc,
-    pid: u32,
-    budget: Option<Budget>,
-) -> anyhow::Result<(Vec<BudgetReport>, Vec<ProcessStatus>)> {
-    let response = rpc.set_budget(SetBudgetRequest { pid, budget }).await;
-    let response = response.map_err(|status| failure::from_status(&status));
-    let response = response.context("cannot set or show the budget")?;
-    let reports = ensure_attached(response.into_inner().reports)?;
-    if budget.is_some() {
-        return Ok((reports, Vec::new()));
-    }
+/// The states of processes, with the effect of the budget.
+async fn statuses(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Vec<ProcessStatus>> {
     let response = rpc.get_status(StatusRequest { pid }).await;
     let response = response.map_err(|status| failure::from_status(&status));
     let response = response.context("cannot list the suppressed functions")?;
-    Ok((reports, response.into_inner().processes))
+    Ok(response.into_inner().processes)
 }

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use xrayd_proto::v1::{Filter, SetFilterRequest};
+use xrayd_proto::v1::Filter;
 
 use crate::args::Format;
 use crate::client::Daemon;
 use crate::each_process::EachProcess;
-use crate::failure;
-use crate::output::{Console, filter_set};
+use crate::output::{Console, per_process::PerProcess};
 use crate::parse;
 use crate::process::OnlyProcesses;
-use crate::setting::{ensure_attached, show_setting};
+use crate::setting::{show_setting, update_setting};
 
 const EXAMPLES: &str = "\
 A new filter replaces the former one; options that are not given leave nothing out. Without options,
@@ -78,16 +76,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let wanted = wanted(&args);
     let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let set = async |pid| {
-        let filter = wanted.clone();
-        let response = rpc.set_filter(SetFilterRequest { pid, filter }).await;
-        let response = response.map_err(|status| failure::from_status(&status));
-        let response = response.context("cannot set or show the filter")?;
-        Ok(ensure_attached(response.into_inner().reports)?)
-    };
+    let set = async |pid| update_setting(&mut rpc, pid, wanted.clone()).await;
     let reports = each.run(console, set).await?.concat();
     show_setting(
-        &filter_set::set(wanted, reports),
+        &PerProcess::new(wanted, reports),
         args.format,
         each,
         console,

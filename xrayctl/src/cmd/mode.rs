@@ -1,18 +1,15 @@
 //! `xrayctl mode`: the mode of attached processes.
 
-use anyhow::Context as _;
 use xrayd::types::Mode;
-use xrayd_proto::v1::SetModeRequest;
 
 use crate::{
     args::Format,
     client::Daemon,
     each_process::EachProcess,
-    failure,
-    output::{Console, mode_set},
+    output::{Console, mode_set::NamedMode, per_process::PerProcess},
     parse,
     process::OnlyProcesses,
-    setting::{ensure_attached, show_setting},
+    setting::{show_setting, update_setting},
 };
 
 const EXAMPLES: &str = "\
@@ -51,28 +48,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let mode = wire(args.mode).into();
-    let set = async |pid| {
-        let response = rpc.set_mode(SetModeRequest { pid, mode }).await;
-        let response = response.map_err(|status| failure::from_status(&status));
-        let response = response.context("cannot change the mode")?.into_inner();
-        Ok(ensure_attached(response.reports)?)
-    };
+    let mode = NamedMode(args.mode);
+    let set = async |pid| update_setting(&mut rpc, pid, Some(mode)).await;
     let reports = each.run(console, set).await?.concat();
-    show_setting(
-        &mode_set::set(args.mode, reports),
-        args.format,
-        each,
-        console,
-    )
-}
-
-/// The mode in the gRPC contract.
-pub(crate) fn wire(mode: Mode) -> xrayd_proto::v1::Mode {
-    match mode {
-        Mode::Flight => xrayd_proto::v1::Mode::Flight,
-        Mode::Stream => xrayd_proto::v1::Mode::Stream,
-        Mode::Profile => xrayd_proto::v1::Mode::Profile,
-        Mode::Count => xrayd_proto::v1::Mode::Count,
-    }
+    let set = PerProcess::new(Some(mode), reports);
+    show_setting(&set, args.format, each, console)
 }

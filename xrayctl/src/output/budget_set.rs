@@ -2,40 +2,42 @@
 
 use std::io;
 
-use xrayd_proto::v1::{Budget, BudgetReport, BudgetStatus, ProcessStatus, SessionState};
+use xrayd_proto::v1::{
+    Budget, BudgetStatus, ProcessStatus, SessionState, Settings, SettingsReport,
+};
 
-use super::per_process::{PerProcess, Row, Setting};
+use super::per_process::{PerProcess, Setting};
 use super::{Cell, Column, Look, Table, units};
 
 /// The results of setting the limit on what tracing costs, or of asking for it. `statuses` are the
 /// states of the processes if the limit was only asked for.
 pub(crate) fn set(
     budget: Option<Budget>,
-    reports: Vec<BudgetReport>,
+    reports: Vec<SettingsReport>,
     mut statuses: Vec<ProcessStatus>,
 ) -> PerProcess<Budget> {
-    let rows = reports.into_iter().map(|report| {
-        let BudgetReport {
-            pid,
-            before,
-            refusal,
-        } = report;
+    PerProcess::with_effects(budget, reports, |pid| {
         // After an exec, the ended program has a status with the same pid.
         let of_it = statuses.iter_mut().filter(|status| status.pid == pid);
         let status = of_it.min_by_key(|status| status.state() == SessionState::Exited);
-        Row {
-            pid,
-            before,
-            refusal,
-            effect: status.and_then(|status| status.budget.take()),
-        }
-    });
-    PerProcess::new(budget, rows)
+        status.and_then(|status| status.budget.take())
+    })
 }
 
 impl Setting for Budget {
     const KEY: &'static str = "budget";
     type Effect = BudgetStatus;
+
+    fn of(settings: Settings) -> Option<Self> {
+        settings.budget
+    }
+
+    fn into_settings(self) -> Settings {
+        Settings {
+            budget: Some(self),
+            ..Settings::default()
+        }
+    }
 
     fn describe(&self) -> String {
         describe(self)
@@ -78,7 +80,14 @@ impl Setting for Budget {
 pub(crate) fn describe(budget: &Budget) -> String {
     match (budget.max_overhead_ppm, &budget.duty) {
         (0, None) => "no limit".to_owned(),
-        (ppm, None) => format!("at most {}", percent(ppm.into())),
+        (ppm, None) => {
+            let mut limit = format!("at most {}", percent(ppm.into()));
+            if !budget.keep.is_empty() {
+                limit.push_str(", never suppressing ");
+                limit.push_str(&budget.keep.join(" "));
+            }
+            limit
+        }
         (_, Some(duty)) => format!(
             "everything for {} in each {}",
             units::time(duty.on_ns),
@@ -99,6 +108,7 @@ pub(crate) fn came_of_it(status: &BudgetStatus) -> Vec<String> {
         windows,
     } = status;
     let mut lines = Vec::new();
+    let budget = budget.as_ref();
     let budget = budget.map_or(0, |budget| budget.max_overhead_ppm);
     if let (Some(ppm), true) = (overhead_ppm, budget > 0) {
         lines.push(format!(
@@ -143,20 +153,25 @@ mod tests {
     fn limits_are_reported_in_words() {
         let budget = |ppm| Budget {
             max_overhead_ppm: ppm,
-            duty: None,
+            ..Budget::default()
+        };
+        let keeping = Budget {
+            keep: vec!["svc::handle".to_owned(), "io::*".to_owned()],
+            ..budget(20_000)
         };
         let duty = Budget {
-            max_overhead_ppm: 0,
             duty: Some(DutyCycle {
                 on_ns: 5_000_000,
                 every_ns: 1_000_000_000,
             }),
+            ..Budget::default()
         };
         for (budget, expected) in [
             (budget(0), "no limit"),
             (budget(20_000), "at most 2 %"),
             (budget(1_500), "at most 0.15 %"),
             (budget(25_000), "at most 2.5 %"),
+            (keeping, "at most 2 %, never suppressing svc::handle io::*"),
             (duty, "everything for 5.000 ms in each 1.000 s"),
         ] {
             assert_eq!(describe(&budget), expected);
@@ -175,9 +190,9 @@ mod tests {
             }),
             ..ProcessStatus::default()
         };
-        let report = BudgetReport {
+        let report = SettingsReport {
             pid: 7,
-            ..BudgetReport::default()
+            ..SettingsReport::default()
         };
         let (ended, lives) = (
             status(SessionState::Exited, 1),
@@ -194,11 +209,11 @@ mod tests {
     fn suppressed_functions_are_shown() {
         let budget = Budget {
             max_overhead_ppm: 20_000,
-            duty: None,
+            ..Budget::default()
         };
-        let report = BudgetReport {
+        let report = SettingsReport {
             pid: 7,
-            before: Some(budget),
+            before: Some(budget.clone().into_settings()),
             refusal: None,
         };
         let function = |id, suppressed| SuppressedFunction {

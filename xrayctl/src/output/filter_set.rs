@@ -2,32 +2,25 @@
 
 use std::io;
 
-use xrayd_proto::v1::{Filter, FilterReport};
+use xrayd_proto::v1::{Filter, Settings};
 
-use super::per_process::{NoEffect, PerProcess, Row, Setting};
+use super::per_process::{NoEffect, Setting};
 use super::{Look, units};
-
-/// The results of setting the filter, or of asking for it.
-pub(crate) fn set(filter: Option<Filter>, reports: Vec<FilterReport>) -> PerProcess<Filter> {
-    let rows = reports.into_iter().map(|report| {
-        let FilterReport {
-            pid,
-            before,
-            refusal,
-        } = report;
-        Row {
-            pid,
-            before,
-            refusal,
-            effect: None,
-        }
-    });
-    PerProcess::new(filter, rows)
-}
 
 impl Setting for Filter {
     const KEY: &'static str = "filter";
     type Effect = NoEffect;
+
+    fn of(settings: Settings) -> Option<Self> {
+        settings.filter
+    }
+
+    fn into_settings(self) -> Settings {
+        Settings {
+            filter: Some(self),
+            ..Settings::default()
+        }
+    }
 
     fn describe(&self) -> String {
         describe(self)
@@ -86,7 +79,9 @@ pub(crate) fn describe(filter: &Filter) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use xrayd_proto::v1::SettingsReport;
+
+    use super::{super::per_process::PerProcess, *};
 
     #[test]
     fn recorded_calls_are_described_in_words() {
@@ -104,14 +99,12 @@ mod tests {
             describe(&filter),
             "calls of at least 100.0 µs, to depth 3, one call tree in 10, inside ns::* main, threads 7, modules libfoo, in a time window"
         );
-        let set = set(
-            Some(Filter::default()),
-            vec![FilterReport {
-                pid: 7,
-                before: Some(filter),
-                refusal: None,
-            }],
-        );
+        let report = SettingsReport {
+            pid: 7,
+            before: Some(filter.into_settings()),
+            refusal: None,
+        };
+        let set = PerProcess::new(Some(Filter::default()), vec![report]);
         let mut out = Vec::new();
         set.render(&mut out, Look::PLAIN).unwrap();
         assert!(

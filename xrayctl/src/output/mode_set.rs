@@ -2,46 +2,56 @@
 
 use std::io;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use xrayd::types::Mode;
-use xrayd_proto::v1::{self, ModeReport};
+use xrayd_proto::v1::{self, Settings};
 
 use super::Look;
-use super::per_process::{NoEffect, PerProcess, Row, Setting};
+use super::per_process::{NoEffect, Setting};
 
-/// The name of a mode.
-#[derive(Debug, Serialize)]
-pub(crate) struct ModeName(&'static str);
+/// A mode, which is shown by its name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NamedMode(pub(crate) Mode);
 
-/// The results of setting the mode.
-pub(crate) fn set(mode: Mode, reports: Vec<ModeReport>) -> PerProcess<ModeName> {
-    let rows = reports.into_iter().map(|report| {
-        let before = match report.before() {
-            v1::Mode::Unspecified => None,
-            v1::Mode::Flight => Some(Mode::Flight),
-            v1::Mode::Stream => Some(Mode::Stream),
-            v1::Mode::Profile => Some(Mode::Profile),
-            v1::Mode::Count => Some(Mode::Count),
-        };
-        let ModeReport { pid, refusal, .. } = report;
-        Row {
-            pid,
-            before: before.map(|mode| ModeName(mode.name())),
-            refusal,
-            effect: None,
+// === impl NamedMode ===
+
+impl NamedMode {
+    /// The mode in the gRPC contract.
+    pub(crate) fn wire(self) -> v1::Mode {
+        match self.0 {
+            Mode::Flight => v1::Mode::Flight,
+            Mode::Stream => v1::Mode::Stream,
+            Mode::Profile => v1::Mode::Profile,
+            Mode::Count => v1::Mode::Count,
         }
-    });
-    PerProcess::new(Some(ModeName(mode.name())), rows)
+    }
 }
 
-// === impl ModeName ===
+impl Serialize for NamedMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.name())
+    }
+}
 
-impl Setting for ModeName {
+impl Setting for NamedMode {
     const KEY: &'static str = "mode";
     type Effect = NoEffect;
 
+    fn of(settings: Settings) -> Option<Self> {
+        let mode = settings.mode();
+        let mut all = Mode::ALL.into_iter().map(Self);
+        all.find(|named| named.wire() == mode)
+    }
+
+    fn into_settings(self) -> Settings {
+        Settings {
+            mode: self.wire().into(),
+            ..Settings::default()
+        }
+    }
+
     fn describe(&self) -> String {
-        self.0.to_owned()
+        self.0.to_string()
     }
 
     fn render_effect(_: u32, effect: &NoEffect, _: &mut dyn io::Write, _: Look) -> io::Result<()> {
@@ -51,31 +61,30 @@ impl Setting for ModeName {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::Refusal;
+    use xrayd_proto::v1::{Refusal, SettingsReport};
 
-    use super::{super::golden, *};
+    use super::{
+        super::{golden, per_process::PerProcess},
+        *,
+    };
 
     #[test]
     fn the_result_of_each_process_is_reported() {
-        let report = |pid, before: v1::Mode| ModeReport {
+        let report = |pid, before| SettingsReport {
             pid,
-            before: before.into(),
+            before: Some(NamedMode(before).into_settings()),
             refusal: None,
         };
-        let refused = ModeReport {
+        let refused = SettingsReport {
             pid: 9,
-            before: 0,
+            before: None,
             refusal: Some(Refusal {
                 reason: "target-exited".into(),
                 message: "process 9 has ended".into(),
             }),
         };
-        let reports = vec![
-            report(7, v1::Mode::Flight),
-            report(8, v1::Mode::Stream),
-            refused,
-        ];
-        let set = set(Mode::Stream, reports);
+        let reports = vec![report(7, Mode::Flight), report(8, Mode::Stream), refused];
+        let set = PerProcess::new(Some(NamedMode(Mode::Stream)), reports);
         golden::check("mode.txt", |out| set.render(out, Look::PLAIN));
         golden::check_json("mode.json", &set);
     }

@@ -4,16 +4,22 @@ use std::{fmt, io};
 
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
-use xrayd_proto::v1::Refusal;
+use xrayd_proto::v1::{Refusal, Settings, SettingsReport};
 
 use super::{Look, refused};
 
 /// A setting that each process has.
-pub(crate) trait Setting: Serialize {
-    /// Its key in JSON.
+pub(crate) trait Setting: Serialize + Sized {
+    /// Its key in JSON, and its name.
     const KEY: &'static str;
     /// Its effect in a process, shown if the setting is only asked for.
     type Effect: fmt::Debug + Serialize;
+
+    /// The setting of a process. `None` if this version does not know it.
+    fn of(settings: Settings) -> Option<Self>;
+
+    /// A change of this setting alone.
+    fn into_settings(self) -> Settings;
 
     /// The setting in words.
     fn describe(&self) -> String;
@@ -37,14 +43,14 @@ pub(crate) struct PerProcess<T: Setting> {
 
 /// The result in a process.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row<T: Setting> {
-    pub(crate) pid: u32,
+struct Row<T: Setting> {
+    pid: u32,
     /// The setting before; `None` if it could not be changed.
-    pub(crate) before: Option<T>,
-    pub(crate) refusal: Option<Refusal>,
+    before: Option<T>,
+    refusal: Option<Refusal>,
     /// Present if the setting was only asked for, and has effects to show.
     #[serde(rename = "status", skip_serializing_if = "Option::is_none")]
-    pub(crate) effect: Option<T::Effect>,
+    effect: Option<T::Effect>,
 }
 
 /// The effect of a setting without effects to show.
@@ -54,8 +60,30 @@ pub(crate) enum NoEffect {}
 // === impl PerProcess ===
 
 impl<T: Setting> PerProcess<T> {
-    pub(crate) fn new(now: Option<T>, rows: impl IntoIterator<Item = Row<T>>) -> Self {
-        let rows = rows.into_iter().collect();
+    pub(crate) fn new(now: Option<T>, reports: Vec<SettingsReport>) -> Self {
+        Self::with_effects(now, reports, |_| None)
+    }
+
+    /// As [`Self::new`], with the effect of the setting in each process.
+    pub(crate) fn with_effects(
+        now: Option<T>,
+        reports: Vec<SettingsReport>,
+        mut effect: impl FnMut(u32) -> Option<T::Effect>,
+    ) -> Self {
+        let rows = reports.into_iter().map(|report| {
+            let SettingsReport {
+                pid,
+                before,
+                refusal,
+            } = report;
+            Row {
+                pid,
+                before: before.and_then(T::of),
+                refusal,
+                effect: effect(pid),
+            }
+        });
+        let rows = rows.collect();
         Self { now, rows }
     }
 
@@ -111,6 +139,14 @@ mod tests {
         const KEY: &'static str = "level";
         type Effect = u32;
 
+        fn of(settings: Settings) -> Option<Self> {
+            u32::try_from(settings.mode).ok().map(Self)
+        }
+
+        fn into_settings(self) -> Settings {
+            unreachable!("nothing is sent")
+        }
+
         fn describe(&self) -> String {
             format!("level {}", self.0)
         }
@@ -125,12 +161,15 @@ mod tests {
         }
     }
 
-    fn row(pid: u32, before: u32) -> Row<Level> {
-        Row {
+    fn report(pid: u32, before: i32) -> SettingsReport {
+        let before = Settings {
+            mode: before,
+            ..Settings::default()
+        };
+        SettingsReport {
             pid,
-            before: Some(Level(before)),
+            before: Some(before),
             refusal: None,
-            effect: None,
         }
     }
 
@@ -148,12 +187,12 @@ mod tests {
             reason: "busy".to_owned(),
             message: "being detached".to_owned(),
         };
-        let refused = Row {
+        let refused = SettingsReport {
             before: None,
             refusal: Some(refusal),
-            ..row(9, 0)
+            ..report(9, 0)
         };
-        let set = PerProcess::new(Some(Level(3)), [row(7, 1), row(8, 3), refused]);
+        let set = PerProcess::new(Some(Level(3)), vec![report(7, 1), report(8, 3), refused]);
         assert_eq!(set.refusal().map(|(pid, _)| pid), Some(9));
         check(
             &set,
@@ -164,11 +203,9 @@ mod tests {
 
     #[test]
     fn a_setting_that_is_asked_for_is_shown_with_its_effect() {
-        let asked = Row {
-            effect: Some(5),
-            ..row(7, 1)
-        };
-        let set = PerProcess::new(None, [asked, row(8, 2)]);
+        let effect = |pid| (pid == 7).then_some(5);
+        let set: PerProcess<Level> =
+            PerProcess::with_effects(None, vec![report(7, 1), report(8, 2)], effect);
         assert!(set.refusal().is_none());
         check(
             &set,

@@ -322,7 +322,7 @@ mod tests {
             budget: Some(BudgetStatus {
                 budget: Some(Budget {
                     max_overhead_ppm: 20_000,
-                    duty: None,
+                    ..Budget::default()
                 }),
                 overhead_ppm: Some(17_300),
                 event_ns: 14.5,

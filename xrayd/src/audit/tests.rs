@@ -202,7 +202,8 @@ fn a_file_is_private_and_extended_and_nothing_else_is_opened() {
     let path = dir.path().join("audit");
     for _ in 0..2 {
         let log = AuditLog::start(&AuditSink::File(path.clone())).unwrap();
-        log.call(caller(1), Operation::Mode).decide(&Ok(()));
+        log.call(caller(1), Operation::UpdateSettings)
+            .decide(&Ok(()));
         log.flush();
     }
     let text = std::fs::read_to_string(&path).unwrap();

@@ -14,7 +14,7 @@ use std::{
 };
 
 use sled_encoders::Capture;
-use xray_trace::model::FunctionId;
+use xray_trace::model::{ClockAnchor, FunctionId};
 
 use super::{
     event_types::Reading,
@@ -22,13 +22,14 @@ use super::{
     handle::Commands,
     loading::Loading,
     patching::{Patching, maps_of},
-    request::{Command, Counting, ToggleRequest},
+    request::{Command, ToggleRequest},
     rules::{RuleEffect, Rules},
+    settings::{PreparedUpdate, SettingsWriter},
     switcher::Switcher,
 };
 use crate::{
     collect::DrainHandle,
-    inject::{ClaimState, DispatchMode, SETTLE, TableClaim, TrampolineFilter, clear_live},
+    inject::{ClaimState, TableClaim, clear_live},
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
@@ -36,7 +37,7 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::Claim,
     target::{Ending, Indexes, let_threads_run},
-    types::{Budget, DetachReport, LeaseId, PatchSite, Phase, Run, ToggleReport, Wanted},
+    types::{DetachReport, LeaseId, PatchSite, Phase, Run, Settings, ToggleReport, Wanted},
 };
 
 /// Interval of the checks whether the target still lives.
@@ -54,11 +55,11 @@ pub(crate) struct Controller {
     pub(crate) child: Option<Child>,
     /// Keep other tracers away until the detach. The record in the table is dropped first.
     pub(crate) claim: Option<(TableClaim, Claim)>,
-    /// True if only some calls are recorded.
-    pub(crate) choosing: bool,
+    /// The clocks at the attach.
+    pub(crate) attached: ClockAnchor,
     pub(crate) governor: Governor,
-    /// Dropped last, after everything above.
-    pub(crate) _ticket: Arc<Ticket>,
+    /// The session's share of its payer's quotas. Dropped last, after everything above.
+    pub(crate) ticket: Arc<Ticket>,
 }
 
 // === impl Controller ===
@@ -129,24 +130,12 @@ impl Controller {
                 Ok(Command::Look { answer }) => {
                     let _ = answer.send(self.look());
                 }
-                Ok(Command::Count { count, answer }) => {
-                    let counted = self.patching.patcher.dispatch_mode() == DispatchMode::Count;
-                    let counting = count == Counting::On;
-                    let is_given_up = answer.send(self.lead(counting, self.choosing)).is_err();
-                    // The mode stays as it was.
-                    if is_given_up && let Err(refusal) = self.lead(counted, self.choosing) {
-                        tracing::warn!(
-                            %refusal,
-                            "the mode is unchanged, but calls are counted or recorded as in the \
-                             other mode"
-                        );
+                Ok(Command::Update { prepared, answer }) => {
+                    let updated = self.look().and_then(|()| self.update(*prepared));
+                    // An update that was given up is undone.
+                    if let Err(SendError(Ok(before))) = answer.send(updated) {
+                        self.settings_writer().restore(&before);
                     }
-                }
-                Ok(Command::Choose { choice, answer }) => {
-                    let _ = answer.send(self.choose(choice.as_ref()));
-                }
-                Ok(Command::Economize { budget, answer }) => {
-                    let _ = answer.send(self.economize(budget));
                 }
                 Ok(Command::NameTypes { answer }) => {
                     self.reading.read(&self.patching);
@@ -363,9 +352,23 @@ impl Controller {
         self.loading.look(&mut switcher)
     }
 
-    /// Puts a limit on the cost of tracing into force, and returns the previous one.
-    pub(crate) fn economize(&mut self, budget: Budget) -> Result<Budget> {
-        self.governor.economize(&mut self.patching, budget)
+    /// Changes settings. Returns the settings before.
+    ///
+    /// # Errors
+    /// As [`SettingsWriter::update`].
+    pub(crate) fn update(&mut self, prepared: PreparedUpdate) -> Result<Settings> {
+        self.settings_writer().update(prepared)
+    }
+
+    /// The parts that change settings.
+    fn settings_writer(&mut self) -> SettingsWriter<'_> {
+        SettingsWriter {
+            patching: &mut self.patching,
+            governor: &mut self.governor,
+            reading: &mut self.reading,
+            attached: self.attached,
+            ticket: &self.ticket,
+        }
     }
 
     /// Ends a lease, and switches its functions back. A failure does not stop the rest.
@@ -410,65 +413,6 @@ impl Controller {
             governor: &mut self.governor,
         };
         self.loading.arm_others(&mut switcher, of);
-        Ok(())
-    }
-
-    /// Records only the chosen calls from now on. `None`: all calls.
-    fn choose(&mut self, choice: Option<&TrampolineFilter>) -> Result<()> {
-        let was_counting = self.patching.patcher.dispatch_mode() == DispatchMode::Count;
-        if let Some(choice) = choice {
-            self.patching.write_choice(choice)?;
-        }
-        self.lead(was_counting, choice.is_some())
-    }
-
-    /// Sets the dispatch mode of all sleds. While calls are counted no exit is recorded, so
-    /// functions are marked as if all were off.
-    fn lead(&mut self, counting: bool, choosing: bool) -> Result<()> {
-        self.choosing = choosing;
-        let before = self.patching.patcher.dispatch_mode();
-        let dispatch_mode = match (counting, choosing) {
-            (true, _) => DispatchMode::Count,
-            (false, true) => DispatchMode::Filter,
-            (false, false) => DispatchMode::None,
-        };
-        if before == dispatch_mode {
-            return Ok(());
-        }
-        if dispatch_mode == DispatchMode::Filter {
-            // Calls that were open when the filter was last in use are long over.
-            self.patching.renew_filters()?;
-        }
-        if dispatch_mode == DispatchMode::Count
-            && let Some(drain) = self.patching.shared.drain()
-        {
-            drain.begin_counts()?;
-        }
-        let set = self.lead_to(before, dispatch_mode);
-        if before == DispatchMode::Filter {
-            // A thread that is in the filter leaves it within the pause. Calls that waited there
-            // count as left out.
-            std::thread::sleep(SETTLE);
-            return set.and(self.patching.renew_filters());
-        }
-        set
-    }
-
-    fn lead_to(&mut self, before: DispatchMode, dispatch_mode: DispatchMode) -> Result<()> {
-        let (switches, on) = (self.patching.switches(), self.patching.all_on());
-        let mut others = self.patching.traced.functions.sites(&on);
-        others.retain(|site| !site.kind.is_entry());
-        if before == DispatchMode::Count {
-            switches.mark(&on);
-            self.patching.patch_as_wanted(&on)?;
-        }
-        self.patching
-            .patcher
-            .set_dispatch_mode(&self.patching.memory, dispatch_mode)?;
-        if dispatch_mode == DispatchMode::Count {
-            switches.mark(&on);
-            self.patching.patch(&others, Wanted::Off)?;
-        }
         Ok(())
     }
 

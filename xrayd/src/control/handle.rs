@@ -18,14 +18,14 @@ use nix::{
 };
 
 use sled_encoders::Capture;
-use xray_trace::model::{ClockAnchor, FunctionId, Ticks};
+use xray_trace::model::{FunctionId, Ticks};
 
 use super::{
-    filter::Filtering,
     governor::History,
     leases::Lease,
-    request::{Command, Counting, ToggleRequest},
+    request::{Command, ToggleRequest},
     rules::{RuleEffect, Rules},
+    settings::PreparedUpdate,
     shared::Shared,
 };
 use crate::{
@@ -33,18 +33,12 @@ use crate::{
     liveness::{Liveness, MOST_REQUESTS, NoAnswer},
     lock::lock,
     pid::Pid,
-    quotas::Ticket,
     refusal::{Reason, Refusal, Result},
     store::{Ask, EventStore, ProfileSums},
-    sys::{PidFd, ticks_now},
-    target::{Ending, Functions, Indexes, RefusedModule},
-    types::{
-        Budget, DetachReport, Detection, Filter, LeaseId, Mode, Phase, Run, ToggleReport, Wanted,
-    },
+    sys::PidFd,
+    target::{Ending, Indexes, RefusedModule},
+    types::{DetachReport, Detection, LeaseId, Mode, Phase, Run, Settings, ToggleReport, Wanted},
 };
-
-/// Limit on filters that a trace names.
-const MOST_FILTER_NOTES: usize = 256;
 
 /// The session's handle to its control thread.
 #[derive(Debug)]
@@ -187,9 +181,19 @@ impl Control {
         Ok(answer.unwrap_or_else(|| self.output.profiles.answer(ask)))
     }
 
-    /// The filter in force.
-    pub(crate) fn filter(&self) -> Filter {
-        lock(&self.shared.filtering).filter().clone()
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Settings {
+        self.shared.settings(self.output.mode())
+    }
+
+    /// Changes settings. Returns the settings before.
+    ///
+    /// # Errors
+    /// The change is refused, or the process has ended or cannot be written. The settings are as
+    /// before then.
+    pub(crate) fn update(&self, prepared: PreparedUpdate) -> Result<Settings> {
+        let prepared = Box::new(prepared);
+        self.ask(|answer| Command::Update { prepared, answer })
     }
 
     /// The filters that were set, as options, with the time from which each was in force.
@@ -197,69 +201,9 @@ impl Control {
         lock(&self.shared.filter_notes).iter().cloned().collect()
     }
 
-    /// Puts a filter into force, and returns the previous one. `attached` is a moment in the past.
-    ///
-    /// # Errors
-    /// An invalid filter, an exceeded quota, or a process that has ended or cannot be written.
-    pub(crate) fn set_filter(
-        &self,
-        filter: &Filter,
-        attached: ClockAnchor,
-        functions: &Functions,
-        take: impl FnOnce(usize) -> Result<Ticket>,
-    ) -> Result<Filter> {
-        let mut filtering = Filtering::new(self.pid, filter, attached)?;
-        filtering.pay(take)?;
-        let choice = filtering.choice(self.pid, functions)?;
-        let _changing = lock(&self.shared.filter_change);
-        let (before, kept) = self.replace_filter(filtering, functions);
-        let now = ticks_now();
-        let chosen = kept.and_then(|()| self.ask(|answer| Command::Choose { choice, answer }));
-        if let Err(refusal) = chosen {
-            // Events are kept by the filter that was in force. The program may leave calls out by
-            // either one, if the failed operation fails again.
-            let choice = before.choice(self.pid, functions)?;
-            let mut current = lock(&self.shared.filtering);
-            *current = before;
-            if let Some(drain) = self.shared.drain() {
-                drain.keep_again(current.keep(functions), current.threads());
-            }
-            drop(current);
-            let _ = self.undo(|answer| Command::Choose { choice, answer });
-            return Err(refusal);
-        }
-        if before.filter() != filter {
-            let mut notes = lock(&self.shared.filter_notes);
-            if notes.len() == MOST_FILTER_NOTES {
-                notes.pop_front();
-            }
-            notes.push_back((now, filter.note()));
-        }
-        Ok(before.filter().clone())
-    }
-
-    /// Has events kept by this filter. Returns the filter before, and an error if the drain hangs.
-    fn replace_filter(
-        &self,
-        filtering: Filtering,
-        functions: &Functions,
-    ) -> (Filtering, Result<()>) {
-        let mut current = lock(&self.shared.filtering);
-        let before = std::mem::replace(&mut *current, filtering);
-        (before, self.shared.keep_by(current, functions))
-    }
-
     /// The limit on the cost of tracing, and its effect.
     pub(crate) fn history(&self) -> &History {
         &self.shared.history
-    }
-
-    /// Limits the cost of tracing, and returns the previous limit.
-    ///
-    /// # Errors
-    /// The process has ended, or its memory cannot be written.
-    pub(crate) fn economize(&self, budget: Budget) -> Result<Budget> {
-        self.ask(|answer| Command::Economize { budget, answer })
     }
 
     /// Reads the names of event types for copies of rings. In mode flight no thread reads the rings
@@ -321,14 +265,6 @@ impl Control {
     /// The process has ended.
     pub(crate) fn look(&self) -> Result<()> {
         self.ask(|answer| Command::Look { answer })
-    }
-
-    /// Counts calls, or records them again.
-    ///
-    /// # Errors
-    /// The process has ended, or its memory cannot be written.
-    pub(crate) fn count(&self, count: Counting) -> Result<()> {
-        self.ask(|answer| Command::Count { count, answer })
     }
 
     /// Lets a process run that xrayd started.

@@ -17,6 +17,7 @@
 //! | `watch` | the detection method for libraries that are loaded |
 //! | `sites` | sleds of a module, as a survey found them |
 //! | `event_types` | reading the names of event types |
+//! | `settings` | changes of mode, filter and budget |
 //! | `filter` | the filter in force |
 //! | `governor` | the limit on what tracing costs |
 //! | `numbers` | figures of a session for metrics |
@@ -35,6 +36,7 @@ mod patching;
 mod patterns;
 mod request;
 mod rules;
+mod settings;
 mod shared;
 mod sites;
 mod states;
@@ -52,8 +54,9 @@ pub(crate) use loading::Loading;
 pub(crate) use numbers::SessionNumbers;
 pub(crate) use patching::Patching;
 pub use patterns::{Chosen, Patterns};
-pub(crate) use request::{Counting, ToggleRequest};
+pub(crate) use request::ToggleRequest;
 pub(crate) use rules::{RuleEffect, Rules};
+pub(crate) use settings::PreparedUpdate;
 pub(crate) use shared::Shared;
 pub(crate) use sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of};
 pub(crate) use traced::TracedModules;

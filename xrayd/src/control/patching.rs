@@ -14,7 +14,7 @@ use crate::{
     store::EventStore,
     sys::{Memory, ptrace::Stopped},
     target::{Maps, Target, Threads, memory_room},
-    types::{PatchSite, ToggleReport, Wanted},
+    types::{PatchSite, Settings, ToggleReport, Wanted},
 };
 
 /// Limit on names of matched functions in a report.
@@ -74,6 +74,11 @@ impl Patching {
             stopped = stopped.max(patched.stopped);
         }
         Ok(stopped)
+    }
+
+    /// The settings in force.
+    pub(super) fn settings(&self) -> Settings {
+        self.shared.settings(self.output.mode())
     }
 
     /// All functions that are switched on.

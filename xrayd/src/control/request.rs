@@ -7,12 +7,12 @@ use xray_trace::{instr_map::CompiledSelection, model::FunctionId};
 use super::{
     patterns::Patterns,
     rules::{RuleEffect, Rules},
+    settings::PreparedUpdate,
 };
 use crate::{
-    inject::TrampolineFilter,
     refusal::Result,
     target::Indexes,
-    types::{Budget, DetachReport, LeaseId, Run, ToggleReport, Wanted},
+    types::{DetachReport, LeaseId, Run, Settings, ToggleReport, Wanted},
 };
 
 /// A request of the session to its control thread.
@@ -37,20 +37,10 @@ pub(crate) enum Command {
     Look {
         answer: SyncSender<Result<()>>,
     },
-    /// Counts calls, or records them again.
-    Count {
-        count: Counting,
-        answer: SyncSender<Result<()>>,
-    },
-    /// Records the chosen calls. `None`: all calls.
-    Choose {
-        choice: Option<TrampolineFilter>,
-        answer: SyncSender<Result<()>>,
-    },
-    /// Limits the cost of tracing. The answer is the previous limit.
-    Economize {
-        budget: Budget,
-        answer: SyncSender<Result<Budget>>,
+    /// Changes settings. The answer has the settings before.
+    Update {
+        prepared: Box<PreparedUpdate>,
+        answer: SyncSender<Result<Settings>>,
     },
     NameTypes {
         answer: SyncSender<Result<()>>,
@@ -61,15 +51,6 @@ pub(crate) enum Command {
     Detach {
         answer: SyncSender<Result<DetachReport>>,
     },
-}
-
-/// Whether calls are counted or recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counting {
-    /// Calls are counted.
-    On,
-    /// Calls are recorded.
-    Off,
 }
 
 /// A request to enable or disable functions.

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     process::ExitStatus,
     sync::{
-        Mutex, MutexGuard, OnceLock,
+        Mutex, OnceLock,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::Instant,
@@ -20,7 +20,7 @@ use crate::{
     pid::Pid,
     refusal::Result,
     target::{Ending, Functions, Load, RefusedModule},
-    types::{DetachReport, Detection, Phase},
+    types::{DetachReport, Detection, Filter, Mode, Phase, Settings},
 };
 
 /// The state that the control thread publishes.
@@ -37,13 +37,10 @@ pub(crate) struct Shared {
     /// The limit on the cost of tracing, and its effect. Written by the control thread.
     pub(crate) history: History,
     /// Filters that were set, as options, with the time from which each was in force. The latest is
-    /// last.
+    /// last. Written by the control thread.
     pub(super) filter_notes: Mutex<VecDeque<(Ticks, String)>>,
-    /// The filter in force. Locked before `drain`.
+    /// The filter in force. Written by the control thread.
     pub(super) filtering: Mutex<Filtering>,
-    /// Held while the filter changes. Of two changes at once, one could set the filter, and the
-    /// other one the calls that the program leaves out.
-    pub(super) filter_change: Mutex<()>,
     /// Loaded modules with sleds that cannot be traced. Written by the control thread.
     pub(super) refused: Mutex<Vec<RefusedModule>>,
     /// The detection method for libraries. Written by the control thread.
@@ -72,7 +69,6 @@ impl Shared {
             history: History::default(),
             filter_notes: Mutex::default(),
             filtering: Mutex::default(),
-            filter_change: Mutex::default(),
             refused: Mutex::new(refused),
             detection: Mutex::default(),
             drain: Mutex::new(Some(drain)),
@@ -103,26 +99,42 @@ impl Shared {
     /// # Errors
     /// The drain hangs.
     pub(super) fn refilter(&self, functions: &Functions) -> Result<()> {
-        let filtering = lock(&self.filtering);
-        if !filtering.is_by_module() {
-            return Ok(());
+        // The lock is released here, because `keep_events` takes it.
+        let is_by_module = lock(&self.filtering).is_by_module();
+        match is_by_module {
+            true => self.keep_events(functions),
+            false => Ok(()),
         }
-        self.keep_by(filtering, functions)
     }
 
-    /// Has the drain keep events by this filter. The lock orders the requests of several threads,
-    /// and is released before the wait.
-    pub(super) fn keep_by(
-        &self,
-        filtering: MutexGuard<'_, Filtering>,
-        functions: &Functions,
-    ) -> Result<()> {
+    /// Has the drain keep events by the filter in force.
+    ///
+    /// # Errors
+    /// The drain hangs.
+    pub(super) fn keep_events(&self, functions: &Functions) -> Result<()> {
         let Some(drain) = self.drain() else {
             return Ok(());
         };
-        let asked = drain.keep(filtering.keep(functions), filtering.threads())?;
-        drop(filtering);
+        let (kept, threads) = {
+            let filtering = lock(&self.filtering);
+            (filtering.keep(functions), filtering.threads())
+        };
+        let asked = drain.keep(kept, threads)?;
         asked.wait().map(|_ended| ())
+    }
+
+    /// The filter in force.
+    pub(super) fn filter(&self) -> Filter {
+        lock(&self.filtering).filter().clone()
+    }
+
+    /// The settings in force. The event store has the mode.
+    pub(super) fn settings(&self, mode: Mode) -> Settings {
+        Settings {
+            mode,
+            filter: self.filter(),
+            budget: self.history.budget(),
+        }
     }
 
     /// The choice of calls to write after modules were loaded. `None` if it is unchanged.

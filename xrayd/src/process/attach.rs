@@ -20,9 +20,9 @@ use super::{
 use crate::{
     collect::{Drain, Promises, RingSizes, SiteTable, events_since},
     control::{
-        Commands, Control, Controller, Governor, Loading, Patching, Reading, SessionNumbers,
-        Shared, Staged, TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites,
-        stubs_of,
+        Commands, Control, Controller, Governor, Loading, Patching, PreparedUpdate, Reading,
+        SessionNumbers, Shared, Staged, TracedModules, Watch, call_site_of, patch_sites, range_of,
+        staged_sites, stubs_of,
     },
     export::TraceSource,
     inject::{
@@ -37,7 +37,7 @@ use crate::{
         Credentials, Functions, Module, Objects, PerfWatcher, Preflight, RefusedModule, Survey,
         Target, Threads, Yama, preflight,
     },
-    types::{Budget, Filter, Mode, PatchSite, Switch, Wanted},
+    types::{Budget, Mode, PatchSite, Settings, SettingsUpdate, Switch, Wanted},
 };
 
 /// Longest wait for another tracer to go, and the pause between attempts.
@@ -101,8 +101,12 @@ pub(crate) fn prepare(
         );
         return Err(Refusal::new(Reason::PidReused, message));
     }
-    options.budget.check()?;
-    options.budget.suits(options.mode, &Filter::default())?;
+    let settings = Settings {
+        mode: options.mode,
+        budget: options.budget.clone(),
+        ..Settings::default()
+    };
+    settings.check()?;
     let target = target.require(options.owner, options.caller);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
@@ -288,12 +292,14 @@ pub(crate) fn prepare(
         table: TargetAddr(layout.table),
         child,
         claim: Some((table_claim, claim)),
-        choosing: false,
+        attached,
         governor: Governor::default(),
-        _ticket: ticket,
+        ticket,
     };
     if options.budget != Budget::None {
-        controller.economize(options.budget)?;
+        let update = SettingsUpdate::from(options.budget);
+        let prepared = PreparedUpdate::new(pid, update, attached, &controller.ticket)?;
+        controller.update(prepared)?;
     }
     if let Some(undo) = undo {
         undo.disarm();

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Options of an attach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachOptions {
     /// Bytes of each thread's ring; a power of two from 64 KiB to 1 GiB.
     pub ring_bytes: u64,

@@ -26,7 +26,9 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::{EventSubscription, Publisher, Source, subscription},
     target::{Caller, Credentials, Yama},
-    types::{Budget, Capture, Filter, Kinship, LeaseId, Mode, Reach, Run, ToggleReport, Wanted},
+    types::{
+        Capture, Kinship, LeaseId, Reach, Run, Settings, SettingsUpdate, ToggleReport, Wanted,
+    },
 };
 
 /// Limit on members of a group. Ended processes with retained events count.
@@ -43,14 +45,11 @@ pub struct Group {
     /// Credentials of the first process at its attach.
     credentials: Credentials,
     command: String,
-    /// The options to attach other processes with. Mode, limit and caller are in the fields below.
+    /// The options to attach other processes with. Settings and caller are in the fields below.
     options: AttachOptions,
-    /// The mode of all members.
-    mode: Mutex<Mode>,
-    /// The limit on the cost of tracing, for each member.
-    budget: Mutex<Budget>,
-    /// The filter of all members.
-    filter: Mutex<Filter>,
+    /// The settings of all members. Locked during every change of them, so that no new member
+    /// misses it.
+    settings: Mutex<Settings>,
     /// The first process, if it has no sleds.
     untraced: Option<Untraced>,
     kin: Mutex<Kin>,
@@ -173,9 +172,11 @@ impl Group {
             start_time,
             credentials,
             command,
-            mode: Mutex::new(options.mode),
-            budget: Mutex::new(options.budget),
-            filter: Mutex::default(),
+            settings: Mutex::new(Settings {
+                mode: options.mode,
+                budget: options.budget.clone(),
+                ..Settings::default()
+            }),
             caller: Mutex::new(options.caller),
             options,
             untraced,
@@ -438,40 +439,24 @@ impl Group {
         subscription
     }
 
-    /// Sets the mode of all members and of later ones. Returns the previous modes.
+    /// Changes settings of all members and of later ones. Returns the settings before.
     ///
     /// # Errors
-    /// For each process, those of [`Session::set_mode`].
-    pub fn set_mode(&self, mode: Mode) -> Vec<(Pid, Result<Mode>)> {
-        // A mode that contradicts the limit would keep later processes from joining.
-        if lock(&self.budget).suits(mode, &lock(&self.filter)).is_ok() {
-            *lock(&self.mode) = mode;
+    /// Settings that are invalid for the group. Otherwise, for each process, those of
+    /// [`Session::update`].
+    pub fn update(&self, update: impl Into<SettingsUpdate>) -> Vec<(Pid, Result<Settings>)> {
+        let update = update.into();
+        let mut settings = lock(&self.settings);
+        let after = update.applied_to(&settings);
+        // Invalid settings would keep later processes from joining.
+        if let Err(refusal) = after.check() {
+            return vec![(self.root, Err(refusal))];
         }
-        self.each_living(|session| session.set_mode(mode))
-    }
-
-    /// Limits the cost of tracing for each member and for later ones. Returns the previous limits.
-    ///
-    /// # Errors
-    /// A value out of range. For each process, those of [`Session::set_budget`].
-    pub fn set_budget(&self, budget: Budget) -> Result<Vec<(Pid, Result<Budget>)>> {
-        // An invalid limit would keep later processes from joining.
-        budget.check()?;
-        budget.suits(*lock(&self.mode), &lock(&self.filter))?;
-        *lock(&self.budget) = budget;
-        Ok(self.each_living(|session| session.set_budget(budget)))
-    }
-
-    /// Sets the filter of all members and of later ones. Returns the previous filters.
-    ///
-    /// # Errors
-    /// An invalid filter. For each process, those of [`Session::set_filter`].
-    pub fn set_filter(&self, filter: &Filter) -> Result<Vec<(Pid, Result<Filter>)>> {
-        // An invalid filter would keep later processes from joining.
-        filter.check()?;
-        lock(&self.budget).suits(*lock(&self.mode), filter)?;
-        *lock(&self.filter) = filter.clone();
-        Ok(self.each_living(|session| session.set_filter(filter)))
+        let reports = self.each_living(|session| session.update(update.clone()));
+        if reports.is_empty() || reports.iter().any(|(_, before)| before.is_ok()) {
+            *settings = after;
+        }
+        reports
     }
 
     /// Writes all events of all members that are in rings or retained as an `.xtrace` file. `last`
@@ -596,11 +581,12 @@ impl Group {
     // --- for the search
 
     pub(crate) fn options(&self) -> AttachOptions {
+        let Settings { mode, budget, .. } = lock(&self.settings).clone();
         AttachOptions {
-            mode: *lock(&self.mode),
-            budget: *lock(&self.budget),
+            mode,
+            budget,
             caller: *lock(&self.caller),
-            ..self.options
+            ..self.options.clone()
         }
     }
 
@@ -638,12 +624,15 @@ impl Group {
             kin.members.push((source, Arc::clone(session)));
             source
         };
-        let filter = lock(&self.filter).clone();
-        let filtered = match filter == Filter::default() {
-            true => Ok(()),
-            false => session.set_filter(&filter).map(drop),
+        // A change of settings that begins after this one finds the member.
+        let set = {
+            let settings = lock(&self.settings);
+            match *settings == session.settings() {
+                true => Ok(()),
+                false => session.update(settings.clone()).map(drop),
+            }
         };
-        let begun = filtered.and_then(|()| session.begin_as(rules.clone(), parent));
+        let begun = set.and_then(|()| session.begin_as(rules.clone(), parent));
         let kinship = kinship();
         session.source.output.origin(kinship.origin());
         // This is the only place that sets it, and it runs once.

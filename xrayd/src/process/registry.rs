@@ -202,13 +202,13 @@ impl Registry {
     /// A refusal. The process is as it was. It may have been followed from another process whose
     /// group follows less.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
-        let (attached, is_new) = self.attach_session(pid, options)?;
+        let (attached, is_new) = self.attach_session(pid, options.clone())?;
         if is_new {
             self.0.retention.share_retained();
             let root = Root::Traced(Arc::clone(&attached.session));
-            if let Err(refusal) =
-                self.found(Group::new(root, options, Rules::default()), options.follow)
-            {
+            let follow = options.follow;
+            let group = Group::new(root, options, Rules::default());
+            if let Err(refusal) = self.found(group, follow) {
                 if let Err(second) = self.end(&attached.session) {
                     tracing::warn!(%pid, %second, "cannot detach from a process");
                 }
@@ -254,7 +254,7 @@ impl Registry {
             Reservation::Free(reserved) => reserved,
         };
         let inner = Arc::clone(&self.0);
-        let ticket = inner.ticket(options)?;
+        let ticket = inner.ticket(&options)?;
         let liveness = Liveness::new(pid);
         let of_thread = Arc::clone(&liveness);
         // The thread holds the reservation and the ticket. So a process whose files do not answer
@@ -304,10 +304,11 @@ impl Registry {
             capture,
         } = options;
         let inner = Arc::clone(&self.0);
-        let ticket = inner.ticket(attach)?;
+        let ticket = inner.ticket(&attach)?;
+        let (follow, options) = (attach.follow, attach.clone());
         let start = move || {
             let common = inner.common(ticket);
-            launch::begin(command, common, inner.config.retain_bytes, attach)
+            launch::begin(command, common, inner.config.retain_bytes, options)
         };
         let (this, name) = (Pid::this(), "ctl-launch".to_owned());
         let answered = start_control_thread(name, this, start, self.after_session())?;
@@ -321,7 +322,7 @@ impl Registry {
         };
         let group = Group::new(root, attach, Rules::default());
         let pid = group.root();
-        let begun = self.found(group, attach.follow).and_then(|group| {
+        let begun = self.found(group, follow).and_then(|group| {
             let toggled = group.toggle(&selection, Wanted::On(capture), Run::Real);
             let toggled = toggled.into_iter().next().map(|(_, toggled)| toggled);
             Ok((group, toggled.transpose()?.unwrap_or_default()))
@@ -546,7 +547,7 @@ impl Inner {
     ///
     /// # Errors
     /// A quota would be exceeded.
-    fn ticket(&self, options: AttachOptions) -> Result<Ticket> {
+    fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
         let threads = match options.follow {
             Follow::None => SESSION_THREADS,
             Follow::Fork | Follow::Exec | Follow::All => SESSION_THREADS + 1,

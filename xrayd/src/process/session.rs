@@ -16,10 +16,10 @@ use xray_trace::{
 use super::{attach_options::AttachOptions, attach_report::other_rings};
 use crate::{
     collect::RingRefusal,
-    control::{Chosen, Counting, Patterns, RuleEffect, Rules, ToggleRequest},
+    control::{Chosen, Patterns, PreparedUpdate, RuleEffect, Rules, ToggleRequest},
     export::{PendingSnapshot, TraceSource, TraceWriter},
     pid::Pid,
-    quotas::{Resource, Ticket},
+    quotas::Ticket,
     refusal::{Reason, Refusal, Result},
     store::{
         Ask, CallCounts, EventSubscription, Metered, ProfileSums, Publisher, Source, StreamItem,
@@ -27,8 +27,8 @@ use crate::{
     },
     target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
     types::{
-        Budget, BudgetStatus, Capture, DetachReport, Filter, FunctionRow, Kinship, LeaseId, Mode,
-        ModuleStatus, Phase, Reach, Run, Status, ToggleReport, Wanted, compile,
+        BudgetStatus, Capture, DetachReport, FunctionRow, Kinship, LeaseId, Mode, ModuleStatus,
+        Phase, Reach, Run, Settings, SettingsUpdate, Status, ToggleReport, Wanted, compile,
     },
 };
 
@@ -80,8 +80,8 @@ impl Session {
         let there = Geometry::new(self.ring_bytes, self.max_threads);
         let rings = wanted.ok().zip(there.ok());
         let rings = rings.and_then(|(wanted, there)| other_rings(wanted, there));
-        let mode = (options.mode != self.mode()).then(|| {
-            let (is, other) = (self.mode(), options.mode);
+        let (is, other) = (self.source.output.mode(), options.mode);
+        let mode = (is != other).then(|| {
             format!("the process stays in mode {is}; `xrayctl mode {other}` changes the mode")
         });
         rings.into_iter().chain(mode)
@@ -300,6 +300,7 @@ impl Session {
         // Read before the sum, so that the sum is never less.
         let losses = self.source.output.losses();
         let counters = self.source.output.counters();
+        let Settings { mode, filter, .. } = self.settings();
         Status {
             pid: self.pid,
             uid: self.uid(),
@@ -308,7 +309,7 @@ impl Session {
             kinship: self.kinship(),
             executed: self.source.control.executed().is_some(),
             failure: self.source.output.failure().map(str::to_owned),
-            mode: self.source.output.mode(),
+            mode,
             functions: u32::try_from(self.source.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.source.control.functions_on(),
             functions_with_values: self.source.control.functions_with_values(),
@@ -317,7 +318,7 @@ impl Session {
             events_per_second: counters.events_per_second,
             filtered: counters.filtered,
             left_out: counters.left_out,
-            filter: self.source.control.filter(),
+            filter,
             budget: self.budget_status(),
             clock_faults: self.source.output.clock_faults(),
             lost: counters.lost,
@@ -340,22 +341,6 @@ impl Session {
     fn budget_status(&self) -> BudgetStatus {
         let history = self.source.control.history();
         history.status(|id| self.source.functions.name(id).map(|(_, name)| name))
-    }
-
-    /// The limit on the cost of tracing.
-    pub fn budget(&self) -> Budget {
-        self.source.control.history().budget()
-    }
-
-    /// Limits the cost of tracing, and returns the previous limit.
-    ///
-    /// # Errors
-    /// A value out of range, a mode or a filter that a limit does not go with, a process that has
-    /// ended, or memory that cannot be written.
-    pub fn set_budget(&self, budget: Budget) -> Result<Budget> {
-        budget.check()?;
-        budget.suits(self.mode(), &self.filter())?;
-        self.source.control.economize(budget)
     }
 
     fn module_statuses(&self) -> Vec<ModuleStatus> {
@@ -421,54 +406,23 @@ impl Session {
         self.source.output.subscribe(sender);
     }
 
-    /// The mode of the session.
-    pub fn mode(&self) -> Mode {
-        self.source.output.mode()
+    /// The settings in force.
+    pub fn settings(&self) -> Settings {
+        self.source.control.settings()
     }
 
-    /// Sets the mode, and returns the former one. Events in the rings of flight mode are retained
-    /// from then on. When flight mode begins, retained events are dropped, and count as
-    /// overwritten.
+    /// Changes settings, and returns the settings before. A filter holds in every mode and for every
+    /// reader. Events that were read before keep the former filter; in flight mode, the rings are
+    /// not read yet.
     ///
     /// # Errors
-    /// The process has ended.
-    pub fn set_mode(&self, mode: Mode) -> Result<Mode> {
-        self.source.control.look()?;
-        self.budget().suits(mode, &self.filter())?;
-        let before = self.source.output.mode();
-        // Counting begins before the mode is `Count`, and ends before another mode is set.
-        self.source.control.count(match mode {
-            Mode::Count => Counting::On,
-            _ => Counting::Off,
-        })?;
-        self.source.output.set_mode(mode);
-        self.source.control.flush()?;
-        Ok(before)
-    }
-
-    /// The filter in force.
-    pub fn filter(&self) -> Filter {
-        self.source.control.filter()
-    }
-
-    /// Sets the filter, in every mode and for every reader. Other events are counted as filtered.
-    /// Events that were read before keep the former filter; in flight mode, the rings are not read
-    /// yet. Returns the former filter.
-    ///
-    /// # Errors
-    /// A pattern that does not compile, a window that ends before it begins, or a process that has
-    /// ended.
-    pub fn set_filter(&self, filter: &Filter) -> Result<Filter> {
-        self.source.control.look()?;
-        self.budget().suits(self.mode(), filter)?;
-        let take = |bytes: usize| {
-            let ticket = &self.ticket;
-            let wanted = [(Resource::Patterns, bytes as u64)];
-            ticket.accounts().take(ticket.payer(), &wanted)
-        };
-        self.source
-            .control
-            .set_filter(filter, self.attached, &self.source.functions, take)
+    /// A value out of range, a pattern that does not compile, a budget that does not suit the mode
+    /// or the filter, an exceeded quota, a process that has ended, or memory that cannot be written.
+    /// The settings are as before then.
+    pub fn update(&self, update: impl Into<SettingsUpdate>) -> Result<Settings> {
+        let update = update.into();
+        let prepared = PreparedUpdate::new(self.pid, update, self.attached, &self.ticket)?;
+        self.source.control.update(prepared)
     }
 
     /// Writes all events that rings hold or that are retained as an `.xtrace` file. With `last`,

@@ -23,7 +23,7 @@ use crate::{
     store::EventSubscription,
     target::Caller,
     target::{Credentials, Denial, Target, Yama},
-    types::{Budget, DetachReport, Filter, LeaseId, Mode, ToggleReport},
+    types::{DetachReport, LeaseId, Settings, SettingsUpdate, ToggleReport},
 };
 
 /// The processes that a request's pid stands for.
@@ -393,47 +393,18 @@ impl Traced {
         }
     }
 
-    /// Sets the filter of all processes, and returns the previous filters. Without a filter,
-    /// returns the current ones.
-    ///
-    /// # Errors
-    /// An invalid filter.
-    pub(super) fn set_filter(&self, filter: Option<&Filter>) -> Result<Outcomes<Filter>, Refusal> {
-        let Some(filter) = filter else {
+    /// Changes settings of all processes, and returns the settings before. An empty update returns
+    /// the settings in force, of ended processes, too.
+    pub(super) fn update(&self, update: &SettingsUpdate) -> Outcomes<Settings> {
+        if update.is_empty() {
             let sessions = self.sessions().into_iter();
-            return Ok(sessions
-                .map(|session| (session.pid(), Ok(session.filter())))
-                .collect());
-        };
-        match self {
-            Self::Group(group) => group.set_filter(filter),
-            Self::Session(session) => Ok(vec![(session.pid(), session.set_filter(filter))]),
+            return sessions
+                .map(|session| (session.pid(), Ok(session.settings())))
+                .collect();
         }
-    }
-
-    /// Limits the cost of tracing in all processes, and returns the previous limits. Without a
-    /// limit, returns the current ones.
-    ///
-    /// # Errors
-    /// A value out of range.
-    pub(super) fn set_budget(&self, budget: Option<Budget>) -> Result<Outcomes<Budget>, Refusal> {
-        let Some(budget) = budget else {
-            let sessions = self.sessions().into_iter();
-            return Ok(sessions
-                .map(|session| (session.pid(), Ok(session.budget())))
-                .collect());
-        };
         match self {
-            Self::Group(group) => group.set_budget(budget),
-            Self::Session(session) => Ok(vec![(session.pid(), session.set_budget(budget))]),
-        }
-    }
-
-    /// Sets the mode of all processes, and returns the previous modes.
-    pub(super) fn set_mode(&self, mode: Mode) -> Outcomes<Mode> {
-        match self {
-            Self::Group(group) => group.set_mode(mode),
-            Self::Session(session) => vec![(session.pid(), session.set_mode(mode))],
+            Self::Group(group) => group.update(update.clone()),
+            Self::Session(session) => vec![(session.pid(), session.update(update.clone()))],
         }
     }
 }

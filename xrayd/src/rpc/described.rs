@@ -41,11 +41,35 @@ pub(super) fn trigger(request: &v1::TriggerRequest) -> String {
     )
 }
 
-/// A setting, in the form in which it was sent.
-pub(super) fn setting(setting: &impl fmt::Debug) -> String {
+/// A value in its debug form.
+pub(super) fn value(value: &impl fmt::Debug) -> String {
     let mut text = Bounded(String::new());
     // Writing fails once the text is long enough.
-    let _ = write!(text, "{setting:?}");
+    let _ = write!(text, "{value:?}");
+    text.0
+}
+
+/// The settings to change, in the form in which they were sent.
+pub(super) fn settings(settings: &v1::Settings) -> String {
+    let v1::Settings {
+        mode: _,
+        filter,
+        budget,
+    } = settings;
+    let mode = match settings.mode() {
+        v1::Mode::Unspecified => None,
+        mode => Some(mode.as_str_name()),
+    };
+    let mut text = Bounded(String::new());
+    // Writing fails once the text is long enough.
+    let _ = mode.map_or(Ok(()), |mode| write!(text, "{mode} "));
+    let _ = filter
+        .as_ref()
+        .map_or(Ok(()), |filter| write!(text, "{filter:?} "));
+    let _ = budget
+        .as_ref()
+        .map_or(Ok(()), |budget| write!(text, "{budget:?}"));
+    text.0.truncate(text.0.trim_end().len());
     text.0
 }
 

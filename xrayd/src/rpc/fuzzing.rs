@@ -22,7 +22,7 @@ use crate::{
     target::Caller,
     text::is_hazard,
     triggers::{Condition, MOST_CONDITIONS, MOST_FIRINGS},
-    types::{Budget, FunctionRow, Mode, Run, Switch, Wanted},
+    types::{FunctionRow, Mode, Run, Settings, Switch, Wanted},
 };
 
 /// Limit on a description in an audit record in bytes, with a character and a pattern that is cut
@@ -81,26 +81,19 @@ pub fn select(selection: Option<v1::Selection>, undo: Option<v1::Undo>) {
     }
 }
 
-/// A request for a filter.
-pub fn filter(request: v1::SetFilterRequest) {
-    let v1::SetFilterRequest { pid, filter } = request;
+/// A request for other settings.
+pub fn settings(request: v1::UpdateSettingsRequest) {
+    let v1::UpdateSettingsRequest { pid, settings } = request;
     let _ = Targets::try_from(pid);
-    let Some(filter) = filter else {
+    let settings = settings.unwrap_or_default();
+    assert!(described::settings(&settings).len() <= LONGEST_DESCRIPTION);
+    let Ok(update) = checked(convert::settings_update(settings)) else {
         return;
     };
-    assert!(described::setting(&filter).len() <= LONGEST_DESCRIPTION);
-    let filter = convert::filter(filter);
-    let _ = checked(filter.check());
-    keep_filter(&filter);
-}
-
-/// A request for a limit on the cost of tracing.
-pub fn budget(request: v1::SetBudgetRequest) {
-    let Some(budget) = request.budget else {
-        return;
-    };
-    assert!(described::setting(&budget).len() <= LONGEST_DESCRIPTION);
-    let _ = checked(convert::budget(budget).and_then(Budget::check));
+    let _ = checked(update.applied_to(&Settings::default()).check());
+    if let Some(filter) = &update.filter {
+        keep_filter(filter);
+    }
 }
 
 /// A request to attach.

@@ -29,7 +29,7 @@ use crate::{
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
-    types::{Budget, FunctionRow, Reach, Run, Switch},
+    types::{FunctionRow, Reach, Run, Switch},
 };
 
 /// Limit on blocking calls of one user.
@@ -364,82 +364,26 @@ impl Xrayd for Service {
         self.toggle(request, Switch::Off).await
     }
 
-    async fn set_mode(&self, request: Request<v1::SetModeRequest>) -> Answer<v1::SetModeResponse> {
-        let call = self.call(&request, Operation::Mode)?;
-        let request = request.into_inner();
-        let call = call
-            .of(request.pid)
-            .with(request.mode().as_str_name().to_owned());
+    async fn update_settings(
+        &self,
+        request: Request<v1::UpdateSettingsRequest>,
+    ) -> Answer<v1::UpdateSettingsResponse> {
+        let call = self.call(&request, Operation::UpdateSettings)?;
+        let v1::UpdateSettingsRequest { pid, settings } = request.into_inner();
+        let what = settings.as_ref().map(described::settings);
+        let call = call.of(pid).with(what.unwrap_or_default());
         let reports = self
             .blocking(call, move |registry, call| {
-                let mode = convert::mode(request.mode())?;
-                let whom = Targets::try_from(request.pid)?;
-                for_each(registry, call, whom, OperationKind::Use, |traced| {
-                    traced.set_mode(mode)
-                })
-            })
-            .await?;
-        let reports = reports.into_iter();
-        let reports = reports.map(|(pid, before)| convert::mode_report(pid, before));
-        Ok(Response::new(v1::SetModeResponse {
-            reports: reports.collect(),
-        }))
-    }
-
-    async fn set_filter(
-        &self,
-        request: Request<v1::SetFilterRequest>,
-    ) -> Answer<v1::SetFilterResponse> {
-        let call = self.call(&request, Operation::Filter)?;
-        let v1::SetFilterRequest { pid, filter } = request.into_inner();
-        let what = filter.as_ref().map(described::setting).unwrap_or_default();
-        let reports = self
-            .blocking(call.of(pid).with(what), move |registry, call| {
-                let filter = filter.map(convert::filter);
-                if let Some(filter) = &filter {
-                    filter.check()?;
-                }
+                let update = convert::settings_update(settings.unwrap_or_default())?;
                 let whom = Targets::try_from(pid)?;
                 for_each(registry, call, whom, OperationKind::Use, |traced| {
-                    let pid = traced.sessions().first().map(|session| session.pid());
-                    let outcomes = traced.set_filter(filter.as_ref());
-                    outcomes.unwrap_or_else(|refusal| {
-                        pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
-                    })
+                    traced.update(&update)
                 })
             })
             .await?;
         let reports = reports.into_iter();
-        let reports = reports.map(|(pid, before)| convert::filter_report(pid, before));
-        Ok(Response::new(v1::SetFilterResponse {
-            reports: reports.collect(),
-        }))
-    }
-
-    async fn set_budget(
-        &self,
-        request: Request<v1::SetBudgetRequest>,
-    ) -> Answer<v1::SetBudgetResponse> {
-        let call = self.call(&request, Operation::Budget)?;
-        let v1::SetBudgetRequest { pid, budget } = request.into_inner();
-        let what = budget.as_ref().map(described::setting).unwrap_or_default();
-        let reports = self
-            .blocking(call.of(pid).with(what), move |registry, call| {
-                let budget = budget.map(convert::budget).transpose()?;
-                budget.map_or(Ok(()), Budget::check)?;
-                let whom = Targets::try_from(pid)?;
-                for_each(registry, call, whom, OperationKind::Use, |traced| {
-                    let pid = traced.sessions().first().map(|session| session.pid());
-                    let outcomes = traced.set_budget(budget);
-                    outcomes.unwrap_or_else(|refusal| {
-                        pid.map(|pid| (pid, Err(refusal))).into_iter().collect()
-                    })
-                })
-            })
-            .await?;
-        let reports = reports.into_iter();
-        let reports = reports.map(|(pid, before)| convert::budget_report(pid, before));
-        Ok(Response::new(v1::SetBudgetResponse {
+        let reports = reports.map(|(pid, before)| convert::settings_report(pid, before));
+        Ok(Response::new(v1::UpdateSettingsResponse {
             reports: reports.collect(),
         }))
     }

@@ -2,21 +2,34 @@
 
 use std::time::Duration;
 
-use xray_trace::model::FunctionId;
+use xray_trace::{
+    instr_map::{CompiledSelection, Rule, Selection},
+    model::FunctionId,
+};
 
-use super::{CallFilter, Filter, Mode};
+use super::{CallFilter, Filter, Mode, compile};
 use crate::refusal::{Reason, Refusal, Result};
 
 /// The limit on what tracing costs. The default is no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Budget {
     /// No limit.
     #[default]
     None,
-    /// Overhead in millionths of the time that the program runs without tracing: 20,000 are 2 %.
-    Overhead(u32),
+    /// A limit on the overhead.
+    Overhead(Overhead),
     /// A duty cycle.
     Duty(Duty),
+}
+
+/// A limit on the overhead, and the functions that it never suppresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overhead {
+    /// Overhead in millionths of the time that the program runs without tracing: 20,000 are 2 %.
+    pub ppm: u32,
+    /// Names or globs of functions that are never suppressed; empty for none. Their cost counts,
+    /// and may exceed the limit.
+    pub keep: Vec<String>,
 }
 
 /// Times in which all functions record, and times in which none does, in turn.
@@ -70,25 +83,49 @@ impl Budget {
     const LEAST_ON: Duration = Duration::from_millis(1);
     const MOST_EVERY: Duration = Duration::from_secs(3600);
 
+    /// An overhead budget, in millionths, that may suppress every function.
+    pub const fn overhead(ppm: u32) -> Self {
+        let keep = Vec::new();
+        Self::Overhead(Overhead { ppm, keep })
+    }
+
     /// Checks the values.
     ///
     /// # Errors
-    /// A budget or a time out of range.
-    pub fn check(self) -> Result<()> {
+    /// A budget or a time out of range, or a pattern that does not compile.
+    pub fn check(&self) -> Result<()> {
         let refuse = |message: &str| Err(Refusal::new(Reason::Limit, message.to_owned()));
         match self {
             Self::None => Ok(()),
-            Self::Overhead(ppm) if !Self::BUDGETS.contains(&ppm) => {
+            Self::Overhead(Overhead { ppm, .. }) if !Self::BUDGETS.contains(ppm) => {
                 refuse("a budget must be from 0.01 % to 100 %")
             }
-            Self::Overhead(_) => Ok(()),
-            Self::Duty(Duty { on, .. }) if on < Self::LEAST_ON => {
+            Self::Overhead(_) => self.kept().map(drop),
+            Self::Duty(Duty { on, .. }) if *on < Self::LEAST_ON => {
                 refuse("the recorded time of a duty cycle must be at least 1 ms")
             }
-            Self::Duty(Duty { on, every }) if on >= every || every > Self::MOST_EVERY => {
+            Self::Duty(Duty { on, every }) if on >= every || *every > Self::MOST_EVERY => {
                 refuse("a duty cycle must be longer than its recorded time, and at most 1 h")
             }
             Self::Duty(_) => Ok(()),
+        }
+    }
+
+    /// The functions that the budget never suppresses. `None` if it may suppress every function.
+    ///
+    /// # Errors
+    /// A pattern that does not compile.
+    pub(crate) fn kept(&self) -> Result<Option<CompiledSelection>> {
+        match self {
+            Self::Overhead(Overhead { keep, .. }) if !keep.is_empty() => {
+                let include = keep.iter().cloned().map(Rule::Glob);
+                let selection = Selection {
+                    include: include.collect(),
+                    exclude: Vec::new(),
+                };
+                compile(&selection).map(Some)
+            }
+            Self::None | Self::Overhead(_) | Self::Duty(_) => Ok(None),
         }
     }
 
@@ -96,7 +133,7 @@ impl Budget {
     ///
     /// # Errors
     /// Mode `count`, or a budget beside a filter that leaves out calls in the program.
-    pub(crate) fn suits(self, mode: Mode, filter: &Filter) -> Result<()> {
+    pub(crate) fn suits(&self, mode: Mode, filter: &Filter) -> Result<()> {
         let refuse = |message: &str| Err(Refusal::new(Reason::Mode, message.to_owned()));
         match self {
             Self::None => Ok(()),

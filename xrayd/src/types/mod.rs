@@ -11,6 +11,7 @@ mod lease;
 mod mode;
 mod patch_site;
 mod selection;
+mod settings;
 mod status;
 mod thread_choice;
 mod time_range;
@@ -18,7 +19,7 @@ mod toggle;
 
 pub use sled_encoders::Capture;
 
-pub use budget::{Budget, BudgetStatus, Duty, Suppressed};
+pub use budget::{Budget, BudgetStatus, Duty, Overhead, Suppressed};
 pub use detach_report::DetachReport;
 pub(crate) use filter::is_module_of;
 pub use filter::{CallFilter, Filter, Window};
@@ -28,6 +29,7 @@ pub use lease::LeaseId;
 pub use mode::Mode;
 pub(crate) use patch_site::PatchSite;
 pub(crate) use selection::compile;
+pub use settings::{Settings, SettingsUpdate};
 pub use status::{Armed, Detection, ModuleStatus, Phase, Since, Status, ThreadLoss};
 pub(crate) use thread_choice::ThreadChoice;
 pub use time_range::Reach;

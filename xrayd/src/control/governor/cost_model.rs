@@ -187,19 +187,24 @@ impl CostModel {
         sums.into_values().fold(0.0, f64::max)
     }
 
-    /// The functions that do not fit into the budget.
+    /// The functions that do not fit into the budget. Functions that are `kept` always fit, and what
+    /// they cost is missing for the others.
     pub(super) fn over_budget(
         &self,
         budget: f64,
         among: impl Fn(FunctionId) -> bool,
+        kept: impl Fn(FunctionId) -> bool,
     ) -> HashSet<FunctionId> {
+        let mut sums = HashMap::new();
+        for (_, function_cost) in self.0.iter().filter(|(id, _)| among(**id) && kept(**id)) {
+            admit(function_cost, f64::INFINITY, &mut sums);
+        }
         let mut candidates: Vec<(FunctionId, &FunctionCost, f64)> = self
             .0
             .iter()
-            .filter(|(id, _)| among(**id))
+            .filter(|(id, _)| among(**id) && !kept(**id))
             .map(|(id, function_cost)| (*id, function_cost, function_cost.highest_load()))
             .collect();
-        let mut sums = HashMap::new();
         // The id decides between equals, so that the choice is stable.
         candidates.sort_by(|(a, _, one), (b, _, other)| one.total_cmp(other).then(a.cmp(b)));
         candidates.retain(|(_, function_cost, _)| {
@@ -273,7 +278,7 @@ mod tests {
     }
 
     fn over_budget(costs: &CostModel, budget: f64) -> Vec<u32> {
-        let ids = costs.over_budget(budget, |_| true);
+        let ids = costs.over_budget(budget, |_| true, |_| false);
         let mut ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
         ids.sort_unstable();
         ids
@@ -293,6 +298,26 @@ mod tests {
         assert_eq!(over_budget(&costs, 0.012), [1, 3, 5]);
         // Cheap functions stay on, however short their calls are.
         assert_eq!(over_budget(&costs, 0.001), [1, 2, 3, 5]);
+    }
+
+    #[test]
+    fn kept_functions_leave_less_of_the_budget_for_others() {
+        let costs = costs(&[
+            (1, &[(ALL, 0.30)], 20.0),
+            (2, &[(ALL, 0.01)], 100_000.0),
+            (3, &[(ALL, 0.008)], 5_000.0),
+            (4, &[(ALL, 0.0001)], 10.0),
+        ]);
+        let over_budget = |budget, kept: &[u32]| {
+            let ids = costs.over_budget(budget, |_| true, |id| kept.contains(&id.0));
+            let mut ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(over_budget(0.02, &[]), [1]);
+        assert_eq!(over_budget(0.012, &[3]), [1, 2]);
+        // A kept function may cost more than the budget.
+        assert_eq!(over_budget(0.02, &[1]), [2, 3, 4]);
     }
 
     #[test]

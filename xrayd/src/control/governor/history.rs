@@ -68,7 +68,7 @@ struct Open {
 impl History {
     /// The limit in force.
     pub(crate) fn budget(&self) -> Budget {
-        lock(&self.0).budget
+        lock(&self.0).budget.clone()
     }
 
     /// Puts a limit into force.
@@ -230,7 +230,7 @@ impl History {
             unrecorded,
         });
         BudgetStatus {
-            budget: books.budget,
+            budget: books.budget.clone(),
             overhead: books.overhead,
             event_ns: books.event_ns,
             suppressed: u32::try_from(suppressed).unwrap_or(u32::MAX),

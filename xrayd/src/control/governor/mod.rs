@@ -18,14 +18,16 @@
 //! | `measure` | the events of each function between two looks, and their cost |
 //! | `run_clocks` | the processor time of threads during a try |
 //! | `cost_model` | the cost of functions, and the choice of those to suppress |
+//! | `kept` | the functions that a budget never suppresses |
 //! | `history` | times of suppression, and times in which all functions were on |
 //! | `run` | the control thread's part: looks, tries, switching |
 
 mod cost_model;
 mod event_cost;
 mod history;
+mod kept;
 mod measure;
 mod run;
 mod run_clocks;
 
-pub(crate) use self::{history::History, run::Governor};
+pub(crate) use self::{history::History, kept::KeptFunctions, run::Governor};

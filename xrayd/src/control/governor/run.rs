@@ -25,6 +25,7 @@ use super::{
     cost_model::{CostModel, Time},
     event_cost,
     history::History,
+    kept::KeptFunctions,
     measure::{Interval, Reading, WORKING, float, given},
     run_clocks::{MOST_CLOCKS, RunClocks},
 };
@@ -34,7 +35,7 @@ use crate::{
     inject::{DispatchMode, Enable},
     refusal::Result,
     sys::ticks_now,
-    types::{Budget, Duty, Wanted},
+    types::{Budget, Duty, Overhead, Wanted},
 };
 
 /// Delay of the first look after functions were switched on, and the interval of later looks.
@@ -69,6 +70,8 @@ pub(crate) struct Governor {
     /// Functions that are switched on and suppressed.
     suppressed: BTreeSet<FunctionId>,
     model: CostModel,
+    /// Functions that are never suppressed.
+    kept: KeptFunctions,
     /// Cost of an event, in ticks.
     event_cost: f64,
     /// Both clocks at the begin of the limit. They give the frequency of the counter.
@@ -142,19 +145,28 @@ impl Governor {
         (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
     }
 
-    /// Puts a limit on the cost of tracing into force, and returns the previous one.
-    pub(crate) fn economize(&mut self, patching: &mut Patching, budget: Budget) -> Result<Budget> {
-        let before = patching.shared.history.budget();
+    /// Puts a limit on the cost of tracing into force.
+    ///
+    /// # Errors
+    /// Sleds cannot be written. The previous limit or none is in force.
+    pub(crate) fn set_budget(
+        &mut self,
+        patching: &mut Patching,
+        budget: Budget,
+        kept: KeptFunctions,
+    ) -> Result<()> {
         self.end_budget(patching)?;
-        patching.shared.history.begin(budget);
         let now = Instant::now();
         *self = Self {
             due: (budget != Budget::None).then_some(now),
+            kept,
             event_cost: event_cost::of_event(),
             begun: Some((now, ticks_now())),
             ..Self::default()
         };
-        if let Budget::Duty(_) = budget {
+        let has_windows = matches!(budget, Budget::Duty(_));
+        patching.shared.history.begin(budget);
+        if has_windows {
             if let Err(error) = close_window(patching) {
                 // The client gets an error, so the limit must not stay in force.
                 if self.end_budget(patching).is_ok() {
@@ -164,7 +176,7 @@ impl Governor {
             }
             self.stage = Stage::Off;
         }
-        Ok(before)
+        Ok(())
     }
 
     /// Resumes all suppressed functions. After an error the limit is still in force, and the call
@@ -222,10 +234,10 @@ impl Governor {
                 self.due = None;
                 Ok(())
             }
-            (Budget::Overhead(ppm), Stage::Trying(tried)) => {
+            (Budget::Overhead(Overhead { ppm, .. }), Stage::Trying(tried)) => {
                 self.end_try(patching, share(ppm), tried)
             }
-            (Budget::Overhead(ppm), _) => self.look_at_costs(patching, share(ppm)),
+            (Budget::Overhead(Overhead { ppm, .. }), _) => self.look_at_costs(patching, share(ppm)),
             (Budget::Duty(duty), Stage::Open { since, next }) => {
                 self.end_window(patching, duty, since, next)
             }
@@ -244,6 +256,7 @@ impl Governor {
     // --- budget
 
     fn look_at_costs(&mut self, patching: &mut Patching, budget: f64) -> Result<()> {
+        self.kept.match_new(&patching.traced.functions);
         let states = &patching.shared.states;
         self.suppressed.retain(|id| states.recorded(*id).is_some());
         let before = self.last.take().unwrap_or_default();
@@ -282,9 +295,13 @@ impl Governor {
         patching.shared.history.cost(governor.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !suppressed.contains(&id);
         if model.load(on) > budget * TOO_MUCH {
-            let over_budget = model.over_budget(budget * ENOUGH, on);
-            self.suppress(patching, over_budget.into_iter().collect())?;
-            self.begin_anew(patching);
+            let kept = |id| governor.kept.contains(id);
+            let over_budget = model.over_budget(budget * ENOUGH, on, kept);
+            // Functions that are kept may cost more than the budget by themselves.
+            if !over_budget.is_empty() {
+                self.suppress(patching, over_budget.into_iter().collect())?;
+                self.begin_anew(patching);
+            }
         }
         match self.next_try {
             _ if self.suppressed.is_empty() => self.next_try = None,
@@ -440,7 +457,8 @@ impl Governor {
             });
         }
         let on = |id| states.recorded(id).is_some();
-        let over_budget = governor.model.over_budget(budget * ENOUGH, on);
+        let kept = |id| governor.kept.contains(id);
+        let over_budget = governor.model.over_budget(budget * ENOUGH, on, kept);
         let resume: Vec<FunctionId> = suppressed
             .iter()
             .copied()

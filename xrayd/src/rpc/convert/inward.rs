@@ -13,7 +13,8 @@ use crate::{
     target::Sleds,
     types::Capture,
     types::{
-        Budget, CallFilter, Duty, Filter, FunctionRow, LeaseId, Mode, Run, Switch, Wanted, Window,
+        Budget, CallFilter, Duty, Filter, FunctionRow, LeaseId, Mode, Overhead, Run,
+        SettingsUpdate, Switch, Wanted, Window,
     },
 };
 
@@ -156,7 +157,7 @@ pub(crate) fn matching(
 }
 
 /// Converts a filter. The session checks it.
-pub(crate) fn filter(filter: v1::Filter) -> Filter {
+fn filter(filter: v1::Filter) -> Filter {
     let v1::Filter {
         min_duration_ns,
         max_depth,
@@ -187,33 +188,51 @@ pub(crate) fn filter(filter: v1::Filter) -> Filter {
 }
 
 /// Converts a limit on the cost of tracing. The session checks the ranges.
-pub(crate) fn budget(budget: v1::Budget) -> Result<Budget, Refusal> {
+fn budget(budget: v1::Budget) -> Result<Budget, Refusal> {
     let v1::Budget {
         max_overhead_ppm,
         duty,
+        keep,
     } = budget;
+    let refused = |message: &str| Err(Refusal::new(Reason::Limit, message.to_owned()));
     match (max_overhead_ppm, duty) {
+        (0, _) if !keep.is_empty() => refused("only a budget keeps functions from suppression"),
         (0, None) => Ok(Budget::None),
-        (ppm, None) => Ok(Budget::Overhead(ppm)),
+        (ppm, None) => Ok(Budget::Overhead(Overhead { ppm, keep })),
         (0, Some(v1::DutyCycle { on_ns, every_ns })) => Ok(Budget::Duty(Duty {
             on: Duration::from_nanos(on_ns),
             every: Duration::from_nanos(every_ns),
         })),
-        (_, Some(_)) => {
-            let message = "a budget and a duty cycle exclude each other";
-            Err(Refusal::new(Reason::Limit, message))
-        }
+        (_, Some(_)) => refused("a budget and a duty cycle exclude each other"),
     }
 }
 
-/// The mode of a request that needs one.
-pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, Refusal> {
+/// Converts a change of settings. The session checks the values.
+///
+/// # Errors
+/// A mode that does not exist, or a budget and a duty cycle at the same time.
+pub(crate) fn settings_update(settings: v1::Settings) -> Result<SettingsUpdate, Refusal> {
+    let v1::Settings {
+        mode: number,
+        filter: wanted,
+        budget: limit,
+    } = settings;
+    let unknown = |_| Refusal::new(Reason::Limit, format!("there is no mode {number}"));
+    Ok(SettingsUpdate {
+        mode: mode(v1::Mode::try_from(number).map_err(unknown)?),
+        filter: wanted.map(filter),
+        budget: limit.map(budget).transpose()?,
+    })
+}
+
+/// The mode of a request, if it names one.
+fn mode(mode: v1::Mode) -> Option<Mode> {
     match mode {
-        v1::Mode::Unspecified => Err(Refusal::new(Reason::Limit, "the request names no mode")),
-        v1::Mode::Flight => Ok(Mode::Flight),
-        v1::Mode::Stream => Ok(Mode::Stream),
-        v1::Mode::Profile => Ok(Mode::Profile),
-        v1::Mode::Count => Ok(Mode::Count),
+        v1::Mode::Unspecified => None,
+        v1::Mode::Flight => Some(Mode::Flight),
+        v1::Mode::Stream => Some(Mode::Stream),
+        v1::Mode::Profile => Some(Mode::Profile),
+        v1::Mode::Count => Some(Mode::Count),
     }
 }
 
@@ -222,12 +241,7 @@ pub(crate) fn mode(mode: v1::Mode) -> Result<Mode, Refusal> {
 /// # Errors
 /// A budget and a duty cycle at the same time.
 pub(crate) fn attach_options(request: v1::AttachRequest) -> Result<AttachOptions, Refusal> {
-    let mode = match request.mode() {
-        v1::Mode::Unspecified | v1::Mode::Flight => Mode::Flight,
-        v1::Mode::Stream => Mode::Stream,
-        v1::Mode::Profile => Mode::Profile,
-        v1::Mode::Count => Mode::Count,
-    };
+    let mode = mode(request.mode()).unwrap_or(Mode::Flight);
     let follow = match request.follow() {
         v1::Follow::Unspecified => Follow::None,
         v1::Follow::Fork => Follow::Fork,
@@ -357,7 +371,7 @@ mod tests {
             mode: v1::Mode::Stream.into(),
             budget: Some(v1::Budget {
                 max_overhead_ppm: 20_000,
-                duty: None,
+                ..v1::Budget::default()
             }),
         };
         assert_eq!(options.mode, Mode::Flight);
@@ -369,7 +383,7 @@ mod tests {
         assert_eq!(options.follow, Follow::All);
         assert_eq!(options.sleds, Sleds::Awaited);
         assert_eq!(options.mode, Mode::Stream);
-        assert_eq!(options.budget, Budget::Overhead(20_000));
+        assert_eq!(options.budget, Budget::overhead(20_000));
     }
 
     #[test]

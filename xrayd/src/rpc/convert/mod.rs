@@ -5,9 +5,9 @@ mod inward;
 mod outward;
 
 pub(super) use inward::{
-    Toggle, attach_options, budget, filter, matching, mode, selection, toggle, wanted,
+    Toggle, attach_options, matching, selection, settings_update, toggle, wanted,
 };
 pub(super) use outward::{
-    attach_report, budget_report, detach_refused, detach_report, filter_report, function, group,
-    mode_report, preflight, process, refusal, retained, status, toggle_refused, toggle_report,
+    attach_report, detach_refused, detach_report, function, group, preflight, process, refusal,
+    retained, settings_report, status, toggle_refused, toggle_report,
 };

@@ -13,8 +13,8 @@ use crate::{
     target::{Check, Outcome, ProcessState, ProcessSummary},
     types::{
         Budget, BudgetStatus, CallFilter, DetachReport, Detection, Duty, Filter, FunctionRow,
-        Kinship, Mode, ModuleStatus, Phase, Since, Status, Suppressed, ThreadLoss, ToggleReport,
-        Window,
+        Kinship, Mode, ModuleStatus, Overhead, Phase, Settings, Since, Status, Suppressed,
+        ThreadLoss, ToggleReport, Window,
     },
 };
 
@@ -452,36 +452,49 @@ fn filter(filter: Filter) -> v1::Filter {
     }
 }
 
-/// The report of a process whose filter was set: the previous filter, or the refusal.
-pub(crate) fn filter_report(pid: Pid, before: Result<Filter, Refusal>) -> v1::FilterReport {
+/// The report of a process whose settings were changed: the previous ones, or the refusal.
+pub(crate) fn settings_report(pid: Pid, before: Result<Settings, Refusal>) -> v1::SettingsReport {
     let (before, refusal) = match before {
-        Ok(before) => (Some(filter(before)), None),
+        Ok(before) => (Some(settings(before)), None),
         Err(refused) => (None, Some(refusal(refused))),
     };
-    v1::FilterReport {
+    v1::SettingsReport {
         pid: pid.as_u32(),
         before,
         refusal,
     }
 }
 
+fn settings(settings: Settings) -> v1::Settings {
+    let Settings {
+        mode: its_mode,
+        filter: its_filter,
+        budget: its_budget,
+    } = settings;
+    v1::Settings {
+        mode: mode(its_mode).into(),
+        filter: Some(filter(its_filter)),
+        budget: Some(budget(its_budget)),
+    }
+}
+
 /// Converts a limit on the cost of tracing.
 fn budget(budget: Budget) -> v1::Budget {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let (max_overhead_ppm, duty) = match budget {
-        Budget::None => (0, None),
-        Budget::Overhead(ppm) => (ppm, None),
-        Budget::Duty(Duty { on, every }) => (
-            0,
-            Some(v1::DutyCycle {
+    match budget {
+        Budget::None => v1::Budget::default(),
+        Budget::Overhead(Overhead { ppm, keep }) => v1::Budget {
+            max_overhead_ppm: ppm,
+            duty: None,
+            keep,
+        },
+        Budget::Duty(Duty { on, every }) => v1::Budget {
+            duty: Some(v1::DutyCycle {
                 on_ns: ns(on),
                 every_ns: ns(every),
             }),
-        ),
-    };
-    v1::Budget {
-        max_overhead_ppm,
-        duty,
+            ..v1::Budget::default()
+        },
     }
 }
 
@@ -518,38 +531,12 @@ fn budget_status(status: BudgetStatus) -> v1::BudgetStatus {
     }
 }
 
-/// The report of a process whose limit was set: the previous limit, or the refusal.
-pub(crate) fn budget_report(pid: Pid, before: Result<Budget, Refusal>) -> v1::BudgetReport {
-    let (before, refusal) = match before {
-        Ok(before) => (Some(budget(before)), None),
-        Err(refused) => (None, Some(refusal(refused))),
-    };
-    v1::BudgetReport {
-        pid: pid.as_u32(),
-        before,
-        refusal,
-    }
-}
-
 fn mode(mode: Mode) -> v1::Mode {
     match mode {
         Mode::Flight => v1::Mode::Flight,
         Mode::Stream => v1::Mode::Stream,
         Mode::Profile => v1::Mode::Profile,
         Mode::Count => v1::Mode::Count,
-    }
-}
-
-/// The report of a process whose mode was set: the previous mode, or the refusal.
-pub(crate) fn mode_report(pid: Pid, before: Result<Mode, Refusal>) -> v1::ModeReport {
-    let (before, refused) = match before {
-        Ok(before) => (mode(before), None),
-        Err(refused) => (v1::Mode::Unspecified, Some(refusal(refused))),
-    };
-    v1::ModeReport {
-        pid: pid.as_u32(),
-        before: before.into(),
-        refusal: refused,
     }
 }
 

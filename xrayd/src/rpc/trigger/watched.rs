@@ -279,7 +279,7 @@ impl Watched {
     pub(super) fn switch(&self, switching: &Switching) -> Vec<v1::ToggleReport> {
         let (caller, whom) = (self.caller, self.whom);
         let call = self.audit.call(caller, Operation::TriggerSwitch);
-        let mut call = call.with(described::setting(switching));
+        let mut call = call.with(described::value(switching));
         let allowed = authorise::all_traced(&self.registry, caller, whom, OperationKind::Use)
             .and_then(|traced| Ok((traced, switching.toggle(&self.registry, caller)?)));
         if allowed.is_err() {
