@@ -1,7 +1,7 @@
 //! Mode, filter and budget: one change, which is put into force as a whole or refused as a whole.
 //!
-//! The thread of a request compiles the patterns ([`PreparedUpdate`]). The control thread checks the
-//! change against the settings in force, and makes it ([`SettingsWriter`]).
+//! The thread of a request compiles the patterns ([`PreparedUpdate`]). The control thread checks
+//! the change against the settings in force, and makes it ([`SettingsWriter`]).
 //!
 //! ```text
 //!  budget, if calls are to be counted ─► filter ─► mode ─► budget, otherwise
@@ -99,9 +99,10 @@ impl SettingsWriter<'_> {
     /// Puts a change into force. Returns the settings before.
     ///
     /// # Errors
-    /// A budget that does not suit the mode or the filter, a filter that selects too many functions,
-    /// a drain that hangs, or memory that cannot be written. The settings are as before then, unless
-    /// sleds cannot be switched back: their budget stays in force, and can be ended later.
+    /// A budget that does not suit the mode or the filter, a filter that selects too many
+    /// functions, a drain that hangs, or memory that cannot be written. The settings are as before
+    /// then, unless sleds cannot be switched back: their budget stays in force, and can be ended
+    /// later.
     pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<Settings> {
         let before = self.patching.settings();
         let after = prepared.update.applied_to(&before);

@@ -411,14 +411,14 @@ impl Session {
         self.source.control.settings()
     }
 
-    /// Changes settings, and returns the settings before. A filter holds in every mode and for every
-    /// reader. Events that were read before keep the former filter; in flight mode, the rings are
-    /// not read yet.
+    /// Changes settings, and returns the settings before. A filter holds in every mode and for
+    /// every reader. Events that were read before keep the former filter; in flight mode, the rings
+    /// are not read yet.
     ///
     /// # Errors
     /// A value out of range, a pattern that does not compile, a budget that does not suit the mode
-    /// or the filter, an exceeded quota, a process that has ended, or memory that cannot be written.
-    /// The settings are as before then.
+    /// or the filter, an exceeded quota, a process that has ended, or memory that cannot be
+    /// written. The settings are as before then.
     pub fn update(&self, update: impl Into<SettingsUpdate>) -> Result<Settings> {
         let update = update.into();
         let prepared = PreparedUpdate::new(self.pid, update, self.attached, &self.ticket)?;

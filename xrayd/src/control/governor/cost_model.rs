@@ -187,8 +187,8 @@ impl CostModel {
         sums.into_values().fold(0.0, f64::max)
     }
 
-    /// The functions that do not fit into the budget. Functions that are `kept` always fit, and what
-    /// they cost is missing for the others.
+    /// The functions that do not fit into the budget. Functions that are `kept` always fit, and
+    /// what they cost is missing for the others.
     pub(super) fn over_budget(
         &self,
         budget: f64,
