@@ -14,7 +14,8 @@
 //!    if it is of another boot; if it is of this pid namespace and has no process; or if its record
 //!    was not renewed for [`STALE`]. The last is not enough where the process can be seen to live.
 //! 2. It writes its own record. If more than [`SETTLE`] has passed since the look, it takes the
-//!    record away again, and starts over after a pause.
+//!    record away again, and starts over after a pause. The scheduler prefers its thread from the
+//!    look to the write, so that this is rare where many threads wait for a processor.
 //! 3. It waits for [`SETTLE`] and reads. The record is its own, or another tracer's. Then that
 //!    tracer has the table.
 //!
@@ -42,7 +43,7 @@ use shm_ring::layout::table;
 use crate::{
     pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
-    sys::Memory,
+    sys::{Memory, PriorityBoost},
 };
 
 /// Time between two renewals of the counter.
@@ -53,8 +54,9 @@ const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// Longer than the time from a look at the record to the write that follows it, unless the tracer
 /// is interrupted.
 const SETTLE: Duration = Duration::from_millis(5);
-/// Tries to take a record.
-const TRIES: usize = 8;
+/// Tries to take a record, and the time for them: the target may change the record at will.
+const TRIES: usize = 10;
+const LONGEST_TAKE: Duration = Duration::from_secs(25);
 
 const WORDS: usize = 6;
 const BYTES: usize = WORDS * 8;
@@ -260,24 +262,29 @@ impl TableClaim {
         // record alone.
         let claim = Self::new(memory, table, tracer);
         let mut stale = None;
+        let mut slow = 0;
         let since = Instant::now();
         for _ in 0..TRIES {
-            // A bound on the time, since the target may change the record at will.
-            if since.elapsed() > 2 * STALE {
+            if since.elapsed() > LONGEST_TAKE {
                 break;
             }
+            let urgent = PriorityBoost::begin();
             let looked = Instant::now();
             let seen = Seen::read(memory, table).map_err(failed)?;
             if let Some(other) = seen.tracer
                 && stale != Some(seen)
                 && tracer.life_of(&other) != Life::Gone
             {
+                drop(urgent);
                 claim.wait_until_stale(seen, &other, pid)?;
                 stale = Some(seen);
                 continue;
             }
             claim.write_record(&tracer.bytes()).map_err(failed)?;
-            if looked.elapsed() > SETTLE {
+            let took = looked.elapsed();
+            drop(urgent);
+            if took > SETTLE {
+                slow += 1;
                 claim.withdraw();
                 thread::sleep(2 * RENEW_EVERY);
                 continue;
@@ -287,7 +294,15 @@ impl TableClaim {
                 return Ok(claim);
             }
         }
-        let message = format!("another xrayd attaches to process {pid} at the same time");
+        let message = match slow {
+            0 => format!("another xrayd attaches to process {pid} at the same time"),
+            _ => format!(
+                "process {pid} could not be claimed within {} s: {slow} times this machine was too \
+                 busy to read and write a page of its memory within {} ms",
+                since.elapsed().as_secs(),
+                SETTLE.as_millis()
+            ),
+        };
         Err(Refusal::new(Reason::Busy, message))
     }
 
