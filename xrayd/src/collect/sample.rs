@@ -13,7 +13,10 @@
 use std::{
     collections::HashMap,
     ops::RangeInclusive,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,6 +24,7 @@ use shm_ring::{Item, Producer, newest::Picture};
 use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
 
 use super::{SiteKind, SiteTable};
+use crate::{sys::ticks_now, target::RunClocks};
 
 /// The most rings whose newest part is looked at.
 pub(super) const MOST_PICTURES: usize = 16;
@@ -28,6 +32,10 @@ pub(super) const MOST_PICTURES: usize = 16;
 pub(super) const CHUNKS: u64 = 2;
 /// The most bytes of one ring that are copied, unless [`CHUNKS`] are more: the usual ring size.
 pub(super) const MOST_COPIED: u64 = 1 << 20;
+/// The most readings of the clocks of a window, and the ticks within which a reading is at once:
+/// about 50 µs.
+const READINGS: u32 = 5;
+const AT_ONCE: u64 = 150_000;
 /// The most open calls that are told apart. Calls within them count by their events only.
 const MOST_DEPTH: usize = 1024;
 
@@ -39,11 +47,23 @@ pub(crate) type RingId = (u32, ThreadId);
 pub(crate) enum Look {
     /// The newest part of rings to which more was written than the number here.
     Newest(HashMap<RingId, u64>),
-    /// Nothing yet. What is written from now on is for [`Look::All`].
-    Begin,
-    /// Everything that was written to rings since [`Look::Begin`]. The numbers are those of that
-    /// time.
+    /// Nothing yet. Events of this window, which begins later, are for [`Look::All`].
+    Begin(Arc<Window>),
+    /// The events of the window of the last [`Look::Begin`]. The numbers are those of that time.
     All(HashMap<RingId, u64>),
+}
+
+/// A time in which all events are counted, and the clocks of the threads that work in it. The
+/// control thread begins and ends it while the drain reads events.
+///
+/// The drain reads no event before it happens. So the events that it has read before the begin or
+/// the end was set are of the time before.
+#[derive(Debug)]
+pub(crate) struct Window {
+    clocks: Arc<RunClocks>,
+    /// Begin and end in ticks; `u64::MAX` until they are set.
+    from: AtomicU64,
+    until: AtomicU64,
 }
 
 /// All rings at one moment.
@@ -73,8 +93,9 @@ pub(crate) struct RingSample {
 /// The part of a ring that was looked at.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// A copy. The flag is true if it has everything that was asked for.
-    Picture(Picture, bool),
+    /// A copy, and about how many events it should have. `None` if it has everything that was asked
+    /// for.
+    Picture(Picture, Option<u64>),
     /// The counts from reading the ring.
     Counted(Counting),
 }
@@ -84,8 +105,10 @@ pub(super) enum Seen {
 pub(crate) struct Tally {
     /// The number of events.
     pub(crate) events: u64,
-    /// The number of events that were not seen; `None` if that is not known.
-    pub(crate) unseen: Option<u64>,
+    /// About how many events were not seen.
+    pub(crate) unseen: u64,
+    /// Those of them for which the ring had no room.
+    pub(crate) lost: u64,
     pub(crate) functions: HashMap<FunctionId, Share>,
 }
 
@@ -99,6 +122,51 @@ pub(crate) struct Share {
     pub(crate) ticks: u64,
 }
 
+// === impl Window ===
+
+impl Window {
+    pub(crate) fn new(clocks: Arc<RunClocks>) -> Self {
+        Self {
+            clocks,
+            from: AtomicU64::new(u64::MAX),
+            until: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// The time, and what the clocks show at that time, in nanoseconds: `None` if the process has
+    /// ended. `at` learns the time before the clocks are read.
+    ///
+    /// This thread may lose its processor between the two. Then both are read again.
+    fn read(&self, at: impl Fn(Ticks)) -> (Ticks, Option<f64>) {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let now = ticks_now();
+            at(now);
+            let clocked = self.clocks.read();
+            if tries == READINGS || ticks_now().0.saturating_sub(now.0) < AT_ONCE {
+                return (now, clocked);
+            }
+        }
+    }
+
+    /// Begins the window. Returns its begin, and what the clocks show then, as above.
+    pub(crate) fn begin(&self) -> (Ticks, Option<f64>) {
+        self.read(|now| self.from.store(now.0, Ordering::Relaxed))
+    }
+
+    fn has(&self, ticks: u64) -> bool {
+        let from = self.from.load(Ordering::Relaxed);
+        let until = self.until.load(Ordering::Relaxed);
+        (from..=until).contains(&ticks)
+    }
+
+    /// Ends the window. Returns its end, and what the clocks show then, as above.
+    pub(crate) fn end(&self) -> (Ticks, Option<f64>) {
+        self.read(|now| self.until.store(now.0, Ordering::Relaxed))
+    }
+}
+
 // === impl Sample ===
 
 impl Sample {
@@ -107,8 +175,10 @@ impl Sample {
         let sites = &self.sites;
         let seen = self.rings.iter_mut().filter_map(|ring| {
             let tally = match ring.seen.take()? {
-                Seen::Picture(picture, whole) => Tally::of(&picture, whole, sites, time),
-                Seen::Counted(count) => count.finish(true),
+                Seen::Picture(picture, should_have) => {
+                    Tally::of(&picture, should_have, sites, time)
+                }
+                Seen::Counted(count) => count.finish(),
             };
             Some((ring.ring, tally))
         });
@@ -119,7 +189,12 @@ impl Sample {
 // === impl Tally ===
 
 impl Tally {
-    fn of(picture: &Picture, whole: bool, sites: &SiteTable, time: &RangeInclusive<Ticks>) -> Self {
+    fn of(
+        picture: &Picture,
+        should_have: Option<u64>,
+        sites: &SiteTable,
+        time: &RangeInclusive<Ticks>,
+    ) -> Self {
         let mut count = Counting::default();
         let mut consumer = picture.consumer();
         consumer.expect_payloads();
@@ -140,7 +215,11 @@ impl Tally {
             }
         };
         consumer.drain(picture, Producer::Gone, 0, u64::MAX, take);
-        count.finish(whole)
+        let mut tally = count.finish();
+        if let Some(should_have) = should_have {
+            tally.unseen = should_have.saturating_sub(tally.events);
+        }
+        tally
     }
 }
 
@@ -149,16 +228,50 @@ impl Tally {
 pub(super) struct Counting {
     tally: Tally,
     lost: u64,
+    /// The window that counts. Without one, all events count.
+    window: Option<Counted>,
     /// Open calls and their begins, outermost first.
     open: Vec<(FunctionId, u64)>,
     /// The times of the first and the last event.
     extent: Option<(u64, u64)>,
 }
 
+/// A window in which the events of a ring count.
+#[derive(Debug)]
+struct Counted {
+    window: Arc<Window>,
+    /// Events that the ring had lost before it.
+    lost: u64,
+}
+
 // === impl Counting ===
 
 impl Counting {
+    /// Counts the events of a window that begins later. The ring has lost this many events so far.
+    pub(super) fn within(window: &Arc<Window>, lost: u64) -> Self {
+        Self {
+            window: Some(Counted {
+                window: Arc::clone(window),
+                lost,
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// The same, once the ring has lost this many events. The program reports a loss with the next
+    /// event that has room, which may be in another window than the loss.
+    pub(super) fn with_lost(mut self, lost: u64) -> Self {
+        let before = self.window.as_ref().map_or(0, |counted| counted.lost);
+        self.lost = lost.saturating_sub(before);
+        self
+    }
+
     pub(super) fn take(&mut self, function: FunctionId, kind: SiteKind, ticks: u64) {
+        if let Some(counted) = &self.window
+            && !counted.window.has(ticks)
+        {
+            return;
+        }
         let (begin, _) = *self.extent.get_or_insert((ticks, ticks));
         self.extent = Some((begin, ticks));
         self.tally.events += 1;
@@ -188,15 +301,15 @@ impl Counting {
         self.open.clear();
     }
 
-    /// The tally. Open calls have lasted up to the last event. If `whole`, nothing is missing but
-    /// the losses.
-    fn finish(mut self, whole: bool) -> Tally {
+    /// The tally. Open calls have lasted up to the last event. Nothing is missing but the losses.
+    fn finish(mut self) -> Tally {
         let end = self.extent.map_or(0, |(_, end)| end);
         for (function, since) in self.open {
             let share = self.tally.functions.entry(function).or_default();
             share.ticks = share.ticks.saturating_add(end.saturating_sub(since));
         }
-        self.tally.unseen = whole.then_some(self.lost);
+        self.tally.unseen = self.lost;
+        self.tally.lost = self.lost;
         self.tally
     }
 }
@@ -204,6 +317,7 @@ impl Counting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pid::Pid;
 
     #[test]
     fn calls_count_for_as_long_as_they_are_seen() {
@@ -229,13 +343,32 @@ mod tests {
         };
         let expected = Tally {
             events: 7,
-            unseen: Some(3),
+            unseen: 3,
+            lost: 3,
             functions: HashMap::from([
                 (main, share(1, 1, 40)),
                 (leaf, share(5, 2, 40)),
                 (before, share(1, 0, 20)),
             ]),
         };
-        assert_eq!(count.finish(true), expected);
+        assert_eq!(count.finish(), expected);
+    }
+
+    #[test]
+    fn events_outside_of_a_window_do_not_count() {
+        let window = Arc::new(Window::new(Arc::new(RunClocks::of(Pid::this(), &[]))));
+        let mut count = Counting::within(&window, 7);
+        let mut enter = |ticks| count.take(FunctionId(1), SiteKind::Call(CallKind::Enter), ticks);
+        enter(ticks_now().0);
+        let (begin, _) = window.begin();
+        [begin.0 - 1, begin.0, ticks_now().0]
+            .into_iter()
+            .for_each(&mut enter);
+        let (end, _) = window.end();
+        [end.0, end.0 + 1].into_iter().for_each(&mut enter);
+        // This loss was before the window.
+        count.lose(7);
+        let tally = count.with_lost(9).finish();
+        assert_eq!((tally.events, tally.unseen), (3, 2));
     }
 }

@@ -307,9 +307,8 @@ impl ThreadDecoder {
     }
 
     /// Begins to count events by function, or stops. Returns what was counted so far.
-    pub(super) fn count_events(&mut self, counted: bool) -> Option<Counting> {
-        let before = self.counting.take();
-        self.counting = counted.then(Box::default);
+    pub(super) fn count_events(&mut self, within: Option<Counting>) -> Option<Counting> {
+        let before = std::mem::replace(&mut self.counting, within.map(Box::new));
         before.map(|counting| *counting)
     }
 

@@ -3,14 +3,14 @@
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 
-use shm_ring::newest::{self, Blank, Picture};
+use shm_ring::newest::{self, Blank, EventShare, Picture};
 use xray_trace::model::ThreadId;
 
 use super::Drain;
 use crate::{
     collect::{
         ring_copies::{Moment, RingCopies},
-        sample::{self, Look, RingSample, Sample, Seen},
+        sample::{self, Counting, Look, RingSample, Sample, Seen},
     },
     sys::{PriorityBoost, ticks_now},
     target::cpu_time,
@@ -94,7 +94,7 @@ impl Drain {
     pub(super) fn sample(&mut self, look: &Look) -> Sample {
         self.settle_mode();
         match look {
-            Look::Begin | Look::All(_) if !self.newest => self.flush(),
+            Look::Begin(_) | Look::All(_) if !self.newest => self.flush(),
             _ => self.discover(),
         }
         let geometry = self.layout().geometry;
@@ -119,7 +119,7 @@ impl Drain {
         let more = |ring: &RingSample| {
             let before = match look {
                 Look::Newest(before) | Look::All(before) => before.get(&ring.ring)?,
-                Look::Begin => return None,
+                Look::Begin(_) => return None,
             };
             Some(ring.given.saturating_sub(*before)).filter(|more| *more > 0)
         };
@@ -133,12 +133,11 @@ impl Drain {
                     let most = (sample::MOST_COPIED / chunk).max(sample::CHUNKS);
                     let chunks = (sample::CHUNKS + more / (chunk / 8)).min(most);
                     let picture = Picture::take(&self.slots.rings, geometry, index, chunks);
-                    let whole = picture.missing() <= ring.given.saturating_sub(more);
-                    Some(Seen::Picture(picture, whole))
+                    Some(self.seen(picture, ring, more))
                 }
                 _ => {
                     let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
-                    Some(Seen::Picture(picture, false))
+                    Some(self.seen(picture, ring, more))
                 }
             });
             // Threads that record nothing now are included: their functions may be suppressed.
@@ -148,10 +147,15 @@ impl Drain {
         for ring in &mut rings {
             let owner = self.rings.get(&ring.ring.0).map(|ring| ring.owner);
             let decoder = owner.and_then(|owner| self.decoders.get_mut(owner));
-            let counted =
-                decoder.and_then(|decoder| decoder.count_events(matches!(look, Look::Begin)));
+            let lost = self.slots.lost(ring.ring.0);
+            let counting = match look {
+                Look::Begin(window) => Some(Counting::within(window, lost)),
+                Look::Newest(_) | Look::All(_) => None,
+            };
+            let counted = decoder.and_then(|decoder| decoder.count_events(counting));
             if let (Look::All(_), Some(counted)) = (look, counted) {
-                ring.seen.get_or_insert(Seen::Counted(counted));
+                ring.seen
+                    .get_or_insert(Seen::Counted(counted.with_lost(lost)));
             }
         }
         Sample {
@@ -160,5 +164,15 @@ impl Drain {
             ran,
             rings,
         }
+    }
+
+    /// A copy of a ring that was given `more` words since the last sample.
+    fn seen(&self, picture: Picture, ring: &RingSample, more: u64) -> Seen {
+        let is_whole = picture.missing() <= ring.given.saturating_sub(more);
+        let should_have = (!is_whole).then(|| {
+            let geometry = self.layout().geometry;
+            EventShare::of(&self.slots.rings, geometry, ring.ring.0).events_in(more)
+        });
+        Seen::Picture(picture, should_have)
     }
 }

@@ -4,7 +4,7 @@
 //! The input is a list of steps. A step writes to the memory as a hostile target does, records an
 //! event as a trampoline does, or makes the drain do a piece of its work or answer a request.
 
-use std::{fs::File, os::unix::fs::FileExt as _};
+use std::{fs::File, os::unix::fs::FileExt as _, sync::Arc};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use shm_ring::{Content, Event, Geometry, Mapping, Table, Target};
@@ -230,7 +230,8 @@ impl Scene {
             24 => self.choose(input),
             25 => self.profile(input),
             26 => {
-                let sample = self.drain.sample(&Look::Begin);
+                let window = Arc::new(Window::new(Arc::new(RunClocks::of(Pid::this(), &[]))));
+                let sample = self.drain.sample(&Look::Begin(window));
                 let before = sample.rings.iter().map(|ring| (ring.ring, 0));
                 let before = before.collect();
                 let look = match input.small() & 1 {

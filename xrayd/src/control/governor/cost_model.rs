@@ -84,6 +84,15 @@ impl Time {
         (self.cpu_ns - self.spent_ns).max(self.cpu_ns.max(self.spent_ns) / 10.0)
     }
 
+    /// The time in which the program does only this share of what the event cost lets expect.
+    /// Tracing took the rest.
+    pub(super) fn at_pace(self, share: f64) -> Self {
+        Self {
+            spent_ns: self.cpu_ns - self.useful_ns() * share,
+            ..self
+        }
+    }
+
     /// Adds a later interval, after the weight of this one is multiplied by `fade`.
     pub(super) fn add(&mut self, later: Self, fade: f64) {
         self.cpu_ns = self.cpu_ns * fade + later.cpu_ns;

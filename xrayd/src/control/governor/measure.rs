@@ -121,6 +121,16 @@ impl Interval {
         self.rings.is_empty() || self.rings.iter().any(|ring| ring.seen().is_some())
     }
 
+    /// The share of the events for which the rings had no room. Lost events are mostly those of the
+    /// functions that are called most, so the others do not represent them.
+    pub(super) fn lost_share(&self) -> f64 {
+        let tallies = self.rings.iter().filter_map(|ring| ring.tally.as_ref());
+        let (seen, lost) = tallies.fold((0.0, 0.0), |(seen, lost), tally| {
+            (seen + float(tally.events), lost + float(tally.lost))
+        });
+        lost / (seen + lost).max(1.0)
+    }
+
     pub(super) fn costs(&self, event_ns: f64, tick_ns: f64) -> Costs {
         let time = |cpu_ns: f64, events: f64| Time {
             cpu_ns,
@@ -143,10 +153,8 @@ impl Interval {
             };
             // An event may have several words, and each of them has a cost.
             let words_each = float(ring.given) / float(tally.events);
-            let all = tally
-                .unseen
-                .map(|unseen| tally.events.saturating_add(unseen));
-            let all_by_seen = all.map_or(words_each, |all| float(all) / float(tally.events));
+            let all = tally.events.saturating_add(tally.unseen);
+            let all_by_seen = float(all) / float(tally.events);
             if let Some(cpu_ns) = ring.cpu_ns {
                 let own = time(cpu_ns, float(ring.given));
                 measured.threads.insert(Some(ring.thread), own);

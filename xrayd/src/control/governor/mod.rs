@@ -16,10 +16,12 @@
 //! |---|---|
 //! | `event_cost` | the cost of an event |
 //! | `measure` | the events of each function between two looks, and their cost |
-//! | `run_clocks` | the processor time of threads during a try |
 //! | `cost_model` | the cost of functions, and the choice of those to suppress |
+//! | `pace` | how fast the program works during a try |
 //! | `kept` | the functions that a budget never suppresses |
 //! | `history` | times of suppression, and times in which all functions were on |
+//! | `switching` | switching of suppressed functions, and of all functions at once |
+//! | `trial` | a try, and the comparison before it |
 //! | `run` | the control thread's part: looks, tries, switching |
 
 mod cost_model;
@@ -27,7 +29,9 @@ mod event_cost;
 mod history;
 mod kept;
 mod measure;
+mod pace;
 mod run;
-mod run_clocks;
+mod switching;
+mod trial;
 
 pub(crate) use self::{history::History, kept::KeptFunctions, run::Governor};

@@ -19,23 +19,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use xray_trace::model::{FunctionId, ThreadId, Ticks};
+use xray_trace::model::{FunctionId, Ticks};
 
 use super::{
     cost_model::{CostModel, Time},
     event_cost,
     history::History,
     kept::KeptFunctions,
-    measure::{Interval, Reading, WORKING, float, given},
-    run_clocks::{MOST_CLOCKS, RunClocks},
+    measure::{Costs, Interval, Reading, WORKING, float},
+    pace::Pace,
+    switching,
+    trial::{Calls, Clocks, Comparison, OpenWindow, Try, sample},
 };
 use crate::{
-    collect::{Look, RingId, Sample},
+    collect::{Look, Sample},
     control::patching::Patching,
-    inject::{DispatchMode, Enable},
     refusal::Result,
     sys::ticks_now,
-    types::{Budget, Duty, Overhead, Wanted},
+    types::{Budget, Duty, Overhead},
 };
 
 /// Delay of the first look after functions were switched on, and the interval of later looks.
@@ -54,6 +55,9 @@ const LONGEST_TRY: Duration = Duration::from_millis(50);
 const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRY_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
 const MOST_TRIED: usize = 256;
+/// The share of lost events from which on a try shows nothing. The next one is shorter, so that the
+/// rings have room for it.
+const MOST_LOST: f64 = 0.02;
 /// Factors by which earlier measurements lose weight at each look and at each try. Tries are short,
 /// and nothing else shows the cost of suppressed functions, so their measurements last longer.
 const FADE_LOOK: f64 = 0.6;
@@ -70,6 +74,8 @@ pub(crate) struct Governor {
     /// Functions that are switched on and suppressed.
     suppressed: BTreeSet<FunctionId>,
     model: CostModel,
+    /// How fast the program works during tries.
+    pace: Pace,
     /// Functions that are never suppressed.
     kept: KeptFunctions,
     /// Cost of an event, in ticks.
@@ -80,6 +86,8 @@ pub(crate) struct Governor {
     /// Recent cost of tracing, and recent processor time of the program.
     spent: Time,
     next_try: Option<Instant>,
+    /// The limit on the duration of the next try.
+    longest_try: Duration,
     /// The last function of the previous try.
     tried: Option<FunctionId>,
 }
@@ -88,31 +96,14 @@ pub(crate) struct Governor {
 enum Stage {
     #[default]
     Looking,
+    /// The events of the functions that are on are counted, for comparison with a try.
+    Comparing(Comparison),
     /// Some suppressed functions are on.
     Trying(Try),
     /// Nothing is recorded until the next window.
     Off,
     /// Everything is recorded.
     Open { since: Ticks, next: Instant },
-}
-
-/// A try: suppressed functions that are on for a moment.
-#[derive(Debug)]
-struct Try {
-    /// In ascending order.
-    ids: Vec<FunctionId>,
-    /// Words that each ring had been given before.
-    given: HashMap<RingId, u64>,
-    /// Processor time of the process at the last look.
-    ran: Option<Duration>,
-    /// The time at which switching on began. Sleds are switched off in the same order. So each is
-    /// on for as long as from here to the begin of switching off.
-    since: Ticks,
-    clocks: RunClocks,
-    /// Processor time of the threads at `since`, in nanoseconds. `None` if the process had ended.
-    began: Option<f64>,
-    /// Processor use of threads without a clock, as a share of one processor.
-    unclocked: f64,
 }
 
 // === impl Governor ===
@@ -161,13 +152,14 @@ impl Governor {
             due: (budget != Budget::None).then_some(now),
             kept,
             event_cost: event_cost::of_event(),
+            longest_try: LONGEST_TRY,
             begun: Some((now, ticks_now())),
             ..Self::default()
         };
         let has_windows = matches!(budget, Budget::Duty(_));
         patching.shared.history.begin(budget);
         if has_windows {
-            if let Err(error) = close_window(patching) {
+            if let Err(error) = switching::close(patching) {
                 // The client gets an error, so the limit must not stay in force.
                 if self.end_budget(patching).is_ok() {
                     patching.shared.history.begin(Budget::None);
@@ -183,19 +175,19 @@ impl Governor {
     /// can be repeated.
     fn end_budget(&mut self, patching: &mut Patching) -> Result<()> {
         let suppressed: Vec<FunctionId> = self.suppressed.iter().copied().collect();
-        resume_sleds(patching, &suppressed)?;
+        switching::resume(patching, &suppressed)?;
         if let Budget::Duty(_) = patching.shared.history.budget() {
             patching.patch_as_wanted(&patching.all_on())?;
             let since = ticks_now();
-            enable_trampolines(patching)?;
+            switching::open(patching)?;
             // A window that is open has no end: everything is recorded from its begin on.
             patching.shared.history.end_cycle(match self.stage {
                 Stage::Open { since, .. } => since,
                 _ => since,
             });
         }
-        if let Stage::Trying(_) = self.stage {
-            // Ends the counting for the try.
+        if let Stage::Comparing(_) | Stage::Trying(_) = self.stage {
+            // Ends the counting.
             sample(patching, Look::Newest(HashMap::new()));
         }
         patching.shared.history.wake_all(ticks_now());
@@ -236,6 +228,9 @@ impl Governor {
             }
             (Budget::Overhead(Overhead { ppm, .. }), Stage::Trying(tried)) => {
                 self.end_try(patching, share(ppm), tried)
+            }
+            (Budget::Overhead(_), Stage::Comparing(comparison)) => {
+                self.begin_try(patching, comparison)
             }
             (Budget::Overhead(Overhead { ppm, .. }), _) => self.look_at_costs(patching, share(ppm)),
             (Budget::Duty(duty), Stage::Open { since, next }) => {
@@ -306,7 +301,7 @@ impl Governor {
         match self.next_try {
             _ if self.suppressed.is_empty() => self.next_try = None,
             None => self.next_try = Some(now + TRY_EVERY),
-            Some(next) if next <= now => return self.begin_try(patching, budget),
+            Some(next) if next <= now => self.begin_comparison(patching, budget),
             Some(_) => {}
         }
         Ok(())
@@ -314,7 +309,7 @@ impl Governor {
 
     /// Suppresses functions.
     fn suppress(&mut self, patching: &mut Patching, ids: Vec<FunctionId>) -> Result<()> {
-        let suppressed = suppress_sleds(patching, &ids);
+        let suppressed = switching::suppress(patching, &ids);
         // Noted after a failure, too: some of them may be off, and have to be resumed later.
         patching.shared.history.suppress(&ids, ticks_now());
         tracing::debug!(
@@ -326,14 +321,15 @@ impl Governor {
         suppressed
     }
 
-    /// Switches suppressed functions on for a moment, to measure what they cost now.
-    fn begin_try(&mut self, patching: &mut Patching, budget: f64) -> Result<()> {
+    /// Begins to count the events of the functions that are on, before suppressed functions are
+    /// tried.
+    fn begin_comparison(&mut self, patching: &Patching, budget: f64) {
         let running = self.last.as_ref().map_or(0.0, |last| last.running);
         let now = Instant::now();
         if running < WORKING / 10.0 {
             // The program is idle, so there is nothing to measure.
             self.next_try = Some(now + TRY_EVERY);
-            return Ok(());
+            return;
         }
         let suppressed = &self.suppressed;
         let after = suppressed
@@ -349,116 +345,121 @@ impl Governor {
         let load = self.model.load(|id| ids.contains(&id)).max(0.001);
         let share = budget * FOR_TRYING;
         let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
-        let time = time.clamp(SHORTEST_TRY, LONGEST_TRY);
-        let Some(sample) = sample(patching, Look::Begin) else {
-            return Ok(());
-        };
-        let ids: Vec<FunctionId> = ids.into_iter().collect();
-        let (clocks, unclocked) = self.run_clocks(patching);
-        let (began, since) = (clocks.read(), ticks_now());
-        let waking = Instant::now();
-        let resumed = resume_sleds(patching, &ids);
-        let begun = Instant::now();
-        self.due = Some(begun + time);
-        self.stage = Stage::Trying(Try {
-            ids,
-            given: given(&sample),
-            ran: self.last.as_ref().map(|last| last.cpu),
-            since,
-            began,
+        let time = time.min(self.longest_try).max(SHORTEST_TRY);
+        let clocks = Clocks::of(patching, self.last.as_ref());
+        let mut window = OpenWindow::open(patching, &clocks);
+        if let Some(window) = &mut window {
+            window.begin();
+        }
+        self.stage = Stage::Comparing(Comparison {
+            ids: ids.into_iter().collect(),
+            time,
+            window,
             clocks,
-            unclocked,
         });
-        // The stage is set after a failure, too: some of them may be on, and have to be suppressed
-        // again.
-        let stopped = resumed?;
-        // Sleds are switched on and off one after the other. So each is on for `time` plus about
-        // the duration of one switch of all.
-        let on = time + begun.duration_since(waking);
-        let cost = on.as_secs_f64() * load + 2.0 * stopped.as_secs_f64();
-        let pause = Duration::from_secs_f64((cost / share).min(1e6));
-        self.next_try = Some(begun + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
-        Ok(())
+        self.due = Some(Instant::now() + time);
     }
 
-    /// Clocks of the threads that work, and the processor use of the other threads.
-    fn run_clocks(&self, patching: &Patching) -> (RunClocks, f64) {
-        let pid = patching.target.pid();
-        let Some(last) = &self.last else {
-            return (RunClocks::of(pid, &[]), 0.0);
-        };
-        let running = last.threads_running.iter();
-        let mut working: Vec<(f64, ThreadId)> = running
-            .map(|(thread, running)| (*running, *thread))
-            .filter(|(running, _)| *running > 0.0)
-            .collect();
-        working.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-        working.truncate(MOST_CLOCKS);
-        let tids: Vec<u32> = working
-            .iter()
-            .filter_map(|(_, thread)| Some(patching.output.thread(*thread)?.0))
-            .collect();
-        let clocks = RunClocks::of(pid, &tids);
-        let clocked: f64 = working.iter().map(|(running, _)| running).sum();
-        let unclocked = match clocks.are_of_threads() {
-            true => (last.running - clocked).max(0.0),
-            false => 0.0,
-        };
-        (clocks, unclocked)
+    /// Switches suppressed functions on for a moment, to measure what they cost now.
+    fn begin_try(&mut self, patching: &mut Patching, comparison: Comparison) -> Result<()> {
+        let Comparison {
+            mut ids,
+            time,
+            clocks,
+            window,
+        } = comparison;
+        // Functions that were switched meanwhile do not belong to the try.
+        ids.retain(|id| self.suppressed.contains(id));
+        let others = window.and_then(|window| {
+            let ended = window.end();
+            let (interval, _) = self.interval(patching, &window, ended)?;
+            let costs = interval.costs(self.event_ns(), self.tick_ns());
+            // The next look or try adds the processor time.
+            let spent = Time {
+                cpu_ns: 0.0,
+                ..costs.time
+            };
+            self.spent.add(spent, 1.0);
+            Some(self.calls_of_others(patching, &costs))
+        });
+        let mut window = OpenWindow::open(patching, &clocks);
+        let (began, since) = (clocks.read(), ticks_now());
+        let resumed = switching::resume(patching, &ids);
+        match (&resumed, &mut window) {
+            (Ok(_), Some(window)) => window.begin(),
+            _ => window = None,
+        }
+        self.due = Some(Instant::now() + time);
+        // The stage is set after a failure, too: some of them may be on, and have to be suppressed
+        // again.
+        self.stage = Stage::Trying(Try {
+            load: self.model.load(|id| ids.binary_search(&id).is_ok()),
+            ids,
+            ran: self.last.as_ref().map(|last| last.cpu),
+            since,
+            clocks,
+            began,
+            stopped: *resumed.as_ref().unwrap_or(&Duration::ZERO),
+            window,
+            others: others.unwrap_or_default(),
+        });
+        resumed.map(drop)
+    }
+
+    /// The events of a window.
+    fn interval(
+        &self,
+        patching: &Patching,
+        window: &OpenWindow,
+        ended: (Ticks, Option<f64>),
+    ) -> Option<(Interval, Sample)> {
+        let nothing = Reading::default();
+        let running = self.last.as_ref().unwrap_or(&nothing);
+        window.interval(patching, ended, running, self.tick_ns())
+    }
+
+    /// The calls of functions that are on all the time.
+    fn calls_of_others(&self, patching: &Patching, costs: &Costs) -> Calls {
+        let states = &patching.shared.states;
+        let functions = costs.measured.functions.iter();
+        let others = functions
+            .filter(|(id, _)| states.recorded(**id).is_some() && !self.suppressed.contains(id));
+        Calls {
+            calls: others.map(|(_, share)| share.calls).sum(),
+            useful_ns: costs.time.useful_ns(),
+        }
     }
 
     fn end_try(&mut self, patching: &mut Patching, budget: f64, mut tried: Try) -> Result<()> {
-        let until = ticks_now();
-        let ended = tried.clocks.read();
         // Functions that were switched meanwhile do not belong to the try any more.
         tried.ids.retain(|id| self.suppressed.contains(id));
-        if let Err(error) = suppress_sleds(patching, &tried.ids) {
-            // They are still on. The try goes on until switching off succeeds.
+        let window = tried.window.take();
+        let (until, ended) = match &window {
+            Some(window) => window.end(),
+            None => (ticks_now(), tried.clocks.read()),
+        };
+        if let Err(error) = switching::suppress(patching, &tried.ids) {
+            // They are still on. The try goes on until switching off succeeds, but its window is
+            // over.
             self.stage = Stage::Trying(tried);
             return Err(error);
         }
-        self.due = Some(Instant::now() + LOOK_EVERY);
-        let Some(mut sample) = sample(patching, Look::All(tried.given.clone())) else {
-            return Ok(());
-        };
-        let Try {
-            ids,
-            given: before,
-            ran: tried_ran,
-            since,
-            clocks: _,
-            began,
-            unclocked,
-        } = tried;
-        let ticks = until.0.saturating_sub(since.0);
-        patching.shared.history.recorded(&ids, ticks);
-        let (event_ns, tick_ns) = (self.event_ns(), self.tick_ns());
-        let last = self.last.take().unwrap_or_default();
-        let elapsed_ns = float(ticks) * tick_ns;
-        let ran_ns = began.zip(ended).map(|(began, ended)| ended - began);
-        let cpu_ns = ran_ns.map_or(0.0, |ran_ns| ran_ns + unclocked * elapsed_ns);
-        let tallies = sample.tallies(&(since..=Ticks(u64::MAX)));
-        let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), &last);
-        let costs = interval.costs(event_ns, tick_ns);
-        let governor = &mut *self;
-        governor.last = Some(last);
-        let (suppressed, states) = (&governor.suppressed, &patching.shared.states);
-        // Their cost until they were off again counts, too.
-        let ran = tried_ran.zip(sample.ran);
-        let ran = ran.map(|(before, now)| now.saturating_sub(before));
-        let spent = Time {
-            cpu_ns: ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9),
-            ..costs.time
-        };
-        governor.spent.add(spent, 1.0);
-        if interval.is_seen() {
-            governor.model.learn(&costs.measured, FADE_TRY, |id| {
-                ids.binary_search(&id).is_ok()
-            });
+        let now = Instant::now();
+        self.due = Some(now + LOOK_EVERY);
+        let ticks = until.0.saturating_sub(tried.since.0);
+        patching.shared.history.recorded(&tried.ids, ticks);
+        let on_ns = float(ticks) * self.tick_ns();
+        let cost_ns = on_ns * tried.load + 2e9 * tried.stopped.as_secs_f64();
+        let pause = Duration::from_secs_f64((cost_ns / 1e9 / (budget * FOR_TRYING)).min(1e6));
+        self.next_try = Some(now + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
+        let cpu_ns = tried.clocks.between(tried.began, ended, on_ns);
+        if let Some(window) = window {
+            self.learn_from_try(patching, &tried, &window, (until, ended), cpu_ns);
         }
+        let (suppressed, states) = (&self.suppressed, &patching.shared.states);
         let on = |id| states.recorded(id).is_some();
-        let kept = |id| governor.kept.contains(id);
-        let over_budget = governor.model.over_budget(budget * ENOUGH, on, kept);
+        let kept = |id| self.kept.contains(id);
+        let over_budget = self.model.over_budget(budget * ENOUGH, on, kept);
         let resume: Vec<FunctionId> = suppressed
             .iter()
             .copied()
@@ -468,7 +469,7 @@ impl Governor {
             .difference(&suppressed.iter().copied().collect())
             .copied()
             .collect();
-        resume_sleds(patching, &resume)?;
+        switching::resume(patching, &resume)?;
         self.suppressed.retain(|id| over_budget.contains(id));
         patching.shared.history.resume(resume, ticks_now());
         self.suppress(patching, suppressed)?;
@@ -476,15 +477,57 @@ impl Governor {
         // Since the last look, functions outside the try were suppressed all the time, and the
         // others all the time but the try.
         let now = self.last.as_ref().map(|last| last.cpu);
-        let ran = tried_ran.zip(now);
+        let ran = tried.ran.zip(now);
         let ran_ns = ran.map_or(0.0, |(before, now)| {
             now.saturating_sub(before).as_secs_f64() * 1e9
         });
-        self.count_unrecorded(patching, |id| match ids.binary_search(&id) {
+        self.count_unrecorded(patching, |id| match tried.ids.binary_search(&id) {
             Ok(_) => (ran_ns - cpu_ns).max(0.0),
             Err(_) => ran_ns,
         });
         Ok(())
+    }
+
+    /// Learns the cost of the functions in a try from its window, in which all of them were on.
+    /// `on_ns` is the processor time of the whole try, with switching.
+    fn learn_from_try(
+        &mut self,
+        patching: &Patching,
+        tried: &Try,
+        window: &OpenWindow,
+        ended: (Ticks, Option<f64>),
+        on_ns: f64,
+    ) {
+        let Some((interval, sample)) = self.interval(patching, window, ended) else {
+            return;
+        };
+        let mut costs = interval.costs(self.event_ns(), self.tick_ns());
+        // The functions cost as much while they were switched on and off.
+        let ran = tried.ran.zip(sample.ran);
+        let ran = ran.map(|(before, now)| now.saturating_sub(before));
+        self.spent.add(
+            Time {
+                cpu_ns: ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9),
+                spent_ns: costs.time.spent_ns * (on_ns / interval.cpu_ns.max(1.0)).max(1.0),
+            },
+            1.0,
+        );
+        if interval.lost_share() > MOST_LOST {
+            self.longest_try = (self.longest_try / 2).max(SHORTEST_TRY);
+            return;
+        }
+        self.longest_try = (self.longest_try * 5 / 4).min(LONGEST_TRY);
+        if !interval.is_seen() {
+            return;
+        }
+        let others = self.calls_of_others(patching, &costs);
+        self.pace.learn(tried.others, others, FADE_TRY);
+        for time in costs.measured.threads.values_mut() {
+            *time = time.at_pace(self.pace.share());
+        }
+        self.model.learn(&costs.measured, FADE_TRY, |id| {
+            tried.ids.binary_search(&id).is_ok()
+        });
     }
 
     /// Adds the calls that suppressed functions would have recorded in this much processor time of
@@ -518,7 +561,7 @@ impl Governor {
         patching.patch_as_wanted(&on)?;
         // Flavours open one after the other, within microseconds.
         let since = ticks_now();
-        enable_trampolines(patching)?;
+        switching::open(patching)?;
         let opened = Instant::now();
         self.stage = Stage::Open {
             since,
@@ -536,7 +579,7 @@ impl Governor {
         since: Ticks,
         next: Instant,
     ) -> Result<()> {
-        let until = close_window(patching)?;
+        let until = switching::close(patching)?;
         let every = duty.every.as_secs_f64() * 1e9 / self.tick_ns();
         #[expect(
             clippy::cast_possible_truncation,
@@ -548,51 +591,6 @@ impl Governor {
         self.due = Some(next);
         Ok(())
     }
-}
-
-fn sample(patching: &Patching, look: Look) -> Option<Sample> {
-    patching.shared.drain()?.sample(look)
-}
-
-/// Disables the trampolines, then switches all sleds off. Returns the time from which on nothing
-/// was recorded.
-fn close_window(patching: &mut Patching) -> Result<Ticks> {
-    patching.patcher.set_enable(&patching.memory, Enable::Off)?;
-    let until = ticks_now();
-    let on = patching.all_on();
-    patching.switches().mark(&on);
-    let sites = patching.traced.functions.sites(&on);
-    patching.patch(&sites, Wanted::Off)?;
-    Ok(until)
-}
-
-/// Enables the trampolines. Functions that are on record again.
-fn enable_trampolines(patching: &mut Patching) -> Result<()> {
-    if patching.patcher.dispatch_mode() == DispatchMode::Filter {
-        // Calls that were open when the trampolines were disabled are long over.
-        patching.renew_filters()?;
-    }
-    patching.switches().mark(&patching.all_on());
-    patching.patcher.set_enable(&patching.memory, Enable::On)
-}
-
-fn suppress_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<()> {
-    if ids.is_empty() {
-        return Ok(());
-    }
-    let sites = patching.traced.functions.sites(ids);
-    let suppressed = patching.patch(&sites, Wanted::Off);
-    patching.switches().mark(ids);
-    suppressed.map(drop)
-}
-
-/// Switches sleds of suppressed functions on. Returns the longest stop of the target's threads.
-fn resume_sleds(patching: &mut Patching, ids: &[FunctionId]) -> Result<Duration> {
-    if ids.is_empty() {
-        return Ok(Duration::ZERO);
-    }
-    patching.switches().mark(ids);
-    patching.patch_as_wanted(ids)
 }
 
 fn share(ppm: u32) -> f64 {

@@ -1,18 +1,19 @@
-//! The processor time of threads during a try, exact to the nanosecond where the kernel allows it.
+//! The processor time of threads, exact to the nanosecond where the kernel allows it.
 //!
-//! `/proc` updates the processor time of other processes at the scheduler's tick, which is as long
-//! as a try. A perf event of a thread has the exact time at any moment.
+//! `/proc` updates the processor time of other processes at the scheduler's tick, which is
+//! milliseconds long. A perf event of a thread has the exact time at any moment.
 
 use std::{fs::File, io::Read as _, time::Duration};
 
-use crate::{pid::Pid, sys::open_task_clock, target::cpu_time};
+use super::cpu_time;
+use crate::{pid::Pid, sys::open_task_clock};
 
 /// Limit on threads that have a clock.
-pub(super) const MOST_CLOCKS: usize = 16;
+pub(crate) const MOST_CLOCKS: usize = 16;
 
-/// The clocks of the threads that work.
+/// The clocks of some threads of a process.
 #[derive(Debug)]
-pub(super) struct RunClocks {
+pub(crate) struct RunClocks {
     /// Empty if the kernel forbids perf events.
     clocks: Vec<File>,
     pid: Pid,
@@ -23,7 +24,7 @@ pub(super) struct RunClocks {
 impl RunClocks {
     /// Clocks of these threads. If one of the threads cannot have a clock, the clock of the
     /// process.
-    pub(super) fn of(pid: Pid, tids: &[u32]) -> Self {
+    pub(crate) fn of(pid: Pid, tids: &[u32]) -> Self {
         let clocks: Option<Vec<File>> = tids
             .iter()
             .map(|tid| open_task_clock(i32::try_from(*tid).ok()?).ok())
@@ -35,12 +36,12 @@ impl RunClocks {
     }
 
     /// True if the clocks are those of threads, not of the process.
-    pub(super) fn are_of_threads(&self) -> bool {
+    pub(crate) fn are_of_threads(&self) -> bool {
         !self.clocks.is_empty()
     }
 
     /// Processor time of the clocks, in nanoseconds. `None` if the process has ended.
-    pub(super) fn read(&self) -> Option<f64> {
+    pub(crate) fn read(&self) -> Option<f64> {
         let mut sum = Duration::ZERO;
         for mut clock in &self.clocks {
             let mut bytes = [0; 8];

@@ -1,0 +1,172 @@
+//! A try of suppressed functions, and the comparison before it: windows in which all events count.
+//!
+//! ```text
+//!  ├─ comparison ─┤ switch on ├──── window ────┤ switch off │
+//!   the others are on           all are on
+//! ```
+//!
+//! The calls of the others in both windows show the program's [`Pace`](super::pace::Pace).
+
+use std::{sync::Arc, time::Duration};
+
+use xray_trace::model::{FunctionId, ThreadId, Ticks};
+
+use super::measure::{Interval, Reading, float, given};
+use crate::{
+    collect::{Look, Sample, Window},
+    control::patching::Patching,
+    target::{MOST_CLOCKS, RunClocks},
+};
+
+/// The clocks of the threads that work.
+#[derive(Debug, Clone)]
+pub(super) struct Clocks {
+    clocks: Arc<RunClocks>,
+    /// Processor use of threads without a clock, as a share of one processor.
+    unclocked: f64,
+}
+
+/// A window under way.
+#[derive(Debug)]
+pub(super) struct OpenWindow {
+    window: Arc<Window>,
+    /// A sample before its begin.
+    before: Sample,
+    clocks: Clocks,
+    /// Its begin, and what the clocks showed then, in nanoseconds: `None` if the process had ended.
+    began: (Ticks, Option<f64>),
+}
+
+/// The comparison before a try: the functions of the try are still suppressed.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// The functions of the try, in ascending order.
+    pub(super) ids: Vec<FunctionId>,
+    /// The duration of the comparison, and of the try.
+    pub(super) time: Duration,
+    pub(super) clocks: Clocks,
+    /// `None` if the drain has ended.
+    pub(super) window: Option<OpenWindow>,
+}
+
+/// A try: suppressed functions that are on for a moment.
+#[derive(Debug)]
+pub(super) struct Try {
+    /// In ascending order.
+    pub(super) ids: Vec<FunctionId>,
+    /// The load of these functions before the try.
+    pub(super) load: f64,
+    /// Processor time of the process at the last look.
+    pub(super) ran: Option<Duration>,
+    /// The time at which switching on began. Sleds are switched off in the same order. So each is
+    /// on for as long as from here to the begin of switching off.
+    pub(super) since: Ticks,
+    pub(super) clocks: Clocks,
+    /// What the clocks showed at `since`, in nanoseconds. `None` if the process had ended.
+    pub(super) began: Option<f64>,
+    /// The longest stop of the target's threads while sleds were switched on.
+    pub(super) stopped: Duration,
+    /// The window, from whose begin on all these functions are on. `None` if there is none.
+    pub(super) window: Option<OpenWindow>,
+    /// The calls of functions that are on all the time, in the comparison.
+    pub(super) others: Calls,
+}
+
+/// Calls in an interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Calls {
+    pub(super) calls: f64,
+    /// The time of the program without tracing, in nanoseconds.
+    pub(super) useful_ns: f64,
+}
+
+// === impl Clocks ===
+
+impl Clocks {
+    /// The clocks of the threads that work the most by the last reading.
+    pub(super) fn of(patching: &Patching, last: Option<&Reading>) -> Self {
+        let nothing = Reading::default();
+        let last = last.unwrap_or(&nothing);
+        let running = last.threads_running.iter();
+        let mut working: Vec<(f64, ThreadId)> = running
+            .map(|(thread, running)| (*running, *thread))
+            .filter(|(running, _)| *running > 0.0)
+            .collect();
+        working.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        working.truncate(MOST_CLOCKS);
+        let tids: Vec<u32> = working
+            .iter()
+            .filter_map(|(_, thread)| Some(patching.output.thread(*thread)?.0))
+            .collect();
+        let clocks = RunClocks::of(patching.target.pid(), &tids);
+        let clocked: f64 = working.iter().map(|(running, _)| running).sum();
+        let unclocked = match clocks.are_of_threads() {
+            true => (last.running - clocked).max(0.0),
+            false => 0.0,
+        };
+        Self {
+            clocks: Arc::new(clocks),
+            unclocked,
+        }
+    }
+
+    /// What they show now, in nanoseconds. `None` if the process has ended.
+    pub(super) fn read(&self) -> Option<f64> {
+        self.clocks.read()
+    }
+
+    /// Processor time between two readings of the clocks. `elapsed_ns` is the time between them.
+    pub(super) fn between(&self, began: Option<f64>, ended: Option<f64>, elapsed_ns: f64) -> f64 {
+        let clocked = began.zip(ended).map(|(began, ended)| ended - began);
+        clocked.map_or(0.0, |clocked| clocked + self.unclocked * elapsed_ns)
+    }
+}
+
+// === impl OpenWindow ===
+
+impl OpenWindow {
+    /// Lets the drain count the events of a window. `None` if the drain has ended.
+    pub(super) fn open(patching: &Patching, clocks: &Clocks) -> Option<Self> {
+        let window = Arc::new(Window::new(Arc::clone(&clocks.clocks)));
+        Some(Self {
+            before: sample(patching, Look::Begin(Arc::clone(&window)))?,
+            began: (Ticks(u64::MAX), None),
+            window,
+            clocks: clocks.clone(),
+        })
+    }
+
+    /// Begins the window now.
+    pub(super) fn begin(&mut self) {
+        self.began = self.window.begin();
+    }
+
+    /// Ends the window now. Returns its end, and what its clocks show then.
+    pub(super) fn end(&self) -> (Ticks, Option<f64>) {
+        self.window.end()
+    }
+
+    /// The events of the window, which has ended like this. `None` if the drain has ended.
+    /// `running` is the processor use of the threads, and a tick lasts `tick_ns`.
+    pub(super) fn interval(
+        &self,
+        patching: &Patching,
+        (until, ended): (Ticks, Option<f64>),
+        running: &Reading,
+        tick_ns: f64,
+    ) -> Option<(Interval, Sample)> {
+        let before = given(&self.before);
+        let mut sample = sample(patching, Look::All(before.clone()))?;
+        let (from, began) = self.began;
+        let elapsed_ns = float(until.0.saturating_sub(from.0)) * tick_ns;
+        let cpu_ns = self.clocks.between(began, ended, elapsed_ns);
+        let tallies = sample.tallies(&(from..=until));
+        let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), running);
+        Some((interval, sample))
+    }
+}
+
+/// Asks the drain for a sample. `None` if the drain has ended.
+pub(super) fn sample(patching: &Patching, look: Look) -> Option<Sample> {
+    patching.shared.drain()?.sample(look)
+}
