@@ -13,9 +13,11 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 use super::*;
 use crate::{
     collect::{
-        CallSite, EventFilter, SiteKind, ring_copies::Moment, sample::Look, time_range::TimeRange,
+        CallSite, EventFilter, SiteKind, Window, ring_copies::Moment, sample::Look,
+        time_range::TimeRange,
     },
     inject::RingsFile,
+    target::RunClocks,
     types::Mode,
 };
 
