@@ -1,5 +1,5 @@
-//! What the governor switches: the sleds of suppressed functions, and the recording of all functions
-//! at once. For the latter, trampolines are enabled or disabled, however long sleds take.
+//! What the governor switches: the sleds of suppressed functions, and the recording of all
+//! functions at once. For the latter, trampolines are enabled or disabled, however long sleds take.
 
 use std::time::Duration;
 
