@@ -1,8 +1,9 @@
 //! The paths of this build's own programs and directories. Nothing here builds them.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// The root of the source tree.
 #[must_use]
@@ -53,6 +54,23 @@ pub fn xrayd() -> Result<PathBuf> {
 /// The command line has not been built.
 pub fn xrayctl() -> Result<PathBuf> {
     built("xrayctl")
+}
+
+/// Copies a program that is started afterwards.
+///
+/// A process of its own writes the copy. If this process did, another process that it starts
+/// meanwhile would hold the copy open for writing, and the copy could not be started (ETXTBSY).
+///
+/// # Errors
+/// The copy cannot be written.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let status = Command::new("cp").arg(from).arg(to).status()?;
+    ensure!(
+        status.success(),
+        "cp cannot write {}: {status}",
+        to.display()
+    );
+    Ok(())
 }
 
 fn built(name: &str) -> Result<PathBuf> {

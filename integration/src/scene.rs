@@ -85,7 +85,7 @@ impl Scene {
     pub fn public() -> Result<Self> {
         let mut scene = Self::new()?;
         scene.public = true;
-        fs::copy(crate::xrayctl()?, scene.path("xrayctl"))?;
+        crate::copy_program(&crate::xrayctl()?, &scene.path("xrayctl"))?;
         Ok(scene)
     }
 

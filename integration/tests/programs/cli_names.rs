@@ -1,7 +1,7 @@
 //! Names that users give: processes by other names than their pid, misspelt functions, and commands
 //! of other tools.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
 use integration::{Fixture, Target};
@@ -48,7 +48,7 @@ fn a_name_of_two_processes_lists_them() -> Result<()> {
     let cli = scene.alone()?;
     let name = format!("twice-{}", std::process::id());
     let program = scene.path(&name);
-    fs::copy("/bin/sleep", &program)?;
+    integration::copy_program(Path::new("/bin/sleep"), &program)?;
     let mut sleepers = Vec::new();
     let mut start = || -> Result<u32> {
         let child = std::process::Command::new(&program).arg("1000").spawn()?;

@@ -256,7 +256,7 @@ impl Programs {
             ("of-other", OTHER, 0o4755),
         ] {
             let copy = dir.join(name);
-            fs::copy(&plain, &copy)?;
+            integration::copy_program(&plain, &copy)?;
             chown(&copy, Some(owner), None)?;
             fs::set_permissions(&copy, Permissions::from_mode(mode))?;
         }
@@ -462,7 +462,7 @@ fn a_user_without_a_number_is_not_taken_for_the_one_that_has_it() -> Result<()> 
     let scene = Scene::public()?;
     let programs = Programs::new(&scene)?;
     let xrayd = scene.path("xrayd");
-    fs::copy(integration::xrayd()?, &xrayd)?;
+    integration::copy_program(&integration::xrayd()?, &xrayd)?;
     // A place where root of the namespace may make the socket.
     chown(scene.path("."), Some(100_000), None)?;
     let mut command = programs.command("user-namespace 0_100000_65536 gid 0 0 0 uid 0 0 0 --");

@@ -250,7 +250,7 @@ for group in read(sys.stdin.read()):
     let address = metrics_of(&daemon)?;
     let cli = scene.with(&daemon)?;
     let program = scene.path(NAME);
-    fs::copy(build(Fixture::Counted)?, &program)?;
+    integration::copy_program(&build(Fixture::Counted)?, &program)?;
     let mut command = Command::new(&program);
     command.args(COUNTED);
     let mut target = Target::spawn_command(command)?;
