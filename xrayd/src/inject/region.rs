@@ -246,8 +246,8 @@ impl Region {
     /// The index of the stub at `address`, if one can stand there.
     pub(crate) fn stub_index(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.address)?.checked_sub(STUBS_AT)?;
-        (offset.is_multiple_of(STUB_BYTES as u64) && offset < self.bytes)
-            .then_some(offset / STUB_BYTES as u64)
+        let index = offset / STUB_BYTES as u64;
+        (offset.is_multiple_of(STUB_BYTES as u64) && index < self.stubs()).then_some(index)
     }
 
     /// True if the trampolines stand there, wherever their gates lead.
@@ -392,6 +392,33 @@ mod tests {
             memory.write(TargetAddr(address), &handshake).unwrap();
             let found = Region::find(&memory, &entry).unwrap();
             assert_eq!(found.unwrap_err(), "its addresses are inconsistent");
+        }
+    }
+
+    /// A target can forge a sled that leads anywhere.
+    #[test]
+    fn a_stub_is_within_its_region() {
+        let layout = Layout {
+            table: 1 << 20,
+            rings: 1 << 30,
+            rings_map: (1 << 30, 1 << 30),
+            geometry: Geometry::new(1 << 16, 8).unwrap(),
+            tid_offset: 0x2d0,
+        };
+        let region = Region::plan(1 << 40, STUBS_AT + 4096, &layout).unwrap();
+        let (first, end) = (region.address + STUBS_AT, region.address + region.bytes);
+        let size = STUB_BYTES as u64;
+        for (address, index) in [
+            (first, Some(0)),
+            (first + size, Some(1)),
+            (end - size, Some(region.stubs() - 1)),
+            (end, None),
+            (end + STUBS_AT - size, None),
+            (first + 1, None),
+            (first - size, None),
+            (region.address - size, None),
+        ] {
+            assert_eq!(region.stub_index(address), index, "{address:#x}");
         }
     }
 
