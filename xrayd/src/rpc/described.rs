@@ -52,13 +52,14 @@ pub(super) fn value(value: &impl fmt::Debug) -> String {
 /// The settings to change, in the form in which they were sent.
 pub(super) fn settings(settings: &v1::Settings) -> String {
     let v1::Settings {
-        mode: _,
+        mode,
         filter,
         budget,
     } = settings;
-    let mode = match settings.mode() {
-        v1::Mode::Unspecified => None,
-        mode => Some(mode.as_str_name()),
+    let mode = match v1::Mode::try_from(*mode) {
+        Ok(v1::Mode::Unspecified) => None,
+        Ok(mode) => Some(mode.as_str_name().to_owned()),
+        Err(_) => Some(format!("mode {mode}")),
     };
     let mut text = Bounded(String::new());
     // Writing fails once the text is long enough.
@@ -147,5 +148,18 @@ mod tests {
             exclude: Vec::new(),
         };
         assert!(selection(Some(&long)).len() < 4 * LONGEST);
+    }
+
+    #[test]
+    fn a_mode_that_nobody_knows_is_described_by_its_number() {
+        let of_mode = |mode| {
+            settings(&v1::Settings {
+                mode,
+                ..v1::Settings::default()
+            })
+        };
+        assert_eq!(of_mode(0), "");
+        assert_eq!(of_mode(v1::Mode::Flight.into()), "MODE_FLIGHT");
+        assert_eq!(of_mode(4711), "mode 4711");
     }
 }
