@@ -133,9 +133,9 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     target.still_running()
 }
 
-/// The part of a change that was made before a failure is undone.
+/// A refused duty cycle leaves nothing off.
 #[test]
-fn mode_and_filter_stay_if_the_budget_cannot_be_written() -> Result<()> {
+fn nothing_changes_if_the_budget_cannot_be_written() -> Result<()> {
     let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
@@ -160,17 +160,96 @@ fn mode_and_filter_stay_if_the_budget_cannot_be_written() -> Result<()> {
     });
     let reason = refused.map_err(|refusal| refusal.reason);
     ensure!(reason == Err(Reason::ForeignTracer), "{reason:?}");
-    let after = session.settings();
-    ensure!(
-        after.mode == before.mode && after.filter == before.filter,
-        "{after:?}"
-    );
+    ensure!(session.settings() == before, "{:?}", session.settings());
+    // The library's sleds are on, and record at once.
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
     other.detach(&target)?;
-    // The duty cycle stays, because its sleds cannot be switched on again either.
-    session.update(Budget::None)?;
     ensure!(session.settings() == before);
 
     // All calls are recorded, and those at depth 2, too.
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    switch(&session, Switch::Off)?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
+    let counts = tally(&retained(&session)?)?;
+    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
+        ensure!(counts.get(name) == Some(&[100, 100, 0]), "{counts:?}");
+    }
+    target.still_running()
+}
+
+/// While calls are counted, exit sleds are off. If they cannot be switched off, calls are recorded
+/// as before.
+#[test]
+fn calls_are_recorded_on_if_they_cannot_be_counted() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    loaded(&session, &mut target)?;
+    // It suppresses nothing.
+    session.update(Budget::overhead(1_000_000))?;
+    let (before, on) = (session.settings(), sleds_on(&target)?);
+
+    let other = OtherTracer::attach(&target)?;
+    let reason = session
+        .update(SettingsUpdate {
+            mode: Some(Mode::Count),
+            filter: None,
+            budget: Some(Budget::None),
+        })
+        .map_err(|refusal| refusal.reason);
+    ensure!(reason == Err(Reason::ForeignTracer), "{reason:?}");
+    ensure!(session.settings() == before && sleds_on(&target)? == on);
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    other.detach(&target)?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+
+    switch(&session, Switch::Off)?;
+    let report = detach(&registry, &target)?;
+    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
+    let counts = tally(&retained(&session)?)?;
+    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
+        ensure!(counts.get(name) == Some(&[100, 100, 0]), "{counts:?}");
+    }
+    target.still_running()
+}
+
+/// The filter of the refused change is not in force either.
+#[test]
+fn calls_are_counted_on_if_they_cannot_be_recorded() -> Result<()> {
+    let mut target = Target::spawn(Fixture::Plugins, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    loaded(&session, &mut target)?;
+    session.update(Mode::Count)?;
+    let before = session.settings();
+    let on = sleds_on(&target)?;
+
+    let other = OtherTracer::attach(&target)?;
+    let refused = session.update(SettingsUpdate {
+        mode: Some(Mode::Stream),
+        filter: Some(Filter {
+            calls: CallFilter {
+                max_depth: 1,
+                ..CallFilter::default()
+            },
+            ..Filter::default()
+        }),
+        budget: None,
+    });
+    let reason = refused.map_err(|refusal| refusal.reason);
+    ensure!(reason == Err(Reason::ForeignTracer), "{reason:?}");
+    ensure!(session.settings() == before && sleds_on(&target)? == on);
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    other.detach(&target)?;
+    ensure!(target.ask("call 0 50", "done")? == "done 50");
+    wait_until(DEADLINE, "all calls are counted", || {
+        let rows = plugin(&session)?;
+        Ok(rows.iter().all(|row| row.calls == 100).then_some(()))
+    })?;
+
+    // The mode can be changed later.
+    session.update(Mode::Stream)?;
     ensure!(target.ask("call 0 50", "done")? == "done 50");
     switch(&session, Switch::Off)?;
     let report = detach(&registry, &target)?;

@@ -34,7 +34,7 @@ pub(crate) use ring_budget::{Promises, RingRefusal};
 pub(crate) use ring_bytes::bytes_of_threads;
 pub(crate) use ring_copies::{Moment, RingCopies, room};
 pub(crate) use ring_sizes::RingSizes;
-pub(crate) use sample::{Look, RingId, RingSample, Sample, Tally, Window};
+pub(crate) use sample::{Edge, Look, RingId, RingSample, Sample, Tally, Window};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
 pub(crate) use switches::Switches;
 pub(crate) use time_range::{NO_BEGIN, OpenByThread, TimeRange};

@@ -24,7 +24,10 @@ use shm_ring::{Item, Producer, newest::Picture};
 use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
 
 use super::{SiteKind, SiteTable};
-use crate::{sys::ticks_now, target::RunClocks};
+use crate::{
+    sys::{PriorityBoost, ticks_now},
+    target::RunClocks,
+};
 
 /// The most rings whose newest part is looked at.
 pub(super) const MOST_PICTURES: usize = 16;
@@ -32,10 +35,6 @@ pub(super) const MOST_PICTURES: usize = 16;
 pub(super) const CHUNKS: u64 = 2;
 /// The most bytes of one ring that are copied, unless [`CHUNKS`] are more: the usual ring size.
 pub(super) const MOST_COPIED: u64 = 1 << 20;
-/// The most readings of the clocks of a window, and the ticks within which a reading is at once:
-/// about 50 µs.
-const READINGS: u32 = 5;
-const AT_ONCE: u64 = 150_000;
 /// The most open calls that are told apart. Calls within them count by their events only.
 const MOST_DEPTH: usize = 1024;
 
@@ -64,6 +63,17 @@ pub(crate) struct Window {
     /// Begin and end in ticks; `u64::MAX` until they are set.
     from: AtomicU64,
     until: AtomicU64,
+}
+
+/// The begin or the end of a window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edge {
+    pub(crate) at: Ticks,
+    /// What the clocks show, in nanoseconds. `None` if the process has ended.
+    pub(crate) clocked: Option<f64>,
+    /// The ticks until all clocks were read. More of them than usual: this thread had lost its
+    /// processor meanwhile, and the clocks show a later time.
+    pub(crate) late: u64,
 }
 
 /// All rings at one moment.
@@ -105,6 +115,9 @@ pub(super) enum Seen {
 pub(crate) struct Tally {
     /// The number of events.
     pub(crate) events: u64,
+    /// About how many events there were since the sample before. It is greater than `events` if
+    /// the time that counts is only a part of the time between the samples.
+    pub(crate) passed: u64,
     /// About how many events were not seen.
     pub(crate) unseen: u64,
     /// Those of them for which the ring had no room.
@@ -133,26 +146,23 @@ impl Window {
         }
     }
 
-    /// The time, and what the clocks show at that time, in nanoseconds: `None` if the process has
-    /// ended. `at` learns the time before the clocks are read.
-    ///
-    /// This thread may lose its processor between the two. Then both are read again.
-    fn read(&self, at: impl Fn(Ticks)) -> (Ticks, Option<f64>) {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let now = ticks_now();
-            at(now);
-            let clocked = self.clocks.read();
-            if tries == READINGS || ticks_now().0.saturating_sub(now.0) < AT_ONCE {
-                return (now, clocked);
-            }
+    /// Sets `edge` to the present, and reads the clocks. The time is set once, because the drain
+    /// may read events by it from then on.
+    fn set(&self, edge: &AtomicU64) -> Edge {
+        let _urgent = PriorityBoost::begin();
+        let at = ticks_now();
+        edge.store(at.0, Ordering::Relaxed);
+        let clocked = self.clocks.read();
+        Edge {
+            at,
+            clocked,
+            late: ticks_now().0.saturating_sub(at.0),
         }
     }
 
-    /// Begins the window. Returns its begin, and what the clocks show then, as above.
-    pub(crate) fn begin(&self) -> (Ticks, Option<f64>) {
-        self.read(|now| self.from.store(now.0, Ordering::Relaxed))
+    /// Begins the window.
+    pub(crate) fn begin(&self) -> Edge {
+        self.set(&self.from)
     }
 
     fn has(&self, ticks: u64) -> bool {
@@ -161,22 +171,28 @@ impl Window {
         (from..=until).contains(&ticks)
     }
 
-    /// Ends the window. Returns its end, and what the clocks show then, as above.
-    pub(crate) fn end(&self) -> (Ticks, Option<f64>) {
-        self.read(|now| self.until.store(now.0, Ordering::Relaxed))
+    /// Ends the window.
+    pub(crate) fn end(&self) -> Edge {
+        self.set(&self.until)
     }
 }
 
 // === impl Sample ===
 
 impl Sample {
-    /// The counted events of a time, by ring, without rings that were not looked at.
-    pub(crate) fn tallies(&mut self, time: &RangeInclusive<Ticks>) -> HashMap<RingId, Tally> {
+    /// The counted events of a time, by ring, without rings that were not looked at. The sample
+    /// before was taken at `since`.
+    pub(crate) fn tallies(
+        &mut self,
+        since: Ticks,
+        time: &RangeInclusive<Ticks>,
+    ) -> HashMap<RingId, Tally> {
         let sites = &self.sites;
+        let passed = since..=self.taken.1;
         let seen = self.rings.iter_mut().filter_map(|ring| {
             let tally = match ring.seen.take()? {
                 Seen::Picture(picture, should_have) => {
-                    Tally::of(&picture, should_have, sites, time)
+                    Tally::of(&picture, should_have, sites, (&passed, time))?
                 }
                 Seen::Counted(count) => count.finish(),
             };
@@ -189,12 +205,15 @@ impl Sample {
 // === impl Tally ===
 
 impl Tally {
+    /// The events of `time` in a copy. `passed` is the time between the samples. `None` if the copy
+    /// lacks a part of `time`, unless it is the whole time: then the newest part stands for all.
     fn of(
         picture: &Picture,
         should_have: Option<u64>,
         sites: &SiteTable,
-        time: &RangeInclusive<Ticks>,
-    ) -> Self {
+        (passed, time): (&RangeInclusive<Ticks>, &RangeInclusive<Ticks>),
+    ) -> Option<Self> {
+        let mut first = None;
         let mut count = Counting::default();
         let mut consumer = picture.consumer();
         consumer.expect_payloads();
@@ -207,19 +226,27 @@ impl Tally {
                 Item::Lost(_) => return,
             };
             let at = Ticks(ticks);
-            if !time.contains(&at) {
+            first.get_or_insert(at);
+            if !passed.contains(&at) {
                 return;
             }
-            if let Some(site) = sites.find(site, at) {
-                count.take(site.function, site.kind, ticks);
+            match sites.find(site, at) {
+                Some(_) if !time.contains(&at) => count.tally.passed += 1,
+                Some(site) => count.take(site.function, site.kind, ticks),
+                None => {}
             }
         };
         consumer.drain(picture, Producer::Gone, 0, u64::MAX, take);
         let mut tally = count.finish();
-        if let Some(should_have) = should_have {
-            tally.unseen = should_have.saturating_sub(tally.events);
+        match should_have {
+            None => {}
+            Some(should_have) if time == passed => {
+                tally.unseen = should_have.saturating_sub(tally.events);
+            }
+            Some(_) if first.is_none_or(|first| first > *time.start()) => return None,
+            Some(should_have) => tally.passed = tally.passed.max(should_have),
         }
-        tally
+        Some(tally)
     }
 }
 
@@ -267,6 +294,7 @@ impl Counting {
     }
 
     pub(super) fn take(&mut self, function: FunctionId, kind: SiteKind, ticks: u64) {
+        self.tally.passed += 1;
         if let Some(counted) = &self.window
             && !counted.window.has(ticks)
         {
@@ -343,6 +371,7 @@ mod tests {
         };
         let expected = Tally {
             events: 7,
+            passed: 7,
             unseen: 3,
             lost: 3,
             functions: HashMap::from([
@@ -360,15 +389,15 @@ mod tests {
         let mut count = Counting::within(&window, 7);
         let mut enter = |ticks| count.take(FunctionId(1), SiteKind::Call(CallKind::Enter), ticks);
         enter(ticks_now().0);
-        let (begin, _) = window.begin();
-        [begin.0 - 1, begin.0, ticks_now().0]
+        let begin = window.begin().at.0;
+        [begin - 1, begin, ticks_now().0]
             .into_iter()
             .for_each(&mut enter);
-        let (end, _) = window.end();
-        [end.0, end.0 + 1].into_iter().for_each(&mut enter);
+        let end = window.end().at.0;
+        [end, end + 1].into_iter().for_each(&mut enter);
         // This loss was before the window.
         count.lose(7);
         let tally = count.with_lost(9).finish();
-        assert_eq!((tally.events, tally.unseen), (3, 2));
+        assert_eq!((tally.events, tally.passed, tally.unseen), (3, 6, 2));
     }
 }

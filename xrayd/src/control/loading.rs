@@ -176,7 +176,7 @@ impl Loading {
         switcher.patching.traced.is_suspect = false;
         let loads = loads_of(&maps);
         self.cost = Some(self.last.elapsed());
-        self.take_leave(switcher.patching, &loads);
+        self.take_leave(switcher, &loads);
         self.arm_again(switcher);
         let Loading {
             objects,
@@ -218,7 +218,8 @@ impl Loading {
     }
 
     /// Forgets the modules that are not loaded any more.
-    fn take_leave(&mut self, patching: &mut Patching, loads: &HashSet<Load>) {
+    fn take_leave(&mut self, switcher: &mut Switcher<'_>, loads: &HashSet<Load>) {
+        let Switcher { patching, governor } = switcher;
         let gone: Vec<Load> = patching
             .traced
             .modules
@@ -231,6 +232,9 @@ impl Loading {
             })
             .map(|(&load, _)| load)
             .collect();
+        if !gone.is_empty() {
+            governor.drop_comparison();
+        }
         for load in gone {
             self.known.remove(&load);
             if let Some(Traced { loaded, range, .. }) = patching.traced.modules.remove(&load) {

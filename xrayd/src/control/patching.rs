@@ -14,7 +14,7 @@ use crate::{
     store::EventStore,
     sys::{Memory, ptrace::Stopped},
     target::{Maps, Target, Threads, memory_room},
-    types::{PatchSite, Settings, ToggleReport, Wanted},
+    types::{Capture, PatchSite, Settings, ToggleReport, Wanted},
 };
 
 /// Limit on names of matched functions in a report.
@@ -61,19 +61,51 @@ impl Patching {
     /// Brings the sleds of functions that are on to their wanted state. Returns the longest stop of
     /// the target's threads.
     pub(crate) fn patch_as_wanted(&mut self, ids: &[FunctionId]) -> Result<Duration> {
-        let mut ways = BTreeMap::<_, Vec<FunctionId>>::new();
-        for &id in ids {
-            if let Some(capture) = self.shared.states.recorded(id) {
-                ways.entry(capture).or_default().push(id);
-            }
-        }
         let mut stopped = Duration::ZERO;
-        for (capture, ids) in ways {
+        for (capture, ids) in self.by_capture(ids) {
             let sites = self.traced.functions.sites(&ids);
             let patched = self.patch(&sites, Wanted::On(capture))?;
             stopped = stopped.max(patched.stopped);
         }
         Ok(stopped)
+    }
+
+    /// The same for as many sleds as possible: a module that cannot be written does not stop the
+    /// others. While calls are counted, exit sleds stay off. Returns the functions of modules that
+    /// could not be written, and the first error.
+    pub(super) fn patch_what_can_be(
+        &mut self,
+        ids: &[FunctionId],
+    ) -> (Vec<FunctionId>, Result<()>) {
+        let (mut left, mut failed) = (Vec::new(), Ok(()));
+        for (capture, ids) in self.by_capture(ids) {
+            // Ids of one module follow each other.
+            let module = |id: &FunctionId| Some(self.sites(&[*id], Wanted::Off).first()?.module);
+            let modules: Vec<Vec<FunctionId>> = ids
+                .chunk_by(|one, next| module(one) == module(next))
+                .map(<[_]>::to_vec)
+                .collect();
+            for ids in modules {
+                let to = Wanted::On(capture);
+                let sites = self.sites(&ids, to);
+                if let Err(refusal) = self.patch(&sites, to) {
+                    left.extend(ids);
+                    failed = failed.and(Err(refusal));
+                }
+            }
+        }
+        (left, failed)
+    }
+
+    /// The functions among these that are on, by what is recorded of them.
+    fn by_capture(&self, ids: &[FunctionId]) -> BTreeMap<Capture, Vec<FunctionId>> {
+        let mut captures = BTreeMap::<_, Vec<FunctionId>>::new();
+        for &id in ids {
+            if let Some(capture) = self.shared.states.recorded(id) {
+                captures.entry(capture).or_default().push(id);
+            }
+        }
+        captures
     }
 
     /// The settings in force.

@@ -4,12 +4,12 @@
 //! the change against the settings in force, and makes it ([`SettingsWriter`]).
 //!
 //! ```text
-//!  budget, if calls are to be counted ─► filter ─► mode ─► budget, otherwise
+//!  budget, unless calls are counted ─► filter ─► mode ─► budget, if calls were counted
 //! ```
 
 use std::sync::Arc;
 
-use xray_trace::model::ClockAnchor;
+use xray_trace::model::{ClockAnchor, FunctionId};
 
 use super::{
     event_types::Reading,
@@ -22,22 +22,21 @@ use crate::{
     lock::lock,
     pid::Pid,
     quotas::{Resource, Ticket},
-    refusal::Result,
+    refusal::{Refusal, Result},
     sys::ticks_now,
-    types::{CallFilter, Filter, Mode, Settings, SettingsUpdate, Wanted},
+    types::{Budget, CallFilter, Filter, Mode, Settings, SettingsUpdate, Wanted},
 };
 
 /// Limit on filters that a trace names.
 const MOST_FILTER_NOTES: usize = 256;
 
 /// A change of settings whose patterns are compiled.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PreparedUpdate {
-    update: SettingsUpdate,
-    /// The new filter.
+    mode: Option<Mode>,
     filtering: Option<Filtering>,
-    /// The functions that the new budget never suppresses.
-    kept: KeptFunctions,
+    /// The budget, and the functions that it never suppresses.
+    budget: Option<(Budget, KeptFunctions)>,
 }
 
 /// The parts of the control thread that put settings into force.
@@ -78,18 +77,32 @@ impl PreparedUpdate {
             }
             None => None,
         };
-        let kept = match &update.budget {
+        let budget = match update.budget {
             Some(budget) => {
                 budget.check()?;
-                KeptFunctions::new(budget, take)?
+                let kept = KeptFunctions::new(&budget, take)?;
+                Some((budget, kept))
             }
-            None => KeptFunctions::default(),
+            None => None,
         };
         Ok(Self {
-            update,
+            mode: update.mode,
             filtering,
-            kept,
+            budget,
         })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.mode.is_none() && self.filtering.is_none() && self.budget.is_none()
+    }
+
+    /// The change without the compiled patterns.
+    fn update(&self) -> SettingsUpdate {
+        SettingsUpdate {
+            mode: self.mode,
+            filter: self.filtering.as_ref().map(|new| new.filter().clone()),
+            budget: self.budget.as_ref().map(|(budget, _)| budget.clone()),
+        }
     }
 }
 
@@ -101,14 +114,15 @@ impl SettingsWriter<'_> {
     /// # Errors
     /// A budget that does not suit the mode or the filter, a filter that selects too many
     /// functions, a drain that hangs, or memory that cannot be written. The settings are as before
-    /// then, unless sleds cannot be switched back: their budget stays in force, and can be ended
-    /// later.
-    pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<Settings> {
+    /// then. If memory cannot be written back either, the log has the reason. Sleds that a refused
+    /// duty cycle has switched off are switched on as soon as that is possible.
+    pub(super) fn update(&mut self, mut prepared: PreparedUpdate) -> Result<Settings> {
         let before = self.patching.settings();
-        let after = prepared.update.applied_to(&before);
+        let after = prepared.update().applied_to(&before);
         after.budget.suits(after.mode, &after.filter)?;
-        if let Err(refusal) = self.write(prepared, after.mode) {
-            self.restore(&before);
+        let mut replaced = PreparedUpdate::default();
+        if let Err(refusal) = self.write(&mut prepared, &mut replaced) {
+            self.undo(replaced);
             return Err(refusal);
         }
         Ok(before)
@@ -123,50 +137,74 @@ impl SettingsWriter<'_> {
             budget: (now.budget != before.budget).then(|| before.budget.clone()),
         };
         let pid = self.patching.target.pid();
-        let prepared = PreparedUpdate::new(pid, update, self.attached, self.ticket);
-        let restored = prepared.and_then(|prepared| self.write(prepared, before.mode));
-        if let Err(refusal) = restored {
-            tracing::warn!(%pid, %refusal, "cannot restore the settings before a failed change");
+        match PreparedUpdate::new(pid, update, self.attached, self.ticket) {
+            Ok(prepared) => self.undo(prepared),
+            Err(refusal) => self.warn(&refusal),
         }
     }
 
-    /// Makes a change that was checked. `mode` is the mode after it. After an error, a part of it
-    /// may be in force.
-    fn write(&mut self, prepared: PreparedUpdate, mode: Mode) -> Result<()> {
-        let PreparedUpdate {
-            update:
-                SettingsUpdate {
-                    mode: new_mode,
-                    filter: _,
-                    budget,
-                },
-            filtering,
-            kept,
-        } = prepared;
-        let mut budget = budget.map(|budget| (budget, kept));
+    /// Makes a change that undoes another one: as much of it as is possible.
+    fn undo(&mut self, mut change: PreparedUpdate) {
+        let mut replaced = PreparedUpdate::default();
+        // Each pass makes the next part of the change, whether the last part succeeded or not.
+        while !change.is_empty() {
+            let is_last = change.mode.is_none() && change.filtering.is_none();
+            if is_last && let Some((budget, _)) = &change.budget {
+                let now = self.patching.settings();
+                if let Err(refusal) = budget.suits(now.mode, &now.filter) {
+                    // The mode or the filter could not be restored.
+                    return self.warn(&refusal);
+                }
+            }
+            if let Err(refusal) = self.write(&mut change, &mut replaced) {
+                self.warn(&refusal);
+            }
+        }
+    }
+
+    fn warn(&self, refusal: &Refusal) {
+        let pid = self.patching.target.pid();
+        tracing::warn!(%pid, %refusal, "cannot restore the settings before a failed change");
+    }
+
+    /// Makes a change that was checked, part by part. Each part is taken out of `change`, and
+    /// `replaced` gets what it replaces. After an error, `replaced` has what is to be put into
+    /// force again.
+    fn write(&mut self, change: &mut PreparedUpdate, replaced: &mut PreparedUpdate) -> Result<()> {
         // A budget that ends switches the exit sleds of suppressed functions on. While calls are
         // counted, exit sleds are off.
-        if mode == Mode::Count
-            && let Some((budget, kept)) = budget.take()
-        {
-            self.governor.set_budget(self.patching, budget, kept)?;
+        if self.patching.output.mode() != Mode::Count {
+            self.write_budget(change, replaced)?;
         }
-        if let Some(filtering) = filtering {
-            self.set_filter(filtering)?;
+        if let Some(filtering) = change.filtering.take() {
+            replaced.filtering = Some(self.set_filter(filtering)?);
         }
-        if let Some(mode) = new_mode {
+        if let Some(mode) = change.mode.take() {
+            replaced.mode = Some(self.patching.output.mode());
             self.set_mode(mode)?;
         }
-        if let Some((budget, kept)) = budget {
-            self.governor.set_budget(self.patching, budget, kept)?;
+        self.write_budget(change, replaced)
+    }
+
+    fn write_budget(
+        &mut self,
+        change: &mut PreparedUpdate,
+        replaced: &mut PreparedUpdate,
+    ) -> Result<()> {
+        match change.budget.take() {
+            Some(budget) => {
+                let replaced = &mut replaced.budget;
+                self.governor.set_budget(self.patching, budget, replaced)
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Events in the rings of flight mode are retained from then on. When flight mode begins,
     /// retained events are dropped, and count as overwritten.
     fn set_mode(&mut self, mode: Mode) -> Result<()> {
         let filter = self.patching.shared.filter();
+        self.governor.drop_windows();
         // Counting begins before the mode is `Count`, and ends before another mode is set.
         self.set_dispatch_mode(dispatch_mode(mode, &filter))?;
         self.patching.output.set_mode(mode);
@@ -179,9 +217,9 @@ impl SettingsWriter<'_> {
         Ok(())
     }
 
-    /// Events that were read before keep the former filter. In flight mode, the rings are not read
-    /// yet.
-    fn set_filter(&mut self, filtering: Filtering) -> Result<()> {
+    /// Puts a filter into force. Returns the filter before. Events that were read before keep the
+    /// former filter. In flight mode, the rings are not read yet.
+    fn set_filter(&mut self, filtering: Filtering) -> Result<Filtering> {
         let (shared, pid) = (
             Arc::clone(&self.patching.shared),
             self.patching.target.pid(),
@@ -211,7 +249,7 @@ impl SettingsWriter<'_> {
             }
             notes.push_back((now, filter.note()));
         }
-        Ok(())
+        Ok(before)
     }
 
     /// Records only the chosen calls of `filter` from now on. `None`: all calls.
@@ -223,23 +261,33 @@ impl SettingsWriter<'_> {
         self.set_dispatch_mode(dispatch_mode(mode, filter))
     }
 
-    /// Sets the dispatch mode of all sleds. While calls are counted no exit is recorded, so
-    /// functions are marked as if all were off.
+    /// Sets the dispatch mode of all sleds. After an error it is as before, unless memory cannot be
+    /// written back either.
     fn set_dispatch_mode(&mut self, dispatch_mode: DispatchMode) -> Result<()> {
         let before = self.patching.patcher.dispatch_mode();
         if before == dispatch_mode {
             return Ok(());
         }
-        if dispatch_mode == DispatchMode::Filter {
+        let set = self.change_dispatch_mode(before, dispatch_mode);
+        if set.is_err() {
+            self.undo_dispatch_mode(dispatch_mode, before);
+        }
+        set
+    }
+
+    /// Changes the dispatch mode of all sleds. While calls are counted no exit is recorded, so
+    /// functions are marked as if all were off.
+    fn change_dispatch_mode(&mut self, before: DispatchMode, to: DispatchMode) -> Result<()> {
+        if to == DispatchMode::Filter {
             // Calls that were open when the filter was last in use are long over.
             self.patching.renew_filters()?;
         }
-        if dispatch_mode == DispatchMode::Count
+        if to == DispatchMode::Count
             && let Some(drain) = self.patching.shared.drain()
         {
             drain.begin_counts()?;
         }
-        let set = self.switch_dispatch_mode(before, dispatch_mode);
+        let set = self.switch_dispatch_mode(before, to);
         if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
             // count as left out.
@@ -249,10 +297,40 @@ impl SettingsWriter<'_> {
         set
     }
 
+    /// Undoes a change to dispatch mode `to` that failed, as far as possible. Some sleds and some
+    /// flavours may have it.
+    fn undo_dispatch_mode(&mut self, to: DispatchMode, before: DispatchMode) {
+        let (switches, on) = (self.patching.switches(), self.patching.all_on());
+        let uses_filter = [to, before].contains(&DispatchMode::Filter);
+        if uses_filter && let Err(refusal) = self.patching.renew_filters() {
+            self.warn(&refusal);
+        }
+        switches.mark(&on);
+        let patching = &mut *self.patching;
+        if let Err(refusal) = patching.patcher.set_dispatch_mode(&patching.memory, before) {
+            self.warn(&refusal);
+        }
+        let exits = match before {
+            DispatchMode::Count => self.switch_exits_off(&on),
+            _ if to == DispatchMode::Count => self.patching.patch_what_can_be(&on).1,
+            _ => Ok(()),
+        };
+        // Calls that were open when their exit sleds were off may have ended unseen.
+        switches.mark(&on);
+        if let Err(refusal) = exits {
+            self.warn(&refusal);
+        }
+    }
+
+    /// Switches the exit sleds of these functions off.
+    fn switch_exits_off(&mut self, ids: &[FunctionId]) -> Result<()> {
+        let mut exits = self.patching.traced.functions.sites(ids);
+        exits.retain(|site| !site.kind.is_entry());
+        self.patching.patch(&exits, Wanted::Off).map(drop)
+    }
+
     fn switch_dispatch_mode(&mut self, before: DispatchMode, to: DispatchMode) -> Result<()> {
         let (switches, on) = (self.patching.switches(), self.patching.all_on());
-        let mut exits = self.patching.traced.functions.sites(&on);
-        exits.retain(|site| !site.kind.is_entry());
         if before == DispatchMode::Count {
             switches.mark(&on);
             self.patching.patch_as_wanted(&on)?;
@@ -261,7 +339,7 @@ impl SettingsWriter<'_> {
         patching.patcher.set_dispatch_mode(&patching.memory, to)?;
         if to == DispatchMode::Count {
             switches.mark(&on);
-            self.patching.patch(&exits, Wanted::Off)?;
+            self.switch_exits_off(&on)?;
         }
         Ok(())
     }

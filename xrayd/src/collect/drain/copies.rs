@@ -153,9 +153,9 @@ impl Drain {
                 Look::Newest(_) | Look::All(_) => None,
             };
             let counted = decoder.and_then(|decoder| decoder.count_events(counting));
-            if let (Look::All(_), Some(counted)) = (look, counted) {
-                ring.seen
-                    .get_or_insert(Seen::Counted(counted.with_lost(lost)));
+            // Rings that are not read are not counted either.
+            if let (Look::All(_), Some(counted), false) = (look, counted, self.newest) {
+                ring.seen = Some(Seen::Counted(counted.with_lost(lost)));
             }
         }
         Sample {
@@ -168,7 +168,9 @@ impl Drain {
 
     /// A copy of a ring that was given `more` words since the last sample.
     fn seen(&self, picture: Picture, ring: &RingSample, more: u64) -> Seen {
-        let is_whole = picture.missing() <= ring.given.saturating_sub(more);
+        // Events that the ring had no room for are no words of it.
+        let lost = self.slots.lost(ring.ring.0);
+        let is_whole = picture.missing() <= ring.given.saturating_sub(more).saturating_sub(lost);
         let should_have = (!is_whole).then(|| {
             let geometry = self.layout().geometry;
             EventShare::of(&self.slots.rings, geometry, ring.ring.0).events_in(more)

@@ -24,7 +24,7 @@ const WHOLE_NS: f64 = 5e6;
 /// Loads and calls per second below this count as none.
 const LEAST: f64 = 1e-9;
 
-/// The weight of one function: sums in which older parts count less. Ratios are made of sums, since
+/// The cost of one function: sums in which older parts count less. Ratios are made of sums, since
 /// in a short time they vary wildly.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct FunctionCost {
@@ -50,7 +50,7 @@ pub(super) struct Time {
     pub(super) spent_ns: f64,
 }
 
-/// The weights of all functions.
+/// The costs of all functions.
 #[derive(Debug, Default)]
 pub(super) struct CostModel(HashMap<FunctionId, FunctionCost>);
 
@@ -77,9 +77,9 @@ pub(super) struct Share {
 // === impl Time ===
 
 impl Time {
-    /// The time without tracing. It is at least a tenth of the processor time, since prices are not
-    /// exact. It is also at least a tenth of the cost, since the kernel may not have updated the
-    /// processor time yet.
+    /// The time without tracing. It is at least a tenth of the processor time, since the event cost
+    /// is not exact. It is also at least a tenth of the cost, since the kernel may not have updated
+    /// the processor time yet.
     pub(super) fn useful_ns(self) -> f64 {
         (self.cpu_ns - self.spent_ns).max(self.cpu_ns.max(self.spent_ns) / 10.0)
     }
@@ -108,7 +108,7 @@ impl Cost {
     }
 }
 
-// === impl Weight ===
+// === impl FunctionCost ===
 
 impl FunctionCost {
     /// Loads by thread.
@@ -157,7 +157,7 @@ impl FunctionCost {
     }
 }
 
-// === impl Weights ===
+// === impl CostModel ===
 
 impl CostModel {
     /// Adds a measurement of all `measurable` functions. Those without a share were not called.

@@ -109,7 +109,7 @@ impl History {
     }
 
     /// Ends all suppressions.
-    pub(super) fn wake_all(&self, now: Ticks) {
+    pub(super) fn resume_all(&self, now: Ticks) {
         let all = lock(&self.0).suppressed.keys().copied().collect::<Vec<_>>();
         self.resume(all, now);
     }
@@ -336,7 +336,7 @@ mod tests {
         let status = history.status(|_| Some("f".to_owned()));
         assert_eq!((status.suppressed, status.top.len()), (1, 1));
         assert!((245..=255).contains(&status.unrecorded), "{status:?}");
-        history.wake_all(Ticks(2001));
+        history.resume_all(Ticks(2001));
         assert_eq!(history.status(|_| None).suppressed, 0);
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Reading {
 pub(super) struct Interval {
     /// Processor time of the process, in nanoseconds.
     pub(super) cpu_ns: f64,
+    /// True if the processor time may not be that of the interval.
+    pub(super) is_late: bool,
     pub(super) rings: Vec<Grown>,
     /// Threads that have a ring at the end of the interval.
     pub(super) living: HashSet<ThreadId>,
@@ -95,8 +97,9 @@ impl Reading {
 // === impl Interval ===
 
 impl Interval {
-    /// The events from the counters `before` to `sample`. The interval takes `elapsed_ns`, and the
-    /// process runs for `cpu_ns` of it. `tallies` are the events by function in the same time.
+    /// The events of an interval that takes `elapsed_ns`. The process runs for `cpu_ns` of it.
+    /// `tallies` are its events by function. It is the time from the counters `before` to
+    /// `sample`, or a part of it.
     pub(super) fn new(
         sample: &Sample,
         before: &HashMap<RingId, u64>,
@@ -109,16 +112,22 @@ impl Interval {
             let tally = tallies.remove(&ring.ring);
             Some(Grown::new(ring, given, tally, elapsed_ns, running))
         });
+        let mut rings: Vec<Grown> = rings.collect();
+        to_interval(&mut rings);
+        rings.retain(|ring| ring.given > 0);
         Self {
             cpu_ns,
-            rings: rings.filter(|ring| ring.given > 0).collect(),
+            is_late: false,
+            rings,
             living: sample.rings.iter().map(|ring| ring.ring.1).collect(),
         }
     }
 
-    /// True if the functions are known that caused the events, or if there were no events.
+    /// True if the functions are known that caused the events, or if there were no events; and if
+    /// the processor time is known.
     pub(super) fn is_seen(&self) -> bool {
-        self.rings.is_empty() || self.rings.iter().any(|ring| ring.seen().is_some())
+        let mut rings = self.rings.iter();
+        !self.is_late && (self.rings.is_empty() || rings.any(|ring| ring.seen().is_some()))
     }
 
     /// The share of the events for which the rings had no room. Lost events are mostly those of the
@@ -214,6 +223,39 @@ impl Grown {
     }
 }
 
+/// Reduces the words between two samples to those of the interval between them.
+fn to_interval(rings: &mut [Grown]) {
+    let (mut within, mut all) = (0.0, 0.0);
+    for ring in rings.iter_mut() {
+        let Some(tally) = &ring.tally else {
+            continue;
+        };
+        let passed = tally.passed.saturating_add(tally.lost);
+        if passed > 0 {
+            let events = tally.events.saturating_add(tally.lost);
+            let share = float(events) / float(passed);
+            all += float(ring.given);
+            ring.given = part_of(ring.given, share);
+            within += float(ring.given);
+        }
+    }
+    if all > 0.0 {
+        // Rings whose events are not known got their words at the same times as the others.
+        for ring in rings.iter_mut().filter(|ring| ring.tally.is_none()) {
+            ring.given = part_of(ring.given, within / all);
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of the number, and never below 0"
+)]
+fn part_of(number: u64, share: f64) -> u64 {
+    (float(number) * share).round() as u64
+}
+
 pub(super) fn given(sample: &Sample) -> HashMap<RingId, u64> {
     let rings = sample.rings.iter();
     rings.map(|ring| (ring.ring, ring.given)).collect()
@@ -222,4 +264,42 @@ pub(super) fn given(sample: &Sample) -> HashMap<RingId, u64> {
 #[expect(clippy::cast_precision_loss, reason = "what is measured is not exact")]
 pub(super) fn float(number: u64) -> f64 {
     number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREAD: ThreadId = ThreadId(1);
+
+    fn grown(given: u64, tally: Option<Tally>) -> Grown {
+        Grown {
+            thread: THREAD,
+            given,
+            cpu_ns: None,
+            tally,
+        }
+    }
+
+    /// The samples are taken before the interval and after it, and the program goes on meanwhile.
+    #[test]
+    fn words_outside_of_the_interval_cost_nothing_in_it() {
+        let tally = |events, passed, lost| Tally {
+            events,
+            passed,
+            lost,
+            ..Tally::default()
+        };
+        let mut rings = [
+            grown(2000, Some(tally(500, 1000, 0))),
+            grown(1000, Some(tally(0, 1000, 0))),
+            grown(300, Some(tally(100, 200, 100))),
+            grown(600, None),
+            grown(40, Some(tally(0, 0, 0))),
+        ];
+        to_interval(&mut rings);
+        let given: Vec<u64> = rings.iter().map(|ring| ring.given).collect();
+        // 1,200 of 3,300 words in the rings that were looked at.
+        assert_eq!(given, [1000, 0, 200, 218, 40]);
+    }
 }

@@ -17,12 +17,13 @@
 //! | `event_cost` | the cost of an event |
 //! | `measure` | the events of each function between two looks, and their cost |
 //! | `cost_model` | the cost of functions, and the choice of those to suppress |
-//! | `pace` | how fast the program works during a try |
+//! | `pace` | how fast the program works during a trial |
 //! | `kept` | the functions that a budget never suppresses |
 //! | `history` | times of suppression, and times in which all functions were on |
 //! | `switching` | switching of suppressed functions, and of all functions at once |
-//! | `trial` | a try, and the comparison before it |
-//! | `run` | the control thread's part: looks, tries, switching |
+//! | `trial` | a trial, and the comparison before it |
+//! | `refused` | a duty cycle that was refused |
+//! | `run` | the control thread's part: looks, trials, switching |
 
 mod cost_model;
 mod event_cost;
@@ -30,6 +31,7 @@ mod history;
 mod kept;
 mod measure;
 mod pace;
+mod refused;
 mod run;
 mod switching;
 mod trial;

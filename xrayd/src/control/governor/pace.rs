@@ -1,9 +1,10 @@
 //! How fast the program works while suppressed functions are tried.
 //!
 //! An event costs the program more than [`super::event_cost`] says where neighbours slow its
-//! processor or its memory. Then the program gets less done in the time of a try than the processor
-//! time and the number of events let expect. The calls of functions that are on all the time show
-//! by how much: the comparison before the try has their rate without the functions of the try.
+//! processor or its memory. Then the program gets less done in the time of a trial than the
+//! processor time and the number of events let expect. The calls of functions that are on all the
+//! time show by how much: the comparison before the trial has their rate without the functions of
+//! the trial. Where no function is on all the time, nothing shows it.
 
 use super::trial::Calls;
 
@@ -14,7 +15,7 @@ const ASSUMED: f64 = 50.0;
 const SLOWEST: f64 = 0.25;
 const FASTEST: f64 = 1.5;
 
-/// Calls of functions that are on all the time: sums in which older tries count less.
+/// Calls of functions that are on all the time: sums in which older trials count less.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Pace {
     compared: Calls,
@@ -24,14 +25,14 @@ pub(super) struct Pace {
 // === impl Pace ===
 
 impl Pace {
-    /// Adds a try and the comparison before it, after the weight of earlier ones is multiplied by
+    /// Adds a trial and the comparison before it, after the weight of earlier ones is multiplied by
     /// `fade`.
     pub(super) fn learn(&mut self, compared: Calls, tried: Calls, fade: f64) {
         self.compared = self.compared.later(compared, fade);
         self.tried = self.tried.later(tried, fade);
     }
 
-    /// The work of the program in a try, as a share of what it does in the same time otherwise.
+    /// The work of the program in a trial, as a share of what it does in the same time otherwise.
     pub(super) fn share(self) -> f64 {
         let expected =
             self.compared.calls * self.tried.useful_ns / self.compared.useful_ns.max(1.0);

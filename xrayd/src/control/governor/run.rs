@@ -28,13 +28,14 @@ use super::{
     kept::KeptFunctions,
     measure::{Costs, Interval, Reading, WORKING, float},
     pace::Pace,
+    refused::Refused,
     switching,
-    trial::{Calls, Clocks, Comparison, OpenWindow, Try, sample},
+    trial::{Calls, Clocks, Comparison, OpenWindow, Trial, sample},
 };
 use crate::{
-    collect::{Look, Sample},
+    collect::{Edge, Look, Sample},
     control::patching::Patching,
-    refusal::Result,
+    refusal::{Refusal, Result},
     sys::ticks_now,
     types::{Budget, Duty, Overhead},
 };
@@ -44,24 +45,25 @@ const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Shares of the budget. If the load is above the first, functions are suppressed until it is at
 /// most the second. The distance between them allows for the variation of measurements. The third
-/// is the limit on the cost of tries.
+/// is the limit on the cost of trials.
 const TOO_MUCH: f64 = 0.75;
 const ENOUGH: f64 = 0.6;
 const FOR_TRYING: f64 = 0.2;
-/// Shortest and longest try, shortest and longest interval between tries, and the most functions in
-/// one try.
-const SHORTEST_TRY: Duration = Duration::from_millis(1);
-const LONGEST_TRY: Duration = Duration::from_millis(50);
-const TRY_EVERY: Duration = Duration::from_secs(1);
-const TRY_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
+/// Shortest and longest trial, shortest and longest interval between trials, and the most functions
+/// in one trial.
+const SHORTEST_TRIAL: Duration = Duration::from_millis(1);
+const LONGEST_TRIAL: Duration = Duration::from_millis(50);
+const TRIAL_EVERY: Duration = Duration::from_secs(1);
+const TRIAL_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
 const MOST_TRIED: usize = 256;
-/// The share of lost events from which on a try shows nothing. The next one is shorter, so that the
-/// rings have room for it.
+/// The share of lost events from which on a trial shows nothing. The next one is shorter, so that
+/// the rings have room for it.
 const MOST_LOST: f64 = 0.02;
-/// Factors by which earlier measurements lose weight at each look and at each try. Tries are short,
-/// and nothing else shows the cost of suppressed functions, so their measurements last longer.
+/// Factors by which earlier measurements lose weight at each look and at each trial. Trials are
+/// short, and nothing else shows the cost of suppressed functions, so their measurements last
+/// longer.
 const FADE_LOOK: f64 = 0.6;
-const FADE_TRY: f64 = 0.85;
+const FADE_TRIAL: f64 = 0.85;
 /// Factor by which earlier looks lose weight in the reported overhead.
 const FADE: f64 = 0.9;
 
@@ -74,7 +76,7 @@ pub(crate) struct Governor {
     /// Functions that are switched on and suppressed.
     suppressed: BTreeSet<FunctionId>,
     model: CostModel,
-    /// How fast the program works during tries.
+    /// How fast the program works during trials.
     pace: Pace,
     /// Functions that are never suppressed.
     kept: KeptFunctions,
@@ -85,10 +87,10 @@ pub(crate) struct Governor {
     last: Option<Reading>,
     /// Recent cost of tracing, and recent processor time of the program.
     spent: Time,
-    next_try: Option<Instant>,
-    /// The limit on the duration of the next try.
-    longest_try: Duration,
-    /// The last function of the previous try.
+    next_trial: Option<Instant>,
+    /// The limit on the duration of the next trial.
+    longest_trial: Duration,
+    /// The last function of the previous trial.
     tried: Option<FunctionId>,
 }
 
@@ -96,12 +98,15 @@ pub(crate) struct Governor {
 enum Stage {
     #[default]
     Looking,
-    /// The events of the functions that are on are counted, for comparison with a try.
+    /// The events of the functions that are on are counted, for comparison with a trial.
     Comparing(Comparison),
     /// Some suppressed functions are on.
-    Trying(Try),
+    Trying(Trial),
     /// Nothing is recorded until the next window.
     Off,
+    /// A duty cycle was refused, and its sleds could not be switched on again yet. The limit
+    /// before it is among the settings, and not yet in force.
+    Undoing(Box<Refused>),
     /// Everything is recorded.
     Open { since: Ticks, next: Instant },
 }
@@ -136,69 +141,97 @@ impl Governor {
         (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
     }
 
-    /// Puts a limit on the cost of tracing into force.
+    /// Puts a limit on the cost of tracing into force, and the functions that it never suppresses.
+    /// `replaced` gets those before.
     ///
     /// # Errors
-    /// Sleds cannot be written. The previous limit or none is in force.
+    /// Sleds cannot be written. If the limit before is still in force, `replaced` is unchanged.
+    /// Otherwise no limit is in force, as soon as the sleds can be written again.
     pub(crate) fn set_budget(
         &mut self,
         patching: &mut Patching,
-        budget: Budget,
-        kept: KeptFunctions,
+        (budget, kept): (Budget, KeptFunctions),
+        replaced: &mut Option<(Budget, KeptFunctions)>,
     ) -> Result<()> {
-        self.end_budget(patching)?;
+        let before = (patching.shared.history.budget(), self.end_budget(patching)?);
         let now = Instant::now();
         *self = Self {
             due: (budget != Budget::None).then_some(now),
             kept,
             event_cost: event_cost::of_event(),
-            longest_try: LONGEST_TRY,
+            longest_trial: LONGEST_TRIAL,
             begun: Some((now, ticks_now())),
             ..Self::default()
         };
         let has_windows = matches!(budget, Budget::Duty(_));
         patching.shared.history.begin(budget);
         if has_windows {
-            if let Err(error) = switching::close(patching) {
-                // The client gets an error, so the limit must not stay in force.
-                if self.end_budget(patching).is_ok() {
-                    patching.shared.history.begin(Budget::None);
-                }
-                return Err(error);
+            if let Err(refusal) = switching::close(patching) {
+                let refused = Refused::new(patching, before);
+                *replaced = self.undo(patching, refused);
+                return Err(refusal);
             }
             self.stage = Stage::Off;
         }
+        *replaced = Some(before);
         Ok(())
     }
 
-    /// Resumes all suppressed functions. After an error the limit is still in force, and the call
-    /// can be repeated.
-    fn end_budget(&mut self, patching: &mut Patching) -> Result<()> {
+    /// Ends a duty cycle that was refused. Returns the limit before it, or `None` if
+    /// [`Self::tend`] has to repeat this, which then puts that limit into force.
+    fn undo(
+        &mut self,
+        patching: &mut Patching,
+        mut refused: Refused,
+    ) -> Option<(Budget, KeptFunctions)> {
+        let resumed = refused.resume(patching);
+        *self = Self::default();
+        let Err(refusal) = resumed else {
+            patching.shared.history.begin(Budget::None);
+            return Some(refused.before);
+        };
+        Self::warn(patching, &refusal);
+        patching.shared.history.begin(refused.before.0.clone());
+        self.due = Some(Instant::now() + refused.pause);
+        self.stage = Stage::Undoing(Box::new(refused));
+        None
+    }
+
+    /// Resumes all suppressed functions. Returns the functions that were kept. After an error the
+    /// limit is still in force, and the call can be repeated.
+    fn end_budget(&mut self, patching: &mut Patching) -> Result<KeptFunctions> {
+        if let Stage::Undoing(refused) = &mut self.stage {
+            refused.resume(patching)?;
+        }
         let suppressed: Vec<FunctionId> = self.suppressed.iter().copied().collect();
         switching::resume(patching, &suppressed)?;
-        if let Budget::Duty(_) = patching.shared.history.budget() {
-            patching.patch_as_wanted(&patching.all_on())?;
-            let since = ticks_now();
-            switching::open(patching)?;
-            // A window that is open has no end: everything is recorded from its begin on.
-            patching.shared.history.end_cycle(match self.stage {
-                Stage::Open { since, .. } => since,
-                _ => since,
-            });
+        match patching.shared.history.budget() {
+            Budget::Duty(_) => {
+                patching.patch_as_wanted(&patching.all_on())?;
+                let since = ticks_now();
+                switching::open(patching)?;
+                // A window that is open has no end: everything is recorded from its begin on.
+                patching.shared.history.end_cycle(match self.stage {
+                    Stage::Open { since, .. } => since,
+                    _ => since,
+                });
+            }
+            // Ends the counting of a comparison or a trial.
+            Budget::Overhead(_) => drop(sample(patching, Look::Newest(HashMap::new()))),
+            Budget::None => {}
         }
-        if let Stage::Comparing(_) | Stage::Trying(_) = self.stage {
-            // Ends the counting.
-            sample(patching, Look::Newest(HashMap::new()));
-        }
-        patching.shared.history.wake_all(ticks_now());
-        *self = Self::default();
-        Ok(())
+        patching.shared.history.resume_all(ticks_now());
+        let ended = std::mem::take(self);
+        Ok(match ended.stage {
+            Stage::Undoing(refused) => refused.before.1,
+            _ => ended.kept,
+        })
     }
 
     /// Ends the limit of a process that is being detached from, or is gone. Sleds are not touched.
     pub(crate) fn forget(&mut self, history: &History) {
         *self = Self::default();
-        history.wake_all(ticks_now());
+        history.resume_all(ticks_now());
     }
 
     /// Ends the suppression of functions that are being switched. The switch decides their state.
@@ -212,6 +245,26 @@ impl Governor {
                 .filter(|id| self.suppressed.remove(id))
                 .collect();
             history.resume(resumed, ticks_now());
+            self.drop_comparison();
+        }
+    }
+
+    /// Drops the comparison with a trial that is under way. Called when the program begins to run
+    /// at another pace, or when functions leave.
+    pub(crate) fn drop_comparison(&mut self) {
+        match &mut self.stage {
+            Stage::Comparing(comparison) => comparison.window = None,
+            Stage::Trying(trial) => trial.others = None,
+            _ => {}
+        }
+    }
+
+    /// Drops the windows that are under way. Called when the mode changes, because rings are read
+    /// in another way from then on.
+    pub(crate) fn drop_windows(&mut self) {
+        self.drop_comparison();
+        if let Stage::Trying(trial) = &mut self.stage {
+            trial.window = None;
         }
     }
 
@@ -222,15 +275,21 @@ impl Governor {
         }
         let budget = patching.shared.history.budget();
         let done = match (budget, std::mem::take(&mut self.stage)) {
+            (_, Stage::Undoing(refused)) => {
+                let before = self.undo(patching, *refused);
+                before.map_or(Ok(()), |before| {
+                    self.set_budget(patching, before, &mut None)
+                })
+            }
             (Budget::None, _) => {
                 self.due = None;
                 Ok(())
             }
             (Budget::Overhead(Overhead { ppm, .. }), Stage::Trying(tried)) => {
-                self.end_try(patching, share(ppm), tried)
+                self.end_trial(patching, share(ppm), tried)
             }
             (Budget::Overhead(_), Stage::Comparing(comparison)) => {
-                self.begin_try(patching, comparison)
+                self.begin_trial(patching, comparison)
             }
             (Budget::Overhead(Overhead { ppm, .. }), _) => self.look_at_costs(patching, share(ppm)),
             (Budget::Duty(duty), Stage::Open { since, next }) => {
@@ -239,13 +298,17 @@ impl Governor {
             (Budget::Duty(duty), _) => self.begin_window(patching, duty),
         };
         if let Err(error) = done {
-            tracing::warn!(
-                pid = patching.target.pid().as_raw(),
-                %error,
-                "cannot keep the overhead budget or the duty cycle"
-            );
-            self.due = Some(Instant::now() + TRY_EVERY);
+            Self::warn(patching, &error);
+            self.due = Some(Instant::now() + TRIAL_EVERY);
         }
+    }
+
+    fn warn(patching: &Patching, error: &Refusal) {
+        tracing::warn!(
+            pid = patching.target.pid().as_raw(),
+            %error,
+            "cannot keep the overhead budget or the duty cycle"
+        );
     }
 
     // --- budget
@@ -264,7 +327,7 @@ impl Governor {
         let mut reading = Reading::of(&sample);
         let interval = before.at.map(|(at, since)| {
             let elapsed = reading.run_since(&before, at);
-            let tallies = sample.tallies(&(since..=sample.taken.1));
+            let tallies = sample.tallies(since, &(since..=sample.taken.1));
             let cpu_ns = reading.running * elapsed;
             Interval::new(&sample, &before.given, tallies, (elapsed, cpu_ns), &reading)
         });
@@ -298,9 +361,9 @@ impl Governor {
                 self.begin_anew(patching);
             }
         }
-        match self.next_try {
-            _ if self.suppressed.is_empty() => self.next_try = None,
-            None => self.next_try = Some(now + TRY_EVERY),
+        match self.next_trial {
+            _ if self.suppressed.is_empty() => self.next_trial = None,
+            None => self.next_trial = Some(now + TRIAL_EVERY),
             Some(next) if next <= now => self.begin_comparison(patching, budget),
             Some(_) => {}
         }
@@ -328,7 +391,7 @@ impl Governor {
         let now = Instant::now();
         if running < WORKING / 10.0 {
             // The program is idle, so there is nothing to measure.
-            self.next_try = Some(now + TRY_EVERY);
+            self.next_trial = Some(now + TRIAL_EVERY);
             return;
         }
         let suppressed = &self.suppressed;
@@ -344,8 +407,8 @@ impl Governor {
         let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
         let load = self.model.load(|id| ids.contains(&id)).max(0.001);
         let share = budget * FOR_TRYING;
-        let time = Duration::from_secs_f64((share / load).min(1.0) * TRY_EVERY.as_secs_f64());
-        let time = time.min(self.longest_try).max(SHORTEST_TRY);
+        let time = Duration::from_secs_f64((share / load).min(1.0) * TRIAL_EVERY.as_secs_f64());
+        let time = time.min(self.longest_trial).max(SHORTEST_TRIAL);
         let clocks = Clocks::of(patching, self.last.as_ref());
         let mut window = OpenWindow::open(patching, &clocks);
         if let Some(window) = &mut window {
@@ -361,26 +424,27 @@ impl Governor {
     }
 
     /// Switches suppressed functions on for a moment, to measure what they cost now.
-    fn begin_try(&mut self, patching: &mut Patching, comparison: Comparison) -> Result<()> {
+    fn begin_trial(&mut self, patching: &mut Patching, comparison: Comparison) -> Result<()> {
         let Comparison {
             mut ids,
             time,
             clocks,
             window,
         } = comparison;
-        // Functions that were switched meanwhile do not belong to the try.
+        // Functions that were switched meanwhile do not belong to the trial.
         ids.retain(|id| self.suppressed.contains(id));
         let others = window.and_then(|window| {
             let ended = window.end();
             let (interval, _) = self.interval(patching, &window, ended)?;
+            let shows = interval.is_seen() && interval.lost_share() <= MOST_LOST;
             let costs = interval.costs(self.event_ns(), self.tick_ns());
-            // The next look or try adds the processor time.
+            // The next look or trial adds the processor time.
             let spent = Time {
                 cpu_ns: 0.0,
                 ..costs.time
             };
             self.spent.add(spent, 1.0);
-            Some(self.calls_of_others(patching, &costs))
+            shows.then(|| self.calls_of_others(patching, &costs))
         });
         let mut window = OpenWindow::open(patching, &clocks);
         let (began, since) = (clocks.read(), ticks_now());
@@ -392,7 +456,7 @@ impl Governor {
         self.due = Some(Instant::now() + time);
         // The stage is set after a failure, too: some of them may be on, and have to be suppressed
         // again.
-        self.stage = Stage::Trying(Try {
+        self.stage = Stage::Trying(Trial {
             load: self.model.load(|id| ids.binary_search(&id).is_ok()),
             ids,
             ran: self.last.as_ref().map(|last| last.cpu),
@@ -401,7 +465,7 @@ impl Governor {
             began,
             stopped: *resumed.as_ref().unwrap_or(&Duration::ZERO),
             window,
-            others: others.unwrap_or_default(),
+            others,
         });
         resumed.map(drop)
     }
@@ -411,7 +475,7 @@ impl Governor {
         &self,
         patching: &Patching,
         window: &OpenWindow,
-        ended: (Ticks, Option<f64>),
+        ended: Edge,
     ) -> Option<(Interval, Sample)> {
         let nothing = Reading::default();
         let running = self.last.as_ref().unwrap_or(&nothing);
@@ -430,31 +494,35 @@ impl Governor {
         }
     }
 
-    fn end_try(&mut self, patching: &mut Patching, budget: f64, mut tried: Try) -> Result<()> {
-        // Functions that were switched meanwhile do not belong to the try any more.
+    fn end_trial(&mut self, patching: &mut Patching, budget: f64, mut tried: Trial) -> Result<()> {
+        // Functions that were switched meanwhile do not belong to the trial any more.
         tried.ids.retain(|id| self.suppressed.contains(id));
         let window = tried.window.take();
-        let (until, ended) = match &window {
+        let ended = match &window {
             Some(window) => window.end(),
-            None => (ticks_now(), tried.clocks.read()),
+            None => Edge {
+                at: ticks_now(),
+                clocked: tried.clocks.read(),
+                late: 0,
+            },
         };
         if let Err(error) = switching::suppress(patching, &tried.ids) {
-            // They are still on. The try goes on until switching off succeeds, but its window is
+            // They are still on. The trial goes on until switching off succeeds, but its window is
             // over.
             self.stage = Stage::Trying(tried);
             return Err(error);
         }
         let now = Instant::now();
         self.due = Some(now + LOOK_EVERY);
-        let ticks = until.0.saturating_sub(tried.since.0);
+        let ticks = ended.at.0.saturating_sub(tried.since.0);
         patching.shared.history.recorded(&tried.ids, ticks);
         let on_ns = float(ticks) * self.tick_ns();
         let cost_ns = on_ns * tried.load + 2e9 * tried.stopped.as_secs_f64();
         let pause = Duration::from_secs_f64((cost_ns / 1e9 / (budget * FOR_TRYING)).min(1e6));
-        self.next_try = Some(now + pause.clamp(TRY_EVERY, TRY_EVERY_AT_LEAST));
-        let cpu_ns = tried.clocks.between(tried.began, ended, on_ns);
+        self.next_trial = Some(now + pause.clamp(TRIAL_EVERY, TRIAL_EVERY_AT_LEAST));
+        let cpu_ns = tried.clocks.between(tried.began, ended.clocked, on_ns);
         if let Some(window) = window {
-            self.learn_from_try(patching, &tried, &window, (until, ended), cpu_ns);
+            self.learn_from_trial(patching, &tried, &window, ended, cpu_ns);
         }
         let (suppressed, states) = (&self.suppressed, &patching.shared.states);
         let on = |id| states.recorded(id).is_some();
@@ -472,30 +540,33 @@ impl Governor {
         switching::resume(patching, &resume)?;
         self.suppressed.retain(|id| over_budget.contains(id));
         patching.shared.history.resume(resume, ticks_now());
-        self.suppress(patching, suppressed)?;
+        self.suppress(patching, suppressed.clone())?;
         self.begin_anew(patching);
-        // Since the last look, functions outside the try were suppressed all the time, and the
-        // others all the time but the try.
+        // Since the last look, functions of the trial were suppressed all the time but the trial,
+        // and others all the time, unless they are suppressed only now.
         let now = self.last.as_ref().map(|last| last.cpu);
         let ran = tried.ran.zip(now);
         let ran_ns = ran.map_or(0.0, |(before, now)| {
             now.saturating_sub(before).as_secs_f64() * 1e9
         });
+        // Calls are counted by the time of the program without tracing.
+        let useful = (self.spent.useful_ns() / self.spent.cpu_ns.max(1.0)).min(1.0);
         self.count_unrecorded(patching, |id| match tried.ids.binary_search(&id) {
-            Ok(_) => (ran_ns - cpu_ns).max(0.0),
-            Err(_) => ran_ns,
+            Ok(_) => (ran_ns - cpu_ns).max(0.0) * useful,
+            Err(_) if suppressed.contains(&id) => 0.0,
+            Err(_) => ran_ns * useful,
         });
         Ok(())
     }
 
-    /// Learns the cost of the functions in a try from its window, in which all of them were on.
-    /// `on_ns` is the processor time of the whole try, with switching.
-    fn learn_from_try(
+    /// Learns the cost of the functions in a trial from its window, in which all of them were on.
+    /// `on_ns` is the processor time of the whole trial, with switching.
+    fn learn_from_trial(
         &mut self,
         patching: &Patching,
-        tried: &Try,
+        tried: &Trial,
         window: &OpenWindow,
-        ended: (Ticks, Option<f64>),
+        ended: Edge,
         on_ns: f64,
     ) {
         let Some((interval, sample)) = self.interval(patching, window, ended) else {
@@ -513,19 +584,21 @@ impl Governor {
             1.0,
         );
         if interval.lost_share() > MOST_LOST {
-            self.longest_try = (self.longest_try / 2).max(SHORTEST_TRY);
+            self.longest_trial = (self.longest_trial / 2).max(SHORTEST_TRIAL);
             return;
         }
-        self.longest_try = (self.longest_try * 5 / 4).min(LONGEST_TRY);
         if !interval.is_seen() {
             return;
         }
-        let others = self.calls_of_others(patching, &costs);
-        self.pace.learn(tried.others, others, FADE_TRY);
+        self.longest_trial = (self.longest_trial * 5 / 4).min(LONGEST_TRIAL);
+        if let Some(compared) = tried.others {
+            let others = self.calls_of_others(patching, &costs);
+            self.pace.learn(compared, others, FADE_TRIAL);
+        }
         for time in costs.measured.threads.values_mut() {
             *time = time.at_pace(self.pace.share());
         }
-        self.model.learn(&costs.measured, FADE_TRY, |id| {
+        self.model.learn(&costs.measured, FADE_TRIAL, |id| {
             tried.ids.binary_search(&id).is_ok()
         });
     }

@@ -1,4 +1,5 @@
-//! A try of suppressed functions, and the comparison before it: windows in which all events count.
+//! A trial of suppressed functions, and the comparison before it: windows in which all events
+//! count.
 //!
 //! ```text
 //!  ├─ comparison ─┤ switch on ├──── window ────┤ switch off │
@@ -13,10 +14,13 @@ use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 use super::measure::{Interval, Reading, float, given};
 use crate::{
-    collect::{Look, Sample, Window},
+    collect::{Edge, Look, Sample, Window},
     control::patching::Patching,
     target::{MOST_CLOCKS, RunClocks},
 };
+
+/// The share of a window by which its clocks may be read too late. Later ones show nothing.
+const MOST_LATE: f64 = 0.05;
 
 /// The clocks of the threads that work.
 #[derive(Debug, Clone)]
@@ -33,28 +37,28 @@ pub(super) struct OpenWindow {
     /// A sample before its begin.
     before: Sample,
     clocks: Clocks,
-    /// Its begin, and what the clocks showed then, in nanoseconds: `None` if the process had ended.
-    began: (Ticks, Option<f64>),
+    /// `None` before its begin.
+    began: Option<Edge>,
 }
 
-/// The comparison before a try: the functions of the try are still suppressed.
+/// The comparison before a trial: the functions of the trial are still suppressed.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    /// The functions of the try, in ascending order.
+    /// The functions of the trial, in ascending order.
     pub(super) ids: Vec<FunctionId>,
-    /// The duration of the comparison, and of the try.
+    /// The duration of the comparison, and of the trial.
     pub(super) time: Duration,
     pub(super) clocks: Clocks,
     /// `None` if the drain has ended.
     pub(super) window: Option<OpenWindow>,
 }
 
-/// A try: suppressed functions that are on for a moment.
+/// A trial: suppressed functions that are on for a moment.
 #[derive(Debug)]
-pub(super) struct Try {
+pub(super) struct Trial {
     /// In ascending order.
     pub(super) ids: Vec<FunctionId>,
-    /// The load of these functions before the try.
+    /// The load of these functions before the trial.
     pub(super) load: f64,
     /// Processor time of the process at the last look.
     pub(super) ran: Option<Duration>,
@@ -68,8 +72,9 @@ pub(super) struct Try {
     pub(super) stopped: Duration,
     /// The window, from whose begin on all these functions are on. `None` if there is none.
     pub(super) window: Option<OpenWindow>,
-    /// The calls of functions that are on all the time, in the comparison.
-    pub(super) others: Calls,
+    /// The calls of functions that are on all the time, in the comparison. `None` if they were not
+    /// seen, or if functions were switched since the begin of the comparison.
+    pub(super) others: Option<Calls>,
 }
 
 /// Calls in an interval.
@@ -130,7 +135,7 @@ impl OpenWindow {
         let window = Arc::new(Window::new(Arc::clone(&clocks.clocks)));
         Some(Self {
             before: sample(patching, Look::Begin(Arc::clone(&window)))?,
-            began: (Ticks(u64::MAX), None),
+            began: None,
             window,
             clocks: clocks.clone(),
         })
@@ -138,31 +143,44 @@ impl OpenWindow {
 
     /// Begins the window now.
     pub(super) fn begin(&mut self) {
-        self.began = self.window.begin();
+        self.began = Some(self.window.begin());
     }
 
-    /// Ends the window now. Returns its end, and what its clocks show then.
-    pub(super) fn end(&self) -> (Ticks, Option<f64>) {
+    /// Ends the window now.
+    pub(super) fn end(&self) -> Edge {
         self.window.end()
     }
 
-    /// The events of the window, which has ended like this. `None` if the drain has ended.
-    /// `running` is the processor use of the threads, and a tick lasts `tick_ns`.
+    /// The events of the window, which ended at `ended`. `None` if the drain or the process has
+    /// ended. `running` is the processor use of the threads, and a tick lasts `tick_ns`.
     pub(super) fn interval(
         &self,
         patching: &Patching,
-        (until, ended): (Ticks, Option<f64>),
+        ended: Edge,
         running: &Reading,
         tick_ns: f64,
     ) -> Option<(Interval, Sample)> {
         let before = given(&self.before);
+        // The sample ends the counting in any case.
         let mut sample = sample(patching, Look::All(before.clone()))?;
-        let (from, began) = self.began;
-        let elapsed_ns = float(until.0.saturating_sub(from.0)) * tick_ns;
-        let cpu_ns = self.clocks.between(began, ended, elapsed_ns);
-        let tallies = sample.tallies(&(from..=until));
+        let began = self.began?;
+        let elapsed = float(ended.at.0.saturating_sub(began.at.0));
+        let elapsed_ns = elapsed * tick_ns;
+        let clocked = began.clocked.zip(ended.clocked)?;
+        let cpu_ns = self
+            .clocks
+            .between(Some(clocked.0), Some(clocked.1), elapsed_ns);
+        let tallies = sample.tallies(self.before.taken.1, &(began.at..=ended.at));
         let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), running);
-        Some((interval, sample))
+        // Reading the clocks takes its time, at both ends.
+        let is_late = float(began.late.abs_diff(ended.late)) > elapsed * MOST_LATE;
+        Some((
+            Interval {
+                is_late,
+                ..interval
+            },
+            sample,
+        ))
     }
 }
 
