@@ -241,7 +241,7 @@ impl Scene {
                     _ => Look::All(before),
                 };
                 let mut sample = self.drain.sample(&look);
-                sample.tallies(&(Ticks(0)..=Ticks(u64::MAX)));
+                sample.tallies(Ticks(0), &(Ticks(0)..=Ticks(u64::MAX)));
             }
             // A session ends, and another one finds what it left; or a collector dies.
             27 => self.restart(input.small() & 1 == 0),
