@@ -251,7 +251,7 @@ fn wrong_metrics(text: &str, known: &BTreeSet<String>) -> Vec<String> {
 
 impl Programs {
     fn new() -> Self {
-        let (mut xrayctl, mut xrayd) = (Cli::command(), xrayd::config::Args::command());
+        let (mut xrayctl, mut xrayd) = (Cli::command(), xrayd::config::Config::command());
         xrayctl.build();
         xrayd.build();
         Self { xrayctl, xrayd }

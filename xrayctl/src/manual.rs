@@ -125,7 +125,7 @@ const SECTIONS: [Section; 6] = [
 
 /// The page of the daemon.
 pub(crate) fn daemon_page() -> io::Result<String> {
-    let man = Man::new(xrayd::config::Args::command()).section("8");
+    let man = Man::new(xrayd::config::Config::command()).section("8");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -170,7 +170,7 @@ mod tests {
                 "{title}"
             );
         }
-        for option in xrayd::config::Args::command().get_arguments() {
+        for option in xrayd::config::Config::command().get_arguments() {
             let name = option.get_long().unwrap().replace('-', r"\-");
             assert!(page.contains(&format!(r"\fB\-\-{name}\fR")), "{name}");
         }

@@ -13,13 +13,13 @@
 
 use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
+use nix::unistd::Uid;
 use tokio::{
     net::UnixListener,
     runtime::Runtime,
     sync::oneshot,
     time::{Instant, timeout_at},
 };
-use xray_trace::instr_map::{CompiledSelection, Selection};
 
 use crate::{
     audit::{AuditError, AuditLog},
@@ -30,7 +30,7 @@ use crate::{
     refusal::{Reason, Refusal},
     rpc, shutdown,
     shutdown::Signals,
-    socket::{BoundSocket, SocketError},
+    socket::{Access, BoundSocket, SocketError},
     store::Metering,
 };
 
@@ -144,7 +144,7 @@ impl App {
             }
             None => {
                 let path = config.socket_path()?;
-                let socket = BoundSocket::bind(&path, config.access)?;
+                let socket = BoundSocket::bind(&path, access_of(Uid::effective()))?;
                 tracing::info!(socket = %path.display(), "listening");
                 socket
             }
@@ -152,7 +152,7 @@ impl App {
         let registry_config = RegistryConfig {
             retain_bytes: config.retain.bytes(),
             retain_exited_bytes: config.retain_exited.bytes(),
-            quotas: config.quotas,
+            quotas: config.quotas(),
         };
         let metering = metrics.as_ref();
         let metering = metering.map(|metrics| Arc::clone(&metrics.metering));
@@ -260,16 +260,13 @@ impl Metrics {
             (Some(listener), _) => metrics::Listener::Tcp(listener),
             (None, Some(address)) => metrics::bind(address)?,
             (None, None) => {
-                if config.metrics_functions.is_some() {
+                if !config.metrics_functions.is_empty() {
                     tracing::warn!("--metrics-functions has no effect without --metrics");
                 }
                 return Ok(None);
             }
         };
-        let compile = |selection: &Selection| CompiledSelection::new(selection);
-        let functions = config.metrics_functions.as_ref().map(compile);
-        let functions = functions.transpose().map_err(ConfigError::from)?;
-        let metering = Metering::new(functions, config.metrics_max_functions);
+        let metering = Metering::new(config.measured_functions()?, config.metrics_max_functions);
         let metering = Arc::new(metering.map_err(BuildError::Clock)?);
         listener.announce();
         Ok(Some(Self { listener, metering }))
@@ -297,6 +294,14 @@ fn served(
 ) -> Result<(), rpc::ServeError> {
     // The panic hook has logged the panic. The shutdown goes on as usual.
     ended.unwrap_or_else(|_| Err(rpc::ServeError::Panicked))
+}
+
+/// The users who may connect to the socket of this user's daemon.
+fn access_of(user: Uid) -> Access {
+    match user.is_root() {
+        true => Access::Everybody,
+        false => Access::Owner,
+    }
 }
 
 /// The path of this daemon's socket, if another daemon answers there.

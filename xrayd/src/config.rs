@@ -1,4 +1,4 @@
-//! The configuration of the daemon: arguments and environment in, a checked [`Config`] out.
+//! The configuration of the daemon: its arguments and its environment.
 //!
 //! Nothing is opened or changed here.
 
@@ -15,8 +15,7 @@ use crate::{
     metrics::MetricsAddress,
     quotas::{QuotaSetting, Quotas},
     size::ByteSize,
-    socket,
-    socket::{Access, SocketError},
+    socket::{self, SocketError},
 };
 
 /// Daemon that traces functions of running programs
@@ -25,7 +24,7 @@ use crate::{
 /// XRay sleds, switches their functions on and off, and retains and streams their events.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "xrayd", version)]
-pub struct Args {
+pub struct Config {
     /// Listen on this socket [default: /run/xrayd/xrayd.sock for root, else
     /// $XDG_RUNTIME_DIR/xrayd.sock]
     ///
@@ -99,34 +98,6 @@ pub struct Args {
     pub log_level: LevelFilter,
 }
 
-/// The checked configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
-    /// The path of the socket, unless a socket is inherited. `None` stands for the default path.
-    pub socket: Option<PathBuf>,
-    /// The users who may connect to a socket that the daemon binds.
-    pub access: Access,
-    /// Limit on retained events of each process, in packed bytes.
-    pub retain: ByteSize,
-    /// Limit on retained events of ended processes for each user, in packed bytes.
-    pub retain_exited: ByteSize,
-    /// Limits on the daemon's resources that sessions may take.
-    pub quotas: Quotas,
-    /// The address of the metrics endpoint, unless a socket for it is inherited. `None`: no
-    /// endpoint.
-    pub metrics: Option<MetricsAddress>,
-    /// The functions that get a histogram of call durations, if any.
-    pub metrics_functions: Option<Selection>,
-    /// Limit on the number of these histograms.
-    pub metrics_max_functions: u32,
-    /// The sink for decisions about calls.
-    pub audit: AuditSink,
-    /// The format of log lines.
-    pub log: LogFormat,
-    /// The most detailed level of log lines.
-    pub log_level: LevelFilter,
-}
-
 /// Least size of retained events. Less cannot hold a block of events.
 const LEAST_RETAINED: ByteSize = ByteSize::new(1 << 20);
 
@@ -147,62 +118,46 @@ pub enum ConfigError {
     MetricsFunctions(#[from] SelectionError),
 }
 
-// === impl Args ===
-
-impl Args {
-    /// The configuration for these arguments and this user.
-    ///
-    /// # Errors
-    ///
-    /// Values that contradict the daemon's limits. A missing default socket shows only at
-    /// [`Config::socket_path`], because a socket may be inherited.
-    pub fn into_config(self) -> Result<Config, ConfigError> {
-        let Self {
-            socket,
-            retain,
-            retain_exited,
-            quota,
-            metrics,
-            metrics_functions,
-            metrics_max_functions,
-            audit,
-            log,
-            log_level,
-        } = self;
-        if retain < LEAST_RETAINED {
-            return Err(ConfigError::Retain { retain });
-        }
-        let access = if nix::unistd::geteuid().is_root() {
-            Access::Everybody
-        } else {
-            Access::Owner
-        };
-        let metrics_functions = (!metrics_functions.is_empty()).then(|| Selection {
-            include: metrics_functions.into_iter().map(Rule::Glob).collect(),
-            exclude: Vec::new(),
-        });
-        if let Some(selection) = &metrics_functions {
-            CompiledSelection::new(selection)?;
-        }
-        Ok(Config {
-            socket,
-            access,
-            retain,
-            retain_exited,
-            quotas: quota.into_iter().fold(Quotas::DAEMON, Quotas::with),
-            metrics,
-            metrics_functions,
-            metrics_max_functions,
-            audit,
-            log,
-            log_level,
-        })
-    }
-}
-
 // === impl Config ===
 
 impl Config {
+    /// Checks the values against the daemon's limits. A missing default socket shows only at
+    /// [`Self::socket_path`], because a socket may be inherited.
+    ///
+    /// # Errors
+    ///
+    /// A size that is too small, or an invalid pattern.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let retain = self.retain;
+        if retain < LEAST_RETAINED {
+            return Err(ConfigError::Retain { retain });
+        }
+        self.measured_functions().map(drop)
+    }
+
+    /// The functions that get a histogram of call durations. `None` if no option names any.
+    ///
+    /// # Errors
+    ///
+    /// An invalid pattern.
+    pub fn measured_functions(&self) -> Result<Option<CompiledSelection>, ConfigError> {
+        if self.metrics_functions.is_empty() {
+            return Ok(None);
+        }
+        let globs = self.metrics_functions.iter().cloned();
+        let selection = Selection {
+            include: globs.map(Rule::Glob).collect(),
+            exclude: Vec::new(),
+        };
+        Ok(Some(CompiledSelection::new(&selection)?))
+    }
+
+    /// Limits on the daemon's resources that sessions may take.
+    pub fn quotas(&self) -> Quotas {
+        let quota = self.quota.iter().copied();
+        quota.fold(Quotas::DAEMON, Quotas::with)
+    }
+
     /// The path of the socket: the configured one, else the user's default.
     ///
     /// # Errors
@@ -219,19 +174,20 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use xray_trace::instr_map::Candidate;
 
     use super::*;
 
     fn config(args: &[&str]) -> Result<Config, String> {
-        Args::try_parse_from(std::iter::once("xrayd").chain(args.iter().copied()))
-            .map_err(|error| error.to_string())?
-            .into_config()
-            .map_err(|error| error.to_string())
+        let args = std::iter::once("xrayd").chain(args.iter().copied());
+        let config = Config::try_parse_from(args).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
     }
 
     #[test]
     fn the_argument_parser_is_consistent() {
-        Args::command().debug_assert();
+        Config::command().debug_assert();
     }
 
     #[test]
@@ -260,9 +216,20 @@ mod tests {
         assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
         assert_eq!(config.retain_exited, ByteSize::new(3 << 30));
-        assert_eq!(config.metrics.unwrap().to_string(), "127.0.0.1:9464");
-        let globs = ["api::*", "*parse*"].map(|glob| Rule::Glob(glob.to_owned()));
-        assert_eq!(config.metrics_functions.unwrap().include, globs);
+        let metrics = config.metrics.as_ref().unwrap();
+        assert_eq!(metrics.to_string(), "127.0.0.1:9464");
+        assert_eq!(config.metrics_functions, ["api::*", "*parse*"]);
+        let measured = config.measured_functions().unwrap().unwrap();
+        let is_measured = ["api::x", "apix", "http::parse_head"].map(|name| {
+            measured.matches(&Candidate {
+                id: 1,
+                module: "service",
+                symbol: None,
+                name,
+                source: None,
+            })
+        });
+        assert_eq!(is_measured, [true, false, true]);
         assert_eq!(config.metrics_max_functions, 7);
         assert_eq!(config.log, LogFormat::Journal);
         assert_eq!(config.log_level, LevelFilter::DEBUG);
@@ -271,7 +238,8 @@ mod tests {
     #[test]
     fn metrics_are_off_by_default() {
         let config = config(&["--socket", "/x"]).unwrap();
-        assert_eq!((config.metrics, config.metrics_functions), (None, None));
+        assert_eq!(config.metrics, None);
+        assert!(config.measured_functions().unwrap().is_none());
         assert_eq!(config.metrics_max_functions, 100);
     }
 

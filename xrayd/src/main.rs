@@ -1,4 +1,4 @@
-//! The daemon: configuration → build (binds) → run → drain.
+//! The daemon: configuration → check → build (binds) → run → drain.
 
 use std::process::ExitCode;
 
@@ -6,18 +6,14 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use xrayd::{
     app::{self, App},
-    config::{Args, Config},
+    config::Config,
     logs,
 };
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    logs::init(args.log, args.log_level);
-    match args
-        .into_config()
-        .map_err(Into::into)
-        .and_then(|config| run(&config))
-    {
+    let config = Config::parse();
+    logs::init(config.log, config.log_level);
+    match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -27,6 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn run(config: &Config) -> anyhow::Result<()> {
+    config.check()?;
     let runtime = app::runtime().context("cannot start the runtime")?;
     let app = {
         let _context = runtime.enter();
