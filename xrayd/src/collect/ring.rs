@@ -128,7 +128,7 @@ impl Ring {
             return;
         }
         let Unread { overwritten, .. } = self.unread(around.slots);
-        around.output.overwritten(overwritten);
+        around.output.counters.add_overwritten(overwritten);
         (self.words_seen, self.events_seen) = (0, 0);
         let consumer = Consumer::resume(rings, geometry, self.index);
         self.consumer = Some(match around.sites.has_events() {
@@ -275,7 +275,7 @@ impl Ring {
     /// it.
     fn write_off(&mut self, around: &Around<'_>) {
         let Unread { events, .. } = self.unread(around.slots);
-        around.output.overwritten(events);
+        around.output.counters.add_overwritten(events);
         self.forget_words(around.slots);
     }
 

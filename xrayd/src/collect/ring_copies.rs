@@ -170,7 +170,7 @@ impl RingCopies {
             let sink = decoder.sink(&sites, &output);
             let read = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, sink);
             decoder.publish(&output);
-            let ring = output.take_blocks();
+            let ring = output.with_retained(|retained| retained.take_blocks());
             if let Some(first) = ring.first() {
                 // The share of events in the missing words is that in the words that are there.
                 let events = ring.iter().map(|block| u64::from(block.calls)).sum();
@@ -190,7 +190,7 @@ impl RingCopies {
             extent.add(&mut retained, thread, &blocks, end);
         }
         for id in (0..functions).filter_map(|id| u32::try_from(id).ok()) {
-            if output.was_seen(FunctionId(id)) {
+            if output.counts.was_seen(FunctionId(id)) {
                 was_seen(FunctionId(id));
             }
         }

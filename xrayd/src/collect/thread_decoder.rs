@@ -232,9 +232,9 @@ impl ThreadDecoder {
         }
         self.tally.0 += 1;
         if kind == CallKind::Enter {
-            output.count_call(function);
+            output.counts.count_call(function);
         } else {
-            output.mark_seen(function);
+            output.counts.mark_seen(function);
         }
     }
 
@@ -280,7 +280,7 @@ impl ThreadDecoder {
         let over = self.stacks.pass(sp);
         self.unwind(over);
         self.tally.0 += 1;
-        output.mark_seen(function);
+        output.counts.mark_seen(function);
         let kept = self.kept.as_ref();
         if kept.is_some_and(|kept| !kept.keeps(function, self.last)) {
             self.filtered += 1;
@@ -317,7 +317,9 @@ impl ThreadDecoder {
         self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
         output.count(self.thread, events, lost);
-        output.count_filtered(std::mem::take(&mut self.filtered));
+        output
+            .counters
+            .add_filtered(std::mem::take(&mut self.filtered));
         if self.kept.as_ref().is_some_and(KeptCalls::is_over) {
             self.kept = None;
         }

@@ -107,7 +107,7 @@ impl Controller {
                 }
             }
             seen = now;
-            if self.patching.output.failure().is_some() {
+            if self.patching.output.failure.get().is_some() {
                 self.end_of_session("drain");
                 break;
             }
@@ -229,7 +229,8 @@ impl Controller {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
         let report = let_go.unwrap_or_else(|payload| Err(self.abandon(message_of(&*payload))));
         let pid = self.patching.target.pid().as_raw();
-        let failure = self.patching.output.failure().unwrap_or_default();
+        let failure = self.patching.output.failure.get();
+        let failure = failure.map_or("", String::as_str);
         match &report {
             Ok(_) => tracing::error!(pid, thread, failure, "the session has failed"),
             Err(error) => {

@@ -293,7 +293,7 @@ impl Control {
         let message = format!(
             "process {}: its session has failed ({}); detach, then attach again",
             self.pid,
-            self.output.failure().unwrap_or_default()
+            self.output.failure.get().map_or("", String::as_str)
         );
         Refusal::new(Reason::SessionFailed, message)
     }

@@ -330,7 +330,7 @@ impl Loading {
             Some(loaded) => Arc::clone(loaded),
             None => functions.add(module.clone(), sites),
         };
-        patching.output.grow(functions.ids());
+        patching.output.counts.grow(functions.ids());
         patching.output.profiles.came(&functions, &loaded);
         patching.shared.states.grow(functions.ids());
         let staged: Vec<Staged> = staged_sites(&survey, index).collect();

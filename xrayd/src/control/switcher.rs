@@ -36,7 +36,7 @@ impl Switcher<'_> {
         let sites = patching.sites(ids, to);
         if to != Wanted::Off {
             patching.has_room_for(patching.patcher.private_pages().would_copy(&sites))?;
-            patching.output.arm(true);
+            patching.output.armed.store(true, Ordering::Relaxed);
             if let Some(drain) = patching.shared.drain() {
                 drain.wake();
             }
@@ -62,7 +62,7 @@ impl Switcher<'_> {
             .states
             .toggle(ids, to, patch, |report| report.foreign == 0);
         if shared.states.functions_on() == 0 {
-            patching.output.arm(false);
+            patching.output.armed.store(false, Ordering::Relaxed);
         }
         if patched.is_ok() && to != Wanted::Off {
             patching.traced.staged(&sites);

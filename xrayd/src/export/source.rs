@@ -45,7 +45,8 @@ impl TraceSource {
 
     /// The clock anchors taken so far.
     pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
-        self.output.anchors()
+        self.output
+            .with_retained(|retained| retained.anchors().to_vec())
     }
 
     /// Writes sums of its calls.
@@ -59,7 +60,10 @@ impl TraceSource {
         if let Some(kinship) = self.kinship() {
             writer.origin(source, kinship.origin())?;
         }
-        for anchor in &self.output.anchors() {
+        for anchor in &self
+            .output
+            .with_retained(|retained| retained.anchors().to_vec())
+        {
             writer.anchor(source, anchor)?;
         }
         for (thread, sums) in sums.threads() {
@@ -92,7 +96,7 @@ impl TraceSource {
         }
         // Also functions whose blocks were all dropped.
         for id in self.functions.all() {
-            if self.output.was_seen(id) || seen.contains(&id) {
+            if self.output.counts.was_seen(id) || seen.contains(&id) {
                 writer.function(source, id, self)?;
             }
         }

@@ -24,7 +24,7 @@ use crate::{
     pid::Pid,
     quotas::{Accounts, Quotas},
     refusal::{Reason, Refusal, Result},
-    store::{EventSubscription, Publisher, Source, subscription},
+    store::{EventSubscription, Publisher, Source, StreamItem, subscription},
     target::{Caller, Credentials, Yama},
     types::{
         Capture, Kinship, LeaseId, Reach, Run, Settings, SettingsUpdate, ToggleReport, Wanted,
@@ -634,7 +634,8 @@ impl Group {
         };
         let begun = set.and_then(|()| session.begin_as(rules.clone(), parent));
         let kinship = kinship();
-        session.source.output.origin(kinship.origin());
+        let origin = StreamItem::Origin(kinship.origin());
+        session.source.output.readers.send(&origin);
         // This is the only place that sets it, and it runs once.
         let _ = session.source.kinship.set(kinship);
         let mut kin = self.kin();

@@ -99,7 +99,9 @@ impl Session {
 
     /// The clock anchors taken so far.
     pub fn anchors(&self) -> Vec<ClockAnchor> {
-        self.source.output.anchors()
+        self.source
+            .output
+            .with_retained(|retained| retained.anchors().to_vec())
     }
 
     /// The functions that a selection matches, by id. Without a selection, all functions.
@@ -121,7 +123,7 @@ impl Session {
         let row = |id: FunctionId| {
             let (recorded, calls) = (
                 self.source.control.recorded(id),
-                self.source.output.calls(id),
+                self.source.output.counts.calls(id),
             );
             let row = self.source.functions.row(id, recorded, calls)?;
             Some(FunctionRow {
@@ -162,13 +164,13 @@ impl Session {
     /// Sends the begin of the lease to its subscriptions. Earlier events are not part of it.
     fn begin_lease(&self, lease: Option<LeaseId>, run: Run) {
         if let (Some(lease), Run::Real) = (lease, run) {
-            self.source.output.begin_lease(lease);
+            self.source.output.readers.begin_lease(lease);
         }
     }
 
     /// Sends the end of the lease to its subscriptions. Later events are not part of it.
     pub(super) fn stop_lease(&self, lease: LeaseId) {
-        self.source.output.stop_lease(lease);
+        self.source.output.readers.stop_lease(lease);
     }
 
     /// Ends a lease, and the subscriptions of the lease. The subscriptions have all events up to
@@ -179,11 +181,11 @@ impl Session {
     pub fn release(&self, from: LeaseId) -> Result<ToggleReport> {
         self.stop_lease(from);
         let report = self.source.control.release(from);
-        if self.source.output.is_fed(from) {
+        if self.source.output.readers.has_lease(from) {
             // A thread may still be in a trampoline with an event of the lease.
             let_threads_run(self.pid());
             let flushed = self.source.control.flush();
-            self.source.output.end_lease(from);
+            self.source.output.readers.end_lease(from);
             return report.and_then(|report| flushed.map(|()| report));
         }
         report
@@ -298,7 +300,10 @@ impl Session {
     /// State and counters.
     pub fn status(&self) -> Status {
         // Read before the sum, so that the sum is never less.
-        let losses = self.source.output.losses();
+        let losses = self
+            .source
+            .output
+            .with_retained(|retained| retained.losses());
         let counters = self.source.output.counters();
         let Settings { mode, filter, .. } = self.settings();
         Status {
@@ -308,7 +313,7 @@ impl Session {
             phase: self.source.control.phase(),
             kinship: self.kinship(),
             executed: self.source.control.executed().is_some(),
-            failure: self.source.output.failure().map(str::to_owned),
+            failure: self.source.output.failure.get().cloned(),
             mode,
             functions: u32::try_from(self.source.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.source.control.functions_on(),
@@ -320,7 +325,10 @@ impl Session {
             left_out: counters.left_out,
             filter,
             budget: self.budget_status(),
-            clock_faults: self.source.output.clock_faults(),
+            clock_faults: self
+                .source
+                .output
+                .with_retained(|retained| retained.clock_faults()),
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,
@@ -385,7 +393,7 @@ impl Session {
     /// Has the rings read until the returned value is dropped. The events in them are not new any
     /// more then.
     pub(super) fn expect_reader(&self) -> impl Drop {
-        let coming = self.source.output.expect_reader();
+        let coming = self.source.output.readers.expect_reader();
         if self.source.output.mode() == Mode::Flight {
             // A drain that hangs publishes them later.
             let _ = self.source.control.flush();
@@ -446,7 +454,7 @@ impl Session {
     pub fn begin_profile(self: &Arc<Self>) -> Result<Profiling> {
         let number = self.source.output.profiles.number();
         // The events in the rings were recorded before.
-        let _coming = self.source.output.expect_reader();
+        let _coming = self.source.output.readers.expect_reader();
         self.source.control.profile(Ask::Begin(number))?;
         Ok(Profiling {
             session: Arc::clone(self),
@@ -492,7 +500,11 @@ impl Session {
 
     /// The clock of the session's events.
     pub(super) fn clock(&self) -> Clock {
-        Clock::new(self.source.output.anchors())
+        Clock::new(
+            self.source
+                .output
+                .with_retained(|retained| retained.anchors().to_vec()),
+        )
     }
 
     /// How the process ended, if it has. `None` after an `exec`.
@@ -523,7 +535,8 @@ impl Session {
     pub(crate) fn failure(&self) -> Option<Refusal> {
         self.source
             .output
-            .failure()
+            .failure
+            .get()
             .map(|_| self.source.control.failed())
     }
 

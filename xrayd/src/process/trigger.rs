@@ -236,9 +236,12 @@ impl Trigger {
         Firing {
             condition: hit.condition,
             pid: session.map(|session| session.pid()),
-            thread: session
-                .zip(hit.place.thread)
-                .and_then(|(session, thread)| session.source.output.thread(thread)),
+            thread: session.zip(hit.place.thread).and_then(|(session, thread)| {
+                session.source.output.with_retained(|retained| {
+                    let thread = retained.thread(thread)?;
+                    Some((thread.tid, thread.name.clone()))
+                })
+            }),
             function: session.and_then(name).map(|(_, name)| name),
             begun: hit.begun,
             at: hit.at,

@@ -1,51 +1,28 @@
-//! The event store of one session: counts the drain's blocks, retains them up to a limit, and
-//! subscriptions them to live readers. It does not decode events, and does not read rings.
+//! The event store of one session: counts the drain's blocks, retains them up to a limit, and sends
+//! them to live readers. It does not decode events, and does not read rings.
 
-use std::{
-    sync::{
-        Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Instant,
+use std::sync::{
+    Mutex, OnceLock,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use xray_trace::{
     analysis::StackSums,
-    container::{Block, BlockEncoder, ClosedBlock, StackChange},
-    model::{ClockAnchor, ClockFault, EventType, FunctionId, Origin, ProcessId, ThreadId, Ticks},
+    container::{BlockEncoder, ClosedBlock, StackChange},
+    model::{ClockAnchor, ClockFault, EventType, FunctionId, ProcessId, ThreadId, Ticks},
 };
 
 use super::{
     calls::Calls,
     counts::Counts,
+    event_counters::{Counters, EventCounters},
     event_types::EventTypes,
+    live_readers::LiveReaders,
     profiles::Profiles,
     retained::{Retained, Snapshot},
     subscription::{ProcessPublisher, PublishedBlock, StreamItem},
 };
-use crate::{
-    lock::lock,
-    triggers::Triggers,
-    types::{LeaseId, Mode, ThreadLoss},
-};
-
-/// The numbers of a session. Written by the drain alone, and read by any thread.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counters {
-    pub(crate) threads: u32,
-    /// In mode `flight` an estimate, since not all events are read.
-    pub(crate) events: u64,
-    pub(crate) events_per_second: f64,
-    /// Events that the collector left out because of a filter.
-    pub(crate) filtered: u64,
-    /// Calls and user events that the program itself left out because of a filter.
-    pub(crate) left_out: u64,
-    pub(crate) lost: u64,
-    pub(crate) ring_use_permille: u32,
-    pub(crate) retained_bytes: u64,
-    pub(crate) retained_events: u64,
-    pub(crate) overwritten_events: u64,
-}
+use crate::{lock::lock, sys::ticks_now, triggers::Triggers, types::Mode};
 
 /// What becomes of the events of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,56 +37,28 @@ pub(crate) struct EventUses {
 #[derive(Debug)]
 pub(crate) struct EventStore {
     process: ProcessId,
-    /// Written by `retain`.
-    retain_bytes: AtomicU64,
-    events: AtomicU64,
-    /// The events among them that the collector left out because of a filter.
-    filtered: AtomicU64,
-    /// Calls and user events that the program itself left out because of a filter.
-    left_out: AtomicU64,
-    /// Losses in the stream.
-    lost: AtomicU64,
-    /// The most losses that were ever known: losses in the stream, and losses that rings have
-    /// counted beyond it. A ring's losses come into the stream at any moment. So both are added up
-    /// at the moment when both are known.
-    lost_known: AtomicU64,
-    threads: AtomicU32,
-    ring_use_permille: AtomicU32,
+    pub(crate) counters: EventCounters,
+    /// Calls, by function.
+    pub(crate) counts: Counts,
+    /// Calls, by thread and function.
+    pub(crate) calls: Calls,
+    pub(crate) profiles: Profiles,
+    pub(crate) triggers: Triggers,
+    pub(crate) readers: LiveReaders,
+    pub(crate) event_types: EventTypes,
     /// True if some function is on, so that events may come at any time. Written by the control
     /// thread.
-    armed: AtomicBool,
+    pub(crate) armed: AtomicBool,
     /// The index of the mode in [`Mode::ALL`]. Written by the thread that sets a mode.
     mode: AtomicUsize,
-    pub(crate) profiles: Profiles,
-    pub(crate) calls: Calls,
-    pub(crate) triggers: Triggers,
-    /// Readers that will subscribe at once.
-    coming: AtomicU32,
-    /// Estimated events in rings that are not read, in mode `flight`; and events that were
-    /// overwritten in rings that were read or given up since. Written by the drain.
-    unread: AtomicU64,
-    overwritten: AtomicU64,
-    /// Events among `unread` that are overwritten.
-    unread_overwritten: AtomicU64,
-    /// Calls, by function.
-    counts: Counts,
-    pub(crate) event_types: EventTypes,
+    /// Limit on retained bytes. Written by `retain`.
+    retain_bytes: AtomicU64,
     retained: Mutex<Retained>,
     /// The thread that stands for losses without a ring, once there are any.
     ringless: OnceLock<ThreadId>,
-    /// `None` once nothing more will come.
-    subscriptions: Mutex<Option<Vec<ProcessPublisher>>>,
-    rate: Mutex<Rate>,
     /// The reason why nothing is read any more though the process lives. Written by the drain's
     /// last act.
-    failure: OnceLock<String>,
-}
-
-#[derive(Debug)]
-struct Rate {
-    since: Instant,
-    events: u64,
-    per_second: f64,
+    pub(crate) failure: OnceLock<String>,
 }
 
 // === impl EventStore ===
@@ -118,33 +67,18 @@ impl EventStore {
     pub(crate) fn new(process: ProcessId, functions: usize, retain_bytes: u64) -> Self {
         Self {
             process,
-            retain_bytes: AtomicU64::new(retain_bytes),
-            events: AtomicU64::new(0),
-            filtered: AtomicU64::new(0),
-            left_out: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            lost_known: AtomicU64::new(0),
-            threads: AtomicU32::new(0),
-            ring_use_permille: AtomicU32::new(0),
+            counters: EventCounters::new(),
+            counts: Counts::new(functions),
+            calls: Calls::default(),
+            profiles: Profiles::new(process),
+            triggers: Triggers::default(),
+            readers: LiveReaders::new(),
+            event_types: EventTypes::new(),
             armed: AtomicBool::new(false),
             mode: AtomicUsize::new(Mode::default().index()),
-            profiles: Profiles::new(process),
-            calls: Calls::default(),
-            triggers: Triggers::default(),
-            coming: AtomicU32::new(0),
-            unread: AtomicU64::new(0),
-            overwritten: AtomicU64::new(0),
-            unread_overwritten: AtomicU64::new(0),
-            counts: Counts::new(functions),
-            event_types: EventTypes::new(),
+            retain_bytes: AtomicU64::new(retain_bytes),
             retained: Mutex::default(),
             ringless: OnceLock::new(),
-            subscriptions: Mutex::new(Some(Vec::new())),
-            rate: Mutex::new(Rate {
-                since: Instant::now(),
-                events: 0,
-                per_second: 0.0,
-            }),
             failure: OnceLock::new(),
         }
     }
@@ -153,16 +87,14 @@ impl EventStore {
 
     /// Adds a thread, and returns its id.
     pub(crate) fn new_thread(&self, tid: u32, name: String) -> ThreadId {
-        self.threads.fetch_add(1, Relaxed);
+        self.counters.add_thread();
         self.add_thread(tid, name)
     }
 
     /// Notes that a thread's ring was taken back.
     pub(crate) fn thread_ended(&self, thread: ThreadId) {
         self.calls.end(thread);
-        // It is 0 already if the store was closed before the last thread ended.
-        let less = |threads: u32| threads.checked_sub(1);
-        let _ = self.threads.fetch_update(Relaxed, Relaxed, less);
+        self.counters.remove_thread();
         lock(&self.retained).end_thread(thread);
     }
 
@@ -170,14 +102,8 @@ impl EventStore {
         let mut retained = lock(&self.retained);
         let thread = retained.add_thread(self.process, tid, name);
         let id = thread.id;
-        self.subscription(&StreamItem::Thread(thread));
+        self.readers.send(&StreamItem::Thread(thread));
         id
-    }
-
-    /// Counts one entry of a function.
-    #[inline]
-    pub(crate) fn count_call(&self, function: FunctionId) {
-        self.counts.count_call(function);
     }
 
     /// Adds calls of a thread that were counted and not recorded. `None` stands for functions
@@ -199,58 +125,27 @@ impl EventStore {
             }
         });
         self.calls.add(&thread, calls);
-        add(&self.events, all);
-    }
-
-    /// Notes another event of a function.
-    #[inline]
-    pub(crate) fn mark_seen(&self, function: FunctionId) {
-        self.counts.mark_seen(function);
+        self.counters.add_events(all);
     }
 
     /// Adds events and losses of a thread.
     pub(crate) fn count(&self, thread: ThreadId, events: u64, lost: u64) {
-        add(&self.events, events);
+        self.counters.add_events(events);
         if lost == 0 {
             return;
         }
-        add(&self.lost, lost);
+        self.counters.add_lost(lost);
         // After the sum, so that no thread has lost more than all threads.
         lock(&self.retained).add_lost(thread, lost);
     }
 
-    /// Adds calls and user events that the program itself left out.
-    pub(crate) fn left_out(&self, calls: u64) {
-        add(&self.left_out, calls);
-    }
-
-    /// Adds events that the collector left out because of a filter.
-    pub(crate) fn count_filtered(&self, events: u64) {
-        if events > 0 {
-            self.filtered.fetch_add(events, Relaxed);
-        }
-    }
-
-    /// Notes how many losses rings have counted that are not in the stream now.
-    pub(crate) fn unreported_losses(&self, lost: u64) {
-        let known = self.lost.load(Relaxed).saturating_add(lost);
-        self.lost_known.fetch_max(known, Relaxed);
-    }
-
-    /// Sets the fill level of the fullest ring of this round.
-    pub(crate) fn ring_use(&self, bytes: u64, of: u64) {
-        let permille = bytes.saturating_mul(1000) / of.max(1);
-        self.ring_use_permille
-            .store(u32::try_from(permille).unwrap_or(1000), Relaxed);
-    }
-
-    /// Retains a complete block and subscriptions it to live readers.
+    /// Retains a complete block, and sends it to live readers.
     pub(crate) fn publish(&self, published: PublishedBlock) {
         let mut retained = lock(&self.retained);
         retained.push(&published, self.retain_bytes.load(Relaxed));
         // Under the lock, so that a new reader sees a block either as retained or in its
         // subscription.
-        self.subscription(&StreamItem::Block(published));
+        self.readers.send(&StreamItem::Block(published));
     }
 
     /// Reports events that were lost because no slot was free, by unknown threads.
@@ -263,7 +158,7 @@ impl EventStore {
 
     /// Reports events that a thread without a ring has lost. Returns the time of the report.
     pub(crate) fn lost_by(&self, thread: ThreadId, events: u64) -> Ticks {
-        let now = crate::sys::ticks_now();
+        let now = ticks_now();
         let mut encoder = BlockEncoder::new(thread);
         encoder.push_lost(now, events);
         self.count(thread, 0, events);
@@ -294,135 +189,34 @@ impl EventStore {
                 "the processor's counter did not keep time: durations are wrong"
             );
         }
-        self.subscription(&StreamItem::Anchor(anchor));
-    }
-
-    /// Computes the rate if a second has passed.
-    pub(crate) fn measure_rate(&self) {
-        let mut rate = lock(&self.rate);
-        let elapsed = rate.since.elapsed().as_secs_f64();
-        if elapsed < 1.0 {
-            return;
-        }
-        let events = self.all_events();
-        // An estimate is replaced by an exact count in the end, which may be lower.
-        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let per_second = events.saturating_sub(rate.events) as f64 / elapsed;
-        *rate = Rate {
-            since: Instant::now(),
-            events,
-            per_second,
-        };
+        self.readers.send(&StreamItem::Anchor(anchor));
     }
 
     /// Notes that nothing will be read any more, because of the bug in `message`.
     pub(crate) fn fail(&self, message: String) {
         // This can happen once: the drain's thread ends with it.
         let _ = self.failure.set(message);
-        self.ring_use(0, 1);
+        self.counters.set_ring_use(0, 1);
     }
 
     /// Ends every subscription: nothing more will come.
     pub(crate) fn close(&self) {
-        lock(&self.rate).per_second = 0.0;
-        self.threads.store(0, Relaxed);
+        self.counters.close();
         self.profiles.close();
-        // A reader without room for this receives the end when it has read everything.
-        self.subscription(&StreamItem::Ended);
-        *lock(&self.subscriptions) = None;
-    }
-
-    /// Begins a lease. Its subscriptions contain nothing from before.
-    pub(crate) fn begin_lease(&self, lease: LeaseId) {
-        self.mark_now(lease, StreamItem::Begin);
-    }
-
-    /// Marks the end of a lease. Its subscriptions contain nothing from after it.
-    pub(crate) fn stop_lease(&self, lease: LeaseId) {
-        self.mark_now(lease, StreamItem::Until);
-    }
-
-    /// Sends the present moment to the subscriptions of a lease. The moment is taken while no block
-    /// can go to them, so no earlier block has a later event.
-    fn mark_now(&self, lease: LeaseId, mark: impl Fn(Ticks) -> StreamItem) {
-        if let Some(subscriptions) = &mut *lock(&self.subscriptions) {
-            let now = crate::sys::ticks_now();
-            subscriptions.retain_mut(|subscription| {
-                !subscription.is_for(lease) || subscription.send(mark(now))
-            });
-        }
-    }
-
-    /// True if a subscription for this lease is open.
-    pub(crate) fn is_fed(&self, lease: LeaseId) -> bool {
-        let subscriptions = lock(&self.subscriptions);
-        let mut subscriptions = subscriptions.iter().flatten();
-        subscriptions.any(|subscription| subscription.is_for(lease))
-    }
-
-    /// Ends the subscriptions of a lease, once everything that was recorded on it is published.
-    pub(crate) fn end_lease(&self, lease: LeaseId) {
-        if let Some(subscriptions) = &mut *lock(&self.subscriptions) {
-            subscriptions.retain_mut(|subscription| {
-                let over = subscription.is_for(lease);
-                if over {
-                    // A reader without room for this receives it when it has read everything.
-                    subscription.send(StreamItem::Ended);
-                }
-                !over
-            });
-        }
-    }
-
-    /// Announces the origin of the process's session.
-    pub(crate) fn origin(&self, origin: Origin) {
-        self.subscription(&StreamItem::Origin(origin));
-    }
-
-    fn subscription(&self, item: &StreamItem) {
-        if let Some(subscriptions) = &mut *lock(&self.subscriptions) {
-            subscriptions.retain_mut(|subscription| subscription.send(item.clone()));
-        }
-    }
-
-    fn all_events(&self) -> u64 {
-        let parts = [&self.events, &self.unread, &self.overwritten];
-        let parts = parts.iter().map(|part| part.load(Relaxed));
-        parts.fold(0, u64::saturating_add)
-    }
-
-    /// Takes out the retained blocks, in a store without threads.
-    pub(crate) fn take_blocks(&self) -> Vec<Block> {
-        lock(&self.retained).take_blocks()
-    }
-
-    /// Sets the estimated number of events in rings that are not read, and how many of them are
-    /// overwritten.
-    pub(crate) fn unread(&self, events: u64, overwritten: u64) {
-        self.unread.store(events, Relaxed);
-        self.unread_overwritten.store(overwritten, Relaxed);
-    }
-
-    /// Adds events of a ring that were overwritten before the ring was read, an estimate.
-    pub(crate) fn overwritten(&self, events: u64) {
-        add(&self.overwritten, events);
-    }
-
-    /// Drops everything that is retained.
-    pub(crate) fn evict_all(&self) {
-        lock(&self.retained).shrink_to(0);
+        self.readers.close();
     }
 
     /// True if rings are to keep the newest events by themselves, since no reader wants events.
     pub(crate) fn keeps_newest(&self) -> bool {
-        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_wanted()
+        let is_read = self.readers.has_any() || self.triggers.see_events();
+        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !is_read
     }
 
     /// What becomes of events that are read.
     pub(crate) fn keeps(&self) -> EventUses {
         let profile = self.mode() == Mode::Profile;
         EventUses {
-            blocks: !profile || self.is_wanted(),
+            blocks: !profile || self.readers.has_any() || self.triggers.see_events(),
             sums: profile || self.profiles.are_asked_for(),
         }
     }
@@ -435,43 +229,20 @@ impl EventStore {
         }
     }
 
-    /// True if a reader or trigger receives events, or will at once.
-    fn is_wanted(&self) -> bool {
-        self.coming.load(Relaxed) > 0 || self.triggers.see_events() || self.is_read()
-    }
-
-    fn is_read(&self) -> bool {
-        let subscriptions = lock(&self.subscriptions);
-        subscriptions
-            .as_ref()
-            .is_some_and(|subscriptions| !subscriptions.is_empty())
-    }
-
-    /// True if events may come.
-    pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Relaxed)
-    }
-
     // --- by the control thread
-
-    /// Sets whether events may come.
-    pub(crate) fn arm(&self, armed: bool) {
-        self.armed.store(armed, Relaxed);
-    }
-
-    /// Makes room for this many functions.
-    pub(crate) fn grow(&self, functions: usize) {
-        self.counts.grow(functions);
-    }
 
     /// Adds a name that a module of the program gives to a number of event types.
     pub(crate) fn name_event_type(&self, number: u16, name: &str) {
         // Under the lock: a new reader gets a name either with all others or in its subscription.
         let _retained = lock(&self.retained);
         if let Some(name) = self.event_types.name(number, name) {
-            let named = self.event_type(number, name);
+            let named = EventType {
+                process: self.process,
+                number,
+                name,
+            };
             self.triggers.named(&named);
-            self.subscription(&StreamItem::EventType(named));
+            self.readers.send(&StreamItem::EventType(named));
         }
     }
 
@@ -488,26 +259,16 @@ impl EventStore {
         self.mode.store(mode.index(), Relaxed);
     }
 
-    /// Counts as a reader until the returned value is dropped.
-    pub(crate) fn expect_reader(&self) -> impl Drop {
-        self.coming.fetch_add(1, Relaxed);
-        Coming(self)
-    }
-
     /// The event types that have names.
     pub(crate) fn event_types(&self) -> Vec<EventType> {
+        let process = self.process;
         let names = self.event_types.all().into_iter();
-        names
-            .map(|(number, name)| self.event_type(number, name))
-            .collect()
-    }
-
-    fn event_type(&self, number: u16, name: String) -> EventType {
-        EventType {
-            process: self.process,
+        let named = names.map(|(number, name)| EventType {
+            process,
             number,
             name,
-        }
+        });
+        named.collect()
     }
 
     /// Sets the limit on retained bytes.
@@ -516,22 +277,22 @@ impl EventStore {
         lock(&self.retained).shrink_to(bytes);
     }
 
-    /// Feeds everything from now on to `sender` as well. The threads seen so far come first.
-    pub(crate) fn subscribe(&self, mut sender: ProcessPublisher) {
+    /// Sends everything from now on to `publisher` as well. The threads seen so far come first.
+    pub(crate) fn subscribe(&self, mut publisher: ProcessPublisher) {
         let retained = lock(&self.retained);
         // A thread without a ring will have no block.
         for thread in retained.living_threads() {
-            sender.send(StreamItem::Thread(thread.clone()));
+            publisher.send(StreamItem::Thread(thread.clone()));
         }
         for event_type in self.event_types() {
-            sender.send(StreamItem::EventType(event_type));
+            publisher.send(StreamItem::EventType(event_type));
         }
-        match &mut *lock(&self.subscriptions) {
-            Some(subscriptions) => subscriptions.push(sender),
-            None => {
-                sender.send(StreamItem::Ended);
-            }
-        }
+        self.readers.add(publisher);
+    }
+
+    /// Reads or changes what is retained.
+    pub(crate) fn with_retained<R>(&self, with: impl FnOnce(&mut Retained) -> R) -> R {
+        with(&mut lock(&self.retained))
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -542,83 +303,17 @@ impl EventStore {
         }
     }
 
-    /// The kernel's id of a thread, and its name, until nothing of the thread is retained.
-    pub(crate) fn thread(&self, id: ThreadId) -> Option<(u32, String)> {
-        let retained = lock(&self.retained);
-        let thread = retained.thread(id)?;
-        Some((thread.tid, thread.name.clone()))
-    }
-
-    /// The message that `fail` got.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
-    }
-
-    /// The newest faults of the counter.
-    pub(crate) fn clock_faults(&self) -> Vec<ClockFault> {
-        lock(&self.retained).clock_faults()
-    }
-
-    pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
-        lock(&self.retained).anchors().to_vec()
-    }
-
-    pub(crate) fn calls(&self, function: FunctionId) -> u64 {
-        self.counts.calls(function)
-    }
-
-    pub(crate) fn was_seen(&self, function: FunctionId) -> bool {
-        self.counts.was_seen(function)
-    }
-
-    /// The threads that lost the most events, in descending order; a bounded number of them.
-    pub(crate) fn losses(&self) -> Vec<ThreadLoss> {
-        lock(&self.retained).losses()
-    }
-
     pub(crate) fn counters(&self) -> Counters {
-        self.counters_with(&lock(&self.retained))
+        self.counters.read(&lock(&self.retained))
     }
 
     /// The same for a last reading, perhaps from within a call that holds the lock. The numbers of
     /// retained events are 0 if the lock is taken.
     pub(crate) fn last_counters(&self) -> Counters {
         match self.retained.try_lock() {
-            Ok(retained) => self.counters_with(&retained),
-            Err(_) => self.counters_with(&Retained::default()),
+            Ok(retained) => self.counters.read(&retained),
+            Err(_) => self.counters.read(&Retained::default()),
         }
-    }
-
-    fn counters_with(&self, retained: &Retained) -> Counters {
-        Counters {
-            threads: self.threads.load(Relaxed),
-            events: self.all_events(),
-            events_per_second: lock(&self.rate).per_second,
-            filtered: self.filtered.load(Relaxed),
-            left_out: self.left_out.load(Relaxed),
-            lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
-            ring_use_permille: self.ring_use_permille.load(Relaxed),
-            retained_bytes: retained.bytes(),
-            retained_events: retained.events(),
-            overwritten_events: retained
-                .evicted()
-                .saturating_add(self.overwritten.load(Relaxed))
-                .saturating_add(self.unread_overwritten.load(Relaxed)),
-        }
-    }
-}
-
-/// Adds to a counter that one thread writes. A target can report any number, so the sum saturates.
-fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Relaxed).saturating_add(more), Relaxed);
-}
-
-/// A reader that will subscribe at once.
-struct Coming<'a>(&'a EventStore);
-
-impl Drop for Coming<'_> {
-    fn drop(&mut self) {
-        self.0.coming.fetch_sub(1, Relaxed);
     }
 }
 
@@ -632,6 +327,7 @@ mod tests {
         retained::{MOST_LOSERS, THREAD_COST, cost},
         subscription::{Source, subscription},
     };
+    use crate::types::ThreadLoss;
 
     fn block(thread: ThreadId, calls: u32) -> PublishedBlock {
         let mut encoder = BlockEncoder::new(thread);
@@ -710,13 +406,13 @@ mod tests {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         let thread = output.new_thread(1, String::new());
         let lost = || output.counters().lost;
-        output.unreported_losses(100);
+        output.counters.note_unreported_losses(100);
         assert_eq!(lost(), 100);
         output.count(thread, 5, 60);
         assert_eq!(lost(), 100);
         output.count(thread, 5, 60);
         assert_eq!(lost(), 120);
-        output.unreported_losses(10);
+        output.counters.note_unreported_losses(10);
         assert_eq!(lost(), 130);
     }
 
@@ -729,7 +425,7 @@ mod tests {
             name: name.to_owned(),
             lost,
         };
-        assert_eq!(output.losses(), []);
+        assert_eq!(output.with_retained(|retained| retained.losses()), []);
         // A thread with a ring, a thread that never had one, and unknown threads.
         let thread = output.new_thread(1, "worker".to_owned());
         output.count(thread, 0, 2);
@@ -739,12 +435,12 @@ mod tests {
         output.lost_without_ring(1);
         let nobody = loss(0, "(threads without a ring)", 1);
         let expected = [loss(2, "late", 9), loss(1, "worker", 5), nobody];
-        assert_eq!(output.losses(), expected);
+        assert_eq!(output.with_retained(|retained| retained.losses()), expected);
         for tid in 100..200 {
             let thread = output.new_thread(tid, String::new());
             output.count(thread, 0, u64::from(tid));
         }
-        let reported = output.losses();
+        let reported = output.with_retained(|retained| retained.losses());
         assert_eq!(reported.len(), MOST_LOSERS);
         assert_eq!(reported.first(), Some(&loss(199, "", 199)));
         assert!(
@@ -756,7 +452,12 @@ mod tests {
         // When nothing of a thread is retained any more, its losses are in the sum alone.
         output.retain(0);
         output.thread_ended(late);
-        assert!(output.losses().iter().all(|loss| loss.tid != 2));
+        assert!(
+            output
+                .with_retained(|retained| retained.losses())
+                .iter()
+                .all(|loss| loss.tid != 2)
+        );
         assert_eq!(output.counters().lost, 15 + (100..200).sum::<u64>());
     }
 

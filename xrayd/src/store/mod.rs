@@ -11,8 +11,10 @@
 mod calls;
 mod clock_watch;
 mod counts;
+mod event_counters;
 mod event_store;
 mod event_types;
+mod live_readers;
 mod metering;
 mod profiles;
 mod retained;
@@ -21,7 +23,8 @@ mod tables;
 
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
-pub(crate) use event_store::{Counters, EventStore, EventUses};
+pub(crate) use event_counters::Counters;
+pub(crate) use event_store::{EventStore, EventUses};
 pub(crate) use event_types::NameRequest;
 pub(crate) use metering::{
     Figures, Latencies, Measured, Meter, Metered, Metering, Numbers, Reading, Readings, Standing,

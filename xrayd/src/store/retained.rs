@@ -47,7 +47,7 @@ pub(crate) struct Snapshot {
 /// The retained blocks of a session. They never exceed the session's limit, except for threads that
 /// have a ring. The number of those is bounded.
 #[derive(Debug, Default)]
-pub(super) struct Retained {
+pub(crate) struct Retained {
     blocks: VecDeque<RetainedBlock>,
     /// The cost of `blocks` and `threads`.
     bytes: u64,
@@ -163,7 +163,7 @@ impl Retained {
     }
 
     /// A thread, until nothing of it is retained.
-    pub(super) fn thread(&self, id: ThreadId) -> Option<&Thread> {
+    pub(crate) fn thread(&self, id: ThreadId) -> Option<&Thread> {
         self.threads.get(&id).map(|known| &known.thread)
     }
 
@@ -181,7 +181,7 @@ impl Retained {
     }
 
     /// The threads that lost the most events, in descending order; [`MOST_LOSERS`] at most.
-    pub(super) fn losses(&self) -> Vec<ThreadLoss> {
+    pub(crate) fn losses(&self) -> Vec<ThreadLoss> {
         let losers = self.threads.values().filter(|known| known.lost > 0);
         let mut losers: Vec<&Known> = losers.collect();
         losers.sort_unstable_by_key(|known| (Reverse(known.lost), known.thread.id));
@@ -208,7 +208,7 @@ impl Retained {
     }
 
     /// Takes out the blocks, if there are no threads.
-    pub(super) fn take_blocks(&mut self) -> Vec<Block> {
+    pub(crate) fn take_blocks(&mut self) -> Vec<Block> {
         self.bytes = 0;
         self.events = 0;
         let blocks = std::mem::take(&mut self.blocks);
@@ -229,12 +229,12 @@ impl Retained {
         faults
     }
 
-    pub(super) fn anchors(&self) -> &[ClockAnchor] {
+    pub(crate) fn anchors(&self) -> &[ClockAnchor] {
         &self.anchors
     }
 
     /// The newest faults of the counter.
-    pub(super) fn clock_faults(&self) -> Vec<ClockFault> {
+    pub(crate) fn clock_faults(&self) -> Vec<ClockFault> {
         self.clock.faults()
     }
 
@@ -297,7 +297,7 @@ impl Retained {
     }
 
     /// Drops the oldest blocks until the rest costs no more than `bytes`.
-    pub(super) fn shrink_to(&mut self, bytes: u64) {
+    pub(crate) fn shrink_to(&mut self, bytes: u64) {
         while self.bytes > bytes {
             let Some(oldest) = self.blocks.pop_front() else {
                 break;

@@ -47,7 +47,7 @@ impl Drain {
             .iter()
             .map(|index| self.slots.renew_filter(*index));
         let waited = waited.fold(0, u64::saturating_add);
-        self.output.left_out(waited);
+        self.output.counters.add_left_out(waited);
         self.tell_left_out();
     }
 
@@ -58,7 +58,9 @@ impl Drain {
         }
         let rings = self.rings.values_mut();
         let left_out = rings.map(|ring| ring.take_left_out(&self.slots));
-        self.output.left_out(left_out.fold(0, u64::saturating_add));
+        self.output
+            .counters
+            .add_left_out(left_out.fold(0, u64::saturating_add));
     }
 
     /// Skips what was counted so far. It belongs to an earlier session, or was added up already.

@@ -141,7 +141,10 @@ impl Drain {
                 }
             });
             // Threads that record nothing now are included: their functions may be suppressed.
-            let tid = self.output.thread(ring.ring.1).map(|(tid, _)| tid);
+            let thread = ring.ring.1;
+            let tid = self
+                .output
+                .with_retained(|retained| Some(retained.thread(thread)?.tid));
             ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
         }
         for ring in &mut rings {

@@ -167,7 +167,9 @@ impl Drain {
             if self.slots.filtered
                 && let Some(ring) = self.rings.get_mut(&index)
             {
-                self.output.left_out(ring.take_left_out(&self.slots));
+                self.output
+                    .counters
+                    .add_left_out(ring.take_left_out(&self.slots));
             }
         }
         for &index in &free {

@@ -296,7 +296,7 @@ impl Drain {
                 Busy::Some => SHORT_SLEEP,
                 Busy::Little => ARMED_SLEEP,
                 Busy::Idle if self.newest || self.counting => IDLE_SLEEP,
-                Busy::Idle if self.output.is_armed() => ARMED_SLEEP,
+                Busy::Idle if self.output.armed.load(Relaxed) => ARMED_SLEEP,
                 Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
             };
             liveness.looks_for_requests();
@@ -404,7 +404,8 @@ impl Drain {
             }
         }
         self.output
-            .ring_use(fullest, self.layout().geometry.ring_bytes());
+            .counters
+            .set_ring_use(fullest, self.layout().geometry.ring_bytes());
         busy
     }
 
@@ -537,7 +538,7 @@ impl Drain {
         self.retire_ringless();
         self.count_unreported();
         self.count_unread();
-        self.output.measure_rate();
+        self.output.counters.measure_rate();
         if self.next_anchor <= self.last_chores {
             self.next_anchor = self.last_chores + ANCHOR_EVERY;
             self.anchor();
@@ -550,7 +551,7 @@ impl Drain {
         let rings = self.rings.values();
         let unreported = rings.map(|ring| ring.unreported_losses(&self.slots));
         let unreported = unreported.fold(0, u64::saturating_add);
-        self.output.unreported_losses(unreported);
+        self.output.counters.note_unreported_losses(unreported);
     }
 
     /// Transfers sums to the observers that measure calls, if it is time.
@@ -665,7 +666,7 @@ impl Drain {
             }
         }
         self.slots.rings.store(layout::rings::LET_GO, 1);
-        self.output.ring_use(0, 1);
+        self.output.counters.set_ring_use(0, 1);
     }
 }
 

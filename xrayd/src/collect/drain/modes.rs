@@ -45,7 +45,7 @@ impl Drain {
         self.hand_over();
         self.output.profiles.keep(profile);
         if profile {
-            self.output.evict_all();
+            self.output.with_retained(|retained| retained.shrink_to(0));
         }
     }
 
@@ -76,8 +76,8 @@ impl Drain {
             decoder.restart(&self.output);
         }
         newest::keep_newest(&self.slots.rings, true);
-        self.output.ring_use(0, 1);
-        self.output.evict_all();
+        self.output.counters.set_ring_use(0, 1);
+        self.output.with_retained(|retained| retained.shrink_to(0));
     }
 
     /// Begins to read rings, each once its thread does not take a chunk back any more. Everything
@@ -96,6 +96,6 @@ impl Drain {
             events = events.saturating_add(unread.events);
             overwritten = overwritten.saturating_add(unread.overwritten);
         }
-        self.output.unread(events, overwritten);
+        self.output.counters.set_unread(events, overwritten);
     }
 }

@@ -101,7 +101,10 @@ impl Clocks {
         working.truncate(MOST_CLOCKS);
         let tids: Vec<u32> = working
             .iter()
-            .filter_map(|(_, thread)| Some(patching.output.thread(*thread)?.0))
+            .filter_map(|(_, thread)| {
+                let output = &patching.output;
+                output.with_retained(|retained| Some(retained.thread(*thread)?.tid))
+            })
             .collect();
         let clocks = RunClocks::of(patching.target.pid(), &tids);
         let clocked: f64 = working.iter().map(|(running, _)| running).sum();
