@@ -23,17 +23,23 @@
 //! | `switching` | switching of suppressed functions, and of all functions at once |
 //! | `trial` | a trial, and the comparison before it |
 //! | `refused` | a duty cycle that was refused |
-//! | `run` | the control thread's part: looks, trials, switching |
+//! | `tick_rate` | the duration of a tick |
+//! | `overhead` | a limit on the overhead: looks, trials, suppression |
+//! | `duty_cycle` | the windows of a duty cycle |
+//! | `run` | the control thread's part: limits begin, do their steps and end |
 
 mod cost_model;
+mod duty_cycle;
 mod event_cost;
 mod history;
 mod kept;
 mod measure;
+mod overhead;
 mod pace;
 mod refused;
 mod run;
 mod switching;
+mod tick_rate;
 mod trial;
 
 pub(crate) use self::{history::History, kept::KeptFunctions, run::Governor};

@@ -1,7 +1,7 @@
 //! A duty cycle that was refused: the trampolines and the sleds that it switched off are switched
 //! on again, however often that takes. The limit before it is in force again after that.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xray_trace::model::FunctionId;
 
@@ -20,8 +20,9 @@ pub(super) struct Refused {
     is_enabled: bool,
     /// Functions with sleds that may be off.
     off: Vec<FunctionId>,
-    /// The pause before the next attempt.
-    pub(super) pause: Duration,
+    /// Time of the next attempt, and the pause after that.
+    pub(super) due: Instant,
+    pause: Duration,
     /// The limit before it, and the functions that this limit never suppresses.
     pub(super) before: (Budget, KeptFunctions),
 }
@@ -33,6 +34,7 @@ impl Refused {
         Self {
             is_enabled: false,
             off: patching.all_on(),
+            due: Instant::now(),
             pause: FIRST_PAUSE,
             before,
         }
@@ -45,6 +47,7 @@ impl Refused {
     pub(super) fn resume(&mut self, patching: &mut Patching) -> Result<()> {
         let resumed = self.attempt(patching);
         if resumed.is_err() {
+            self.due = Instant::now() + self.pause;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
         resumed

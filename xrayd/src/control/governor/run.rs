@@ -1,114 +1,39 @@
-//! The control thread's part of the governor: it samples the rings, suppresses functions, tries
-//! suppressed functions again, and opens the windows of a duty cycle.
-//!
-//! ```text
-//!            over the budget: suppress the costly
-//!            ┌───────┐
-//!  looking ──┴───────┴── now and then ──► trying: suppressed functions are on for milliseconds ──┐
-//!     ▲                                                                                          │
-//!     └───────────── weighed anew: some are suppressed, some are resumed ◄───────────────────────┘
-//!
-//!  off: sleds off, disabled ──► sleds on ──► enabled: record ──► disabled ──► sleds off
-//! ```
-//!
-//! A window of a duty cycle begins and ends for all functions and threads at once, however long it
-//! takes to switch sleds. Enabling and disabling the trampolines does that.
+//! The control thread's part of the governor: it puts a limit into force, does its next step when
+//! that is due, and ends it.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use xray_trace::model::{FunctionId, Ticks};
+use xray_trace::model::FunctionId;
 
 use super::{
-    cost_model::{CostModel, Time},
-    event_cost,
-    history::History,
-    kept::KeptFunctions,
-    measure::{Costs, Interval, Reading, WORKING, float},
-    pace::Pace,
-    refused::Refused,
-    switching,
-    trial::{Calls, Clocks, Comparison, OpenWindow, Trial, sample},
+    duty_cycle::DutyCycle, history::History, kept::KeptFunctions, overhead::OverheadLimit,
+    refused::Refused, switching,
 };
 use crate::{
-    collect::{Edge, Look, Sample},
     control::patching::Patching,
     refusal::{Refusal, Result},
     sys::ticks_now,
-    types::{Budget, Duty, Overhead},
+    types::Budget,
 };
 
-/// Delay of the first look after functions were switched on, and the interval of later looks.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Shares of the budget. If the load is above the first, functions are suppressed until it is at
-/// most the second. The distance between them allows for the variation of measurements. The third
-/// is the limit on the cost of trials.
-const TOO_MUCH: f64 = 0.75;
-const ENOUGH: f64 = 0.6;
-const FOR_TRYING: f64 = 0.2;
-/// Shortest and longest trial, shortest and longest interval between trials, and the most functions
-/// in one trial.
-const SHORTEST_TRIAL: Duration = Duration::from_millis(1);
-const LONGEST_TRIAL: Duration = Duration::from_millis(50);
-const TRIAL_EVERY: Duration = Duration::from_secs(1);
-const TRIAL_EVERY_AT_LEAST: Duration = Duration::from_secs(60);
-const MOST_TRIED: usize = 256;
-/// The share of lost events from which on a trial shows nothing. The next one is shorter, so that
-/// the rings have room for it.
-const MOST_LOST: f64 = 0.02;
-/// Factors by which earlier measurements lose weight at each look and at each trial. Trials are
-/// short, and nothing else shows the cost of suppressed functions, so their measurements last
-/// longer.
-const FADE_LOOK: f64 = 0.6;
-const FADE_TRIAL: f64 = 0.85;
-/// Factor by which earlier looks lose weight in the reported overhead.
-const FADE: f64 = 0.9;
+/// Pause after a step that failed.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The control thread's state of a limit on the cost of tracing.
 #[derive(Debug, Default)]
 pub(crate) struct Governor {
-    /// Time of the next step. `None` if there is never one.
-    due: Option<Instant>,
-    stage: Stage,
-    /// Functions that are switched on and suppressed.
-    suppressed: BTreeSet<FunctionId>,
-    model: CostModel,
-    /// How fast the program works during trials.
-    pace: Pace,
-    /// Functions that are never suppressed.
-    kept: KeptFunctions,
-    /// Cost of an event, in ticks.
-    event_cost: f64,
-    /// Both clocks at the begin of the limit. They give the frequency of the counter.
-    begun: Option<(Instant, Ticks)>,
-    last: Option<Reading>,
-    /// Recent cost of tracing, and recent processor time of the program.
-    spent: Time,
-    next_trial: Option<Instant>,
-    /// The limit on the duration of the next trial.
-    longest_trial: Duration,
-    /// The last function of the previous trial.
-    tried: Option<FunctionId>,
+    limit: Limit,
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum Limit {
     #[default]
-    Looking,
-    /// The events of the functions that are on are counted, for comparison with a trial.
-    Comparing(Comparison),
-    /// Some suppressed functions are on.
-    Trying(Trial),
-    /// Nothing is recorded until the next window.
-    Off,
+    None,
+    Overhead(Box<OverheadLimit>),
+    Duty(DutyCycle),
     /// A duty cycle was refused, and its sleds could not be switched on again yet. The limit
     /// before it is among the settings, and not yet in force.
     Undoing(Box<Refused>),
-    /// Everything is recorded.
-    Open { since: Ticks, next: Instant },
 }
 
 // === impl Governor ===
@@ -116,29 +41,13 @@ enum Stage {
 impl Governor {
     /// Time until the next step.
     pub(crate) fn until_due(&self) -> Duration {
-        self.due.map_or(Duration::MAX, |due| {
-            due.saturating_duration_since(Instant::now())
-        })
-    }
-
-    /// Nanoseconds of a tick.
-    fn tick_ns(&self) -> f64 {
-        let Some((begun, ticks)) = self.begun else {
-            return 1.0;
+        let due = match &self.limit {
+            Limit::None => return Duration::MAX,
+            Limit::Overhead(limit) => limit.due,
+            Limit::Duty(cycle) => cycle.due,
+            Limit::Undoing(refused) => refused.due,
         };
-        let ns = begun.elapsed().as_secs_f64() * 1e9;
-        let ticks = ticks_now().0.saturating_sub(ticks.0);
-        ns / float(ticks).max(1.0)
-    }
-
-    fn event_ns(&self) -> f64 {
-        self.event_cost * self.tick_ns()
-    }
-
-    /// The overhead, if the program ran at all.
-    fn overhead(&self) -> Option<f64> {
-        let useful_ns = self.spent.useful_ns();
-        (useful_ns > 0.0).then(|| self.spent.spent_ns / useful_ns)
+        due.saturating_duration_since(Instant::now())
     }
 
     /// Puts a limit on the cost of tracing into force, and the functions that it never suppresses.
@@ -146,7 +55,7 @@ impl Governor {
     ///
     /// # Errors
     /// Sleds cannot be written. If the limit before is still in force, `replaced` is unchanged.
-    /// Otherwise no limit is in force, as soon as the sleds can be written again.
+    /// Otherwise it gets into force again, as soon as the sleds can be written.
     pub(crate) fn set_budget(
         &mut self,
         patching: &mut Patching,
@@ -154,25 +63,21 @@ impl Governor {
         replaced: &mut Option<(Budget, KeptFunctions)>,
     ) -> Result<()> {
         let before = (patching.shared.history.budget(), self.end_budget(patching)?);
-        let now = Instant::now();
-        *self = Self {
-            due: (budget != Budget::None).then_some(now),
-            kept,
-            event_cost: event_cost::of_event(),
-            longest_trial: LONGEST_TRIAL,
-            begun: Some((now, ticks_now())),
-            ..Self::default()
-        };
-        let has_windows = matches!(budget, Budget::Duty(_));
-        patching.shared.history.begin(budget);
-        if has_windows {
-            if let Err(refusal) = switching::close(patching) {
-                let refused = Refused::new(patching, before);
-                *replaced = self.undo(patching, refused);
-                return Err(refusal);
+        self.limit = match &budget {
+            Budget::None => Limit::None,
+            Budget::Overhead(overhead) => {
+                Limit::Overhead(Box::new(OverheadLimit::new(overhead, kept)))
             }
-            self.stage = Stage::Off;
-        }
+            Budget::Duty(duty) => {
+                if let Err(refusal) = switching::close(patching) {
+                    let refused = Refused::new(patching, before);
+                    *replaced = self.undo(patching, refused);
+                    return Err(refusal);
+                }
+                Limit::Duty(DutyCycle::new(*duty))
+            }
+        };
+        patching.shared.history.begin(budget);
         *replaced = Some(before);
         Ok(())
     }
@@ -184,47 +89,31 @@ impl Governor {
         patching: &mut Patching,
         mut refused: Refused,
     ) -> Option<(Budget, KeptFunctions)> {
-        let resumed = refused.resume(patching);
-        *self = Self::default();
-        let Err(refusal) = resumed else {
+        self.limit = Limit::None;
+        let Err(refusal) = refused.resume(patching) else {
             patching.shared.history.begin(Budget::None);
             return Some(refused.before);
         };
-        Self::warn(patching, &refusal);
+        warn(patching, &refusal);
         patching.shared.history.begin(refused.before.0.clone());
-        self.due = Some(Instant::now() + refused.pause);
-        self.stage = Stage::Undoing(Box::new(refused));
+        self.limit = Limit::Undoing(Box::new(refused));
         None
     }
 
-    /// Resumes all suppressed functions. Returns the functions that were kept. After an error the
+    /// Ends the limit in force. Returns the functions that it never suppressed. After an error the
     /// limit is still in force, and the call can be repeated.
     fn end_budget(&mut self, patching: &mut Patching) -> Result<KeptFunctions> {
-        if let Stage::Undoing(refused) = &mut self.stage {
-            refused.resume(patching)?;
-        }
-        let suppressed: Vec<FunctionId> = self.suppressed.iter().copied().collect();
-        switching::resume(patching, &suppressed)?;
-        match patching.shared.history.budget() {
-            Budget::Duty(_) => {
-                patching.patch_as_wanted(&patching.all_on())?;
-                let since = ticks_now();
-                switching::open(patching)?;
-                // A window that is open has no end: everything is recorded from its begin on.
-                patching.shared.history.end_cycle(match self.stage {
-                    Stage::Open { since, .. } => since,
-                    _ => since,
-                });
-            }
-            // Ends the counting of a comparison or a trial.
-            Budget::Overhead(_) => drop(sample(patching, Look::Newest(HashMap::new()))),
-            Budget::None => {}
+        match &mut self.limit {
+            Limit::None => {}
+            Limit::Overhead(limit) => limit.end(patching)?,
+            Limit::Duty(cycle) => cycle.end(patching)?,
+            Limit::Undoing(refused) => refused.resume(patching)?,
         }
         patching.shared.history.resume_all(ticks_now());
-        let ended = std::mem::take(self);
-        Ok(match ended.stage {
-            Stage::Undoing(refused) => refused.before.1,
-            _ => ended.kept,
+        Ok(match std::mem::take(&mut self.limit) {
+            Limit::Overhead(limit) => limit.kept,
+            Limit::Undoing(refused) => refused.before.1,
+            Limit::None | Limit::Duty(_) => KeptFunctions::default(),
         })
     }
 
@@ -236,35 +125,24 @@ impl Governor {
 
     /// Ends the suppression of functions that are being switched. The switch decides their state.
     pub(crate) fn end_suppression_of(&mut self, history: &History, ids: &[FunctionId]) {
-        if let Budget::Overhead(_) = history.budget() {
-            let soon = Instant::now() + FIRST_LOOK;
-            self.due = self.due.map(|due| due.min(soon));
-            let resumed: Vec<FunctionId> = ids
-                .iter()
-                .copied()
-                .filter(|id| self.suppressed.remove(id))
-                .collect();
-            history.resume(resumed, ticks_now());
-            self.drop_comparison();
+        if let Limit::Overhead(limit) = &mut self.limit {
+            limit.end_suppression_of(history, ids);
         }
     }
 
-    /// Drops the comparison with a trial that is under way. Called when the program begins to run
-    /// at another pace, or when functions leave.
+    /// Drops the comparison with a trial that is under way. Called when functions leave, because
+    /// their calls are missing in the trial.
     pub(crate) fn drop_comparison(&mut self) {
-        match &mut self.stage {
-            Stage::Comparing(comparison) => comparison.window = None,
-            Stage::Trying(trial) => trial.others = None,
-            _ => {}
+        if let Limit::Overhead(limit) = &mut self.limit {
+            limit.drop_comparison();
         }
     }
 
     /// Drops the windows that are under way. Called when the mode changes, because rings are read
     /// in another way from then on.
     pub(crate) fn drop_windows(&mut self) {
-        self.drop_comparison();
-        if let Stage::Trying(trial) = &mut self.stage {
-            trial.window = None;
+        if let Limit::Overhead(limit) = &mut self.limit {
+            limit.drop_windows();
         }
     }
 
@@ -273,399 +151,46 @@ impl Governor {
         if !self.until_due().is_zero() {
             return;
         }
-        let budget = patching.shared.history.budget();
-        let done = match (budget, std::mem::take(&mut self.stage)) {
-            (_, Stage::Undoing(refused)) => {
-                let before = self.undo(patching, *refused);
-                before.map_or(Ok(()), |before| {
-                    self.set_budget(patching, before, &mut None)
-                })
+        let done = match &mut self.limit {
+            Limit::None => Ok(()),
+            Limit::Overhead(limit) => {
+                let done = limit.step(patching);
+                if done.is_err() {
+                    limit.due = Instant::now() + PAUSE;
+                }
+                done
             }
-            (Budget::None, _) => {
-                self.due = None;
-                Ok(())
+            Limit::Duty(cycle) => {
+                let done = cycle.step(patching);
+                if done.is_err() {
+                    cycle.due = Instant::now() + PAUSE;
+                }
+                done
             }
-            (Budget::Overhead(Overhead { ppm, .. }), Stage::Trying(tried)) => {
-                self.end_trial(patching, share(ppm), tried)
-            }
-            (Budget::Overhead(_), Stage::Comparing(comparison)) => {
-                self.begin_trial(patching, comparison)
-            }
-            (Budget::Overhead(Overhead { ppm, .. }), _) => self.look_at_costs(patching, share(ppm)),
-            (Budget::Duty(duty), Stage::Open { since, next }) => {
-                self.end_window(patching, duty, since, next)
-            }
-            (Budget::Duty(duty), _) => self.begin_window(patching, duty),
+            Limit::Undoing(_) => self.try_again(patching),
         };
-        if let Err(error) = done {
-            Self::warn(patching, &error);
-            self.due = Some(Instant::now() + TRIAL_EVERY);
+        if let Err(refusal) = done {
+            warn(patching, &refusal);
         }
     }
 
-    fn warn(patching: &Patching, error: &Refusal) {
-        tracing::warn!(
-            pid = patching.target.pid().as_raw(),
-            %error,
-            "cannot keep the overhead budget or the duty cycle"
-        );
-    }
-
-    // --- budget
-
-    fn look_at_costs(&mut self, patching: &mut Patching, budget: f64) -> Result<()> {
-        self.kept.match_new(&patching.traced.functions);
-        let states = &patching.shared.states;
-        self.suppressed.retain(|id| states.recorded(*id).is_some());
-        let before = self.last.take().unwrap_or_default();
-        let sample = sample(patching, Look::Newest(before.given.clone()));
-        let now = Instant::now();
-        self.due = Some(now + LOOK_EVERY);
-        let Some(mut sample) = sample else {
+    /// Undoes a refused duty cycle once more. Puts the limit before it into force if that succeeds.
+    fn try_again(&mut self, patching: &mut Patching) -> Result<()> {
+        let Limit::Undoing(refused) = std::mem::take(&mut self.limit) else {
             return Ok(());
         };
-        let mut reading = Reading::of(&sample);
-        let interval = before.at.map(|(at, since)| {
-            let elapsed = reading.run_since(&before, at);
-            let tallies = sample.tallies(since, &(since..=sample.taken.1));
-            let cpu_ns = reading.running * elapsed;
-            Interval::new(&sample, &before.given, tallies, (elapsed, cpu_ns), &reading)
-        });
-        self.last = Some(reading);
-        let Some(interval) = interval else {
-            self.due = Some(now + FIRST_LOOK);
-            return Ok(());
-        };
-        let (event_ns, tick_ns) = (self.event_ns(), self.tick_ns());
-        let costs = interval.costs(event_ns, tick_ns);
-        let governor = &mut *self;
-        governor.spent.add(costs.time, FADE);
-        let suppressed = &governor.suppressed;
-        if interval.is_seen() {
-            governor
-                .model
-                .learn(&costs.measured, FADE_LOOK, |id| !suppressed.contains(&id));
+        match self.undo(patching, *refused) {
+            Some(before) => self.set_budget(patching, before, &mut None),
+            None => Ok(()),
         }
-        let useful_ns = costs.time.useful_ns();
-        self.count_unrecorded(patching, |_| useful_ns);
-        let governor = &*self;
-        let (suppressed, model) = (&governor.suppressed, &governor.model);
-        patching.shared.history.cost(governor.overhead(), event_ns);
-        let on = |id| states.recorded(id).is_some() && !suppressed.contains(&id);
-        if model.load(on) > budget * TOO_MUCH {
-            let kept = |id| governor.kept.contains(id);
-            let over_budget = model.over_budget(budget * ENOUGH, on, kept);
-            // Functions that are kept may cost more than the budget by themselves.
-            if !over_budget.is_empty() {
-                self.suppress(patching, over_budget.into_iter().collect())?;
-                self.begin_anew(patching);
-            }
-        }
-        match self.next_trial {
-            _ if self.suppressed.is_empty() => self.next_trial = None,
-            None => self.next_trial = Some(now + TRIAL_EVERY),
-            Some(next) if next <= now => self.begin_comparison(patching, budget),
-            Some(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Suppresses functions.
-    fn suppress(&mut self, patching: &mut Patching, ids: Vec<FunctionId>) -> Result<()> {
-        let suppressed = switching::suppress(patching, &ids);
-        // Noted after a failure, too: some of them may be off, and have to be resumed later.
-        patching.shared.history.suppress(&ids, ticks_now());
-        tracing::debug!(
-            pid = patching.target.pid().as_raw(),
-            functions = ids.len(),
-            "suppressed functions"
-        );
-        self.suppressed.extend(ids);
-        suppressed
-    }
-
-    /// Begins to count the events of the functions that are on, before suppressed functions are
-    /// tried.
-    fn begin_comparison(&mut self, patching: &Patching, budget: f64) {
-        let running = self.last.as_ref().map_or(0.0, |last| last.running);
-        let now = Instant::now();
-        if running < WORKING / 10.0 {
-            // The program is idle, so there is nothing to measure.
-            self.next_trial = Some(now + TRIAL_EVERY);
-            return;
-        }
-        let suppressed = &self.suppressed;
-        let after = suppressed
-            .iter()
-            .filter(|id| self.tried.is_none_or(|tried| **id > tried));
-        let ids: Vec<FunctionId> = after
-            .chain(suppressed)
-            .copied()
-            .take(MOST_TRIED.min(suppressed.len()))
-            .collect();
-        self.tried = ids.last().copied();
-        let ids: BTreeSet<FunctionId> = ids.into_iter().collect();
-        let load = self.model.load(|id| ids.contains(&id)).max(0.001);
-        let share = budget * FOR_TRYING;
-        let time = Duration::from_secs_f64((share / load).min(1.0) * TRIAL_EVERY.as_secs_f64());
-        let time = time.min(self.longest_trial).max(SHORTEST_TRIAL);
-        let clocks = Clocks::of(patching, self.last.as_ref());
-        let mut window = OpenWindow::open(patching, &clocks);
-        if let Some(window) = &mut window {
-            window.begin();
-        }
-        self.stage = Stage::Comparing(Comparison {
-            ids: ids.into_iter().collect(),
-            time,
-            window,
-            clocks,
-        });
-        self.due = Some(Instant::now() + time);
-    }
-
-    /// Switches suppressed functions on for a moment, to measure what they cost now.
-    fn begin_trial(&mut self, patching: &mut Patching, comparison: Comparison) -> Result<()> {
-        let Comparison {
-            mut ids,
-            time,
-            clocks,
-            window,
-        } = comparison;
-        // Functions that were switched meanwhile do not belong to the trial.
-        ids.retain(|id| self.suppressed.contains(id));
-        let others = window.and_then(|window| {
-            let ended = window.end();
-            let (interval, _) = self.interval(patching, &window, ended)?;
-            let shows = interval.is_seen() && interval.lost_share() <= MOST_LOST;
-            let costs = interval.costs(self.event_ns(), self.tick_ns());
-            // The next look or trial adds the processor time.
-            let spent = Time {
-                cpu_ns: 0.0,
-                ..costs.time
-            };
-            self.spent.add(spent, 1.0);
-            shows.then(|| self.calls_of_others(patching, &costs))
-        });
-        let mut window = OpenWindow::open(patching, &clocks);
-        let (began, since) = (clocks.read(), ticks_now());
-        let resumed = switching::resume(patching, &ids);
-        match (&resumed, &mut window) {
-            (Ok(_), Some(window)) => window.begin(),
-            _ => window = None,
-        }
-        self.due = Some(Instant::now() + time);
-        // The stage is set after a failure, too: some of them may be on, and have to be suppressed
-        // again.
-        self.stage = Stage::Trying(Trial {
-            load: self.model.load(|id| ids.binary_search(&id).is_ok()),
-            ids,
-            ran: self.last.as_ref().map(|last| last.cpu),
-            since,
-            clocks,
-            began,
-            stopped: *resumed.as_ref().unwrap_or(&Duration::ZERO),
-            window,
-            others,
-        });
-        resumed.map(drop)
-    }
-
-    /// The events of a window.
-    fn interval(
-        &self,
-        patching: &Patching,
-        window: &OpenWindow,
-        ended: Edge,
-    ) -> Option<(Interval, Sample)> {
-        let nothing = Reading::default();
-        let running = self.last.as_ref().unwrap_or(&nothing);
-        window.interval(patching, ended, running, self.tick_ns())
-    }
-
-    /// The calls of functions that are on all the time.
-    fn calls_of_others(&self, patching: &Patching, costs: &Costs) -> Calls {
-        let states = &patching.shared.states;
-        let functions = costs.measured.functions.iter();
-        let others = functions
-            .filter(|(id, _)| states.recorded(**id).is_some() && !self.suppressed.contains(id));
-        Calls {
-            calls: others.map(|(_, share)| share.calls).sum(),
-            useful_ns: costs.time.useful_ns(),
-        }
-    }
-
-    fn end_trial(&mut self, patching: &mut Patching, budget: f64, mut tried: Trial) -> Result<()> {
-        // Functions that were switched meanwhile do not belong to the trial any more.
-        tried.ids.retain(|id| self.suppressed.contains(id));
-        let window = tried.window.take();
-        let ended = match &window {
-            Some(window) => window.end(),
-            None => Edge {
-                at: ticks_now(),
-                clocked: tried.clocks.read(),
-                late: 0,
-            },
-        };
-        if let Err(error) = switching::suppress(patching, &tried.ids) {
-            // They are still on. The trial goes on until switching off succeeds, but its window is
-            // over.
-            self.stage = Stage::Trying(tried);
-            return Err(error);
-        }
-        let now = Instant::now();
-        self.due = Some(now + LOOK_EVERY);
-        let ticks = ended.at.0.saturating_sub(tried.since.0);
-        patching.shared.history.recorded(&tried.ids, ticks);
-        let on_ns = float(ticks) * self.tick_ns();
-        let cost_ns = on_ns * tried.load + 2e9 * tried.stopped.as_secs_f64();
-        let pause = Duration::from_secs_f64((cost_ns / 1e9 / (budget * FOR_TRYING)).min(1e6));
-        self.next_trial = Some(now + pause.clamp(TRIAL_EVERY, TRIAL_EVERY_AT_LEAST));
-        let cpu_ns = tried.clocks.between(tried.began, ended.clocked, on_ns);
-        if let Some(window) = window {
-            self.learn_from_trial(patching, &tried, &window, ended, cpu_ns);
-        }
-        let (suppressed, states) = (&self.suppressed, &patching.shared.states);
-        let on = |id| states.recorded(id).is_some();
-        let kept = |id| self.kept.contains(id);
-        let over_budget = self.model.over_budget(budget * ENOUGH, on, kept);
-        let resume: Vec<FunctionId> = suppressed
-            .iter()
-            .copied()
-            .filter(|id| !over_budget.contains(id))
-            .collect();
-        let suppressed: Vec<FunctionId> = over_budget
-            .difference(&suppressed.iter().copied().collect())
-            .copied()
-            .collect();
-        switching::resume(patching, &resume)?;
-        self.suppressed.retain(|id| over_budget.contains(id));
-        patching.shared.history.resume(resume, ticks_now());
-        self.suppress(patching, suppressed.clone())?;
-        self.begin_anew(patching);
-        // Since the last look, functions of the trial were suppressed all the time but the trial,
-        // and others all the time, unless they are suppressed only now.
-        let now = self.last.as_ref().map(|last| last.cpu);
-        let ran = tried.ran.zip(now);
-        let ran_ns = ran.map_or(0.0, |(before, now)| {
-            now.saturating_sub(before).as_secs_f64() * 1e9
-        });
-        // Calls are counted by the time of the program without tracing.
-        let useful = (self.spent.useful_ns() / self.spent.cpu_ns.max(1.0)).min(1.0);
-        self.count_unrecorded(patching, |id| match tried.ids.binary_search(&id) {
-            Ok(_) => (ran_ns - cpu_ns).max(0.0) * useful,
-            Err(_) if suppressed.contains(&id) => 0.0,
-            Err(_) => ran_ns * useful,
-        });
-        Ok(())
-    }
-
-    /// Learns the cost of the functions in a trial from its window, in which all of them were on.
-    /// `on_ns` is the processor time of the whole trial, with switching.
-    fn learn_from_trial(
-        &mut self,
-        patching: &Patching,
-        tried: &Trial,
-        window: &OpenWindow,
-        ended: Edge,
-        on_ns: f64,
-    ) {
-        let Some((interval, sample)) = self.interval(patching, window, ended) else {
-            return;
-        };
-        let mut costs = interval.costs(self.event_ns(), self.tick_ns());
-        // The functions cost as much while they were switched on and off.
-        let ran = tried.ran.zip(sample.ran);
-        let ran = ran.map(|(before, now)| now.saturating_sub(before));
-        self.spent.add(
-            Time {
-                cpu_ns: ran.map_or(0.0, |ran| ran.as_secs_f64() * 1e9),
-                spent_ns: costs.time.spent_ns * (on_ns / interval.cpu_ns.max(1.0)).max(1.0),
-            },
-            1.0,
-        );
-        if interval.lost_share() > MOST_LOST {
-            self.longest_trial = (self.longest_trial / 2).max(SHORTEST_TRIAL);
-            return;
-        }
-        if !interval.is_seen() {
-            return;
-        }
-        self.longest_trial = (self.longest_trial * 5 / 4).min(LONGEST_TRIAL);
-        if let Some(compared) = tried.others {
-            let others = self.calls_of_others(patching, &costs);
-            self.pace.learn(compared, others, FADE_TRIAL);
-        }
-        for time in costs.measured.threads.values_mut() {
-            *time = time.at_pace(self.pace.share());
-        }
-        self.model.learn(&costs.measured, FADE_TRIAL, |id| {
-            tried.ids.binary_search(&id).is_ok()
-        });
-    }
-
-    /// Adds the calls that suppressed functions would have recorded in this much processor time of
-    /// the process, in nanoseconds.
-    fn count_unrecorded(&self, patching: &Patching, useful_ns: impl Fn(FunctionId) -> f64) {
-        let suppressed = self.suppressed.iter();
-        let unrecorded = suppressed.filter_map(|id| {
-            let rate = self.model.get(*id)?.calls_per_second();
-            Some((*id, rate * useful_ns(*id) / 1e9))
-        });
-        patching.shared.history.unrecorded(unrecorded);
-    }
-
-    /// Begins the next look with a new reading. Events so far are of functions that are suppressed
-    /// by now.
-    fn begin_anew(&mut self, patching: &Patching) {
-        let last = self.last.take().unwrap_or_default();
-        self.last = sample(patching, Look::Newest(HashMap::new())).map(|sample| Reading {
-            running: last.running,
-            threads_running: last.threads_running,
-            ..Reading::of(&sample)
-        });
-    }
-
-    // --- duty
-
-    /// Begins a window, in which everything is recorded.
-    fn begin_window(&mut self, patching: &mut Patching, duty: Duty) -> Result<()> {
-        let begun = Instant::now();
-        let on = patching.all_on();
-        patching.patch_as_wanted(&on)?;
-        // Flavours open one after the other, within microseconds.
-        let since = ticks_now();
-        switching::open(patching)?;
-        let opened = Instant::now();
-        self.stage = Stage::Open {
-            since,
-            next: begun + duty.every,
-        };
-        self.due = Some(opened + duty.on);
-        Ok(())
-    }
-
-    /// Ends a window. Nothing is recorded until the next one.
-    fn end_window(
-        &mut self,
-        patching: &mut Patching,
-        duty: Duty,
-        since: Ticks,
-        next: Instant,
-    ) -> Result<()> {
-        let until = switching::close(patching)?;
-        let every = duty.every.as_secs_f64() * 1e9 / self.tick_ns();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "an hour's ticks"
-        )]
-        patching.shared.history.window(since, until, every as u64);
-        self.stage = Stage::Off;
-        self.due = Some(next);
-        Ok(())
     }
 }
 
-fn share(ppm: u32) -> f64 {
-    f64::from(ppm) / 1e6
+/// Logs that a limit cannot be kept.
+fn warn(patching: &Patching, refusal: &Refusal) {
+    tracing::warn!(
+        pid = patching.target.pid().as_raw(),
+        %refusal,
+        "cannot keep the overhead budget or the duty cycle"
+    );
 }
