@@ -1,4 +1,4 @@
-//! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert outward.
+//! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert the answer.
 //! The rules of each step are in its own file.
 
 use std::{sync::Arc, time::Duration};
