@@ -94,7 +94,7 @@ impl ThreadDecoders {
     /// Sets the filter for the next events; `None` keeps all.
     pub(super) fn filter(&mut self, keep: Option<Arc<EventFilter>>) {
         for decoder in self.iter_mut() {
-            decoder.filter(keep.clone(), decoder.is_muted());
+            decoder.filter(keep.clone(), decoder.muted);
         }
         self.filter = keep;
     }
@@ -103,7 +103,7 @@ impl ThreadDecoders {
     pub(super) fn mute(&mut self, owner: u32, muted: bool) {
         let keep = self.filter.clone();
         if let Some(decoder) = self.get_mut(owner)
-            && decoder.is_muted() != muted
+            && decoder.muted != muted
         {
             decoder.filter(keep, muted);
         }
@@ -139,7 +139,7 @@ impl ThreadDecoders {
             .values()
             .filter_map(|known| known.decoder.as_ref());
         decoders
-            .map(|decoder| (decoder.thread(), decoder.open_calls(now)))
+            .map(|decoder| (decoder.thread, decoder.open_calls(now)))
             .collect()
     }
 

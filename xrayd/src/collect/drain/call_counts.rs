@@ -109,7 +109,7 @@ impl Drain {
             (site.map(|site| site.function), calls)
         });
         if let Some(decoder) = self.decoders.get_mut(owner) {
-            self.output.count_calls(decoder.thread(), calls);
+            self.output.count_calls(decoder.thread, calls);
         }
     }
 }

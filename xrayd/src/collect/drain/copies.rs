@@ -86,7 +86,7 @@ impl Drain {
     fn pictured(&self, index: u32) -> Option<ThreadId> {
         let ring = self.rings.get(&index).filter(|ring| !ring.is_left())?;
         let decoder = self.decoders.get(ring.owner)?;
-        (!decoder.is_muted()).then(|| decoder.thread())
+        (!decoder.muted).then_some(decoder.thread)
     }
 
     /// Samples how much was written to each ring, and the contents of the rings with the most new
@@ -100,7 +100,7 @@ impl Drain {
         let geometry = self.layout().geometry;
         let rings = self.order.iter().filter_map(|index| {
             let ring = self.rings.get(index).filter(|ring| !ring.is_left())?;
-            let thread = self.decoders.get(ring.owner)?.thread();
+            let thread = self.decoders.get(ring.owner)?.thread;
             let words = newest::Words::of(&self.slots.rings, geometry, *index).begun;
             Some(RingSample {
                 ring: (*index, thread),

@@ -1,8 +1,18 @@
-//! The decoder of one thread: turns what comes out of its ring into blocks, sums and hits of
+//! The decoder of one thread: turns what comes out of its ring into blocks, sums and matches of
 //! triggers.
 //!
-//! It follows the open calls (`shadow_stack`), applies the filter (`keep`), and counts events and
-//! losses. It does not read memory: the consumer of a ring calls it.
+//! It follows the open calls (`shadow_stack`), applies the filter (`event_filter`), and counts
+//! events and losses. It does not read memory: the consumer of a ring calls it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `call_changes` | the change of the open calls from block to block |
+//! | `observers` | profiles and triggers, which see decoded events |
+
+mod call_changes;
+mod observers;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::Arc,
@@ -12,10 +22,11 @@ use std::{
 use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
-    container::{BegunCalls, BlockEncoder, ClosedBlock, OpenCall, StackChange},
+    container::{BlockEncoder, ClosedBlock, OpenCall},
     model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
 };
 
+use self::{call_changes::CallChanges, observers::Observers};
 use super::{
     CallSite, EventFilter, SiteKind, SiteTable,
     event_filter::KeptCalls,
@@ -36,17 +47,14 @@ const BLOCK_BYTES: usize = 48 << 10;
 /// …or it is this old, so that readers of the live stream see events soon.
 const BLOCK_AGE: Duration = Duration::from_millis(100);
 
-/// The most open calls whose arguments are remembered: 64 KiB.
-const MOST_ARGS: usize = 1024;
-
 /// The decoder of one thread.
 #[derive(Debug)]
 pub(super) struct ThreadDecoder {
-    thread: ThreadId,
+    /// The id of the thread in the trace.
+    pub(super) thread: ThreadId,
     encoder: BlockEncoder,
     keeps: EventUses,
-    /// Optional observers of decoded events; `None` in the common case.
-    beside: Option<Observers>,
+    beside: Observers,
     /// Events by function, while the governor has calls counted.
     counting: Option<Box<Counting>>,
     /// The open calls. Emptied by a loss.
@@ -54,7 +62,7 @@ pub(super) struct ThreadDecoder {
     /// Which open calls were kept. `None` while everything is and was kept.
     kept: Option<KeptCalls>,
     /// True if nothing of this thread is kept.
-    muted: bool,
+    pub(super) muted: bool,
     /// When functions were switched, and this thread's progress along that.
     switches: Arc<Switches>,
     along: Along,
@@ -67,36 +75,12 @@ pub(super) struct ThreadDecoder {
     begun: Option<Instant>,
     /// User events in the block under way.
     user_events: u32,
-    /// The open calls since the last block.
-    since_block: SinceBlock,
-    /// The arguments of open calls that have any, by their places in the shadow stack.
-    args: Vec<(usize, Values)>,
+    /// The changes of the open calls since the last block.
+    changes: CallChanges,
     /// Events and losses since the last call of `settle`.
     tally: (u64, u64),
     /// Events among them that were left out.
     filtered: u64,
-}
-
-/// The open calls at the begin of a block, and what hides the changes since.
-#[derive(Debug, Default)]
-struct SinceBlock {
-    /// The number of kept calls that were open when the last block was closed.
-    before: u64,
-    /// True if all events since then are in the block under way.
-    continues: bool,
-    /// True if an exit belonged to no open call, or events were lost.
-    irregular: bool,
-    /// True if arguments of an open call were not remembered. Reset when none are.
-    lacks_args: bool,
-}
-
-/// The observers of decoded events beside the readers of blocks. At least one is there.
-#[derive(Debug, Default)]
-struct Observers {
-    /// Present while events are added up.
-    profiler: Option<Profiler>,
-    /// Present while triggers are armed.
-    watch: Option<Watch>,
 }
 
 /// The input of a decoder: what comes out of a ring.
@@ -153,8 +137,7 @@ impl Sink for DecoderSink<'_> {
 // === impl ThreadDecoder ===
 
 impl ThreadDecoder {
-    /// The decoder of a thread. `told` is the time of its losses that were reported last; 0 if
-    /// there were none.
+    /// The decoder of a thread. Its losses were last reported at `reported`; 0 if there were none.
     pub(super) fn new(
         thread: ThreadId,
         reported: Ticks,
@@ -167,7 +150,7 @@ impl ThreadDecoder {
                 blocks: true,
                 sums: false,
             },
-            beside: None,
+            beside: Observers::default(),
             counting: None,
             switches,
             along: Along::new(),
@@ -179,8 +162,7 @@ impl ThreadDecoder {
             early: 0,
             begun: None,
             user_events: 0,
-            since_block: SinceBlock::default(),
-            args: Vec::new(),
+            changes: CallChanges::default(),
             tally: (0, 0),
             filtered: 0,
         }
@@ -195,7 +177,7 @@ impl ThreadDecoder {
         DecoderSink {
             plain: self.keeps.blocks
                 && self.kept.is_none()
-                && self.beside.is_none()
+                && self.beside.0.is_none()
                 && self.counting.is_none(),
             decoder: self,
             sites,
@@ -221,8 +203,8 @@ impl ThreadDecoder {
         self.pass(ticks);
         self.drop_suspects();
         let kept = self.follow::<PLAIN>(function, kind, sp);
-        if kind == CallKind::Enter && !(self.args.is_empty() && values.into().is_empty()) {
-            self.note_args(values.into());
+        if kind == CallKind::Enter && (self.changes.has_args() || !values.into().is_empty()) {
+            self.changes.note_args(&self.stacks, values.into());
         }
         if !kept {
             self.filtered += 1;
@@ -291,7 +273,7 @@ impl ThreadDecoder {
                 .push_user_event(Ticks(self.last), kind, Some(function), size, bytes);
             self.user_events += 1;
         }
-        if let Some(beside) = &mut self.beside {
+        if let Some(beside) = &mut self.beside.0 {
             let number = match kind {
                 DataKind::Typed(number) => Some(number),
                 DataKind::Custom => None,
@@ -337,104 +319,19 @@ impl ThreadDecoder {
         self.begun = None;
         if let Some(closed) = self.encoder.close() {
             let user_events = std::mem::take(&mut self.user_events);
-            let stack = self.stack_change();
+            let stack = self.changes.take(&mut self.stacks, self.kept.as_ref());
             let closed = ClosedBlock { stack, ..closed };
             output.publish(PublishedBlock::new(closed, user_events));
         }
-    }
-
-    /// The change of the kept open calls since the last block. `None` if it is not known.
-    fn stack_change(&mut self) -> Option<StackChange> {
-        let SinceBlock {
-            before,
-            continues,
-            irregular,
-            lacks_args,
-        } = self.since_block;
-        let least = self.stacks.take_least();
-        let open = self.stacks.calls().len();
-        self.drop_args(open);
-        self.since_block = SinceBlock {
-            before: self.kept_open(),
-            continues: true,
-            irregular: false,
-            lacks_args: lacks_args && !self.args.is_empty(),
-        };
-        let least = least.filter(|_| !lacks_args)?;
-        let places = self.stacks.calls().enumerate().skip(least);
-        let begun = places.map(|(place, (function, start))| OpenCall {
-            function,
-            start,
-            args: self.args_at(place),
-        });
-        let (kept, begun) = match &self.kept {
-            None => (least as u64, BegunCalls::new(begun)),
-            Some(kept) => {
-                let mut flags = kept.calls();
-                let outermost = flags.by_ref().take(least).filter(|kept| *kept).count();
-                let begun = begun.zip(flags).filter(|(_, kept)| *kept);
-                let begun = BegunCalls::new(begun.map(|(call, _)| call));
-                (outermost as u64, begun)
-            }
-        };
-        Some(StackChange {
-            before,
-            kept,
-            begun,
-            nests: !irregular,
-            continues,
-        })
-    }
-
-    /// The number of kept calls that are open and have room.
-    fn kept_open(&self) -> u64 {
-        let open = self.stacks.calls().len();
-        match &self.kept {
-            None => open as u64,
-            Some(kept) => kept.calls().take(open).filter(|kept| *kept).count() as u64,
-        }
-    }
-
-    /// Begins to follow the open calls anew: events since the last block are in no block.
-    fn follow_anew(&mut self) {
-        // The change since the last block has no reader.
-        self.stack_change();
-        self.since_block.continues = false;
-    }
-
-    /// Notes the arguments of the call that has just begun.
-    #[cold]
-    fn note_args(&mut self, args: Values) {
-        let Some(place) = self.stacks.calls().len().checked_sub(1) else {
-            return;
-        };
-        self.drop_args(place);
-        if args.is_empty() {
-            return;
-        }
-        if self.args.len() < MOST_ARGS {
-            self.args.push((place, args));
-        } else {
-            self.since_block.lacks_args = true;
-        }
-    }
-
-    /// Forgets the arguments of calls from this place on.
-    fn drop_args(&mut self, place: usize) {
-        while self.args.pop_if(|(its, _)| *its >= place).is_some() {}
-    }
-
-    fn args_at(&self, place: usize) -> Values {
-        let at = self.args.binary_search_by_key(&place, |(its, _)| *its);
-        at.map_or(Values::NONE, |at| self.args[at].1)
     }
 
     /// Forgets the open calls. The next events do not continue the last ones.
     pub(super) fn restart(&mut self, output: &EventStore) {
         self.publish(output);
         self.forget_calls();
-        self.follow_anew();
-        if let Some(beside) = &mut self.beside {
+        self.changes
+            .begin_anew(&mut self.stacks, self.kept.as_ref());
+        if let Some(beside) = &mut self.beside.0 {
             beside.end();
         }
     }
@@ -462,10 +359,11 @@ impl ThreadDecoder {
             self.hand_over(output);
             let room = output.profiles.room();
             let profiler = keeps.sums.then(|| Profiler::new(room));
-            self.show_to(|beside| beside.profiler = profiler);
+            self.beside.change(|beside| beside.profiler = profiler);
         }
         if !self.keeps.blocks && keeps.blocks {
-            self.follow_anew();
+            self.changes
+                .begin_anew(&mut self.stacks, self.kept.as_ref());
         }
         self.keeps = keeps;
     }
@@ -473,27 +371,16 @@ impl ThreadDecoder {
     /// Sets the triggers that watch the thread.
     pub(super) fn watch(&mut self, armed: &[Arc<TriggerMatcher>]) {
         let thread = self.thread;
-        self.show_to(|beside| {
+        self.beside.change(|beside| {
             let before = beside.watch.take();
             let watched = !armed.is_empty();
             beside.watch = watched.then(|| Watch::new(thread, armed, before));
         });
     }
 
-    fn show_to(&mut self, change: impl FnOnce(&mut Observers)) {
-        let mut beside = self.beside.take().unwrap_or_default();
-        change(&mut beside);
-        let anybody = beside.profiler.is_some() || beside.watch.is_some();
-        self.beside = anybody.then_some(beside);
-    }
-
-    fn profiler(&mut self) -> Option<&mut Profiler> {
-        self.beside.as_mut()?.profiler.as_mut()
-    }
-
     /// Hands over the sums since the last call.
     pub(super) fn hand_over(&mut self, output: &EventStore) {
-        if let Some(profiler) = self.profiler() {
+        if let Some(profiler) = self.beside.profiler() {
             let sums = profiler.take();
             if !sums.is_empty() {
                 output.hand_over(self.thread, false, &sums);
@@ -522,16 +409,6 @@ impl ThreadDecoder {
         })
     }
 
-    /// True if nothing of this thread is kept.
-    pub(super) fn is_muted(&self) -> bool {
-        self.muted
-    }
-
-    /// The id of the thread in the trace.
-    pub(super) fn thread(&self) -> ThreadId {
-        self.thread
-    }
-
     /// True if losses wait for an event.
     pub(super) fn has_early(&self) -> bool {
         self.early > 0
@@ -550,7 +427,7 @@ impl ThreadDecoder {
         self.tell_early(ticks_now());
         self.settle(output);
         self.publish(output);
-        if let Some(profiler) = self.profiler() {
+        if let Some(profiler) = self.beside.profiler() {
             profiler.end();
             let sums = profiler.take();
             output.hand_over(self.thread, true, &sums);
@@ -592,7 +469,7 @@ impl ThreadDecoder {
                 Some(kept) => kept.enter(function, self.last),
                 None => true,
             };
-            if kept && let Some(beside) = &mut self.beside {
+            if kept && let Some(beside) = &mut self.beside.0 {
                 beside.enter(function, self.last, self.stacks.depth());
             }
             return kept;
@@ -606,13 +483,13 @@ impl ThreadDecoder {
             return false;
         }
         if shown.of != Exit::Innermost {
-            self.since_block.irregular = true;
+            self.changes.irregular = true;
         }
         let unmatched_exit = shown.of == Exit::Unmatched;
         if unmatched_exit && (PLAIN || self.keeps.blocks) {
             self.encoder.push_unmatched_exit(Ticks(self.last));
         }
-        if !PLAIN && let Some(beside) = &mut self.beside {
+        if !PLAIN && let Some(beside) = &mut self.beside.0 {
             beside.exit(function, self.last, shown.of, self.stacks.depth());
         }
         true
@@ -638,25 +515,25 @@ impl ThreadDecoder {
             self.encoder.push_unwound(Ticks(self.last), calls);
         }
         let last = self.last;
-        if let Some(profiler) = self.profiler() {
+        if let Some(profiler) = self.beside.profiler() {
             profiler.unwind(calls, last);
         }
     }
 
     #[cold]
     fn tell_loss(&mut self, count: u64) {
-        self.since_block.irregular = true;
+        self.changes.irregular = true;
         if self.keeps.blocks {
             self.encoder.push_lost(Ticks(self.last), count);
         }
-        if let Some(beside) = &mut self.beside {
+        if let Some(beside) = &mut self.beside.0 {
             beside.lose(count);
         }
     }
 
     fn forget_calls(&mut self) {
         self.stacks.clear();
-        self.args.clear();
+        self.changes.forget_calls();
         if let Some(kept) = &mut self.kept {
             kept.clear();
         }
@@ -677,68 +554,6 @@ impl ThreadDecoder {
     }
 }
 
-// === impl Observers ===
-
-impl Observers {
-    /// A call begins, with which `depth` calls are open.
-    #[inline]
-    fn enter(&mut self, function: FunctionId, at: u64, depth: u64) {
-        if let Some(profiler) = &mut self.profiler {
-            profiler.enter(function, at);
-        }
-        if let Some(watch) = &mut self.watch {
-            watch.enter(function, Ticks(at), depth);
-        }
-    }
-
-    /// An open call ends, or there is an unmatched exit. Then `depth` calls are open.
-    #[inline]
-    fn exit(&mut self, function: FunctionId, at: u64, of: Exit, depth: u64) {
-        match &mut self.profiler {
-            Some(profiler) if of == Exit::Unmatched => {
-                profiler.pass(at);
-                profiler.unmatched_exit();
-            }
-            Some(profiler) => profiler.exit(function, at),
-            None => {}
-        }
-        match &mut self.watch {
-            Some(watch) if of == Exit::Innermost => watch.exit(function, Ticks(at), depth),
-            Some(watch) => watch.close(depth),
-            None => {}
-        }
-    }
-
-    /// A user event within `depth` calls. A typed event has a number.
-    fn say(&mut self, number: Option<u16>, function: FunctionId, at: u64, depth: u64) {
-        if let Some(profiler) = &mut self.profiler {
-            profiler.pass(at);
-        }
-        if let Some(watch) = &mut self.watch {
-            watch.say(number, function, Ticks(at), depth);
-        }
-    }
-
-    fn lose(&mut self, events: u64) {
-        if let Some(profiler) = &mut self.profiler {
-            profiler.lose(events);
-        }
-        if let Some(watch) = &mut self.watch {
-            watch.close(0);
-        }
-    }
-
-    /// Nothing is known of open calls any more.
-    fn end(&mut self) {
-        if let Some(profiler) = &mut self.profiler {
-            profiler.end();
-        }
-        if let Some(watch) = &mut self.watch {
-            watch.close(0);
-        }
-    }
-}
-
 /// The register values in a payload, limited to the number that such an event has.
 fn values_at(kind: CallKind, bytes: &[u8]) -> Values {
     let most = match kind {
@@ -748,144 +563,4 @@ fn values_at(kind: CallKind, bytes: &[u8]) -> Values {
     };
     let values = bytes.as_chunks().0.iter().take(most);
     Values::new(values.map(|value| u64::from_le_bytes(*value)))
-}
-
-#[cfg(test)]
-mod tests {
-    use xray_trace::model::{EventBody, ProcessId};
-
-    use super::*;
-
-    /// The contents of a ring come from the target.
-    #[test]
-    fn no_payload_decodes_to_more_values_than_a_call_has() {
-        let bytes: Vec<u8> = (0..100).collect();
-        let first = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
-        for (kind, len, count) in [
-            (CallKind::Enter, 0, 0),
-            (CallKind::Enter, 7, 0),
-            (CallKind::Enter, 17, 2),
-            (CallKind::Enter, 48, 6),
-            (CallKind::Enter, 100, 6),
-            (CallKind::Exit, 100, 1),
-            (CallKind::TailExit, 100, 0),
-        ] {
-            let values = values_at(kind, &bytes[..len]);
-            assert_eq!(values.len(), count, "{kind:?} of {len} bytes");
-            assert_eq!(values.first(), (count > 0).then_some(first));
-        }
-    }
-
-    /// Losses wait for the time of the first event, but no longer than until everything is read.
-    #[test]
-    fn losses_before_the_first_event_are_reported_once() {
-        let mut sites = SiteTable::new();
-        let site = CallSite {
-            name: 0x1007,
-            function: FunctionId(0),
-            kind: SiteKind::Call(CallKind::Enter),
-        };
-        assert!(sites.insert(site, Ticks(0)));
-        let event = |ticks| Item::Call {
-            site: 0x1007,
-            ticks,
-            sp: 0x7000,
-            argument: None,
-        };
-        let rows: [&[Item]; 5] = [
-            &[Item::Lost(5)],
-            &[Item::Lost(5), Item::Lost(2)],
-            &[Item::Lost(5), event(100)],
-            &[event(100), Item::Lost(5)],
-            &[Item::Lost(5), event(100), Item::Lost(2), event(200)],
-        ];
-        for items in rows {
-            let losses = items.iter().map(|item| match item {
-                Item::Lost(count) => *count,
-                _ => 0,
-            });
-            let expected: u64 = losses.sum();
-            for read in 0..=items.len() {
-                let output = EventStore::new(ProcessId(0), 1, 1 << 20);
-                let thread = output.new_thread(1, String::new());
-                let mut decoder =
-                    ThreadDecoder::new(thread, Ticks(0), &FrameBudget::new(), Arc::default());
-                for (at, item) in items.iter().enumerate() {
-                    if at == read {
-                        decoder.tell_early(ticks_now());
-                    }
-                    decoder.sink(&sites, &output).take(item.clone());
-                }
-                if read == items.len() {
-                    decoder.tell_early(ticks_now());
-                    decoder.publish(&output);
-                } else {
-                    decoder.end(&output);
-                }
-                decoder.settle(&output);
-                let blocks = output.snapshot().blocks;
-                let reported: u64 = blocks.iter().map(|block| block.lost).sum();
-                assert_eq!(reported, expected, "{items:?}, all read after {read}");
-                assert_eq!(output.counters().lost, expected);
-                let order = blocks.iter().flat_map(|block| [block.first, block.last]);
-                assert!(order.is_sorted());
-            }
-        }
-    }
-
-    /// A call is open when its function is switched off. Another call in its place returns when the
-    /// function is on again. That exit does not end the first call. It makes no difference whether
-    /// the switch is known before or after the decoder's last look.
-    #[test]
-    fn an_exit_after_a_switch_is_not_that_of_an_entry_before_it() {
-        for looked in [false, true] {
-            for switched in [false, true] {
-                let mut sites = SiteTable::new();
-                for (name, kind) in [(0x1007, CallKind::Enter), (0x2007, CallKind::Exit)] {
-                    let site = CallSite {
-                        name,
-                        function: FunctionId(7),
-                        kind: SiteKind::Call(kind),
-                    };
-                    assert!(sites.insert(site, Ticks(0)));
-                }
-                let switches = Arc::new(Switches::default());
-                let output = EventStore::new(ProcessId(0), 8, 1 << 20);
-                let thread = output.new_thread(1, String::new());
-                let mut decoder = ThreadDecoder::new(
-                    thread,
-                    Ticks(0),
-                    &FrameBudget::new(),
-                    Arc::clone(&switches),
-                );
-                let call = |site, ticks: Ticks| Item::Call {
-                    site,
-                    ticks: ticks.0,
-                    sp: 0x7000,
-                    argument: None,
-                };
-                let enter = call(0x1007, ticks_now());
-                if looked {
-                    decoder.sink(&sites, &output).take(enter.clone());
-                }
-                // Of a neighbour, and of a function that was off.
-                switches.mark(&[FunctionId(6), FunctionId(8)]);
-                if switched {
-                    switches.mark(&[FunctionId(3), FunctionId(7)]);
-                }
-                if !looked {
-                    decoder.sink(&sites, &output).take(enter);
-                }
-                decoder
-                    .sink(&sites, &output)
-                    .take(call(0x2007, ticks_now()));
-                decoder.end(&output);
-                let blocks = output.snapshot().blocks;
-                let events = blocks.iter().flat_map(|block| block.events());
-                let bodies: Vec<EventBody> = events.map(|event| event.unwrap().body).collect();
-                let left = bodies.contains(&EventBody::Unwound { calls: 1 });
-                assert_eq!(left, switched, "{bodies:?}");
-            }
-        }
-    }
 }
