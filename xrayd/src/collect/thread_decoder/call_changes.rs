@@ -1,5 +1,5 @@
-//! The change of a thread's open calls from block to block. Readers that have no earlier block learn
-//! from it which calls are open at the begin of the next one.
+//! The change of a thread's open calls from block to block. Readers that have no earlier block
+//! learn from it which calls are open at the begin of the next one.
 
 use xray_trace::{
     container::{BegunCalls, OpenCall, StackChange},

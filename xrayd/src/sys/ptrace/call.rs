@@ -20,7 +20,8 @@ use std::{
 use nix::{libc, sys::ptrace};
 
 use super::{
-    Gate, Hold, Registers, Result, Seccomp, Stopped, TraceError, failed, set_signal_mask, traced,
+    Gate, Hold, Registers, Result, Seccomp, Stopped, TraceError,
+    requests::{failed, set_signal_mask, traced},
 };
 use crate::{pid::Tid, sys::wait::Stop};
 

@@ -16,7 +16,11 @@
 //! first. So no thread is released with a call that fails because of us.
 
 mod call;
+mod error;
+mod requests;
 mod restart;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io,
@@ -24,8 +28,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{errno::Errno, libc, sys::ptrace};
+use nix::{libc, sys::ptrace};
 
+use self::error::Result;
+pub(crate) use self::error::TraceError;
+use self::requests::{failed, interrupt, regset, resume, set_signal_mask, signal_mask, stopped};
 use super::wait::{Stop, Waited, sleeps_uninterruptibly, wait_until};
 use crate::pid::Tid;
 
@@ -85,33 +92,6 @@ pub(crate) struct Gate {
 
 /// The general registers.
 pub(crate) type Registers = libc::user_regs_struct;
-
-/// The failure of a ptrace operation.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TraceError {
-    /// The thread has ended.
-    #[error("thread {0} has ended")]
-    Gone(Tid),
-    /// The thread did not stop in time.
-    #[error("thread {0} did not stop within {1:?}")]
-    Timeout(Tid, Duration),
-    /// The thread did not stop again, and is released as it is.
-    #[error("thread {0} does not stop again: it is frozen, or does not return from the kernel")]
-    Lost(Tid),
-    /// An operation failed.
-    #[error("{what} failed on thread {tid}")]
-    Failed {
-        /// The operation.
-        what: &'static str,
-        /// The thread.
-        tid: Tid,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-}
-
-type Result<T> = std::result::Result<T, TraceError>;
 
 /// A traced thread that runs.
 #[derive(Debug)]
@@ -531,171 +511,5 @@ impl Drop for Stopped {
                 tracing::error!(tid = self.tid.as_raw(), %error, "cannot release a stopped thread");
             }
         }
-    }
-}
-
-fn failed(tid: Tid, what: &'static str, errno: Errno) -> TraceError {
-    match errno {
-        Errno::ESRCH => TraceError::Gone(tid),
-        errno => TraceError::Failed {
-            what,
-            tid,
-            source: errno.into(),
-        },
-    }
-}
-
-fn stopped(tid: Tid, waited: Waited, patience: Duration) -> Result<Stop> {
-    match waited {
-        Waited::Stopped(stop) => Ok(stop),
-        Waited::Gone => Err(TraceError::Gone(tid)),
-        Waited::Not => Err(TraceError::Timeout(tid, patience)),
-        Waited::Failed(source) => Err(TraceError::Failed {
-            what: "waitpid",
-            tid,
-            source,
-        }),
-    }
-}
-
-/// Asks a thread to stop. A stopped thread stops again once it is resumed.
-fn interrupt(tid: Tid) -> Result<()> {
-    ptrace::interrupt(tid.as_nix()).map_err(|errno| failed(tid, "PTRACE_INTERRUPT", errno))
-}
-
-/// Resumes a stopped thread with one of ptrace's requests, and with a signal or 0.
-fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
-    // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel
-    // refuses if `tid` is not a stopped tracee of ours.
-    let result = unsafe { libc::ptrace(request, tid.as_raw(), 0usize, i64::from(signal)) };
-    let what = match request {
-        libc::PTRACE_CONT => "PTRACE_CONT",
-        libc::PTRACE_SYSCALL => "PTRACE_SYSCALL",
-        libc::PTRACE_SINGLESTEP => "PTRACE_SINGLESTEP",
-        _ => "PTRACE_DETACH",
-    };
-    traced(tid, what, result)
-}
-
-/// Reads a register set. Returns the number of bytes that it fills of `into`.
-fn regset(tid: Tid, kind: usize, into: &mut [u8]) -> Result<usize> {
-    let mut place = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
-    // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which is `into`,
-    // mutably borrowed and of that size, and updates `place`, a live local; the kernel refuses if
-    // `tid` is not a stopped tracee of ours.
-    let result = unsafe {
-        libc::ptrace(
-            libc::PTRACE_GETREGSET,
-            tid.as_raw(),
-            kind,
-            (&raw mut place).cast::<libc::c_void>(),
-        )
-    };
-    traced(tid, "PTRACE_GETREGSET", result).map(|()| place.iov_len.min(into.len()))
-}
-
-fn signal_mask(tid: Tid) -> Result<u64> {
-    let mut mask = 0u64;
-    // SAFETY: PTRACE_GETSIGMASK writes 8 bytes (its third argument) to `mask`, a live local of that
-    // size; the kernel refuses if `tid` is not a stopped tracee of ours.
-    let result = unsafe {
-        libc::ptrace(
-            libc::PTRACE_GETSIGMASK,
-            tid.as_raw(),
-            8usize,
-            (&raw mut mask).cast::<libc::c_void>(),
-        )
-    };
-    traced(tid, "PTRACE_GETSIGMASK", result).map(|()| mask)
-}
-
-fn set_signal_mask(tid: Tid, mask: u64) -> Result<()> {
-    // SAFETY: PTRACE_SETSIGMASK reads 8 bytes (its third argument) from `mask`, a live local of
-    // that size; the kernel refuses if `tid` is not a stopped tracee of ours.
-    let result = unsafe {
-        libc::ptrace(
-            libc::PTRACE_SETSIGMASK,
-            tid.as_raw(),
-            8usize,
-            (&raw const mask).cast::<libc::c_void>(),
-        )
-    };
-    traced(tid, "PTRACE_SETSIGMASK", result)
-}
-
-fn traced(tid: Tid, what: &'static str, result: libc::c_long) -> Result<()> {
-    if result < 0 {
-        Err(failed(tid, what, Errno::last()))
-    } else {
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        fs,
-        os::unix::process::ExitStatusExt as _,
-        process::{Child, Command},
-    };
-
-    use nix::sys::signal::{Signal, kill};
-
-    use super::*;
-
-    const ROUNDS: u32 = 10_000;
-
-    /// A program that sleeps until a signal kills it.
-    struct Sleeper(Child);
-
-    impl Sleeper {
-        fn tid(&self) -> Tid {
-            self.0.id().try_into().unwrap()
-        }
-
-        /// A line of its status.
-        fn status(&self, name: &str) -> String {
-            let status = fs::read_to_string(format!("/proc/{}/status", self.tid())).unwrap();
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap().trim().to_owned()
-        }
-    }
-
-    impl Drop for Sleeper {
-        fn drop(&mut self) {
-            drop(self.0.kill());
-            drop(self.0.wait());
-        }
-    }
-
-    /// The program ignores the signal, which stops a traced thread all the same. The time between
-    /// the signal and the requested stop differs from round to round. The kernel forgets no stop
-    /// here, since no timer sends the signal: the engine's tests of signals cover that.
-    #[test]
-    fn a_thread_stops_and_goes_on_whenever_a_signal_comes() {
-        let mut sleeper = Sleeper(Command::new("sleep").arg("600").spawn().unwrap());
-        let tid = sleeper.tid();
-        for round in 0..ROUNDS {
-            let thread = Seized::seize(tid).unwrap();
-            kill(tid.as_nix(), Signal::SIGWINCH).unwrap();
-            for _ in 0..round % 1000 {
-                std::hint::spin_loop();
-            }
-            let stopped = thread.interrupt(Duration::from_secs(10)).unwrap();
-            match round % 2 {
-                0 => drop(stopped.release().unwrap()),
-                _ => drop(stopped),
-            }
-            let (state, tracer) = (sleeper.status("State:"), sleeper.status("TracerPid:"));
-            let goes_on = tracer == "0" && !state.starts_with(['t', 'T']);
-            assert!(goes_on, "round {round}: {state}, tracer {tracer}");
-        }
-        // The program blocks no signal.
-        kill(tid.as_nix(), Signal::SIGTERM).unwrap();
-        let ended = sleeper.0.wait().unwrap();
-        assert_eq!(ended.signal(), Some(libc::SIGTERM));
     }
 }
