@@ -8,8 +8,7 @@ use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::instr_map::{Rule, Selection};
 use xrayd::{
     process::{AttachOptions, Follow, Session},
-    types::Capture,
-    types::{LeaseId, Run, Switch, Wanted},
+    types::{Capture, LeaseId, Run, Switch, ToggleTo, Wanted},
 };
 
 use crate::support::{attach, everything, pid_of, registry};
@@ -23,6 +22,10 @@ fn glob(pattern: &str) -> Selection {
 
 fn lease(number: u64) -> Result<LeaseId> {
     Ok(LeaseId(number.try_into()?))
+}
+
+fn to_lease(number: u64) -> Result<ToggleTo> {
+    Ok(ToggleTo::leased(lease(number)?, Capture::NONE))
 }
 
 /// The functions that are on, and the number of their recorded arguments.
@@ -45,7 +48,7 @@ fn a_lease_leaves_functions_values_and_rules_of_others() -> Result<()> {
         let before = on(&session)?;
         ensure!(before == BTreeMap::from([("plugin_a_call".to_owned(), 2)]));
         for number in [1, 2] {
-            session.acquire(&leased, lease(number)?, Capture::NONE, Run::Real)?;
+            session.toggle(&leased, to_lease(number)?, Run::Real)?;
         }
         target.ask("load 1 plugin_b.so", "loaded")?;
         let leased_now = on(&session)?;
@@ -87,7 +90,7 @@ fn a_lease_of_one_process_is_over_in_those_that_came_from_it() -> Result<()> {
     };
     let parent = registry.attach(pid_of(&target)?, options)?.session;
     let group = registry.group_of(&parent).context("no group")?;
-    parent.acquire(&everything(), lease(7)?, Capture::NONE, Run::Real)?;
+    parent.toggle(&everything(), to_lease(7)?, Run::Real)?;
     target.ask("child", "child ")?;
     let child = wait_until(DEADLINE, "it is followed", || {
         let child = group.sessions().into_iter().nth(1);
@@ -132,7 +135,7 @@ fn a_lease_leaves_every_process_of_a_group_as_it_was() -> Result<()> {
     two[1].toggle(&glob("work*"), Switch::On, Run::Real)?;
     let before = on(&two[1])?;
     ensure!(on(&two[0])?.is_empty() && before.len() == 1, "{before:?}");
-    for (pid, report) in group.acquire(&everything(), lease(7)?, Capture::NONE, Run::Real) {
+    for (pid, report) in group.toggle(&everything(), to_lease(7)?, Run::Real) {
         let report = report.with_context(|| format!("process {pid}"))?;
         ensure!(report.matched > 1, "{report:?}");
     }

@@ -37,7 +37,9 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::Claim,
     target::{Ending, Indexes, let_threads_run},
-    types::{DetachReport, LeaseId, PatchSite, Phase, Run, Settings, ToggleReport, Wanted},
+    types::{
+        DetachReport, LeaseId, PatchSite, Phase, Run, Settings, ToggleReport, ToggleTo, Wanted,
+    },
 };
 
 /// Interval of the checks whether the target still lives.
@@ -424,12 +426,12 @@ impl Controller {
             mut ids,
             of,
             to,
-            lease,
             run,
         } = request;
+        let ToggleTo { wanted, lease } = to;
         // The selection includes libraries that were loaded just now. Switching off needs no look,
         // because the rule holds for libraries that are found later.
-        if to != Wanted::Off || run == Run::Dry {
+        if wanted != Wanted::Off || run == Run::Dry {
             self.look()?;
         }
         // Functions of libraries that were found after the request was matched may be on already,
@@ -441,13 +443,13 @@ impl Controller {
         }
         let functions = Arc::clone(&self.patching.traced.functions);
         let mut report = self.patching.report_on(&ids);
-        let (changing, leased) = match (lease, to) {
+        let (changing, leased) = match (lease, wanted) {
             (Some(lease), Wanted::On(capture)) => {
                 let mut leases = lock(&self.patching.shared.leases);
                 leases.acquire_all(&self.patching.shared.states, &ids, lease, capture, run)
             }
             _ => (
-                self.patching.shared.states.changing(ids.clone(), to),
+                self.patching.shared.states.changing(ids.clone(), wanted),
                 Vec::new(),
             ),
         };
@@ -457,7 +459,7 @@ impl Controller {
             let sites = functions.sites(&changing);
             report.sleds = sites.len() as u64;
             report.copied_bytes = self.patching.patcher.private_pages().would_copy(&sites);
-            if let Wanted::On(capture) = to {
+            if let Wanted::On(capture) = wanted {
                 report.restaged =
                     self.patching
                         .patcher
@@ -471,22 +473,17 @@ impl Controller {
             report.elapsed = started.elapsed();
             return Ok(report);
         }
-        let switched = self.switcher().switch(&changing, to);
+        let switched = self.switcher().switch(&changing, wanted);
         if switched.is_err() {
             let shared = &self.patching.shared;
             lock(&shared.leases).restore_all(&shared.states, leased);
         }
         // Functions that could not be switched off must not be switched on in later libraries.
-        if switched.is_ok() || to == Wanted::Off {
-            match (lease, to) {
-                (Some(lease), Wanted::On(capture)) => {
-                    self.loading.acquire_rule(&patterns, lease, capture);
-                }
-                _ => {
-                    lock(&self.patching.shared.leases).end(ids);
-                    self.loading.add_rule(&patterns, to);
-                }
+        if switched.is_ok() || wanted == Wanted::Off {
+            if lease.is_none() {
+                lock(&self.patching.shared.leases).end(ids);
             }
+            self.loading.add_rule(&patterns, to);
         }
         let (patched, copied) = switched?;
         report.elapsed = started.elapsed();

@@ -13,7 +13,7 @@ use super::{Patterns, Rules, filter::Filtering};
 use crate::{
     pid::Pid,
     quotas::{Accounts, Quotas, Resource},
-    types::{Filter, LeaseId, Wanted},
+    types::{Filter, LeaseId, ToggleTo, Wanted},
 };
 
 /// A user with quotas.
@@ -39,7 +39,10 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
     let mut rules = [Rules::default(), Rules::default()];
     for rules in &mut rules {
         rules.add(&patterns, to);
-        rules.acquire(&patterns, LeaseId(NonZeroU64::MIN), Capture::NONE);
+        rules.add(
+            &patterns,
+            ToggleTo::leased(LeaseId(NonZeroU64::MIN), Capture::NONE),
+        );
         rules.release(LeaseId(NonZeroU64::MIN));
         rules.add(&patterns, to);
         assert!(!rules.is_empty() || to == Wanted::Off || patterns.lasting().is_none());

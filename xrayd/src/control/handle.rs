@@ -230,7 +230,7 @@ impl Control {
     /// before, or count as on.
     pub(crate) fn toggle(&self, request: ToggleRequest) -> Result<ToggleReport> {
         let request = Box::new(request);
-        match (request.to, request.run) {
+        match (request.to.wanted, request.run) {
             (Wanted::Off, Run::Real) => self.undo(|answer| Command::Toggle { request, answer }),
             _ => self.ask(|answer| Command::Toggle { request, answer }),
         }

@@ -18,7 +18,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sled_encoders::Capture;
 use xray_trace::model::Ticks;
 
 use super::{
@@ -40,7 +39,7 @@ use crate::{
         Activity, Functions, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, loads_of,
         modules_among, survey,
     },
-    types::{Armed, LeaseId, PatchSite, Since, Switch, Wanted},
+    types::{Armed, LeaseId, PatchSite, Since, Switch, ToggleTo, Wanted},
 };
 
 /// Limit on modules of a session, unloaded ones included.
@@ -131,14 +130,8 @@ impl Loading {
     }
 
     /// Adds a rule, and starts the detection of new libraries if the rules may switch one on.
-    pub(super) fn add_rule(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
+    pub(super) fn add_rule(&mut self, patterns: &Arc<Patterns>, to: ToggleTo) {
         self.rules.add(patterns, to);
-        self.note_rules();
-    }
-
-    /// Adds a rule of a lease.
-    pub(super) fn acquire_rule(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
-        self.rules.acquire(patterns, to, capture);
         self.note_rules();
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     refusal::Result,
     target::Indexes,
-    types::{DetachReport, LeaseId, Run, Settings, ToggleReport, Wanted},
+    types::{DetachReport, LeaseId, Run, Settings, ToggleReport, ToggleTo},
 };
 
 /// A request of the session to its control thread.
@@ -63,8 +63,6 @@ pub(crate) struct ToggleRequest {
     /// The functions that it matches in the modules `of`.
     pub(crate) ids: Vec<FunctionId>,
     pub(crate) of: Indexes,
-    pub(crate) to: Wanted,
-    /// The lease, if the functions are switched on temporarily.
-    pub(crate) lease: Option<LeaseId>,
+    pub(crate) to: ToggleTo,
     pub(crate) run: Run,
 }

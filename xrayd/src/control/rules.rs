@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     target::{Functions, Loaded},
-    types::{LeaseId, Wanted},
+    types::{LeaseId, ToggleTo, Wanted},
 };
 
 /// Limit on rules. If a client switches more different selections, the oldest rule is dropped.
@@ -57,36 +57,23 @@ pub(crate) struct RuleEffect {
 // === impl Rules ===
 
 impl Rules {
-    /// Adds a permanent rule.
-    pub(crate) fn add(&mut self, patterns: &Arc<Patterns>, to: Wanted) {
+    /// Adds a rule. Under the rule of a lease the others stay, and decide again when the lease is
+    /// over.
+    pub(crate) fn add(&mut self, patterns: &Arc<Patterns>, to: impl Into<ToggleTo>) {
+        let ToggleTo { wanted, lease } = to.into();
         let Some(selection) = patterns.lasting() else {
             return;
         };
-        if selection.include.contains(&Rule::All) && selection.exclude.is_empty() {
+        let is_for_all = selection.include.contains(&Rule::All) && selection.exclude.is_empty();
+        if is_for_all && lease.is_none() {
             self.0.clear();
         }
-        let lasting = Some(selection);
         self.0
-            .retain(|kept| kept.lease.is_some() || kept.patterns.lasting() != lasting);
+            .retain(|kept| kept.lease != lease || kept.patterns.lasting() != Some(selection));
         self.push(SessionRule {
             patterns: Arc::clone(patterns),
-            to,
-            lease: None,
-        });
-    }
-
-    /// Adds a rule of a lease. Other rules stay, and decide again when the lease is over.
-    pub(crate) fn acquire(&mut self, patterns: &Arc<Patterns>, to: LeaseId, capture: Capture) {
-        let lasting = patterns.lasting();
-        if lasting.is_none() {
-            return;
-        }
-        self.0
-            .retain(|kept| kept.lease != Some(to) || kept.patterns.lasting() != lasting);
-        self.push(SessionRule {
-            patterns: Arc::clone(patterns),
-            to: Wanted::On(capture),
-            lease: Some(to),
+            to: wanted,
+            lease,
         });
     }
 
@@ -286,11 +273,14 @@ mod tests {
         let mut rules = Rules::default();
         rules.add(&glob("a", &[]), ON);
         for number in 1..2 * MOST as u64 {
-            rules.acquire(&glob("b", &[]), holder(1), Capture::NONE);
+            rules.add(&glob("b", &[]), ToggleTo::leased(holder(1), Capture::NONE));
             assert_eq!(rules.0.len(), 2, "{number}");
         }
         for number in 1..2 * MOST as u64 {
-            rules.acquire(&glob("b", &[]), holder(number), Capture::NONE);
+            rules.add(
+                &glob("b", &[]),
+                ToggleTo::leased(holder(number), Capture::NONE),
+            );
         }
         assert_eq!(rules.0.len(), MOST);
         assert!(wanted(&rules, "a"));
@@ -311,7 +301,7 @@ mod tests {
             exclude: Vec::new(),
         });
         rules.add(&ids, ON);
-        rules.acquire(&ids, holder(1), Capture::NONE);
+        rules.add(&ids, ToggleTo::leased(holder(1), Capture::NONE));
         assert!(rules.is_empty());
         // All but one function that is loaded now. Of later functions these are all, so no rule is
         // left.
@@ -329,8 +319,8 @@ mod tests {
             let mut rules = Rules::default();
             rules.add(&glob("a*", &[]), with_values);
             rules.add(&glob("a_off", &[]), Wanted::Off);
-            rules.acquire(&leased, holder(1), Capture::NONE);
-            rules.acquire(&leased, holder(2), Capture::NONE);
+            rules.add(&leased, ToggleTo::leased(holder(1), Capture::NONE));
+            rules.add(&leased, ToggleTo::leased(holder(2), Capture::NONE));
             // Leases with values do the same.
             assert_eq!(lease(&rules, "a").now(), with_values);
             assert_eq!(
@@ -353,7 +343,7 @@ mod tests {
     #[test]
     fn a_permanent_switch_ends_a_lease() {
         let mut rules = Rules::default();
-        rules.acquire(&glob("a*", &[]), holder(1), Capture::NONE);
+        rules.add(&glob("a*", &[]), ToggleTo::leased(holder(1), Capture::NONE));
         rules.add(&glob("a_b", &[]), Wanted::Off);
         assert!(wanted(&rules, "a") && !wanted(&rules, "a_b"));
         rules.add(&all(), Wanted::Off);

@@ -27,7 +27,7 @@ use crate::{
     store::{EventSubscription, Publisher, Source, StreamItem, subscription},
     target::{Caller, Credentials, Yama},
     types::{
-        Capture, Kinship, LeaseId, Reach, Run, Settings, SettingsUpdate, ToggleReport, Wanted,
+        Kinship, LeaseId, Reach, Run, Settings, SettingsUpdate, ToggleReport, ToggleTo, Wanted,
     },
 };
 
@@ -264,14 +264,15 @@ impl Group {
         }
     }
 
-    /// Switches the functions that a selection matches, in all members and in later ones.
+    /// Switches the functions that a selection matches, in all members and in later ones:
+    /// permanently, or until [`Self::release`] ends the lease.
     ///
     /// # Errors
     /// For each process, those of [`Session::toggle`].
     pub fn toggle<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
-        to: impl Into<Wanted>,
+        to: impl Into<ToggleTo>,
         run: Run,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         let to = to.into();
@@ -281,40 +282,12 @@ impl Group {
         };
         let mut rules = lock(&self.rules);
         let reports = self.each(|session, root| match root {
-            Some(root) => session.toggle_as(root, None, &patterns, to, run),
+            Some(root) => session.toggle_as(root, &patterns, to, run),
             None => session.toggle(&patterns, to, run),
         });
         let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
-        if run == Run::Real && (to == Wanted::Off || any) {
+        if run == Run::Real && (to.wanted == Wanted::Off || any) {
             rules.add(&patterns, to);
-        }
-        reports
-    }
-
-    /// Leases functions: they are on until [`Self::release`], and then as they were before.
-    ///
-    /// # Errors
-    /// For each process, those of [`Session::toggle`].
-    pub fn acquire<'a>(
-        &self,
-        selection: impl Into<Chosen<'a>>,
-        to: LeaseId,
-        capture: Capture,
-        run: Run,
-    ) -> Vec<(Pid, Result<ToggleReport>)> {
-        let patterns = match self.compiled(selection.into()) {
-            Ok(patterns) => patterns,
-            Err(refusal) => return vec![(self.root, Err(refusal))],
-        };
-        let mut rules = lock(&self.rules);
-        let on = Wanted::On(capture);
-        let reports = self.each(|session, root| match root {
-            Some(root) => session.toggle_as(root, Some(to), &patterns, on, run),
-            None => session.acquire(&patterns, to, capture, run),
-        });
-        let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
-        if run == Run::Real && any {
-            rules.acquire(&patterns, to, capture);
         }
         reports
     }

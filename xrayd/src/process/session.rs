@@ -27,8 +27,8 @@ use crate::{
     },
     target::{Credentials, Ending, Indexes, RefusedModule, let_threads_run},
     types::{
-        BudgetStatus, Capture, DetachReport, FunctionRow, Kinship, LeaseId, Mode, ModuleStatus,
-        Phase, Reach, Run, Settings, SettingsUpdate, Status, ToggleReport, Wanted, compile,
+        BudgetStatus, DetachReport, FunctionRow, Kinship, LeaseId, Mode, ModuleStatus, Phase,
+        Reach, Run, Settings, SettingsUpdate, Status, ToggleReport, ToggleTo, compile,
     },
 };
 
@@ -134,31 +134,39 @@ impl Session {
         Ok(rows.into_iter().filter_map(row).collect())
     }
 
-    /// Switches the functions that a selection matches.
+    /// Switches the functions that a selection matches, permanently or until [`Self::release`] ends
+    /// the lease.
     ///
     /// # Errors
     /// An invalid selection, a process that ended, or memory that cannot be written.
     pub fn toggle<'a>(
         &self,
         selection: impl Into<Chosen<'a>>,
-        to: impl Into<Wanted>,
+        to: impl Into<ToggleTo>,
         run: Run,
     ) -> Result<ToggleReport> {
-        self.toggle_for(None, selection.into(), to.into(), run)
-    }
-
-    /// Leases the functions that a selection matches, until [`Self::release`].
-    ///
-    /// # Errors
-    /// As [`Self::toggle`].
-    pub fn acquire<'a>(
-        &self,
-        selection: impl Into<Chosen<'a>>,
-        to: LeaseId,
-        capture: Capture,
-        run: Run,
-    ) -> Result<ToggleReport> {
-        self.toggle_for(Some(to), selection.into(), Wanted::On(capture), run)
+        let patterns = self.compiled(selection.into())?;
+        let compiled = patterns.matcher();
+        let modules = self.source.functions.loaded();
+        let ids = self.source.functions.matching(&modules, &compiled);
+        if compiled.needs_source() && self.source.functions.lacks_lines() {
+            let message = format!(
+                "process {}: functions cannot be selected by source file, because a file with \
+                 source lines does not answer",
+                self.pid()
+            );
+            return Err(Refusal::new(Reason::Busy, message));
+        }
+        let to = to.into();
+        self.begin_lease(to.lease, run);
+        self.source.control.toggle(ToggleRequest {
+            ids,
+            of: Indexes::of(&modules),
+            patterns,
+            later: Some(compiled),
+            to,
+            run,
+        })
     }
 
     /// Sends the begin of the lease to its subscriptions. Earlier events are not part of it.
@@ -191,37 +199,6 @@ impl Session {
         report
     }
 
-    fn toggle_for(
-        &self,
-        lease: Option<LeaseId>,
-        selection: Chosen<'_>,
-        to: Wanted,
-        run: Run,
-    ) -> Result<ToggleReport> {
-        let patterns = self.compiled(selection)?;
-        let compiled = patterns.matcher();
-        let modules = self.source.functions.loaded();
-        let ids = self.source.functions.matching(&modules, &compiled);
-        if compiled.needs_source() && self.source.functions.lacks_lines() {
-            let message = format!(
-                "process {}: functions cannot be selected by source file, because a file with \
-                 source lines does not answer",
-                self.pid()
-            );
-            return Err(Refusal::new(Reason::Busy, message));
-        }
-        self.begin_lease(lease, run);
-        self.source.control.toggle(ToggleRequest {
-            ids,
-            of: Indexes::of(&modules),
-            patterns,
-            later: Some(compiled),
-            to,
-            lease,
-            run,
-        })
-    }
-
     /// Compiles a selection for the user who attached, unless it is compiled already.
     pub(super) fn compiled(&self, selection: Chosen<'_>) -> Result<Arc<Patterns>> {
         selection.compiled(self.ticket.accounts(), self.ticket.payer())
@@ -232,14 +209,13 @@ impl Session {
     pub(super) fn toggle_as(
         &self,
         other: &Self,
-        lease: Option<LeaseId>,
         patterns: &Arc<Patterns>,
-        to: Wanted,
+        to: ToggleTo,
         run: Run,
     ) -> Result<ToggleReport> {
         let compiled = patterns.matcher();
         let modules = self.source.functions.loaded();
-        self.begin_lease(lease, run);
+        self.begin_lease(to.lease, run);
         let matching = modules.iter().flat_map(|loaded| {
             let first = other.source.functions.first_of_same(loaded);
             let needs_source = compiled.needs_source();
@@ -258,7 +234,6 @@ impl Session {
             patterns: Arc::clone(patterns),
             later: patterns.lasting_matcher(),
             to,
-            lease,
             run,
         })
     }

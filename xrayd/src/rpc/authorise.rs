@@ -302,7 +302,7 @@ impl OperationKind {
     /// The kind of a request to switch functions.
     pub(super) fn of(toggle: &Toggle) -> Self {
         match toggle {
-            Toggle::ForGood(..) | Toggle::Acquire(..) => Self::Use,
+            Toggle::Functions(..) => Self::Use,
             Toggle::Release(_) => Self::Release,
         }
     }
@@ -320,10 +320,7 @@ impl Traced {
     ) -> Outcomes<ToggleReport> {
         match self {
             Self::Group(group) => match toggle {
-                Toggle::ForGood(selection, to, run) => group.toggle(selection, *to, *run),
-                Toggle::Acquire(selection, to, capture, run) => {
-                    group.acquire(selection, *to, *capture, *run)
-                }
+                Toggle::Functions(selection, to, run) => group.toggle(selection, *to, *run),
                 Toggle::Release(from) => group.release(*from),
             },
             Self::Session(session) => {
@@ -338,10 +335,7 @@ impl Traced {
                     return group.release_of(session, *from, may);
                 }
                 let report = match toggle {
-                    Toggle::ForGood(selection, to, run) => session.toggle(selection, *to, *run),
-                    Toggle::Acquire(selection, to, capture, run) => {
-                        session.acquire(selection, *to, *capture, *run)
-                    }
+                    Toggle::Functions(selection, to, run) => session.toggle(selection, *to, *run),
                     Toggle::Release(from) => session.release(*from),
                 };
                 vec![(session.pid(), report)]

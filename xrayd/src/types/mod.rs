@@ -33,4 +33,4 @@ pub use settings::{Settings, SettingsUpdate};
 pub use status::{Armed, Detection, ModuleStatus, Phase, Since, Status, ThreadLoss};
 pub(crate) use thread_choice::ThreadChoice;
 pub use time_range::Reach;
-pub use toggle::{Run, Switch, ToggleReport, Wanted};
+pub use toggle::{Run, Switch, ToggleReport, ToggleTo, Wanted};

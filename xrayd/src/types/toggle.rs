@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sled_encoders::Capture;
 
+use super::LeaseId;
+
 /// The state of a sled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Switch {
@@ -20,6 +22,15 @@ pub enum Wanted {
     On(Capture),
     /// Sleds are as compiled.
     Off,
+}
+
+/// The wanted state of functions, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToggleTo {
+    /// The wanted state. Leased functions are on.
+    pub wanted: Wanted,
+    /// The lease at whose end the functions are as before. `None`: the state is permanent.
+    pub lease: Option<LeaseId>,
 }
 
 /// Real run or dry run.
@@ -66,6 +77,28 @@ impl Wanted {
         match self {
             Self::On(_) => Switch::On,
             Self::Off => Switch::Off,
+        }
+    }
+}
+
+// === impl ToggleTo ===
+
+impl ToggleTo {
+    /// Functions are on until the lease ends, and record these values.
+    #[must_use]
+    pub const fn leased(lease: LeaseId, capture: Capture) -> Self {
+        Self {
+            wanted: Wanted::On(capture),
+            lease: Some(lease),
+        }
+    }
+}
+
+impl<T: Into<Wanted>> From<T> for ToggleTo {
+    fn from(wanted: T) -> Self {
+        Self {
+            wanted: wanted.into(),
+            lease: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     types::Capture,
     types::{
         Budget, CallFilter, Duty, Filter, FunctionRow, LeaseId, Mode, Overhead, Run,
-        SettingsUpdate, Switch, Wanted, Window,
+        SettingsUpdate, Switch, ToggleTo, Wanted, Window,
     },
 };
 
@@ -28,10 +28,8 @@ fn required_selection(selection: Option<v1::Selection>) -> Result<Selection, Ref
 /// A request to switch functions.
 #[derive(Debug)]
 pub(crate) enum Toggle {
-    /// Switches functions permanently.
-    ForGood(Arc<Patterns>, Wanted, Run),
-    /// Leases functions.
-    Acquire(Arc<Patterns>, LeaseId, Capture, Run),
+    /// Switches functions, permanently or for a lease.
+    Functions(Arc<Patterns>, ToggleTo, Run),
     /// Ends a lease.
     Release(LeaseId),
 }
@@ -48,9 +46,9 @@ pub(crate) fn toggle(
     let compiled = |selection| compile(&required_selection(selection)?);
     let lease = NonZeroU64::new(lease).map(LeaseId);
     match (lease, to) {
-        (None, to) => Ok(Toggle::ForGood(compiled(selection)?, to, run)),
-        (Some(to), Wanted::On(capture)) => {
-            Ok(Toggle::Acquire(compiled(selection)?, to, capture, run))
+        (None, _) | (Some(_), Wanted::On(_)) => {
+            let to = ToggleTo { wanted: to, lease };
+            Ok(Toggle::Functions(compiled(selection)?, to, run))
         }
         (Some(_), Wanted::Off) if selection.is_some() => Err(bad_selection(
             "a lease ends as a whole: the request must not select functions",
@@ -423,8 +421,12 @@ mod tests {
         let registry = Registry::new(RegistryConfig::default());
         let compile = |selection: &Selection| registry.compile(None, selection);
         let real = |selection, to, lease| toggle(selection, to, lease, Run::Real, compile);
-        assert!(matches!(real(all(), on, 0), Ok(Toggle::ForGood(..))));
-        assert!(matches!(real(all(), on, 7), Ok(Toggle::Acquire(..))));
+        for (lease, expected) in [(0, None), (7, NonZeroU64::new(7).map(LeaseId))] {
+            let Ok(Toggle::Functions(_, to, _)) = real(all(), on, lease) else {
+                panic!("functions are switched");
+            };
+            assert_eq!((to.wanted, to.lease), (on, expected));
+        }
         assert!(matches!(
             real(None, Wanted::Off, 7),
             Ok(Toggle::Release(LeaseId(number))) if number.get() == 7

@@ -131,7 +131,7 @@ impl Switching {
     /// The toggle, as a request for it would make it.
     pub(super) fn toggle(&self, registry: &Registry, caller: Caller) -> Result<Toggle, Refusal> {
         let patterns = registry.compile(caller.payer(), &self.selection)?;
-        Ok(Toggle::ForGood(patterns, self.to, Run::Real))
+        Ok(Toggle::Functions(patterns, self.to.into(), Run::Real))
     }
 }
 

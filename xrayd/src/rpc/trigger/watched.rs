@@ -32,7 +32,7 @@ use crate::{
     target::{Caller, Ending},
     triggers::{Condition, Matches},
     types::Capture,
-    types::{LeaseId, Run},
+    types::{LeaseId, Run, ToggleTo},
 };
 
 /// The processes of a trigger.
@@ -247,9 +247,9 @@ impl Watched {
         let saying = saying.map(|selection| self.registry.compile(self.caller.payer(), &selection));
         let saying = saying.transpose()?;
         for selection in self.selections.iter().chain(&saying) {
-            let acquire =
-                Toggle::Acquire(Arc::clone(selection), self.lease, Capture::NONE, Run::Real);
-            for (_, report) in traced.toggle(&self.registry, self.caller, &acquire) {
+            let to = ToggleTo::leased(self.lease, Capture::NONE);
+            let toggle = Toggle::Functions(Arc::clone(selection), to, Run::Real);
+            for (_, report) in traced.toggle(&self.registry, self.caller, &toggle) {
                 match report {
                     Ok(_) => {}
                     Err(Refusal {
