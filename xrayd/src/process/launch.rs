@@ -105,7 +105,7 @@ impl Launched {
     /// # Errors
     /// The program has ended.
     pub fn resume(&self) -> Result<()> {
-        match (&self.session, self.group.untraced()) {
+        match (&self.session, &self.group.untraced) {
             (Some(session), _) => session.source.control.resume(),
             (None, Some(untraced)) => untraced.resume(),
             (None, None) => Err(lost_thread(self.pid())),
@@ -114,9 +114,9 @@ impl Launched {
 
     /// The exit status of the program, once it has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        match (&self.session, self.group.untraced()) {
+        match (&self.session, &self.group.untraced) {
             (Some(session), _) => session.source.control.exit_status(),
-            (None, untraced) => untraced?.exit_status(),
+            (None, untraced) => untraced.as_ref()?.exit_status(),
         }
     }
 }

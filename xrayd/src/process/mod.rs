@@ -10,8 +10,10 @@
 //! | `session_table` | which processes are attached, and their groups |
 //! | `attach` | the steps from a pid to a session |
 //! | `group` | process groups: a process, and the processes that are followed from it |
+//! | `members` | the members of a group, and the readers of later ones |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
 //! | `session` | one attached process |
+//! | `group_status` | the state of a group |
 //! | `untraced` | a program without sleds that xrayd started |
 //! | `started` | a process that xrayd started, until it runs |
 //! | `attach_options`, `attach_report` | the options and the result of an attach |
@@ -27,7 +29,9 @@ mod attach_report;
 mod control_thread;
 mod follow;
 mod group;
+mod group_status;
 mod launch;
+mod members;
 mod parallel;
 mod refusals;
 mod registry;
@@ -42,7 +46,8 @@ pub use attach::Attached;
 pub use attach_options::AttachOptions;
 pub use attach_report::{AttachReport, SkippedSleds};
 pub use follow::{Finding, Follow, NotFollowed};
-pub use group::{Group, GroupStatus};
+pub use group::Group;
+pub use group_status::GroupStatus;
 pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;

@@ -182,7 +182,9 @@ impl Registry {
 
     /// The group that has a session as a member.
     pub fn group_of(&self, session: &Arc<Session>) -> Option<Arc<Group>> {
-        self.groups().into_iter().find(|group| group.has(session))
+        self.groups()
+            .into_iter()
+            .find(|group| group.members.has(session))
     }
 
     /// All groups, ordered by first process.
@@ -413,7 +415,7 @@ impl Registry {
         }
         drop(reserved);
         for group in self.groups() {
-            if group.forget(session) && group.is_empty() {
+            if group.members.forget(session) && group.is_empty() {
                 self.0.table.remove_group(&group);
             }
         }

@@ -77,7 +77,7 @@ impl Retention {
             if *count > 1 && !fits {
                 self.table.remove(&session);
                 for group in &groups {
-                    group.drop_retained(&session);
+                    group.members.drop_retained(&session);
                 }
                 tracing::warn!(
                     %pid,

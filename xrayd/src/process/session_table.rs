@@ -151,7 +151,7 @@ impl SessionTable {
     pub(super) fn group(&self, root: Pid) -> Option<Arc<Group>> {
         let group = self.groups_lock().get(&root).cloned()?;
         let session = self.get(root);
-        let same = |session: &Arc<Session>| session.start_time() == group.start_time();
+        let same = |session: &Arc<Session>| session.start_time() == group.start_time;
         session.as_ref().is_none_or(same).then_some(group)
     }
 

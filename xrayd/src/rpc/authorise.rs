@@ -241,7 +241,7 @@ pub(super) fn everybody(
 /// True if `caller` may trace the first process of a group. Other groups are left out without a log
 /// line.
 fn may_see(caller: Caller, group: &Group) -> bool {
-    let rule = caller.may_trace(group.credentials(), Yama::Off, || false);
+    let rule = caller.may_trace(&group.credentials, Yama::Off, || false);
     rule.is_ok()
 }
 
@@ -249,7 +249,7 @@ fn may_see(caller: Caller, group: &Group) -> bool {
 /// members. To release it, the first process suffices. So no member can keep the group attached by
 /// becoming a process that the caller may not look at.
 fn check_group(caller: Caller, group: &Group, kind: OperationKind) -> Result<(), Refusal> {
-    check_attached(caller, group.root(), group.credentials(), Yama::Off)?;
+    check_attached(caller, group.root(), &group.credentials, Yama::Off)?;
     if kind == OperationKind::Release {
         return Ok(());
     }

@@ -101,7 +101,7 @@ pub(crate) fn start_search<S: Sessions>(
                     message,
                     "a thread panicked: the daemon follows no more processes of the group"
                 );
-                group.finish();
+                group.members.finish();
             }
         })
         .map_err(|error| Refusal::from_io(root, "start a thread", &error))?;

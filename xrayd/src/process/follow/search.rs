@@ -64,7 +64,7 @@ impl Search {
             Err(why) => Finding::Looks(why.to_string()),
         };
         tracing::info!(%root, ?by, "detection method for processes that come from it");
-        group.tell(|news| news.finding = Some(by));
+        group.members.tell(|news| news.finding = Some(by));
         let subscription = subscription
             .ok()
             .inspect(|subscription| subscription.to(root));
@@ -115,7 +115,7 @@ impl Search {
                 break;
             }
         }
-        self.group.finish();
+        self.group.members.finish();
     }
 
     /// Looks at the first process, whose files and memory may not answer. Comes before `run`.
@@ -127,7 +127,7 @@ impl Search {
             None => State::watched(),
         };
         let seen = Instant::now();
-        let its = |glance: &Glance| glance.start_time == group.start_time();
+        let its = |glance: &Glance| glance.start_time == group.start_time;
         let first = Glance::at(root)?.filter(its).map(|glance| Known {
             parent: root,
             start_time: glance.start_time,
@@ -217,7 +217,7 @@ impl Search {
         let watched = |known: &&Known| matches!(known.state, State::Watched { .. });
         let untraced = self.known.values().filter(watched).count();
         let untraced = u32::try_from(untraced).unwrap_or(u32::MAX);
-        self.group.tell(|news| news.untraced = untraced);
+        self.group.members.tell(|news| news.untraced = untraced);
         self.cost = Cost {
             looking: self.last.elapsed().saturating_sub(reading + attaching),
             reading,
@@ -330,7 +330,7 @@ impl Search {
         let its = |glance: &Glance| glance.start_time == known.start_time;
         let Some(Glance { program, .. }) = glance.filter(its) else {
             if known.sleds && matches!(known.state, State::Watched { .. }) {
-                self.group.tell(|news| news.missed += 1);
+                self.group.members.tell(|news| news.missed += 1);
             }
             self.known.remove(&pid);
             self.ignore(pid);
@@ -417,7 +417,9 @@ impl Search {
                             command,
                             refusal,
                         };
-                        self.group.tell(|news| news.add_not_followed(reported));
+                        self.group
+                            .members
+                            .tell(|news| news.add_not_followed(reported));
                     }
                 }
             },
@@ -443,7 +445,7 @@ impl Search {
             follow: Follow::None,
             ..self.group.options()
         };
-        self.group.has_room()?;
+        self.group.members.has_room()?;
         let session = sessions.attach_followed(pid, options)?;
         let parent = match (known.by, self.known.get(&known.parent)) {
             (Birth::Fork, Some(parent)) => match &parent.state {
