@@ -7,7 +7,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
-    connection::Connection, server::serve_connections, service::Service, workers::Workers,
+    connection::Connection, handling::Service, server::serve_connections, workers::Workers,
 };
 use crate::{audit::AuditLog, process::Registry, target::Caller};
 

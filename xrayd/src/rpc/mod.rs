@@ -28,6 +28,7 @@ mod events;
 mod fetch;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod handling;
 mod live;
 mod peer;
 mod profile;

@@ -17,8 +17,8 @@ use super::{
     authorise,
     connection::Connection,
     error,
+    handling::Service,
     peer::Peer,
-    service::Service,
     workers::{WorkerKind, Workers},
 };
 use crate::{
