@@ -1,15 +1,14 @@
-//! The control thread as its session sees it: commands go in, and its published state is read here.
+//! The handle of a session to its control thread: commands go in, and answers come back. What the
+//! control thread publishes is in `shared`.
 
 use std::{
     io,
     os::fd::AsFd as _,
-    process::ExitStatus,
     sync::{
         Arc,
-        atomic::Ordering,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -17,12 +16,7 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
-use sled_encoders::Capture;
-use xray_trace::model::{FunctionId, Ticks};
-
 use super::{
-    governor::History,
-    leases::Lease,
     request::{Command, ToggleRequest},
     rules::{RuleEffect, Rules},
     settings::PreparedUpdate,
@@ -36,8 +30,8 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::{Ask, EventStore, ProfileSums},
     sys::PidFd,
-    target::{Ending, Indexes, RefusedModule},
-    types::{DetachReport, Detection, LeaseId, Mode, Phase, Run, Settings, ToggleReport, Wanted},
+    target::Indexes,
+    types::{DetachReport, LeaseId, Mode, Phase, Run, Settings, ToggleReport, Wanted},
 };
 
 /// The session's handle to its control thread.
@@ -49,7 +43,7 @@ pub(crate) struct Control {
     eventfd: Arc<EventFd>,
     /// No wait for the control thread lasts for ever.
     liveness: Arc<Liveness>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     output: Arc<EventStore>,
 }
 
@@ -82,64 +76,6 @@ impl Control {
             liveness: Arc::clone(&control.liveness),
         };
         Ok((control, commands))
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        self.shared.phase()
-    }
-
-    /// The last time at which the process ran the traced program, if it has called `exec` since.
-    pub(crate) fn executed(&self) -> Option<Instant> {
-        self.shared.executed.get().copied()
-    }
-
-    pub(crate) fn copied_bytes(&self) -> u64 {
-        self.shared.copied.load(Ordering::Relaxed)
-    }
-
-    /// Functions that may record.
-    pub(crate) fn functions_on(&self) -> u32 {
-        match self.phase() {
-            Phase::Tracing | Phase::Detaching => self.shared.states.functions_on(),
-            Phase::Failed | Phase::Exited => 0,
-        }
-    }
-
-    /// The values that are recorded of the function's calls. `None` if every sled of it is known to
-    /// be off.
-    pub(crate) fn recorded(&self, id: FunctionId) -> Option<Capture> {
-        self.shared.states.recorded(id)
-    }
-
-    /// The lease of the function, if it is leased.
-    pub(crate) fn lease(&self, id: FunctionId) -> Option<Lease> {
-        lock(&self.shared.leases).get(id).cloned()
-    }
-
-    /// Functions whose arguments or results are recorded.
-    pub(crate) fn functions_with_values(&self) -> u32 {
-        match self.phase() {
-            Phase::Tracing | Phase::Detaching => self.shared.states.functions_with_values(),
-            Phase::Failed | Phase::Exited => 0,
-        }
-    }
-
-    /// Loaded modules with sleds that cannot be traced.
-    pub(crate) fn refused(&self) -> Vec<RefusedModule> {
-        lock(&self.shared.refused).clone()
-    }
-
-    pub(crate) fn detection(&self) -> Detection {
-        self.shared.detection()
-    }
-
-    /// How the process ended, if it has.
-    pub(crate) fn ending(&self) -> Option<Ending> {
-        self.shared.ending.get().copied()
-    }
-
-    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
-        *lock(&self.shared.exit_status)
     }
 
     /// Makes the drain read all rings, and then the control thread the names of event types that
@@ -194,16 +130,6 @@ impl Control {
     pub(crate) fn update(&self, prepared: PreparedUpdate) -> Result<Settings> {
         let prepared = Box::new(prepared);
         self.ask(|answer| Command::Update { prepared, answer })
-    }
-
-    /// The filters that were set, as options, with the time from which each was in force.
-    pub(crate) fn filter_notes(&self) -> Vec<(Ticks, String)> {
-        lock(&self.shared.filter_notes).iter().cloned().collect()
-    }
-
-    /// The limit on the cost of tracing, and its effect.
-    pub(crate) fn history(&self) -> &History {
-        &self.shared.history
     }
 
     /// Reads the names of event types for copies of rings. In mode flight no thread reads the rings
@@ -281,13 +207,6 @@ impl Control {
             })
     }
 
-    /// The time at which the target ended or the session failed, unless a detach came before.
-    pub(crate) fn ended(&self) -> Option<Instant> {
-        lock(&self.shared.final_report)
-            .as_ref()
-            .map(|(when, _)| *when)
-    }
-
     /// The refusal of every request to a failed session.
     pub(crate) fn failed(&self) -> Refusal {
         let message = format!(
@@ -318,8 +237,8 @@ impl Control {
         command: impl FnOnce(SyncSender<Result<T>>) -> Command,
         send: impl FnOnce(Command) -> std::result::Result<(), NoAnswer>,
     ) -> Result<T> {
-        let gone = || match self.ended() {
-            Some(_) if self.phase() == Phase::Failed => self.failed(),
+        let gone = || match self.shared.ended() {
+            Some(_) if self.shared.phase() == Phase::Failed => self.failed(),
             Some(_) => {
                 let message = format!("process {} has ended", self.pid);
                 Refusal::new(Reason::TargetExited, message)

@@ -10,9 +10,14 @@ use std::{
     time::Instant,
 };
 
-use xray_trace::model::Ticks;
+use xray_trace::model::{FunctionId, Ticks};
 
-use super::{filter::Filtering, governor::History, leases::Leases, states::States};
+use super::{
+    filter::Filtering,
+    governor::History,
+    leases::{Lease, Leases},
+    states::States,
+};
 use crate::{
     collect::{DrainCaller, DrainHandle},
     inject::TrampolineFilter,
@@ -170,5 +175,61 @@ impl Shared {
             value if value == Phase::Failed as u8 => Phase::Failed,
             _ => Phase::Exited,
         }
+    }
+
+    // --- for the session
+
+    /// The last time at which the process ran the traced program, if it has called `exec` since.
+    pub(crate) fn executed(&self) -> Option<Instant> {
+        self.executed.get().copied()
+    }
+
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
+    /// Functions that may record.
+    pub(crate) fn functions_on(&self) -> u32 {
+        match self.phase() {
+            Phase::Tracing | Phase::Detaching => self.states.functions_on(),
+            Phase::Failed | Phase::Exited => 0,
+        }
+    }
+
+    /// The lease of the function, if it is leased.
+    pub(crate) fn lease(&self, id: FunctionId) -> Option<Lease> {
+        lock(&self.leases).get(id).cloned()
+    }
+
+    /// Functions whose arguments or results are recorded.
+    pub(crate) fn functions_with_values(&self) -> u32 {
+        match self.phase() {
+            Phase::Tracing | Phase::Detaching => self.states.functions_with_values(),
+            Phase::Failed | Phase::Exited => 0,
+        }
+    }
+
+    /// Loaded modules with sleds that cannot be traced.
+    pub(crate) fn refused(&self) -> Vec<RefusedModule> {
+        lock(&self.refused).clone()
+    }
+
+    /// How the process ended, if it has.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
+    }
+
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+        *lock(&self.exit_status)
+    }
+
+    /// The filters that were set, as options, with the time from which each was in force.
+    pub(crate) fn filter_notes(&self) -> Vec<(Ticks, String)> {
+        lock(&self.filter_notes).iter().cloned().collect()
+    }
+
+    /// The time at which the target ended or the session failed, unless a detach came before.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        lock(&self.final_report).as_ref().map(|(when, _)| *when)
     }
 }

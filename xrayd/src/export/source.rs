@@ -136,15 +136,15 @@ impl Tables for TraceSource {
     }
 
     fn suppressions(&self) -> Vec<Suppression> {
-        self.control.history().suppressions(self.process.id)
+        self.control.shared.history.suppressions(self.process.id)
     }
 
     fn duty(&self) -> Vec<DutyWindow> {
-        self.control.history().windows(self.process.id)
+        self.control.shared.history.windows(self.process.id)
     }
 
     fn filters(&self) -> Vec<FilterNote> {
-        let notes = self.control.filter_notes().into_iter();
+        let notes = self.control.shared.filter_notes().into_iter();
         let note = |(since, filter)| FilterNote {
             process: self.process.id,
             since: Some(since),

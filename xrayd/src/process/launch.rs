@@ -115,7 +115,7 @@ impl Launched {
     /// The exit status of the program, once it has ended.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         match (&self.session, &self.group.untraced) {
-            (Some(session), _) => session.source.control.exit_status(),
+            (Some(session), _) => session.source.control.shared.exit_status(),
             (None, untraced) => untraced.as_ref()?.exit_status(),
         }
     }

@@ -122,12 +122,13 @@ impl Session {
         };
         let row = |id: FunctionId| {
             let (recorded, calls) = (
-                self.source.control.recorded(id),
+                self.source.control.shared.states.recorded(id),
                 self.source.output.counts.calls(id),
             );
             let row = self.source.functions.row(id, recorded, calls)?;
             Some(FunctionRow {
-                suppressed: recorded.is_some() && self.source.control.history().is_suppressed(id),
+                suppressed: recorded.is_some()
+                    && self.source.control.shared.history.is_suppressed(id),
                 ..row
             })
         };
@@ -250,10 +251,10 @@ impl Session {
                 Some((parent, first)) => {
                     for (like, id) in (first..).zip(loaded.functions()) {
                         let like = FunctionId(like);
-                        if let Some(capture) = parent.source.control.recorded(like) {
+                        if let Some(capture) = parent.source.control.shared.states.recorded(like) {
                             effect.on.entry(capture).or_default().push(id);
                         }
-                        if let Some(lease) = parent.source.control.lease(like) {
+                        if let Some(lease) = parent.source.control.shared.lease(like) {
                             effect.leases.insert(id, lease);
                         }
                     }
@@ -285,14 +286,14 @@ impl Session {
             pid: self.pid,
             uid: self.uid(),
             command: self.command_line.clone(),
-            phase: self.source.control.phase(),
+            phase: self.source.control.shared.phase(),
             kinship: self.kinship(),
-            executed: self.source.control.executed().is_some(),
+            executed: self.source.control.shared.executed().is_some(),
             failure: self.source.output.failure.get().cloned(),
             mode,
             functions: u32::try_from(self.source.functions.len()).unwrap_or(u32::MAX),
-            functions_on: self.source.control.functions_on(),
-            functions_with_values: self.source.control.functions_with_values(),
+            functions_on: self.source.control.shared.functions_on(),
+            functions_with_values: self.source.control.shared.functions_with_values(),
             threads: counters.threads,
             events: counters.events,
             events_per_second: counters.events_per_second,
@@ -310,19 +311,19 @@ impl Session {
             ring_bytes: self.ring_bytes,
             max_threads: self.max_threads,
             rings_refused: self.ring_refusal.get(),
-            copied_bytes: self.source.control.copied_bytes(),
+            copied_bytes: self.source.control.shared.copied_bytes(),
             retained_bytes: counters.retained_bytes,
             retained_events: counters.retained_events,
             overwritten_events: counters.overwritten_events,
             triggers: u32::try_from(self.source.output.triggers.count()).unwrap_or(u32::MAX),
             attached_wall_ns: self.attached.wall_ns,
             modules: self.module_statuses(),
-            detection: self.source.control.detection(),
+            detection: self.source.control.shared.detection(),
         }
     }
 
     fn budget_status(&self) -> BudgetStatus {
-        let history = self.source.control.history();
+        let history = &self.source.control.shared.history;
         history.status(|id| self.source.functions.name(id).map(|(_, name)| name))
     }
 
@@ -331,7 +332,7 @@ impl Session {
         let traced = modules.iter().map(|loaded| {
             let on = loaded
                 .functions()
-                .filter(|&id| self.source.control.recorded(id).is_some());
+                .filter(|&id| self.source.control.shared.states.recorded(id).is_some());
             let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
             ModuleStatus {
                 path: loaded.module.path.clone(),
@@ -343,7 +344,7 @@ impl Session {
                 refusal: None,
             }
         });
-        let refused = self.source.control.refused().into_iter();
+        let refused = self.source.control.shared.refused().into_iter();
         let refused = refused.map(|RefusedModule { path, refusal, .. }| ModuleStatus {
             path,
             build_id: None,
@@ -484,20 +485,20 @@ impl Session {
 
     /// How the process ended, if it has. `None` after an `exec`.
     pub fn ending(&self) -> Option<Ending> {
-        self.source.control.ending()
+        self.source.control.shared.ending()
     }
 
     /// True if events may still come.
     pub fn is_living(&self) -> bool {
         matches!(
-            self.source.control.phase(),
+            self.source.control.shared.phase(),
             Phase::Tracing | Phase::Detaching
         )
     }
 
     /// The time at which the process ended or the session failed, unless a detach came before.
     pub(crate) fn ended(&self) -> Option<Instant> {
-        self.source.control.ended()
+        self.source.control.shared.ended()
     }
 
     /// The size of retained events in bytes.
@@ -517,7 +518,7 @@ impl Session {
 
     /// True once the process has ended.
     pub fn has_exited(&self) -> bool {
-        self.source.control.phase() == Phase::Exited
+        self.source.control.shared.phase() == Phase::Exited
     }
 }
 

@@ -340,8 +340,8 @@ impl Search {
         match &known.state {
             State::Left => return false,
             State::Traced(session) => match (
-                session.source.control.phase(),
-                session.source.control.executed(),
+                session.source.control.shared.phase(),
+                session.source.control.shared.executed(),
             ) {
                 (Phase::Tracing | Phase::Detaching, _) => return false,
                 // A look shows the other program later than the session does, or not at all.
