@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    process::Child,
     sync::{
         Arc,
         atomic::Ordering,
@@ -17,6 +16,7 @@ use sled_encoders::Capture;
 use xray_trace::model::{ClockAnchor, FunctionId};
 
 use super::{
+    child::StartedChild,
     event_types::Reading,
     governor::Governor,
     handle::Commands,
@@ -54,7 +54,7 @@ pub(crate) struct Controller {
     /// Address of the table's mapping.
     pub(crate) table: TargetAddr,
     /// A process that xrayd started, to be collected when it ends.
-    pub(crate) child: Option<Child>,
+    pub(crate) child: StartedChild,
     /// Keep other tracers away until the detach. The record in the table is dropped first.
     pub(crate) claim: Option<(TableClaim, Claim)>,
     /// The clocks at the attach.
@@ -82,7 +82,7 @@ impl Controller {
             self.patching.output.fail(message);
             self.end_of_session("control");
         }
-        self.reap_at_leisure();
+        self.child.collect_later(&self.patching.shared);
     }
 
     fn serve(&mut self, commands: &Commands) {
@@ -192,7 +192,7 @@ impl Controller {
         let _failed = self.finish_drain();
         self.patching.output.close();
         self.claim = None;
-        self.collect_child();
+        self.child.collect(&self.patching.shared);
         // An ending process gives its memory back before it counts as ended. So missing memory
         // means an `exec` only if a thread still lives.
         let executed = self.patching.target.live_thread().is_ok() && self.has_no_memory();
@@ -296,43 +296,6 @@ impl Controller {
             .shared
             .phase
             .store(phase as u8, Ordering::Release);
-    }
-
-    fn collect_child(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        match child.try_wait() {
-            Ok(Some(status)) => {
-                *lock(&self.patching.shared.exit_status) = Some(status);
-                self.child = None;
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot collect the exit status of a child process");
-            }
-        }
-    }
-
-    /// Collects a child that outlives its session on a thread of its own.
-    fn reap_at_leisure(&mut self) {
-        self.collect_child();
-        let Some(mut child) = self.child.take() else {
-            return;
-        };
-        let shared = Arc::clone(&self.patching.shared);
-        let reaper = std::thread::Builder::new()
-            .name("reaper".to_owned())
-            .spawn(move || {
-                if let Ok(status) = child.wait() {
-                    *lock(&shared.exit_status) = Some(status);
-                }
-            });
-        if let Err(error) = reaper {
-            tracing::warn!(
-                %error,
-                "cannot start a thread that collects a child process; the child is not collected \
-                 before the daemon ends"
-            );
-        }
     }
 
     /// The parts that switch functions.

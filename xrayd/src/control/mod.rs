@@ -6,6 +6,7 @@
 //! | `request` | the requests that it sends |
 //! | `shared` | the state that the thread publishes |
 //! | `controller` | that thread: requests, the watch on the target's life, detach |
+//! | `child` | the exit status of a process that xrayd started |
 //! | `patching` | the target, and everything that writes its sleds |
 //! | `switcher` | switching of functions: sleds, states and the governor together |
 //! | `states` | which functions are on |
@@ -22,6 +23,7 @@
 //! | `governor` | the limit on what tracing costs |
 //! | `numbers` | figures of a session for metrics |
 
+mod child;
 mod controller;
 mod event_types;
 mod filter;
@@ -44,6 +46,7 @@ mod switcher;
 mod traced;
 mod watch;
 
+pub(crate) use child::StartedChild;
 pub(crate) use controller::Controller;
 pub(crate) use event_types::Reading;
 #[cfg(fuzzing)]

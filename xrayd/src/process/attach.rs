@@ -21,8 +21,8 @@ use crate::{
     collect::{Drain, Promises, RingSizes, SiteTable, events_since},
     control::{
         Commands, Control, Controller, Governor, Loading, Patching, PreparedUpdate, Reading,
-        SessionNumbers, Shared, Staged, TracedModules, Watch, call_site_of, patch_sites, range_of,
-        staged_sites, stubs_of,
+        SessionNumbers, Shared, Staged, StartedChild, TracedModules, Watch, call_site_of,
+        patch_sites, range_of, staged_sites, stubs_of,
     },
     export::TraceSource,
     inject::{
@@ -290,7 +290,7 @@ pub(crate) fn prepare(
         loading,
         reading: Reading::default(),
         table: TargetAddr(layout.table),
-        child,
+        child: StartedChild(child),
         claim: Some((table_claim, claim)),
         attached,
         governor: Governor::default(),
