@@ -1,4 +1,4 @@
-//! Compiles fixtures. The recipes are in `fixture.rs`.
+//! Compiles fixtures. The recipes are in `recipe.rs`.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::cache::once;
-use crate::fixture::{Fixture, Recipe};
+use crate::fixture::Fixture;
+use crate::recipe::Recipe;
 use crate::tool::output_of;
 
 /// The program of `fixture`, compiled if it has not been yet.

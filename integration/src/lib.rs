@@ -22,6 +22,7 @@ mod fixture;
 mod ground_truth;
 mod process;
 mod programs;
+mod recipe;
 pub mod scene;
 mod silent_mount;
 mod sleds;
