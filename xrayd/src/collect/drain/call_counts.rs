@@ -1,46 +1,16 @@
 //! Counts of calls, and numbers of calls that a filter has left out: what trampolines write beside
-//! rings. Also mutes the threads that are not chosen. Events in rings are not read here.
+//! rings. Events in rings are not read here.
 
-use super::Drain;
+use super::rings::Rings;
 use crate::sys::ticks_now;
 
 /// The most counts that are read, of all threads together. Counts beyond them are not known.
 const MOST_COUNTS: usize = 1 << 23;
 
-impl Drain {
-    /// Mutes and unmutes threads by the names that they have now.
-    pub(super) fn choose_threads(&mut self) {
-        if self.threads.is_none() && !self.choosing {
-            return;
-        }
-        self.choosing = self.threads.is_some();
-        self.slots.filtered = true;
-        let owners: Vec<(u32, u32)> = self
-            .rings
-            .iter()
-            .map(|(index, ring)| (*index, ring.owner))
-            .collect();
-        for (index, owner) in owners {
-            self.choose_thread(index, owner);
-        }
-    }
-
-    pub(super) fn choose_thread(&mut self, index: u32, owner: u32) {
-        let muted = match &self.threads {
-            None => false,
-            Some(threads) => {
-                let (tid, name) = self.names.describe(owner);
-                !threads.has(tid, &name)
-            }
-        };
-        self.decoders.mute(owner, muted);
-        self.slots.mute(index, muted);
-    }
-
+impl Rings {
     /// Clears the open calls in the trampolines' filter pages. Calls that waited there for their
     /// duration count as left out.
     pub(super) fn renew_filters(&mut self) {
-        self.discover();
         self.slots.filtered = true;
         let waited = self
             .order
@@ -48,15 +18,15 @@ impl Drain {
             .map(|index| self.slots.renew_filter(*index));
         let waited = waited.fold(0, u64::saturating_add);
         self.output.counters.add_left_out(waited);
-        self.tell_left_out();
+        self.report_left_out();
     }
 
     /// Reports what threads have left out.
-    pub(super) fn tell_left_out(&mut self) {
+    pub(super) fn report_left_out(&mut self) {
         if !self.slots.filtered {
             return;
         }
-        let rings = self.rings.values_mut();
+        let rings = self.by_slot.values_mut();
         let left_out = rings.map(|ring| ring.take_left_out(&self.slots));
         self.output
             .counters
@@ -65,34 +35,32 @@ impl Drain {
 
     /// Skips what was counted so far. It belongs to an earlier session, or was added up already.
     pub(super) fn begin_counts(&mut self) {
-        self.discover();
         self.slots.counted = true;
         let most = self.most_counts();
-        for ring in self.rings.values_mut() {
+        for ring in self.by_slot.values_mut() {
             ring.take_counts(&self.slots, most);
         }
     }
 
     /// Adds up what threads have counted since the last call.
     pub(super) fn count(&mut self) {
-        let order = std::mem::take(&mut self.order);
-        for &index in &order {
-            self.count_ring(index);
+        for at in 0..self.order.len() {
+            self.count_ring(self.order[at]);
         }
-        self.order = order;
     }
 
     /// The number of a thread's counts that are read. The bound keeps the memory bounded.
     fn most_counts(&self) -> usize {
-        MOST_COUNTS / self.rings.len().max(1)
+        MOST_COUNTS / self.by_slot.len().max(1)
     }
 
+    /// Adds up what the thread of one ring has counted since the last call.
     pub(super) fn count_ring(&mut self, index: u32) {
         if !self.slots.counted {
             return;
         }
         let most = self.most_counts();
-        let Some(ring) = self.rings.get_mut(&index) else {
+        let Some(ring) = self.by_slot.get_mut(&index) else {
             return;
         };
         let owner = ring.owner;

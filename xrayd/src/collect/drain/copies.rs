@@ -6,7 +6,7 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 use shm_ring::newest::{self, Blank, EventShare, Picture};
 use xray_trace::model::ThreadId;
 
-use super::Drain;
+use super::{Drain, rings::Rings};
 use crate::{
     collect::{
         ring_copies::{Moment, RingCopies},
@@ -18,23 +18,24 @@ use crate::{
 
 impl Drain {
     /// Copies the contents of the rings and of the event store at one moment.
-    pub(super) fn pictures(&mut self, bytes: u64, moment: Moment) -> RingCopies {
+    pub(super) fn copy_rings(&mut self, bytes: u64, moment: Moment) -> RingCopies {
         self.settle_mode();
         // Threads that use every processor would overwrite their rings before these are copied. A
         // copy of 1 GiB takes 0.2 s of processor time, or 3 s for one thread among 16 that compete.
-        let _urgent = self.newest.then(PriorityBoost::begin);
-        if self.newest {
-            self.discover();
+        let _urgent = self.owners.rings.newest.then(PriorityBoost::begin);
+        if self.owners.rings.newest {
+            self.owners.discover();
         }
         // The most chunks of one ring.
-        let each = bytes / (self.order.len().max(1) as u64);
-        let most = (each / self.layout().geometry.chunk_bytes()).max(1);
+        let rings = &self.owners.rings;
+        let each = bytes / (rings.order.len().max(1) as u64);
+        let most = (each / rings.geometry().chunk_bytes()).max(1);
         let mut blanks = HashMap::new();
-        let taken = if self.newest {
+        let taken = if rings.newest {
             if moment == Moment::Next {
-                blanks = self.blanks(most);
+                blanks = blanks_of(rings, most);
                 // Threads that came meanwhile.
-                self.discover();
+                self.owners.discover();
             }
             self.anchor();
             // As late as possible: a ring wraps around within a millisecond.
@@ -44,49 +45,28 @@ impl Drain {
             self.flush();
             taken
         };
-        let mut pictures = RingCopies::new(
+        let rings = &self.owners.rings;
+        let mut copies = RingCopies::new(
             taken,
-            Arc::clone(&self.sites),
-            (self.decoders.switches(), self.decoders.filtered_by()),
+            Arc::clone(&rings.sites),
+            (rings.decoders.switches(), rings.decoders.filtered_by()),
         );
-        if self.newest {
-            for index in &self.order {
-                let Some(thread) = self.pictured(*index) else {
+        if rings.newest {
+            for index in &rings.order {
+                let Some(thread) = copied_thread(rings, *index) else {
                     continue;
                 };
                 let blank = blanks.remove(index);
-                let blank = blank.unwrap_or_else(|| self.blank(*index, most));
-                pictures.take(thread, &self.slots.rings, blank);
+                let blank = blank.unwrap_or_else(|| blank_of(rings, *index, most));
+                copies.take(thread, &rings.slots.rings, blank);
             }
         }
-        let open = match self.newest {
+        let open = match rings.newest {
             true => HashMap::new(),
             // Calls of functions that were switched by then may have ended unseen.
-            false => self.decoders.open_calls(ticks_now()),
+            false => rings.decoders.open_calls(ticks_now()),
         };
-        pictures.retained(self.output.snapshot(), open)
-    }
-
-    /// Memory for the copies of all rings that are to be copied, by slot index. `most` limits the
-    /// chunks of each.
-    fn blanks(&self, most: u64) -> HashMap<u32, Blank> {
-        let order = self.order.iter().copied();
-        let rings = order.filter(|index| self.pictured(*index).is_some());
-        rings
-            .map(|index| (index, self.blank(index, most)))
-            .collect()
-    }
-
-    fn blank(&self, index: u32, most: u64) -> Blank {
-        Blank::new(&self.slots.rings, self.layout().geometry, index, most)
-    }
-
-    /// The thread that owns the ring. `None` if the ring is not to be copied: its thread has left
-    /// it, or is not recorded.
-    fn pictured(&self, index: u32) -> Option<ThreadId> {
-        let ring = self.rings.get(&index).filter(|ring| !ring.is_left())?;
-        let decoder = self.decoders.get(ring.owner)?;
-        (!decoder.muted).then_some(decoder.thread)
+        copies.retained(rings.output.snapshot(), open)
     }
 
     /// Samples how much was written to each ring, and the contents of the rings with the most new
@@ -94,90 +74,115 @@ impl Drain {
     pub(super) fn sample(&mut self, look: &Look) -> Sample {
         self.settle_mode();
         match look {
-            Look::Begin(_) | Look::All(_) if !self.newest => self.flush(),
-            _ => self.discover(),
+            Look::Begin(_) | Look::All(_) if !self.owners.rings.newest => self.flush(),
+            _ => self.owners.discover(),
         }
-        let geometry = self.layout().geometry;
-        let rings = self.order.iter().filter_map(|index| {
-            let ring = self.rings.get(index).filter(|ring| !ring.is_left())?;
-            let thread = self.decoders.get(ring.owner)?.thread;
-            let words = newest::Words::of(&self.slots.rings, geometry, *index).begun;
-            Some(RingSample {
-                ring: (*index, thread),
-                given: words.saturating_add(self.slots.lost(*index)),
-                ran: None,
-                seen: None,
-            })
-        });
-        let mut rings: Vec<RingSample> = rings.collect();
-        // Before the copies, which take longer. Newer events in the copies do not count.
-        let (taken, ran) = (
-            (Instant::now(), ticks_now()),
-            cpu_time::of_process(self.pid),
-        );
-        // A new ring has no increase before its second sample.
-        let more = |ring: &RingSample| {
-            let before = match look {
-                Look::Newest(before) | Look::All(before) => before.get(&ring.ring)?,
-                Look::Begin(_) => return None,
-            };
-            Some(ring.given.saturating_sub(*before)).filter(|more| *more > 0)
-        };
-        rings.sort_by_cached_key(|ring| Reverse(more(ring)));
-        for ring in rings.iter_mut().take(sample::MOST_PICTURES) {
-            let index = ring.ring.0;
-            ring.seen = more(ring).and_then(|more| match look {
-                Look::All(_) if !self.newest => None,
-                Look::All(_) => {
-                    let chunk = geometry.chunk_bytes();
-                    let most = (sample::MOST_COPIED / chunk).max(sample::CHUNKS);
-                    let chunks = (sample::CHUNKS + more / (chunk / 8)).min(most);
-                    let picture = Picture::take(&self.slots.rings, geometry, index, chunks);
-                    Some(self.seen(picture, ring, more))
-                }
-                _ => {
-                    let picture = Picture::take(&self.slots.rings, geometry, index, sample::CHUNKS);
-                    Some(self.seen(picture, ring, more))
-                }
-            });
-            // Threads that record nothing now are included: their functions may be suppressed.
-            let thread = ring.ring.1;
-            let tid = self
-                .output
-                .with_retained(|retained| Some(retained.thread(thread)?.tid));
-            ring.ran = tid.and_then(|tid| cpu_time::of_thread(self.pid, tid));
-        }
-        for ring in &mut rings {
-            let owner = self.rings.get(&ring.ring.0).map(|ring| ring.owner);
-            let decoder = owner.and_then(|owner| self.decoders.get_mut(owner));
-            let lost = self.slots.lost(ring.ring.0);
-            let counting = match look {
-                Look::Begin(window) => Some(Counting::within(window, lost)),
-                Look::Newest(_) | Look::All(_) => None,
-            };
-            let counted = decoder.and_then(|decoder| decoder.count_events(counting));
-            // Rings that are not read are not counted either.
-            if let (Look::All(_), Some(counted), false) = (look, counted, self.newest) {
-                ring.seen = Some(Seen::Counted(counted.with_lost(lost)));
-            }
-        }
-        Sample {
-            sites: Arc::clone(&self.sites),
-            taken,
-            ran,
-            rings,
-        }
+        sample_of(&mut self.owners.rings, look)
     }
+}
 
-    /// A copy of a ring that was given `more` words since the last sample.
-    fn seen(&self, picture: Picture, ring: &RingSample, more: u64) -> Seen {
-        // Events that the ring had no room for are no words of it.
-        let lost = self.slots.lost(ring.ring.0);
-        let is_whole = picture.missing() <= ring.given.saturating_sub(more).saturating_sub(lost);
-        let should_have = (!is_whole).then(|| {
-            let geometry = self.layout().geometry;
-            EventShare::of(&self.slots.rings, geometry, ring.ring.0).events_in(more)
+/// Memory for the copies of all rings that are to be copied, by slot index. `most` limits the
+/// chunks of each.
+fn blanks_of(rings: &Rings, most: u64) -> HashMap<u32, Blank> {
+    let order = rings.order.iter().copied();
+    let copied = order.filter(|index| copied_thread(rings, *index).is_some());
+    copied
+        .map(|index| (index, blank_of(rings, index, most)))
+        .collect()
+}
+
+fn blank_of(rings: &Rings, index: u32, most: u64) -> Blank {
+    Blank::new(&rings.slots.rings, rings.geometry(), index, most)
+}
+
+/// The thread that owns the ring. `None` if the ring is not to be copied: its thread has left it,
+/// or is not recorded.
+fn copied_thread(rings: &Rings, index: u32) -> Option<ThreadId> {
+    let ring = rings.by_slot.get(&index).filter(|ring| !ring.is_left())?;
+    let decoder = rings.decoders.get(ring.owner)?;
+    (!decoder.muted).then_some(decoder.thread)
+}
+
+fn sample_of(rings: &mut Rings, look: &Look) -> Sample {
+    let geometry = rings.geometry();
+    let samples = rings.order.iter().filter_map(|index| {
+        let ring = rings.by_slot.get(index).filter(|ring| !ring.is_left())?;
+        let thread = rings.decoders.get(ring.owner)?.thread;
+        let words = newest::Words::of(&rings.slots.rings, geometry, *index).begun;
+        Some(RingSample {
+            ring: (*index, thread),
+            given: words.saturating_add(rings.slots.lost(*index)),
+            ran: None,
+            seen: None,
+        })
+    });
+    let mut samples: Vec<RingSample> = samples.collect();
+    // Before the copies, which take longer. Newer events in the copies do not count.
+    let (taken, ran) = (
+        (Instant::now(), ticks_now()),
+        cpu_time::of_process(rings.pid),
+    );
+    // A new ring has no increase before its second sample.
+    let more = |sample: &RingSample| {
+        let before = match look {
+            Look::Newest(before) | Look::All(before) => before.get(&sample.ring)?,
+            Look::Begin(_) => return None,
+        };
+        Some(sample.given.saturating_sub(*before)).filter(|more| *more > 0)
+    };
+    samples.sort_by_cached_key(|sample| Reverse(more(sample)));
+    for sample in samples.iter_mut().take(sample::MOST_PICTURES) {
+        let index = sample.ring.0;
+        sample.seen = more(sample).and_then(|more| match look {
+            Look::All(_) if !rings.newest => None,
+            Look::All(_) => {
+                let chunk = geometry.chunk_bytes();
+                let most = (sample::MOST_COPIED / chunk).max(sample::CHUNKS);
+                let chunks = (sample::CHUNKS + more / (chunk / 8)).min(most);
+                let picture = Picture::take(&rings.slots.rings, geometry, index, chunks);
+                Some(seen(rings, picture, sample, more))
+            }
+            _ => {
+                let picture = Picture::take(&rings.slots.rings, geometry, index, sample::CHUNKS);
+                Some(seen(rings, picture, sample, more))
+            }
         });
-        Seen::Picture(picture, should_have)
+        // Threads that record nothing now are included: their functions may be suppressed.
+        let thread = sample.ring.1;
+        let tid = rings
+            .output
+            .with_retained(|retained| Some(retained.thread(thread)?.tid));
+        sample.ran = tid.and_then(|tid| cpu_time::of_thread(rings.pid, tid));
     }
+    for sample in &mut samples {
+        let owner = rings.by_slot.get(&sample.ring.0).map(|ring| ring.owner);
+        let decoder = owner.and_then(|owner| rings.decoders.get_mut(owner));
+        let lost = rings.slots.lost(sample.ring.0);
+        let counting = match look {
+            Look::Begin(window) => Some(Counting::within(window, lost)),
+            Look::Newest(_) | Look::All(_) => None,
+        };
+        let counted = decoder.and_then(|decoder| decoder.count_events(counting));
+        // Rings that are not read are not counted either.
+        if let (Look::All(_), Some(counted), false) = (look, counted, rings.newest) {
+            sample.seen = Some(Seen::Counted(counted.with_lost(lost)));
+        }
+    }
+    Sample {
+        sites: Arc::clone(&rings.sites),
+        taken,
+        ran,
+        rings: samples,
+    }
+}
+
+/// A copy of a ring that was given `more` words since the last sample.
+fn seen(rings: &Rings, picture: Picture, sample: &RingSample, more: u64) -> Seen {
+    let index = sample.ring.0;
+    // Events that the ring had no room for are no words of it.
+    let lost = rings.slots.lost(index);
+    let is_whole = picture.missing() <= sample.given.saturating_sub(more).saturating_sub(lost);
+    let should_have = (!is_whole)
+        .then(|| EventShare::of(&rings.slots.rings, rings.geometry(), index).events_in(more));
+    Seen::Picture(picture, should_have)
 }

@@ -21,32 +21,36 @@ use std::collections::{HashMap, HashSet};
 
 use shm_ring::layout::slot::WITHDRAWN;
 
-use super::{Drain, Ring};
-use crate::collect::names::Bearer;
+use super::{owners::RingOwners, rings::Rings};
+use crate::collect::{names::Bearer, ring::Ring};
 
 /// Threads whose rings are taken back at once. Then other rings and requests have their turn.
 const ENDS_AT_ONCE: usize = 128;
+/// Ended threads are looked for when one in this many of the open slots was taken since the last
+/// look. Threads that live for a moment only would otherwise use up all slots before the next
+/// chores.
+const SLOTS_PER_LOOK: usize = 16;
 /// Slots of the table that are read in one chore.
 const SWEEP_SLOTS: u32 = 4096;
 /// Rings in one chore whose thread's start time is read, though a listing shows its id. Each read
 /// takes 6 µs.
 const ASKED_AT_ONCE: usize = 16;
 
-impl Drain {
+impl RingOwners {
     /// Takes up the rings of threads that were killed between claiming a slot and beginning a
     /// chunk. Only the table names such a thread. Its ring is then taken back like others. Each
     /// call looks at a part of the table.
     pub(super) fn take_up_unused(&mut self) {
         let first = self.swept;
         self.swept = match first.saturating_add(SWEEP_SLOTS) {
-            next if next < self.layout().geometry.slots() => next,
+            next if next < self.rings.geometry().slots() => next,
             _ => 0,
         };
         // The memory of an ending process cannot be read. Then there is nothing to free.
-        let Ok(claims) = self.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
+        let Ok(claims) = self.rings.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
             return;
         };
-        let unused = |&(index, _): &(u32, u32)| !self.rings.contains_key(&index);
+        let unused = |&(index, _): &(u32, u32)| !self.rings.by_slot.contains_key(&index);
         let mut claims: Vec<_> = claims.into_iter().filter(unused).collect();
         if claims.is_empty() {
             return;
@@ -63,17 +67,30 @@ impl Drain {
         }
     }
 
+    /// True if so many threads came, or ended, that [`Self::retire_dead`] is needed before the next
+    /// chores.
+    pub(super) fn should_look_for_ended(&self) -> bool {
+        let slots = self.growth.budget.open_slots() as usize;
+        let taken = self.rings.by_slot.len().saturating_sub(self.rings_seen);
+        self.more_ended || taken >= (slots / SLOTS_PER_LOOK).max(1)
+    }
+
     /// Takes back the rings of threads that no listing shows any more.
     pub(super) fn retire_dead(&mut self) {
         self.more_ended = false;
-        self.rings_seen = self.rings.len();
+        self.rings_seen = self.rings.by_slot.len();
         let living = self.names.living();
         if living.is_empty() {
             // The process is ending. The control thread reports that.
             return;
         }
         let mut ended = HashSet::new();
-        for ring in self.order.iter().filter_map(|index| self.rings.get(index)) {
+        let rings = &self.rings;
+        for ring in rings
+            .order
+            .iter()
+            .filter_map(|index| rings.by_slot.get(index))
+        {
             // A listing may miss a living thread while others come and go (P1).
             if !living.contains(&ring.owner)
                 && !ended.contains(&ring.owner)
@@ -87,19 +104,19 @@ impl Drain {
             }
         }
         self.end_threads(&ended);
-        self.rings_seen = self.rings.len();
+        self.rings_seen = self.rings.by_slot.len();
     }
 
     /// Takes back the rings of threads whose id another thread has by now. Each call looks at a
     /// part of the rings.
     pub(super) fn retire_replaced(&mut self) {
         let mut replaced = HashSet::new();
-        for _ in 0..self.order.len().min(ASKED_AT_ONCE) {
+        for _ in 0..self.rings.order.len().min(ASKED_AT_ONCE) {
             self.asked = match self.asked + 1 {
-                next if next < self.order.len() => next,
+                next if next < self.rings.order.len() => next,
                 _ => 0,
             };
-            let Some(ring) = self.rings.get_mut(&self.order[self.asked]) else {
+            let Some(ring) = self.rings.by_slot.get_mut(&self.rings.order[self.asked]) else {
                 continue;
             };
             if let Bearer::Alive(now) = self.names.bearer(ring.owner)
@@ -117,8 +134,8 @@ impl Drain {
             return;
         }
         let mut rings: HashMap<u32, Vec<u32>> = HashMap::new();
-        for &index in &self.order {
-            let owner = self.rings.get(&index).map(|ring| ring.owner);
+        for &index in &self.rings.order {
+            let owner = self.rings.by_slot.get(&index).map(|ring| ring.owner);
             if let Some(owner) = owner.filter(|owner| numbers.contains(owner)) {
                 rings.entry(owner).or_default().push(index);
             }
@@ -126,7 +143,8 @@ impl Drain {
         for (number, indexes) in rings {
             self.end_thread(number, &indexes);
         }
-        self.order.retain(|index| self.rings.contains_key(index));
+        let Rings { order, by_slot, .. } = &mut self.rings;
+        order.retain(|index| by_slot.contains_key(index));
     }
 
     /// Ends the threads that have had this id. `indexes` are the slots of all their rings.
@@ -138,7 +156,7 @@ impl Drain {
         };
         let (mut ended, mut others) = (Vec::new(), Vec::new());
         for &index in indexes {
-            match self.rings.get(&index).is_some_and(has_ended) {
+            match self.rings.by_slot.get(&index).is_some_and(has_ended) {
                 true => ended.push(index),
                 false => others.push(index),
             }
@@ -147,9 +165,10 @@ impl Drain {
             return;
         }
         for &index in &ended {
-            if let Err(error) = self.slots.withdraw(&self.memory, index) {
+            if let Err(error) = self.rings.slots.withdraw(&self.memory, index) {
                 // The process is ending: it has no more threads.
-                tracing::debug!(pid = self.pid.as_raw(), index, %error, "cannot withdraw a slot");
+                let pid = self.rings.pid.as_raw();
+                tracing::debug!(pid, index, %error, "cannot withdraw a slot");
             }
         }
         // A thread that got the id before a slot was withdrawn may stand in that slot's ring. A
@@ -160,37 +179,39 @@ impl Drain {
         };
         let withdrawn_before = |ring: &Ring| ring.withdrawn;
         let (free, left): (Vec<u32>, Vec<u32>) = ended.into_iter().partition(|index| {
-            heir.is_none() || self.rings.get(index).is_some_and(withdrawn_before)
+            heir.is_none() || self.rings.by_slot.get(index).is_some_and(withdrawn_before)
         });
         for &index in free.iter().chain(&left) {
-            self.count_ring(index);
-            if self.slots.filtered
-                && let Some(ring) = self.rings.get_mut(&index)
+            self.rings.count_ring(index);
+            if self.rings.slots.filtered
+                && let Some(ring) = self.rings.by_slot.get_mut(&index)
             {
-                self.output
+                self.rings
+                    .output
                     .counters
-                    .add_left_out(ring.take_left_out(&self.slots));
+                    .add_left_out(ring.take_left_out(&self.rings.slots));
             }
         }
         for &index in &free {
-            self.with_ring(index, Ring::read_last);
-            self.rings.remove(&index);
+            self.rings.with_ring(index, Ring::read_last);
+            self.rings.by_slot.remove(&index);
             self.free_slot(index);
         }
         for &index in &left {
-            self.with_ring(index, |ring, decoder, around| {
+            self.rings.with_ring(index, |ring, decoder, around| {
                 ring.leave_to_heir(decoder, around, heir);
             });
         }
-        self.decoders.close(number, &self.output);
+        self.rings.decoders.close(number, &self.rings.output);
         if heir.is_some() {
             // From now on the bucket counts for the thread that has the id now.
-            self.decoders.forget(number, &self.output);
+            self.rings.decoders.forget(number, &self.rings.output);
         }
         for index in left.into_iter().chain(others) {
-            self.decoders
-                .open(number, index, &mut self.names, &self.output);
-            if self.threads.is_some() {
+            self.rings
+                .decoders
+                .open(number, index, &mut self.names, &self.rings.output);
+            if self.chosen.is_some() {
                 self.choose_thread(index, number);
             }
         }
@@ -198,7 +219,7 @@ impl Drain {
 
     /// Reports the losses of threads that found no slot, and frees the buckets of ended threads.
     pub(super) fn retire_ringless(&mut self) {
-        let mut gone: HashSet<u32> = self.slots.bucket_owners().collect();
+        let mut gone: HashSet<u32> = self.rings.slots.bucket_owners().collect();
         if !gone.is_empty() {
             let living = self.names.living();
             // As for rings, an empty listing means that the process is ending.
@@ -207,9 +228,9 @@ impl Drain {
             });
         }
         // Ended threads lose nothing more. Other threads with their ids may.
-        self.publish_without_slot();
+        self.report_without_slot();
         if !gone.is_empty() {
-            self.slots.free_buckets(&gone);
+            self.rings.slots.free_buckets(&gone);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         CallSite, EventFilter, SiteKind, Window, ring_copies::Moment, sample::Look,
         time_range::TimeRange,
     },
-    inject::RingsFile,
+    inject::{Layout, RingsFile},
     target::RunClocks,
     types::Mode,
 };
@@ -201,8 +201,8 @@ impl Scene {
     /// The first steps of the drain thread.
     fn begin(&mut self) {
         self.drain.settle_mode();
-        self.drain.discover();
-        self.drain.begun = true;
+        self.drain.owners.discover();
+        self.drain.owners.begun = true;
     }
 
     fn step(&mut self, step: u8, input: &mut Input<'_>) {
@@ -218,16 +218,19 @@ impl Scene {
                 let modes = Mode::ALL;
                 let mode = modes[usize::from(input.byte().unwrap_or(0)) % modes.len()];
                 self.keeps_all &= mode == Mode::Stream;
-                self.drain.output.set_mode(mode);
+                self.drain.owners.rings.output.set_mode(mode);
                 self.drain.settle_mode();
             }
             20 => self.look(input),
             21 => {
                 self.keeps_all = false;
                 self.drain.begin_counts();
-                self.drain.count();
+                self.drain.owners.rings.count();
             }
-            22 => self.drain.renew_filters(),
+            22 => {
+                self.drain.owners.discover();
+                self.drain.owners.rings.renew_filters();
+            }
             23 => self.keep(input),
             24 => self.choose(input),
             25 => self.profile(input),
@@ -329,7 +332,7 @@ impl Scene {
         };
         let target = Target {
             table: &self.slots,
-            rings: &self.drain.slots.rings,
+            rings: &self.drain.owners.rings.slots.rings,
             geometry: self.geometry,
         };
         let tid = match shape >> 6 {
@@ -341,12 +344,8 @@ impl Scene {
 
     /// Does all periodic work.
     fn tend(&mut self) {
-        let now = Instant::now();
-        self.drain.last_chores = now.checked_sub(CHORES_EVERY).unwrap_or(now);
-        self.drain.next_count = now;
-        self.drain.next_choice = now;
-        self.drain.next_measuring = now;
-        self.drain.open_slots();
+        self.drain.times.make_due();
+        self.drain.owners.open_slots();
         self.drain.chores();
     }
 
@@ -357,10 +356,10 @@ impl Scene {
             _ => Moment::Next,
         };
         let bytes = input.small() << (input.small() & 31);
-        let pictures = self.drain.pictures(bytes, moment);
+        let copies = self.drain.copy_rings(bytes, moment);
         let since = Ticks(input.word());
-        let extent = TimeRange::between(since, pictures.taken());
-        let snapshot = pictures.develop(ProcessId(0), FUNCTIONS as usize, extent, |_| {});
+        let extent = TimeRange::between(since, copies.taken());
+        let snapshot = copies.develop(ProcessId(0), FUNCTIONS as usize, extent, |_| {});
         read(&snapshot.blocks);
     }
 
@@ -374,18 +373,18 @@ impl Scene {
             _ => Some(EventFilter::new(Some(vec![first..first + 2]), window)),
         };
         self.drain.flush();
-        self.drain.decoders.filter(keep.map(Arc::new));
+        self.drain.owners.rings.decoders.filter(keep.map(Arc::new));
     }
 
     fn choose(&mut self, input: &mut Input<'_>) {
         self.keeps_all = false;
         let tid = input.tid().to_string();
         let choice = ThreadChoice::new(&[tid, "no such thread".to_owned()]);
-        self.drain.threads = match input.small() & 1 {
+        self.drain.owners.chosen = match input.small() & 1 {
             0 => None,
             _ => choice.ok().map(Arc::new),
         };
-        self.drain.choose_threads();
+        self.drain.owners.choose_threads();
     }
 
     fn profile(&mut self, input: &mut Input<'_>) {
@@ -413,12 +412,12 @@ impl Scene {
         }
         let mapping = Mapping::new(&self.rings, 0, g.rings_bytes()).expect("a mapping");
         let mut slots = Slots::new(
-            *self.drain.layout(),
+            self.drain.owners.rings.slots.layout,
             mapping,
             RingsFile::own(copy(&self.rings)),
         );
         slots.filtered = true;
-        let memory = Arc::clone(&self.drain.memory);
+        let memory = Arc::clone(&self.drain.owners.memory);
         self.drain = drain_of(memory, slots);
         self.keeps_all = true;
         self.begin();
@@ -427,18 +426,18 @@ impl Scene {
     /// Ends the session, and checks what holds whatever is in the memory.
     fn end(&mut self) {
         self.drain.finish();
-        let drain = &self.drain;
-        assert!(drain.rings.len() <= self.geometry.slots() as usize);
-        assert_eq!(drain.rings.len(), drain.order.len());
-        let snapshot = drain.output.snapshot();
+        let rings = &self.drain.owners.rings;
+        assert!(rings.by_slot.len() <= self.geometry.slots() as usize);
+        assert_eq!(rings.by_slot.len(), rings.order.len());
+        let snapshot = rings.output.snapshot();
         let events = read(&snapshot.blocks);
         for block in &snapshot.blocks {
             let mut threads = snapshot.threads.iter();
             assert!(threads.any(|thread| thread.id == block.thread));
         }
-        let counters = drain.output.counters();
+        let counters = rings.output.counters();
         assert!(counters.retained_bytes <= RETAINED + (1 << 16));
-        let whole = counters.overwritten_events == 0 && !drain.slots.rings.is_broken();
+        let whole = counters.overwritten_events == 0 && !rings.slots.rings.is_broken();
         if self.keeps_all && whole {
             assert_eq!(events, counters.events, "{counters:?}");
         }

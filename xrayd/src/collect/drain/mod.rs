@@ -8,9 +8,21 @@
 //! target's threads only. It reads a ring when the ring's thread or the session ends, and copies it
 //! for a snapshot.
 
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | the loop of the thread, the requests, and the order of chores |
+//! | `modes.rs` | the change of the mode |
+//! | `copies.rs` | copies of rings, for snapshots and samples |
+//! | `rings.rs` | the rings that were taken up: reading, and reports about them |
+//! | `call_counts.rs` | what trampolines count beside rings |
+//! | `owners.rs` | the threads that own the rings: found, chosen, given slots |
+//! | `endings.rs` | threads that have ended |
+//! | `growth.rs` | the opening of slots, where memory is limited |
+//! | `chore_times.rs` | the times of chores |
+//! | `handle.rs` | the thread as other threads see it |
+
 use std::{
-    cmp::Reverse,
-    collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -20,34 +32,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use growth::{Growth, SlotTable};
+use chore_times::ChoreTimes;
 use handle::Request;
 pub(crate) use handle::{Asked, DrainCaller, DrainHandle};
-use shm_ring::{Producer, SharedMemory, layout, newest};
+use owners::RingOwners;
+use rings::{Busy, Rings};
+use shm_ring::{SharedMemory, layout};
 use xray_trace::model::Ticks;
 
-use super::{
-    SiteTable,
-    names::{Bearer, Names},
-    numbers::Numbers,
-    ring::{Around, Ring, TURN_WORDS, turns},
-    ring_budget::RingBudget,
-    slots::Slots,
-    thread_decoder::ThreadDecoder,
-    thread_decoders::ThreadDecoders,
-};
+use super::{SiteTable, ring::turns, ring_budget::RingBudget, slots::Slots};
 use crate::{
-    inject::{Installed, Layout},
+    inject::Installed,
     liveness::{Liveness, MOST_REQUESTS},
     panics::message_of,
     pid::Pid,
     quotas::Ticket,
     store::{Ask, EventStore},
     sys::{Memory, now_anchor, ticks_now},
-    types::ThreadChoice,
 };
 
 mod call_counts;
+mod chore_times;
 mod copies;
 mod endings;
 #[cfg(fuzzing)]
@@ -55,6 +60,8 @@ mod fuzzing;
 mod growth;
 mod handle;
 mod modes;
+mod owners;
+mod rings;
 
 #[cfg(fuzzing)]
 pub use fuzzing::drain_rings;
@@ -65,26 +72,6 @@ pub use fuzzing::drain_rings;
 const SHORT_SLEEP: Duration = Duration::from_micros(300);
 const ARMED_SLEEP: Duration = Duration::from_micros(700);
 const IDLE_SLEEP: Duration = Duration::from_millis(20);
-/// A round that reads one in this many of a ring's words is followed by a short sleep. In a ring of
-/// 1 MiB or more, that is enough for the next round to begin at once.
-const MANY: u64 = 8;
-/// Time between two rounds of chores: looking for ended threads, freeing stuck slow paths, and so
-/// on.
-const CHORES_EVERY: Duration = Duration::from_millis(100);
-const ANCHOR_EVERY: Duration = Duration::from_secs(1);
-/// Time between two reads of the counts of all threads and sites.
-const COUNT_EVERY: Duration = Duration::from_millis(500);
-/// Time between two reads of thread names, while threads are chosen by name.
-const CHOOSE_EVERY: Duration = Duration::from_secs(1);
-/// Time between two transfers of sums to the observers that measure calls. The pause is this many
-/// times as long as the last transfer took, within these bounds.
-const MEASURE_PAUSES: u32 = 50;
-const MEASURE_EVERY: Duration = Duration::from_secs(1);
-const LONGEST_MEASURE_PAUSE: Duration = Duration::from_secs(10);
-/// The drain looks for ended threads when one in this many of the open slots was taken since the
-/// last look. Threads that live for a moment only would otherwise use up all slots before the next
-/// chores.
-const SLOTS_PER_LOOK: usize = 16;
 
 /// The reason why a session with broken rings ends.
 const LOST_RINGS: &str =
@@ -93,53 +80,13 @@ const LOST_RINGS: &str =
 /// The state of the drain thread.
 #[derive(Debug)]
 pub(crate) struct Drain {
-    pid: Pid,
-    memory: Arc<Memory>,
-    slots: Slots,
-    /// Which slots are open, and how more slots are opened.
-    growth: Growth,
-    sites: Arc<SiteTable>,
-    output: Arc<EventStore>,
-    names: Names,
-    /// True while rings keep the newest events by themselves.
-    newest: bool,
+    /// The rings, and the threads that own them.
+    owners: RingOwners,
     /// True if the mode is [`Mode::Profile`](crate::types::Mode::Profile).
     profile: bool,
     /// True if the mode is [`Mode::Count`](crate::types::Mode::Count).
     counting: bool,
-    /// The recorded threads; `None` for all.
-    threads: Option<Arc<ThreadChoice>>,
-    /// True if a choice of threads was in force at the last look at thread names.
-    choosing: bool,
-    /// The sites of the numbers under which threads count calls.
-    numbers: Numbers,
-    /// True once the rings that an earlier session left are taken up.
-    begun: bool,
-    /// The rings, by slot index.
-    rings: HashMap<u32, Ring>,
-    /// The slot indexes of the rings. Among the rings of one thread, those that it has left come
-    /// first.
-    order: Vec<u32>,
-    decoders: ThreadDecoders,
-    /// The number of rings after the last look for ended threads.
-    rings_seen: usize,
-    /// True if that look found more ended threads than are taken back at once.
-    more_ended: bool,
-    /// The slot at which the search for unused claims continues.
-    swept: u32,
-    /// The place in `order` at which the search continues for rings whose thread id was reused.
-    asked: usize,
-    started: Instant,
-    last_chores: Instant,
-    /// Time of the next clock reading. The first one follows the attach soon, so that an early
-    /// reader has two points. Later ones are a second apart.
-    next_anchor: Instant,
-    /// Time of the next read of counts.
-    next_count: Instant,
-    /// Time of the next read of thread names.
-    next_choice: Instant,
-    /// Time of the next transfer of sums.
-    next_measuring: Instant,
+    times: ChoreTimes,
 }
 
 /// The time from which on events in adopted rings belong to a new session.
@@ -181,7 +128,7 @@ impl Drain {
         let mut slots = Slots::new(layout, rings, rings_file);
         slots.filtered = adopted;
         let mut drain = Self::new(pid, memory, slots, budget, sites, output);
-        let switches = Arc::clone(drain.decoders.switches());
+        let switches = Arc::clone(drain.owners.rings.decoders.switches());
         let (requests, received) = sync_channel(MOST_REQUESTS);
         let liveness = Liveness::new(pid);
         let of_thread = Arc::clone(&liveness);
@@ -194,7 +141,7 @@ impl Drain {
             .spawn(move || {
                 let _ticket = ticket;
                 let _end = of_thread.until_end();
-                let output = Arc::clone(&drain.output);
+                let output = Arc::clone(&drain.owners.rings.output);
                 // Nothing uses the drain after a panic. What it shares is consistent between
                 // statements.
                 let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -225,41 +172,14 @@ impl Drain {
         sites: SiteTable,
         output: Arc<EventStore>,
     ) -> Self {
-        let now = Instant::now();
         slots.rings.store(layout::rings::LET_GO, 0);
+        let rings = Rings::new(pid, slots, sites, output);
         Self {
-            pid,
-            memory,
-            newest: newest::keeps_newest(&slots.rings),
+            owners: RingOwners::new(rings, memory, budget),
             profile: false,
             counting: false,
-            threads: None,
-            choosing: false,
-            numbers: Numbers::default(),
-            begun: false,
-            slots,
-            growth: Growth::new(budget, now),
-            sites: Arc::new(sites),
-            decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
-            output,
-            names: Names::of(pid),
-            rings: HashMap::new(),
-            order: Vec::new(),
-            rings_seen: 0,
-            more_ended: false,
-            swept: 0,
-            asked: 0,
-            started: now,
-            last_chores: now,
-            next_anchor: now,
-            next_count: now,
-            next_choice: now,
-            next_measuring: now,
+            times: ChoreTimes::new(),
         }
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.slots.layout
     }
 
     fn run(
@@ -270,51 +190,46 @@ impl Drain {
     ) {
         liveness.looks_for_requests();
         self.settle_mode();
-        self.discover();
+        self.owners.discover();
         if self.counting {
             self.begin_counts();
         }
-        self.begun = true;
+        self.owners.begun = true;
         let mut sleep = SHORT_SLEEP;
         loop {
             self.settle_mode();
             let busy = self.round();
             // Each may hang in the target's memory, which another tracer may have by then.
-            for step in [Self::open_slots, Self::chores] {
+            for step in [|drain: &mut Self| drain.owners.open_slots(), Self::chores] {
                 if is_abandoned.load(Relaxed) {
-                    self.abandon();
+                    self.publish_last();
                     return;
                 }
                 step(self);
             }
-            if self.slots.rings.is_broken() {
-                self.output.fail(LOST_RINGS.to_owned());
+            let rings = &self.owners.rings;
+            if rings.slots.rings.is_broken() {
+                rings.output.fail(LOST_RINGS.to_owned());
                 return;
             }
             sleep = match busy {
                 Busy::Full => Duration::ZERO,
                 Busy::Some => SHORT_SLEEP,
                 Busy::Little => ARMED_SLEEP,
-                Busy::Idle if self.newest || self.counting => IDLE_SLEEP,
-                Busy::Idle if self.output.armed.load(Relaxed) => ARMED_SLEEP,
+                Busy::Idle if rings.newest || self.counting => IDLE_SLEEP,
+                Busy::Idle if rings.output.armed.load(Relaxed) => ARMED_SLEEP,
                 Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
             };
             liveness.looks_for_requests();
             let request = requests.recv_timeout(sleep);
             if is_abandoned.load(Relaxed) {
-                self.abandon();
+                self.publish_last();
                 return;
             }
             match request {
                 Ok(Request::Wake) => is_woken.store(false, Relaxed),
                 Ok(Request::Learn(sites, since, answer)) => {
-                    let table = Arc::make_mut(&mut self.sites);
-                    for site in sites {
-                        table.insert(site, since);
-                    }
-                    if self.sites.has_events() {
-                        self.rings.values_mut().for_each(Ring::expect_payloads);
-                    }
+                    self.owners.rings.learn(sites, since);
                     let _ = answer.send(());
                 }
                 Ok(Request::Flush(answer)) => {
@@ -324,9 +239,9 @@ impl Drain {
                 }
                 Ok(Request::EventFilter(keep, threads, answer)) => {
                     self.flush();
-                    self.decoders.filter(keep);
-                    self.threads = threads;
-                    self.choose_threads();
+                    self.owners.rings.decoders.filter(keep);
+                    self.owners.chosen = threads;
+                    self.owners.choose_threads();
                     let _ = answer.send(());
                 }
                 Ok(Request::BeginCounts(answer)) => {
@@ -334,11 +249,12 @@ impl Drain {
                     let _ = answer.send(());
                 }
                 Ok(Request::RenewFilters(answer)) => {
-                    self.renew_filters();
+                    self.owners.discover();
+                    self.owners.rings.renew_filters();
                     let _ = answer.send(());
                 }
                 Ok(Request::RingCopies(bytes, moment, answer)) => {
-                    let _ = answer.send(self.pictures(bytes, moment));
+                    let _ = answer.send(self.copy_rings(bytes, moment));
                 }
                 Ok(Request::Sample(look, answer)) => {
                     let _ = answer.send(self.sample(&look));
@@ -347,7 +263,7 @@ impl Drain {
                     let is_given_up = answer.send(self.profile(ask)).is_err();
                     if let (true, Ask::Begin(number)) = (is_given_up, ask) {
                         // No client knows of the sums.
-                        self.output.profiles.answer(Ask::End(number));
+                        self.owners.rings.output.profiles.answer(Ask::End(number));
                     }
                 }
                 Ok(Request::Finish(answer)) => {
@@ -356,7 +272,7 @@ impl Drain {
                     return;
                 }
                 Ok(Request::Abandon(answer)) => {
-                    self.abandon();
+                    self.publish_last();
                     let _ = answer.send(());
                     return;
                 }
@@ -369,314 +285,106 @@ impl Drain {
         }
     }
 
-    /// Publishes what was read, and leaves the rings to another tracer.
-    fn abandon(&mut self) {
-        self.decoders
-            .iter_mut()
-            .for_each(|decoder| decoder.end(&self.output));
-        self.anchor();
-    }
-
     /// Reads every ring once.
     fn round(&mut self) -> Busy {
-        self.discover();
-        if self.newest {
-            return Busy::Idle;
+        self.owners.discover();
+        match self.owners.rings.newest {
+            true => Busy::Idle,
+            false => self.owners.rings.read(),
         }
-        let mut busy = Busy::Idle;
-        let mut fullest = 0;
-        let many = self.layout().geometry.ring_bytes() / 8 / MANY;
-        for at in 0..self.order.len() {
-            let read = self.with_ring(self.order[at], |ring, decoder, around| {
-                let backlog = ring.backlog(around.slots);
-                (backlog, ring.read(decoder, around, Producer::Alive))
-            });
-            let Some((backlog, words)) = read else {
-                continue;
-            };
-            fullest = fullest.max(backlog);
-            if words > 0 {
-                busy = busy.max(match words {
-                    _ if words >= TURN_WORDS / 4 => Busy::Full,
-                    _ if words >= many => Busy::Some,
-                    _ => Busy::Little,
-                });
-            }
-        }
-        self.output
-            .counters
-            .set_ring_use(fullest, self.layout().geometry.ring_bytes());
-        busy
-    }
-
-    /// Calls `work` with a ring and the decoder of its owner; `None` if there is none.
-    fn with_ring<T>(
-        &mut self,
-        index: u32,
-        work: impl FnOnce(&mut Ring, &mut ThreadDecoder, &Around<'_>) -> T,
-    ) -> Option<T> {
-        let ring = self.rings.get_mut(&index)?;
-        let decoder = self.decoders.get_mut(ring.owner)?;
-        let around = Around {
-            slots: &self.slots,
-            sites: &self.sites,
-            output: &self.output,
-            started: self.started,
-            newest: self.newest,
-        };
-        Some(work(ring, decoder, &around))
-    }
-
-    /// Takes up the rings that were claimed since the last call.
-    fn discover(&mut self) {
-        self.names.expect_news();
-        let slots = 0..self.layout().geometry.slots();
-        let owners = slots.map(|index| (index, self.slots.owner(index)));
-        let news = owners.filter(|(index, owner)| *owner != 0 && !self.rings.contains_key(index));
-        let mut news: Vec<(u32, u32)> = news.collect();
-        // Of two rings of one thread, the one that it has left comes first. A thread only moves to
-        // slots that it probes earlier.
-        let mask = self.layout().geometry.slots() - 1;
-        news.sort_by_key(|&(index, owner)| Reverse(index.wrapping_sub(owner) & mask));
-        for &(index, owner) in &news {
-            self.take_up(index, owner);
-            self.growth.expect_more_than(owner);
-        }
-        if !news.is_empty() {
-            // Losses from before a thread had a ring come first.
-            self.publish_without_slot();
-        }
-    }
-
-    /// Takes up a ring that belongs to the thread `owner` from now on.
-    ///
-    /// The thread may have had another ring. A thread takes the first free slot on its probe
-    /// sequence. When the slot of an ended thread becomes free, the thread may find it before its
-    /// own slot, and continues there. Everything in the ring that it left was recorded before. The
-    /// exception is a slow path that a signal handler interrupted, if the handler took the other
-    /// slot: the event of that slow path comes late, and counts as of the time when it comes.
-    fn take_up(&mut self, index: u32, owner: u32) {
-        let began = match self.names.bearer(owner) {
-            Bearer::Alive(began) => Some(began),
-            Bearer::Gone | Bearer::Unseen => None,
-        };
-        if self.decoders.get(owner).is_some() && began.is_some() {
-            let others =
-                |ring: &Ring| ring.owner == owner && ring.began.is_some() && ring.began != began;
-            if self.rings.values().any(others) {
-                self.end_threads(&HashSet::from([owner]));
-            }
-        }
-        let left = self
-            .decoders
-            .open(owner, index, &mut self.names, &self.output);
-        if let Some(left) = left {
-            self.with_ring(left, Ring::leave);
-        }
-        let before = match self.begun {
-            true => newest::Words::default(),
-            false => newest::Words::of(&self.slots.rings, self.layout().geometry, index),
-        };
-        let mut ring = Ring::new(index, (owner, began), &self.slots, before);
-        if !self.begun && self.slots.filtered {
-            // Calls that an earlier session left out belong to that session.
-            ring.take_left_out(&self.slots);
-        }
-        self.rings.insert(index, ring);
-        self.order.push(index);
-        if self.threads.is_some() {
-            self.choose_thread(index, owner);
-        }
-    }
-
-    /// The table of slots, and the parts of the drain that change with it.
-    fn slot_table(&mut self) -> (SlotTable<'_>, &mut Growth, &mut Names) {
-        let table = SlotTable {
-            pid: self.pid,
-            memory: &self.memory,
-            slots: &self.slots,
-        };
-        (table, &mut self.growth, &mut self.names)
-    }
-
-    /// Opens slots for threads that have none.
-    fn open_slots(&mut self) {
-        let (table, growth, names) = self.slot_table();
-        growth.open_slots(&table, names);
-    }
-
-    /// Frees the slot of an ended thread.
-    fn free_slot(&mut self, index: u32) {
-        let (table, growth, _) = self.slot_table();
-        growth.free_slot(&table, index);
     }
 
     fn chores(&mut self) {
-        if self.last_chores.elapsed() < CHORES_EVERY {
-            let slots = self.growth.budget.open_slots() as usize;
-            let taken = self.rings.len().saturating_sub(self.rings_seen);
-            if self.more_ended || taken >= (slots / SLOTS_PER_LOOK).max(1) {
-                self.retire_dead();
+        if !self.times.begin() {
+            if self.owners.should_look_for_ended() {
+                self.owners.retire_dead();
             }
             return;
         }
-        self.last_chores = Instant::now();
-        self.take_up_unused();
-        if self.next_choice <= self.last_chores {
-            self.next_choice = self.last_chores + CHOOSE_EVERY;
-            self.choose_threads();
+        self.owners.take_up_unused();
+        if self.times.chooses() {
+            self.owners.choose_threads();
         }
-        self.tell_left_out();
-        if self.counting && self.next_count <= self.last_chores {
-            self.next_count = self.last_chores + COUNT_EVERY;
-            self.count();
+        self.owners.rings.report_left_out();
+        if self.counting && self.times.counts() {
+            self.owners.rings.count();
         }
-        self.retire_dead();
-        self.retire_replaced();
-        self.tell_quiet();
-        self.free_stuck();
-        self.retire_ringless();
-        self.count_unreported();
-        self.count_unread();
-        self.output.counters.measure_rate();
-        if self.next_anchor <= self.last_chores {
-            self.next_anchor = self.last_chores + ANCHOR_EVERY;
+        self.owners.retire_dead();
+        self.owners.retire_replaced();
+        self.owners.rings.report_quiet();
+        self.owners.rings.free_stuck();
+        self.owners.retire_ringless();
+        self.owners.rings.count_unreported();
+        self.owners.rings.count_unread();
+        self.owners.rings.output.counters.measure_rate();
+        if self.times.anchors() {
             self.anchor();
         }
         self.measure();
     }
 
-    /// Reports the losses that rings have counted and that are not in the stream so far.
-    fn count_unreported(&self) {
-        let rings = self.rings.values();
-        let unreported = rings.map(|ring| ring.unreported_losses(&self.slots));
-        let unreported = unreported.fold(0, u64::saturating_add);
-        self.output.counters.note_unreported_losses(unreported);
-    }
-
     /// Transfers sums to the observers that measure calls, if it is time.
     fn measure(&mut self) {
         let begun = Instant::now();
-        if begun < self.next_measuring || !self.output.profiles.are_measured() {
-            return;
+        let profiles = &self.owners.rings.output.profiles;
+        if self.times.measures(begun) && profiles.are_measured() {
+            self.hand_over();
+            self.times.has_measured(begun);
         }
-        self.hand_over();
-        let ended = Instant::now();
-        let pause = ended.duration_since(begun).saturating_mul(MEASURE_PAUSES);
-        self.next_measuring = ended + pause.clamp(MEASURE_EVERY, LONGEST_MEASURE_PAUSE);
     }
 
     fn anchor(&self) {
         match now_anchor() {
-            Ok(anchor) => self.output.anchor(anchor),
+            Ok(anchor) => self.owners.rings.output.anchor(anchor),
             Err(error) => tracing::warn!(%error, "cannot read the clock"),
         }
     }
 
-    /// Reports the losses of threads that record no more. Such a thread writes no gap word: its
-    /// functions were switched off, or it waits.
-    fn tell_quiet(&mut self) {
-        for at in 0..self.order.len() {
-            self.with_ring(self.order[at], Ring::tell_if_quiet);
-        }
+    /// Skips the calls that were counted so far.
+    fn begin_counts(&mut self) {
+        self.owners.discover();
+        self.owners.rings.begin_counts();
     }
 
-    /// Frees slow paths that a signal handler left by `longjmp`. Such a slow path stays marked
-    /// busy, and losses grow in a ring that has room.
-    fn free_stuck(&mut self) {
-        for ring in self.rings.values_mut() {
-            if ring.is_stuck(&self.slots) {
-                ring.unstick(&self.slots);
-                tracing::info!(
-                    pid = self.pid.as_raw(),
-                    tid = ring.owner,
-                    "freed the ring of a slow path that never ended"
-                );
-            }
+    /// Reports what is counted beside rings: losses of threads without one, calls, and calls that
+    /// were left out.
+    fn report_counts(&mut self) {
+        self.owners.report_without_slot();
+        if self.counting {
+            self.owners.rings.count();
         }
-    }
-
-    /// Reports the losses of threads that found no slot.
-    fn publish_without_slot(&mut self) {
-        let news = self.slots.take_lost_without_slot();
-        if news > 0 {
-            self.output.lost_without_ring(news);
-        }
-        if !self.slots.has_buckets() {
-            return;
-        }
-        let losses: Vec<(u32, u64)> = self.slots.take_lost_in_buckets().collect();
-        let Self {
-            names,
-            sites,
-            output,
-            ..
-        } = self;
-        self.decoders.lost_in_buckets(&losses, names, sites, output);
+        self.owners.rings.report_left_out();
     }
 
     fn flush(&mut self) {
         self.settle_mode();
         let now = ticks_now();
-        for _ in 0..turns(self.layout().geometry) {
+        for _ in 0..turns(self.owners.rings.geometry()) {
             if self.round() != Busy::Full {
                 break;
             }
         }
-        self.publish_without_slot();
-        if self.counting {
-            self.count();
-        }
-        self.tell_left_out();
-        // A stream that ends now contains the losses, too.
-        for at in 0..self.order.len() {
-            self.with_ring(self.order[at], Ring::tell_if_read);
-        }
-        for decoder in self.decoders.iter_mut() {
-            decoder.tell_early(now);
-            decoder.publish(&self.output);
-        }
-        // Losses that no event has followed so far are counted as well: the report is exact now.
-        self.count_unreported();
+        self.report_counts();
+        self.owners.rings.publish(now);
         self.anchor();
     }
 
     fn finish(&mut self) {
-        self.discover();
-        self.publish_without_slot();
-        if self.counting {
-            self.count();
-        }
-        self.tell_left_out();
-        // Otherwise a thread in a trampoline would still take chunks back.
-        newest::keep_newest(&self.slots.rings, false);
-        for at in 0..self.order.len() {
-            self.with_ring(self.order[at], Ring::read_last);
-        }
-        self.newest = false;
-        self.count_unread();
-        for decoder in self.decoders.iter_mut() {
-            decoder.end(&self.output);
+        self.owners.discover();
+        self.report_counts();
+        self.owners.rings.read_last();
+        self.publish_last();
+        self.owners.rings.give_back();
+    }
+
+    /// Publishes what was read, and reads no more.
+    fn publish_last(&mut self) {
+        let rings = &mut self.owners.rings;
+        for decoder in rings.decoders.iter_mut() {
+            decoder.end(&rings.output);
         }
         self.anchor();
-        for &index in &self.order {
-            self.slots.give_back(index);
-            if let Some(ring) = self.rings.get(&index) {
-                ring.leave_view(&self.slots);
-            }
-        }
-        self.slots.rings.store(layout::rings::LET_GO, 1);
-        self.output.counters.set_ring_use(0, 1);
     }
-}
-
-/// The amount of work that a round found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Busy {
-    Idle,
-    Little,
-    Some,
-    Full,
 }
 
 #[cfg(test)]

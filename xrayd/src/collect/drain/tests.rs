@@ -1,14 +1,17 @@
 //! The drain's treatment of rings that a reference producer writes.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
-use super::*;
+use super::{growth::Growth, *};
 use crate::{
-    collect::{CallSite, SiteKind},
-    inject::RingsFile,
+    collect::{CallSite, SiteKind, thread_decoders::ThreadDecoders},
+    inject::{Layout, RingsFile},
     types::Mode,
 };
 
@@ -40,6 +43,15 @@ fn drain_with(geometry: Geometry, table: u64, budget: RingBudget) -> Drain {
     Drain::new(pid, memory, slots, budget, sites(Ticks(0)), output)
 }
 
+/// Makes the drain one that has found no ring so far, with an empty event store.
+fn forget_rings(drain: &mut Drain) {
+    let rings = &mut drain.owners.rings;
+    rings.by_slot.clear();
+    rings.order.clear();
+    rings.decoders = ThreadDecoders::new(Arc::default(), rings.output.keeps());
+    rings.output = Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20));
+}
+
 /// The entry of a function and its exit.
 fn sites(since: Ticks) -> SiteTable {
     let mut sites = SiteTable::new();
@@ -59,8 +71,8 @@ fn sites(since: Ticks) -> SiteTable {
 fn record(drain: &Drain, table: &Table, tid: u32, site: u32, now: u64) {
     let target = Target {
         table,
-        rings: &drain.slots.rings,
-        geometry: drain.layout().geometry,
+        rings: &drain.owners.rings.slots.rings,
+        geometry: drain.owners.rings.geometry(),
     };
     let event = Event {
         site,
@@ -79,7 +91,7 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
     let living = nix::unistd::gettid().as_raw().cast_unsigned();
     for (seen_before, lost) in [(true, 0), (false, 0), (true, 2), (false, 2)] {
         let mut drain = drain();
-        let g = drain.layout().geometry;
+        let g = drain.owners.rings.geometry();
         let table = Table::new(g);
         let home = living & (g.slots() - 1);
         let ended = ENDED & !(g.slots() - 1) | home;
@@ -89,26 +101,20 @@ fn a_thread_that_goes_on_to_another_ring_stays_one() {
         record(&drain, &table, living, 0x1007, 40);
         let first = g.control_offset((home + 1) & (g.slots() - 1));
         let place = first + layout::control::LOST;
-        drain.slots.rings.store(place, lost);
-        drain.discover();
-        assert_eq!(drain.rings.len(), 2);
-        drain.retire_dead();
+        drain.owners.rings.slots.rings.store(place, lost);
+        drain.owners.discover();
+        assert_eq!(drain.owners.rings.by_slot.len(), 2);
+        drain.owners.retire_dead();
         table.free(home);
-        assert_eq!(drain.rings.len(), 1);
+        assert_eq!(drain.owners.rings.by_slot.len(), 1);
         if !seen_before {
-            drain = Drain {
-                rings: HashMap::new(),
-                order: Vec::new(),
-                decoders: ThreadDecoders::new(Arc::default(), drain.output.keeps()),
-                output: Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20)),
-                ..drain
-            };
+            forget_rings(&mut drain);
         }
         record(&drain, &table, living, 0x2007, 50);
         assert_eq!(table.owner(home), living);
         drain.flush();
-        assert_eq!(drain.rings.len(), 2);
-        let snapshot = drain.output.snapshot();
+        assert_eq!(drain.owners.rings.by_slot.len(), 2);
+        let snapshot = drain.owners.rings.output.snapshot();
         let mut threads = snapshot.threads.iter();
         let thread = threads.find(|thread| thread.tid == living).unwrap().id;
         assert!(threads.all(|thread| thread.tid != living));
@@ -145,7 +151,7 @@ fn a_ring_that_its_thread_has_left_is_kept_or_reported() {
     let living = nix::unistd::gettid().as_raw().cast_unsigned();
     for mode in [Mode::Stream, Mode::Flight] {
         let mut drain = drain();
-        let g = drain.layout().geometry;
+        let g = drain.owners.rings.geometry();
         let table = Table::new(g);
         let mask = g.slots() - 1;
         let home = living & mask;
@@ -155,20 +161,25 @@ fn a_ring_that_its_thread_has_left_is_kept_or_reported() {
         for now in 0..chunk + 5 {
             record(&drain, &table, living, 0x1007, 20 + now);
         }
-        drain.begun = true;
-        drain.discover();
-        drain.retire_dead();
+        drain.owners.begun = true;
+        drain.owners.discover();
+        drain.owners.retire_dead();
         table.free(home);
-        drain.output.set_mode(mode);
+        drain.owners.rings.output.set_mode(mode);
         drain.settle_mode();
         let released = g.control_offset((home + 1) & mask) + layout::control::RELEASED;
-        drain.slots.rings.store(released, layout::control::TAKING);
+        drain
+            .owners
+            .rings
+            .slots
+            .rings
+            .store(released, layout::control::TAKING);
         record(&drain, &table, living, 0x2007, 1 << 20);
-        drain.discover();
-        assert_eq!(drain.rings.len(), 2);
+        drain.owners.discover();
+        assert_eq!(drain.owners.rings.by_slot.len(), 2);
         drain.finish();
-        let counters = drain.output.counters();
-        let blocks = drain.output.snapshot().blocks;
+        let counters = drain.owners.rings.output.counters();
+        let blocks = drain.owners.rings.output.snapshot().blocks;
         let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
         // The drain estimates the number of events from the number of unread words.
         let recorded = 1 + chunk + 5 + 1;
@@ -189,20 +200,20 @@ fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
     let events = 5000;
     for hole in [1, 30, 400] {
         let mut drain = drain();
-        let g = drain.layout().geometry;
+        let g = drain.owners.rings.geometry();
         let table = Table::new(g);
         for now in 0..events {
             record(&drain, &table, TID, 0x1007, now);
         }
         let first = g.ring_offset(0) + layout::GUARD_BYTES + 80;
-        drain.slots.rings.zero(first, 8 * hole);
-        drain.discover();
+        drain.owners.rings.slots.rings.zero(first, 8 * hole);
+        drain.owners.discover();
         drain.finish();
-        let counters = drain.output.counters();
+        let counters = drain.owners.rings.output.counters();
         assert_eq!(counters.events, events - hole);
         assert!((1..=hole).contains(&counters.lost), "{counters:?}");
         let line = g.control_offset(0);
-        let word = |place| drain.slots.rings.load(line + place);
+        let word = |place| drain.owners.rings.slots.rings.load(line + place);
         let begun = word(layout::control::STARTED);
         assert!(begun > 1 && word(layout::control::RELEASED) == begun - 1);
     }
@@ -214,8 +225,9 @@ fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
 fn a_thread_with_two_rings_and_a_bucket_ends_once() {
     for rings_end_first in [true, false] {
         let mut drain = drain();
-        let g = drain.layout().geometry;
-        let store = |drain: &Drain, place, value| drain.slots.rings.store(place, value);
+        let g = drain.owners.rings.geometry();
+        let store =
+            |drain: &Drain, place, value| drain.owners.rings.slots.rings.store(place, value);
         store(
             &drain,
             g.bucket_offset(1) + layout::bucket::TID,
@@ -223,29 +235,29 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
         );
         store(&drain, g.bucket_offset(1) + layout::bucket::LOST, 3);
         store(&drain, layout::rings::BUCKETS_TAKEN, 1);
-        drain.publish_without_slot();
+        drain.owners.report_without_slot();
         for index in [4, 6] {
             store(
                 &drain,
                 g.control_offset(index) + layout::control::OWNER,
                 ENDED.into(),
             );
-            drain.discover();
+            drain.owners.discover();
         }
-        assert_eq!(drain.rings.len(), 2);
-        let threads = |drain: &Drain| drain.output.counters().threads;
+        assert_eq!(drain.owners.rings.by_slot.len(), 2);
+        let threads = |drain: &Drain| drain.owners.rings.output.counters().threads;
         assert_eq!(threads(&drain), 1);
-        assert_eq!(drain.output.snapshot().threads.len(), 1);
+        assert_eq!(drain.owners.rings.output.snapshot().threads.len(), 1);
         if rings_end_first {
-            drain.retire_dead();
+            drain.owners.retire_dead();
             assert_eq!(threads(&drain), 1);
         }
         // The first call frees the bucket, and the second one notices that it is free.
-        drain.retire_ringless();
-        drain.retire_ringless();
+        drain.owners.retire_ringless();
+        drain.owners.retire_ringless();
         assert_eq!(threads(&drain), if rings_end_first { 0 } else { 1 });
-        drain.retire_dead();
-        assert!(drain.rings.is_empty());
+        drain.owners.retire_dead();
+        assert!(drain.owners.rings.by_slot.is_empty());
         assert_eq!(threads(&drain), 0);
     }
 }
@@ -255,25 +267,24 @@ fn a_thread_with_two_rings_and_a_bucket_ends_once() {
 #[test]
 fn losses_in_a_bucket_that_is_freed_meanwhile_are_counted() {
     let mut drain = drain();
-    let bucket = drain.layout().geometry.bucket_offset(1);
-    let store = |place, value| drain.slots.rings.store(place, value);
+    let bucket = drain.owners.rings.geometry().bucket_offset(1);
+    let store = |place, value| drain.owners.rings.slots.rings.store(place, value);
     store(bucket + layout::bucket::TID, ENDED.into());
     store(bucket + layout::bucket::LOST, 3);
     store(layout::rings::BUCKETS_TAKEN, 1);
-    drain.publish_without_slot();
-    assert_eq!(drain.output.counters().lost, 3);
-    let store = |place, value| drain.slots.rings.store(place, value);
+    drain.owners.report_without_slot();
+    assert_eq!(drain.owners.rings.output.counters().lost, 3);
+    let store = |place, value| drain.owners.rings.slots.rings.store(place, value);
     store(bucket + layout::bucket::LOST, 43);
-    drain.slots.free_buckets(&HashSet::from([ENDED]));
+    drain
+        .owners
+        .rings
+        .slots
+        .free_buckets(&HashSet::from([ENDED]));
     drain.finish();
-    assert_eq!(drain.output.counters().lost, 43);
-    let lost = drain
-        .output
-        .snapshot()
-        .blocks
-        .iter()
-        .map(|block| block.lost)
-        .sum::<u64>();
+    assert_eq!(drain.owners.rings.output.counters().lost, 43);
+    let blocks = drain.owners.rings.output.snapshot().blocks;
+    let lost: u64 = blocks.iter().map(|block| block.lost).sum();
     assert_eq!(lost, 43);
 }
 
@@ -283,34 +294,31 @@ fn losses_in_a_bucket_that_is_freed_meanwhile_are_counted() {
 fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     const TID: u32 = 64;
     const MORE: u64 = 3;
-    let mut earlier = drain();
-    let g = earlier.layout().geometry;
+    let mut drain = drain();
+    let g = drain.owners.rings.geometry();
     let table = Table::new(g);
     // One event of each chunk stands in the guard.
     let full = g.chunks() * ((g.chunk_bytes() - layout::GUARD_BYTES) / 8 + 1);
     for now in 0..full {
-        record(&earlier, &table, TID, 0x1007, now);
+        record(&drain, &table, TID, 0x1007, now);
     }
-    earlier.discover();
-    earlier.finish();
-    assert_eq!(earlier.output.counters().events, full);
+    drain.owners.discover();
+    drain.finish();
+    assert_eq!(drain.owners.rings.output.counters().events, full);
 
-    let mut drain = Drain {
-        rings: HashMap::new(),
-        order: Vec::new(),
-        decoders: ThreadDecoders::new(Arc::default(), earlier.output.keeps()),
-        output: Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20)),
-        ..earlier
-    };
-    drain.discover();
-    drain.begun = true;
+    forget_rings(&mut drain);
+    drain.owners.discover();
+    drain.owners.begun = true;
     for now in full..full + MORE {
         record(&drain, &table, TID, 0x1007, now);
     }
     drain.finish();
-    let blocks = drain.output.snapshot().blocks;
+    let blocks = drain.owners.rings.output.snapshot().blocks;
     let kept: u64 = blocks.iter().map(|block| u64::from(block.calls)).sum();
-    assert_eq!((kept, drain.output.counters().events), (MORE, MORE));
+    assert_eq!(
+        (kept, drain.owners.rings.output.counters().events),
+        (MORE, MORE)
+    );
 }
 
 /// A thread has no processor in the middle of a trampoline until its session is over. The event
@@ -320,29 +328,28 @@ fn an_event_that_is_stored_after_its_session_is_none_of_the_next_one() {
     const TID: u32 = 64;
     for let_go in [true, false] {
         let mut earlier = drain();
-        let table = Table::new(earlier.layout().geometry);
+        let table = Table::new(earlier.owners.rings.geometry());
         record(&earlier, &table, TID, 0x1007, 10);
-        earlier.discover();
+        earlier.owners.discover();
         if let_go {
             earlier.finish();
-            assert_eq!(earlier.output.counters().events, 1);
+            assert_eq!(earlier.owners.rings.output.counters().events, 1);
         }
         record(&earlier, &table, TID, 0x2007, 20);
-        let since = events_since(&earlier.slots.rings);
-        let Drain {
-            pid,
+        let since = events_since(&earlier.owners.rings.slots.rings);
+        let RingOwners {
+            rings: Rings { pid, slots, .. },
             memory,
-            slots,
             growth,
             ..
-        } = earlier;
+        } = earlier.owners;
         let output = Arc::new(EventStore::new(ProcessId(0), 0, 1 << 20));
         let mut drain = Drain::new(pid, memory, slots, growth.budget, sites(since), output);
-        assert_eq!(events_since(&drain.slots.rings), Ticks(0));
-        drain.discover();
+        assert_eq!(events_since(&drain.owners.rings.slots.rings), Ticks(0));
+        drain.owners.discover();
         record(&drain, &table, TID, 0x1007, ticks_now().0);
         drain.finish();
-        let counters = drain.output.counters();
+        let counters = drain.owners.rings.output.counters();
         let expected = if let_go { (1, 1) } else { (3, 0) };
         assert_eq!((counters.events, counters.lost), expected);
     }
@@ -379,53 +386,63 @@ fn slots_are_opened_for_living_threads_without_one() {
     };
     for (bucket, owner) in [(3, ENDED), (5, living)] {
         let place = geometry.bucket_offset(bucket) + layout::bucket::TID;
-        drain.slots.rings.store(place, owner.into());
+        drain.owners.rings.slots.rings.store(place, owner.into());
     }
-    drain.open_slots();
+    drain.owners.open_slots();
     assert!(open().is_empty());
-    drain.slots.rings.store(layout::rings::BUCKETS_TAKEN, 1);
-    drain.open_slots();
+    drain
+        .owners
+        .rings
+        .slots
+        .rings
+        .store(layout::rings::BUCKETS_TAKEN, 1);
+    drain.owners.open_slots();
     let with_next = living..=living + 16;
     let mut expected: Vec<u32> = with_next.map(|thread| thread % geometry.slots()).collect();
     expected.sort_unstable();
     assert_eq!(open(), expected);
-    assert_eq!(drain.growth.budget.open_slots(), 17);
+    assert_eq!(drain.owners.growth.budget.open_slots(), 17);
 
     // The thread has its slot, or will take it.
-    drain.growth = Growth::new(drain.growth.budget, Instant::now());
-    drain.open_slots();
+    drain.owners.growth = Growth::new(drain.owners.growth.budget, Instant::now());
+    drain.owners.open_slots();
     assert_eq!(open(), expected);
     // Other threads take the slots, each one its first choice.
     for index in &expected {
         owner_in(&table, geometry, *index).store(*index + geometry.slots(), Relaxed);
     }
-    drain.growth = Growth::new(drain.growth.budget, Instant::now());
-    drain.open_slots();
-    assert_eq!(drain.growth.budget.open_slots(), 17 + 1 + 18);
+    drain.owners.growth = Growth::new(drain.owners.growth.budget, Instant::now());
+    drain.owners.open_slots();
+    assert_eq!(drain.owners.growth.budget.open_slots(), 17 + 1 + 18);
     assert_eq!(open().len(), 1 + 18);
 
     // A thread with a ring causes more slots behind it to be opened, with or without a bucket.
-    drain.growth = Growth::new(drain.growth.budget, Instant::now());
-    drain.slots.rings.store(layout::rings::BUCKETS_TAKEN, 0);
-    drain.open_slots();
+    drain.owners.growth = Growth::new(drain.owners.growth.budget, Instant::now());
+    drain
+        .owners
+        .rings
+        .slots
+        .rings
+        .store(layout::rings::BUCKETS_TAKEN, 0);
+    drain.owners.open_slots();
     assert_eq!(open().len(), 1 + 18);
-    drain.growth.expect_more_than(living + 50);
-    drain.open_slots();
+    drain.owners.growth.expect_more_than(living + 50);
+    drain.owners.open_slots();
     assert_eq!(open().len(), 1 + 18 + 17);
-    let open_slots = drain.growth.budget.open_slots();
-    drain.free_slot(expected[0]);
-    assert_eq!(drain.growth.budget.open_slots(), open_slots - 1);
+    let open_slots = drain.owners.growth.budget.open_slots();
+    drain.owners.free_slot(expected[0]);
+    assert_eq!(drain.owners.growth.budget.open_slots(), open_slots - 1);
     let closed = owner_in(&table, geometry, expected[0]).load(Relaxed);
     assert_eq!(closed, layout::slot::CLOSED);
 
     // A closed slot is no thread's claim.
-    drain.take_up_unused();
-    assert!(!drain.rings.contains_key(&0));
+    drain.owners.take_up_unused();
+    assert!(!drain.owners.rings.by_slot.contains_key(&0));
     let is_closed =
         |index: &u32| owner_in(&table, geometry, *index).load(Relaxed) == layout::slot::CLOSED;
     let closed = (0..geometry.slots()).filter(is_closed).count();
     assert_eq!(
         closed,
-        (geometry.slots() - drain.growth.budget.open_slots()) as usize
+        (geometry.slots() - drain.owners.growth.budget.open_slots()) as usize
     );
 }

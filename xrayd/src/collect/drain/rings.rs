@@ -1,0 +1,229 @@
+//! The rings of a target's threads, and the decoders of those threads: what the drain reads, and
+//! what it reports about rings. Which thread has which ring is settled in `owners`.
+
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use shm_ring::{Geometry, Producer, SharedMemory, layout, newest};
+use xray_trace::model::Ticks;
+
+use crate::{
+    collect::{
+        CallSite, SiteTable,
+        numbers::Numbers,
+        ring::{Around, Ring, TURN_WORDS},
+        slots::Slots,
+        thread_decoder::ThreadDecoder,
+        thread_decoders::ThreadDecoders,
+    },
+    pid::Pid,
+    store::EventStore,
+};
+
+/// A round that reads one in this many of a ring's words is followed by a short sleep. In a ring of
+/// 1 MiB or more, that is enough for the next round to begin at once.
+const MANY: u64 = 8;
+
+/// The rings that were taken up, and all that is needed to read them.
+#[derive(Debug)]
+pub(super) struct Rings {
+    pub(super) pid: Pid,
+    pub(super) slots: Slots,
+    pub(super) sites: Arc<SiteTable>,
+    pub(super) output: Arc<EventStore>,
+    pub(super) decoders: ThreadDecoders,
+    /// The rings, by slot index.
+    pub(super) by_slot: HashMap<u32, Ring>,
+    /// The slot indexes of the rings. Among the rings of one thread, those that it has left come
+    /// first.
+    pub(super) order: Vec<u32>,
+    /// True while rings keep the newest events by themselves.
+    pub(super) newest: bool,
+    /// The sites of the numbers under which threads count calls.
+    pub(super) numbers: Numbers,
+    started: Instant,
+}
+
+/// The amount of work that a round found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Busy {
+    Idle,
+    Little,
+    Some,
+    Full,
+}
+
+// === impl Rings ===
+
+impl Rings {
+    /// No rings so far.
+    pub(super) fn new(pid: Pid, slots: Slots, sites: SiteTable, output: Arc<EventStore>) -> Self {
+        Self {
+            pid,
+            newest: newest::keeps_newest(&slots.rings),
+            slots,
+            sites: Arc::new(sites),
+            decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
+            output,
+            by_slot: HashMap::new(),
+            order: Vec::new(),
+            numbers: Numbers::default(),
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.slots.layout.geometry
+    }
+
+    /// Calls `work` with a ring and the decoder of its owner; `None` if there is none.
+    pub(super) fn with_ring<T>(
+        &mut self,
+        index: u32,
+        work: impl FnOnce(&mut Ring, &mut ThreadDecoder, &Around<'_>) -> T,
+    ) -> Option<T> {
+        let ring = self.by_slot.get_mut(&index)?;
+        let decoder = self.decoders.get_mut(ring.owner)?;
+        let around = Around {
+            slots: &self.slots,
+            sites: &self.sites,
+            output: &self.output,
+            started: self.started,
+            newest: self.newest,
+        };
+        Some(work(ring, decoder, &around))
+    }
+
+    /// Calls `work` with each ring in turn.
+    fn with_each(&mut self, mut work: impl FnMut(&mut Ring, &mut ThreadDecoder, &Around<'_>)) {
+        for at in 0..self.order.len() {
+            self.with_ring(self.order[at], &mut work);
+        }
+    }
+
+    /// Makes the meaning of sites known, from `since` on.
+    pub(super) fn learn(&mut self, sites: Vec<CallSite>, since: Ticks) {
+        let table = Arc::make_mut(&mut self.sites);
+        for site in sites {
+            table.insert(site, since);
+        }
+        if self.sites.has_events() {
+            self.by_slot.values_mut().for_each(Ring::expect_payloads);
+        }
+    }
+
+    /// Reads every ring for one turn.
+    pub(super) fn read(&mut self) -> Busy {
+        let (mut busy, mut fullest) = (Busy::Idle, 0);
+        let ring_bytes = self.geometry().ring_bytes();
+        let many = ring_bytes / 8 / MANY;
+        self.with_each(|ring, decoder, around| {
+            fullest = fullest.max(ring.backlog(around.slots));
+            let words = ring.read(decoder, around, Producer::Alive);
+            if words > 0 {
+                busy = busy.max(match words {
+                    _ if words >= TURN_WORDS / 4 => Busy::Full,
+                    _ if words >= many => Busy::Some,
+                    _ => Busy::Little,
+                });
+            }
+        });
+        self.output.counters.set_ring_use(fullest, ring_bytes);
+        busy
+    }
+
+    /// Closes the blocks of all threads, after the losses that were recorded by `now`.
+    pub(super) fn publish(&mut self, now: Ticks) {
+        // A stream that ends now contains the losses, too.
+        self.with_each(Ring::tell_if_read);
+        for decoder in self.decoders.iter_mut() {
+            decoder.tell_early(now);
+            decoder.publish(&self.output);
+        }
+        // Losses that no event has followed so far are counted as well: the report is exact now.
+        self.count_unreported();
+    }
+
+    /// Reports the losses of threads that record no more. Such a thread writes no gap word: its
+    /// functions were switched off, or it waits.
+    pub(super) fn report_quiet(&mut self) {
+        self.with_each(Ring::tell_if_quiet);
+    }
+
+    /// Reports the losses that rings have counted and that are not in the stream so far.
+    pub(super) fn count_unreported(&self) {
+        let rings = self.by_slot.values();
+        let unreported = rings.map(|ring| ring.unreported_losses(&self.slots));
+        let unreported = unreported.fold(0, u64::saturating_add);
+        self.output.counters.note_unreported_losses(unreported);
+    }
+
+    /// Reports how much of what was written to rings was not read.
+    pub(super) fn count_unread(&mut self) {
+        let (mut events, mut overwritten) = (0_u64, 0_u64);
+        for ring in self.by_slot.values_mut() {
+            let unread = ring.unread(&self.slots);
+            events = events.saturating_add(unread.events);
+            overwritten = overwritten.saturating_add(unread.overwritten);
+        }
+        self.output.counters.set_unread(events, overwritten);
+    }
+
+    /// Frees slow paths that a signal handler left by `longjmp`. Such a slow path stays marked
+    /// busy, and losses grow in a ring that has room.
+    pub(super) fn free_stuck(&mut self) {
+        for ring in self.by_slot.values_mut() {
+            if ring.is_stuck(&self.slots) {
+                ring.unstick(&self.slots);
+                tracing::info!(
+                    pid = self.pid.as_raw(),
+                    tid = ring.owner,
+                    "freed the ring of a slow path that never ended"
+                );
+            }
+        }
+    }
+
+    /// Leaves the rings to keep the newest events by themselves. Drops what was read before: there
+    /// may be a gap between that and the later contents of a ring.
+    pub(super) fn keep_newest(&mut self) {
+        self.newest = true;
+        for ring in self.by_slot.values_mut() {
+            ring.end_reading(&self.slots);
+        }
+        for decoder in self.decoders.iter_mut() {
+            decoder.restart(&self.output);
+        }
+        newest::keep_newest(&self.slots.rings, true);
+        self.output.counters.set_ring_use(0, 1);
+        self.output.with_retained(|retained| retained.shrink_to(0));
+    }
+
+    /// Begins to read rings, each once its thread does not take a chunk back any more. Everything
+    /// that is in them comes first.
+    pub(super) fn read_along(&mut self) {
+        self.newest = false;
+        newest::keep_newest(&self.slots.rings, false);
+        self.count_unread();
+    }
+
+    /// Reads the rest of all rings.
+    pub(super) fn read_last(&mut self) {
+        // Otherwise a thread in a trampoline would still take chunks back.
+        newest::keep_newest(&self.slots.rings, false);
+        self.with_each(Ring::read_last);
+        self.newest = false;
+        self.count_unread();
+    }
+
+    /// Gives the memory of all rings back to the system, and leaves the rings to a later session.
+    pub(super) fn give_back(&self) {
+        for &index in &self.order {
+            self.slots.give_back(index);
+            if let Some(ring) = self.by_slot.get(&index) {
+                ring.leave_view(&self.slots);
+            }
+        }
+        self.slots.rings.store(layout::rings::LET_GO, 1);
+        self.output.counters.set_ring_use(0, 1);
+    }
+}
