@@ -18,7 +18,7 @@ use crate::{
     },
     inject::{Layout, RingsFile},
     target::RunClocks,
-    types::Mode,
+    types::{Mode, ThreadChoice},
 };
 
 /// No thread has such an id.
