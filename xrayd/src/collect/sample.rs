@@ -35,6 +35,8 @@ pub(super) const MOST_PICTURES: usize = 16;
 pub(super) const CHUNKS: u64 = 2;
 /// The most bytes of one ring that are copied, unless [`CHUNKS`] are more: the usual ring size.
 pub(super) const MOST_COPIED: u64 = 1 << 20;
+/// A copy shows a time if it has at least one in this many parts of it.
+const LEAST_COVERED: u64 = 4;
 /// The most open calls that are told apart. Calls within them count by their events only.
 const MOST_DEPTH: usize = 1024;
 
@@ -205,8 +207,8 @@ impl Sample {
 // === impl Tally ===
 
 impl Tally {
-    /// The events of `time` in a copy. `passed` is the time between the samples. `None` if the copy
-    /// lacks a part of `time`, unless it is the whole time: then the newest part stands for all.
+    /// The events of `time` in a copy. `passed` is the time between the samples. If the copy lacks
+    /// the begin of `time`, the rest stands for it. `None` if too little is there.
     fn of(
         picture: &Picture,
         should_have: Option<u64>,
@@ -243,8 +245,18 @@ impl Tally {
             Some(should_have) if time == passed => {
                 tally.unseen = should_have.saturating_sub(tally.events);
             }
-            Some(_) if first.is_none_or(|first| first > *time.start()) => return None,
-            Some(should_have) => tally.passed = tally.passed.max(should_have),
+            Some(should_have) => {
+                let (from, until) = (time.start().0, time.end().0);
+                let first = first?.0.max(from);
+                let (all, there) = (until.saturating_sub(from), until.saturating_sub(first));
+                if there < all / LEAST_COVERED {
+                    return None;
+                }
+                let unseen = u128::from(tally.events) * u128::from(all - there);
+                let unseen = unseen / u128::from(there.max(1));
+                tally.unseen = u64::try_from(unseen).unwrap_or(u64::MAX);
+                tally.passed = tally.passed.max(should_have);
+            }
         }
         Some(tally)
     }

@@ -232,8 +232,9 @@ fn to_interval(rings: &mut [Grown]) {
         };
         let passed = tally.passed.saturating_add(tally.lost);
         if passed > 0 {
-            let events = tally.events.saturating_add(tally.lost);
-            let share = float(events) / float(passed);
+            // Of the newest part of a ring, only the events that were seen have passed.
+            let events = tally.events.saturating_add(tally.unseen);
+            let share = (float(events) / float(passed)).min(1.0);
             all += float(ring.given);
             ring.given = part_of(ring.given, share);
             within += float(ring.given);
@@ -287,6 +288,7 @@ mod tests {
         let tally = |events, passed, lost| Tally {
             events,
             passed,
+            unseen: lost,
             lost,
             ..Tally::default()
         };

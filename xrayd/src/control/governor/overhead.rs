@@ -458,7 +458,12 @@ impl OverheadLimit {
             self.longest_trial = (self.longest_trial / 2).max(SHORTEST_TRIAL);
             return;
         }
+        if interval.is_late {
+            return;
+        }
         if !interval.is_seen() {
+            // The rings were overwritten before they were copied.
+            self.longest_trial = (self.longest_trial / 2).max(SHORTEST_TRIAL);
             return;
         }
         self.longest_trial = (self.longest_trial * 5 / 4).min(LONGEST_TRIAL);
