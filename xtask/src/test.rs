@@ -38,7 +38,7 @@ const QUICK: &[(&str, &str)] = &[
     ),
     (
         "programs",
-        "cli_record::a_recording_ends_when_its_time_is_up",
+        "cli_record::ends::a_recording_ends_when_its_time_is_up",
     ),
 ];
 
