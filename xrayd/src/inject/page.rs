@@ -1,4 +1,4 @@
-//! Writes the sleds of one page. The choice of sleds is made in `patch.rs`.
+//! Writes the sleds of one page. The choice of sleds is made in `patch/`.
 //!
 //! Each piece is a write of its own, because another tracer may write to the bytes between two
 //! pieces at any time. These writes are nearly the whole cost of a toggle.

@@ -18,7 +18,9 @@
 //! a process and its forks need no new numbers. A block whose functions have other numbers in the
 //! trace is encoded anew. A trace of one process has the numbers of that process.
 
+mod budget;
 mod numbers;
+mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -29,13 +31,11 @@ use std::{
 };
 
 use xray_trace::{
-    FileAddr,
-    analysis::{MORE_STACKS, SPACING, StackSums},
-    container::{Block, ClosedBlock, End, OpenCalls, ProfileEncoder, StreamIndex, Writer},
+    analysis::SPACING,
+    container::{Block, ClosedBlock, End, OpenCalls, StreamIndex, Writer},
     model::{
-        ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Missing,
-        Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
-        Suppression, Thread, ThreadId, Ticks,
+        ClockAnchor, EventType, Function, FunctionId, Lifetime, Module, ModuleId, Origin,
+        Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Thread, ThreadId, Ticks,
     },
 };
 
@@ -187,81 +187,6 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Adds suppressions, windows and filters since the first block of `source` that were not added
-    /// before. So a trace that is cut off has them, too. Does nothing before the first block.
-    ///
-    /// # Errors
-    /// The error of the inner writer.
-    pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
-        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
-        first.map_or(Ok(()), |first| self.budget(source, first, tables, false))
-    }
-
-    /// Adds suppressions, windows and filters from `first` on. The `last` call also adds
-    /// suppressions that go on.
-    fn budget(
-        &mut self,
-        source: Source,
-        first: Ticks,
-        tables: &dyn Tables,
-        last: bool,
-    ) -> io::Result<()> {
-        let Some(numbers) = self.sources.get_mut(&source) else {
-            return Ok(());
-        };
-        let process = numbers.process;
-        let mut reported = std::mem::take(&mut numbers.reported);
-        for suppression in tables.suppressions() {
-            let over = suppression.until.is_some();
-            let known = match reported.suppressions.get(&suppression.function) {
-                Some((from, ended)) if suppression.from == *from => *ended || !over && !last,
-                Some((from, _)) => suppression.from < *from,
-                None => suppression.until.is_some_and(|until| until < first),
-            };
-            if known {
-                continue;
-            }
-            reported
-                .suppressions
-                .insert(suppression.function, (suppression.from, over));
-            let function = self.function_number(source, suppression.function, tables)?;
-            self.writer.suppression(&Suppression {
-                function,
-                process,
-                ..suppression
-            })?;
-        }
-        for window in tables.duty() {
-            // The last window is written again, because its duration is known when the next one
-            // comes.
-            let known = match reported.windows {
-                Some(reported) => window.from < reported,
-                None => window.until < first,
-            };
-            if !known {
-                reported.windows = Some(window.from);
-                self.writer.duty(&DutyWindow { process, ..window })?;
-            }
-        }
-        let filters = tables.filters();
-        let later = |note: &FilterNote| note.since.is_some_and(|since| since > first);
-        // The last filter before `first` is in force at `first`.
-        let at = filters.iter().position(later).unwrap_or(filters.len());
-        for note in filters.into_iter().skip(at.saturating_sub(1)) {
-            if reported
-                .filters
-                .is_none_or(|reported| note.since > Some(reported))
-            {
-                reported.filters = note.since;
-                self.writer.filter(&FilterNote { process, ..note })?;
-            }
-        }
-        if let Some(numbers) = self.sources.get_mut(&source) {
-            numbers.reported = reported;
-        }
-        Ok(())
-    }
-
     /// Adds a thread, or its new name.
     ///
     /// # Errors
@@ -374,71 +299,6 @@ impl<W: Write> TraceWriter<W> {
     fn open_calls(&mut self, sections: &[OpenCalls]) -> io::Result<()> {
         let mut sections = sections.iter();
         sections.try_for_each(|section| self.writer.open_calls(section))
-    }
-
-    /// Adds sums of calls of a thread, after their functions and modules that were not described
-    /// yet. `tables` are those of its process.
-    ///
-    /// # Errors
-    /// The error of the inner writer.
-    pub fn sums(
-        &mut self,
-        source: Source,
-        thread: &Thread,
-        sums: &StackSums,
-        tables: &dyn Tables,
-    ) -> io::Result<()> {
-        self.sums = true;
-        self.thread(source, thread)?;
-        for id in sums.functions() {
-            match id {
-                MORE_STACKS => self.more_stacks(source)?,
-                id => self.function(source, id, tables)?,
-            }
-        }
-        let thread = self.thread_number(source, thread.id);
-        let numbers = self.sources.get(&source);
-        let number = |id| match id {
-            MORE_STACKS => id,
-            id => numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION)),
-        };
-        let parts = sums.parts(thread, number);
-        parts.iter().try_for_each(|part| self.writer.profile(part))
-    }
-
-    /// Marks the trace as a trace of sums, if no sums were added.
-    ///
-    /// # Errors
-    /// The error of the inner writer.
-    pub fn no_sums(&mut self) -> io::Result<()> {
-        if self.sums {
-            return Ok(());
-        }
-        let encoder = ProfileEncoder::new(Self::READER, Missing::default());
-        let parts = encoder.finish();
-        parts.iter().try_for_each(|part| self.writer.profile(part))
-    }
-
-    /// Describes the function that stands for all stacks that were not kept apart.
-    fn more_stacks(&mut self, source: Source) -> io::Result<()> {
-        let numbers = self.sources.get(&source);
-        let module = numbers.and_then(|numbers| numbers.modules.first());
-        let Some(module) = module.map(|module| module.row) else {
-            return Ok(());
-        };
-        if !std::mem::replace(&mut self.more_stacks, true) {
-            self.writer.function(&Function {
-                id: MORE_STACKS,
-                module,
-                xray_id: 0,
-                address: FileAddr(0),
-                symbol: None,
-                name: "[more stacks]".to_owned(),
-                source: None,
-                sleds: 0,
-            })?;
-        }
-        Ok(())
     }
 
     /// Adds losses of a thread whose place among its events is unknown.

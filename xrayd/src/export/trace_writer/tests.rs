@@ -4,7 +4,10 @@ use xray_trace::{
     FileAddr,
     analysis::Survey,
     container::{BegunCalls, BlockEncoder, Completeness, Item, OpenCall, Reader, StackChange},
-    model::{Birth, CallKind, ClockFaultKind, DataKind, Event, EventBody, Ticks, Trace, Values},
+    model::{
+        Birth, CallKind, ClockFaultKind, DataKind, DutyWindow, Event, EventBody, FilterNote,
+        Suppression, Ticks, Trace, Values,
+    },
 };
 
 use super::*;

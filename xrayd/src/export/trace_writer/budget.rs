@@ -1,0 +1,87 @@
+//! Suppressions, duty windows and filters of a process in the trace, each written once.
+
+use std::io::{self, Write};
+
+use xray_trace::model::{DutyWindow, FilterNote, Suppression, Ticks};
+
+use super::TraceWriter;
+use crate::store::{Source, Tables};
+
+// === impl TraceWriter ===
+
+impl<W: Write> TraceWriter<W> {
+    /// Adds suppressions, windows and filters since the first block of `source` that were not added
+    /// before. So a trace that is cut off has them, too. Does nothing before the first block.
+    ///
+    /// # Errors
+    /// The error of the inner writer.
+    pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
+        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
+        first.map_or(Ok(()), |first| self.budget(source, first, tables, false))
+    }
+
+    /// Adds suppressions, windows and filters from `first` on. The `last` call also adds
+    /// suppressions that go on.
+    pub(super) fn budget(
+        &mut self,
+        source: Source,
+        first: Ticks,
+        tables: &dyn Tables,
+        last: bool,
+    ) -> io::Result<()> {
+        let Some(numbers) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
+        let process = numbers.process;
+        let mut reported = std::mem::take(&mut numbers.reported);
+        for suppression in tables.suppressions() {
+            let over = suppression.until.is_some();
+            let known = match reported.suppressions.get(&suppression.function) {
+                Some((from, ended)) if suppression.from == *from => *ended || !over && !last,
+                Some((from, _)) => suppression.from < *from,
+                None => suppression.until.is_some_and(|until| until < first),
+            };
+            if known {
+                continue;
+            }
+            reported
+                .suppressions
+                .insert(suppression.function, (suppression.from, over));
+            let function = self.function_number(source, suppression.function, tables)?;
+            self.writer.suppression(&Suppression {
+                function,
+                process,
+                ..suppression
+            })?;
+        }
+        for window in tables.duty() {
+            // The last window is written again, because its duration is known when the next one
+            // comes.
+            let known = match reported.windows {
+                Some(reported) => window.from < reported,
+                None => window.until < first,
+            };
+            if !known {
+                reported.windows = Some(window.from);
+                self.writer.duty(&DutyWindow { process, ..window })?;
+            }
+        }
+        let filters = tables.filters();
+        let later = |note: &FilterNote| note.since.is_some_and(|since| since > first);
+        // The last filter before `first` is in force at `first`.
+        let at = filters.iter().position(later).unwrap_or(filters.len());
+        for note in filters.into_iter().skip(at.saturating_sub(1)) {
+            if reported
+                .filters
+                .is_none_or(|reported| note.since > Some(reported))
+            {
+                reported.filters = note.since;
+                self.writer.filter(&FilterNote { process, ..note })?;
+            }
+        }
+        if let Some(numbers) = self.sources.get_mut(&source) {
+            numbers.reported = reported;
+        }
+        Ok(())
+    }
+}
