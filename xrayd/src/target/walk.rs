@@ -6,10 +6,11 @@
 //! another thread.
 //!
 //! Threads left behind are bounded: while one hangs, no walk looks at its process again, and while
-//! [`MOST_HUNG`] hang with processes of one user, no walk looks at any process of that user.
+//! [`MOST_HUNG`] processes of one user hang, no walk looks at any process of that user. Walks that
+//! look at the same process at the same time each leave a thread behind.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     io,
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread,
@@ -21,7 +22,7 @@ use crate::{lock::lock, pid::Pid};
 
 /// Longest look at one process. Reading the largest program takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most threads that may hang with processes of one user.
+/// Most processes of one user that threads may hang with.
 const MOST_HUNG: usize = 2;
 
 static WALKS: Walks = Walks {
@@ -136,12 +137,14 @@ impl Walks {
         Ok(std::mem::take(&mut progress.found))
     }
 
-    /// True if a thread hangs with this process, or too many hang with processes of this user.
+    /// True if a thread hangs with this process, or if threads hang with too many processes of this
+    /// user.
     fn is_given_up(&self, pid: Pid, user: u32) -> bool {
         let mut hung = lock(&self.hung);
         hung.retain(|hung| hung.thread.strong_count() > 0);
-        let of_user = hung.iter().filter(|hung| hung.user == user).count();
-        of_user >= MOST_HUNG || hung.iter().any(|hung| hung.pid == pid)
+        let of_user = hung.iter().filter(|hung| hung.user == user);
+        let of_user: HashSet<Pid> = of_user.map(|hung| hung.pid).collect();
+        of_user.len() >= MOST_HUNG || hung.iter().any(|hung| hung.pid == pid)
     }
 }
 
@@ -252,7 +255,7 @@ mod tests {
         walk_until(&all);
     }
 
-    /// Few threads hang with a user's processes, however many processes there are.
+    /// Threads hang with few of a user's processes, however many walks there are at the same time.
     #[test]
     fn processes_of_a_user_with_two_that_hang_are_left_out() {
         static OWN: Walks = Walks {
@@ -260,15 +263,22 @@ mod tests {
             hung: Mutex::new(Vec::new()),
         };
         let token = Arc::new(());
-        for pid in pids(&[0x4000_0021, 0x4000_0022]) {
+        let hang = |pid| {
             let hung = Hung {
                 pid,
                 user: 1000,
                 thread: Arc::downgrade(&token),
             };
             OWN.hung.lock().unwrap().push(hung);
-        }
-        let other = pids(&[0x4000_0023])[0];
+        };
+        let [first, second, other] =
+            [0x4000_0021, 0x4000_0022, 0x4000_0023].map(|pid| Pid::try_from(pid).unwrap());
+        // Two walks at the same time.
+        hang(first);
+        hang(first);
+        assert!(OWN.is_given_up(first, 1000));
+        assert!(!OWN.is_given_up(other, 1000));
+        hang(second);
         assert!(OWN.is_given_up(other, 1000));
         assert!(!OWN.is_given_up(other, 1001));
         drop(token);
