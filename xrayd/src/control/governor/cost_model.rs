@@ -18,11 +18,26 @@ const FOR_THE_CHEAP: f64 = 0.1;
 /// measurements lose weight then.
 const CHANGED: f64 = 3.0;
 const FADE_CHANGED: f64 = 0.35;
+/// Factors by which earlier measurements lose weight at each look and at each trial. Trials are
+/// short, and nothing else shows the cost of suppressed functions, so their measurements last
+/// longer.
+const FADE_LOOK: f64 = 0.6;
+pub(super) const FADE_TRIAL: f64 = 0.85;
 /// Processor time of the process after which a measurement counts in full, in nanoseconds. A
 /// shorter one changes the weights less, since a program that waits shows nothing.
 const WHOLE_NS: f64 = 5e6;
 /// Loads and calls per second below this count as none.
 const LEAST: f64 = 1e-9;
+
+/// How an interval was measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Source {
+    /// By the newest events of the rings. They have too much of what was called last.
+    #[default]
+    Look,
+    /// By all events.
+    Trial,
+}
 
 /// The cost of one function: sums in which older parts count less. Ratios are made of sums, since
 /// in a short time they vary wildly.
@@ -33,6 +48,8 @@ pub(super) struct FunctionCost {
     calls: f64,
     /// Mean duration of a call, in nanoseconds. `None` while no call was seen.
     mean: Option<f64>,
+    /// The source of the latest measurement.
+    source: Source,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -74,6 +91,17 @@ pub(super) struct Share {
     pub(super) mean: Option<f64>,
 }
 
+// === impl Source ===
+
+impl Source {
+    const fn fade(self) -> f64 {
+        match self {
+            Self::Look => FADE_LOOK,
+            Self::Trial => FADE_TRIAL,
+        }
+    }
+}
+
 // === impl Time ===
 
 impl Time {
@@ -106,6 +134,11 @@ impl Cost {
     fn load(self) -> f64 {
         self.cost_ns / self.time.useful_ns().max(1.0)
     }
+
+    fn add(&mut self, later: Self, fade: f64) {
+        self.cost_ns = self.cost_ns * fade + later.cost_ns;
+        self.time.add(later.time, fade);
+    }
 }
 
 // === impl FunctionCost ===
@@ -129,23 +162,25 @@ impl FunctionCost {
         self.calls * 1e9 / useful_ns.max(1.0)
     }
 
-    fn learn(&mut self, share: &Share, measured: &Measured, fade: f64) {
+    fn learn(&mut self, share: &Share, measured: &Measured, source: Source) {
+        if std::mem::replace(&mut self.source, source) != source && source == Source::Trial {
+            self.limit_looks();
+        }
         let all = measured.threads.get(&ALL).copied().unwrap_or_default();
         let before = self.calls_per_second();
         let now = share.calls * 1e9 / all.useful_ns().max(1.0);
         let fade = match now * CHANGED < before || before * CHANGED < now {
             // The program behaves differently now, so earlier measurements lose more weight.
-            true => fade.min(FADE_CHANGED),
-            false => fade,
+            true => FADE_CHANGED,
+            false => source.fade(),
         };
         let fade = fade.powf((all.cpu_ns / WHOLE_NS).clamp(0.0, 1.0));
         let threads = &measured.threads;
         // A thread that does not work in this interval shows nothing.
         for (&thread, &time) in threads {
+            let cost_ns = share.costs_ns.get(&thread).copied().unwrap_or(0.0);
             let cost = self.costs.entry(thread).or_default();
-            let now = share.costs_ns.get(&thread).copied().unwrap_or(0.0);
-            cost.cost_ns = cost.cost_ns * fade + now;
-            cost.time.add(time, fade);
+            cost.add(Cost { cost_ns, time }, fade);
         }
         // Costs in threads that have ended are dropped.
         let living = |thread| measured.living.contains(&thread);
@@ -154,6 +189,17 @@ impl FunctionCost {
         });
         self.calls = self.calls * fade + share.calls;
         self.mean = share.mean.or(self.mean);
+    }
+
+    /// Looks measure for far longer than trials, and less exactly. So before the first trial, all
+    /// looks together get the weight of one trial.
+    fn limit_looks(&mut self) {
+        let all = self.costs.get(&ALL).copied().unwrap_or_default();
+        let fade = (WHOLE_NS / all.time.cpu_ns.max(1.0)).min(1.0);
+        for cost in self.costs.values_mut() {
+            cost.add(Cost::default(), fade);
+        }
+        self.calls *= fade;
     }
 }
 
@@ -165,7 +211,7 @@ impl CostModel {
     pub(super) fn learn(
         &mut self,
         measured: &Measured,
-        fade: f64,
+        source: Source,
         measurable: impl Fn(FunctionId) -> bool,
     ) {
         let nothing = Share::default();
@@ -174,7 +220,7 @@ impl CostModel {
             self.0.entry(*id).or_default();
         }
         for (id, function_cost) in self.0.iter_mut().filter(|(id, _)| measurable(**id)) {
-            function_cost.learn(functions.get(id).unwrap_or(&nothing), measured, fade);
+            function_cost.learn(functions.get(id).unwrap_or(&nothing), measured, source);
         }
         self.0.retain(|_, function_cost| {
             function_cost.calls_per_second() > LEAST || function_cost.highest_load() > LEAST
@@ -247,7 +293,6 @@ mod tests {
     use super::*;
 
     const SECOND: f64 = 1e9;
-    const FADE: f64 = 0.6;
 
     /// A function, its loads, and the duration of its calls.
     type Function<'a> = (u32, &'a [(Whose, f64)], f64);
@@ -282,7 +327,7 @@ mod tests {
 
     fn costs(functions: &[Function<'_>]) -> CostModel {
         let mut costs = CostModel::default();
-        costs.learn(&measured(functions), FADE, |_| true);
+        costs.learn(&measured(functions), Source::Look, |_| true);
         costs
     }
 
@@ -348,12 +393,35 @@ mod tests {
         assert_eq!(over_budget(&costs, 0.02), [1]);
         let mut later = measured(&[(1, &[(ALL, 0.01)], 10.0)]);
         later.living.insert(ThreadId(7));
-        costs.learn(&later, FADE, |_| true);
+        costs.learn(&later, Source::Look, |_| true);
         assert_eq!(over_budget(&costs, 0.02), [1], "it only does not work now");
         later.living.clear();
-        costs.learn(&later, FADE, |_| true);
+        costs.learn(&later, Source::Look, |_| true);
         assert!(over_budget(&costs, 0.02).is_empty());
         assert_eq!(costs.get(FunctionId(1)).unwrap().costs.len(), 1);
+    }
+
+    /// A look may see a function twice as often as it is called.
+    #[test]
+    fn trials_soon_count_more_than_looks() {
+        let mut costs = CostModel::default();
+        let of = |cpu_ns, calls| {
+            let mut measured = measured(&[(1, &[(ALL, 0.01)], 10.0)]);
+            measured.threads.entry(ALL).or_default().cpu_ns = cpu_ns;
+            measured.functions.entry(FunctionId(1)).or_default().calls = calls;
+            measured
+        };
+        for _ in 0..10 {
+            costs.learn(&of(0.2 * SECOND, 400.0), Source::Look, |_| true);
+        }
+        let rate = |costs: &CostModel| costs.get(FunctionId(1)).unwrap().calls_per_second();
+        assert!((rate(&costs) - 2000.0).abs() < 1e-6);
+        costs.learn(&of(0.015 * SECOND, 15.0), Source::Trial, |_| true);
+        assert!((1000.0..1250.0).contains(&rate(&costs)), "{}", rate(&costs));
+        for _ in 0..10 {
+            costs.learn(&of(0.015 * SECOND, 15.0), Source::Trial, |_| true);
+        }
+        assert!((1000.0..1020.0).contains(&rate(&costs)), "{}", rate(&costs));
     }
 
     #[test]
@@ -361,8 +429,8 @@ mod tests {
         let mut costs = costs(&[(1, &[(ALL, 0.4)], 10.0), (2, &[(ALL, 0.4)], 10.0)]);
         let calmer = measured(&[(1, &[(ALL, 0.2)], 10.0)]);
         // The other function is suppressed, so its missing share means nothing.
-        costs.learn(&calmer, FADE, |id| id == FunctionId(1));
-        let expected = (0.4 * FADE + 0.2) / (FADE + 1.0);
+        costs.learn(&calmer, Source::Look, |id| id == FunctionId(1));
+        let expected = (0.4 * FADE_LOOK + 0.2) / (FADE_LOOK + 1.0);
         assert!((costs.load(|id| id.0 == 1) - expected).abs() < 1e-9);
         assert!((costs.load(|id| id.0 == 2) - 0.4).abs() < 1e-9);
         let calls = costs.get(FunctionId(1)).unwrap().calls_per_second();
@@ -371,12 +439,12 @@ mod tests {
         let mut waiting = measured(&[]);
         waiting.threads.entry(ALL).or_default().cpu_ns = WHOLE_NS / 1e5;
         for _ in 0..1000 {
-            costs.learn(&waiting, FADE, |_| true);
+            costs.learn(&waiting, Source::Look, |_| true);
         }
         let calls = costs.get(FunctionId(1)).unwrap().calls_per_second();
         assert!((calls - 1000.0).abs() < 50.0, "{calls}");
         for _ in 0..80 {
-            costs.learn(&measured(&[]), FADE, |_| true);
+            costs.learn(&measured(&[]), Source::Look, |_| true);
         }
         assert!(costs.get(FunctionId(1)).is_none(), "nothing is left of it");
     }

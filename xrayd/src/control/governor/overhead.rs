@@ -16,7 +16,7 @@ use std::{
 use xray_trace::model::FunctionId;
 
 use super::{
-    cost_model::{CostModel, Time},
+    cost_model::{CostModel, FADE_TRIAL, Source, Time},
     event_cost,
     history::History,
     kept::KeptFunctions,
@@ -53,11 +53,6 @@ const MOST_TRIED: usize = 256;
 /// The share of lost events from which on a trial shows nothing. The next one is shorter, so that
 /// the rings have room for it.
 const MOST_LOST: f64 = 0.02;
-/// Factors by which earlier measurements lose weight at each look and at each trial. Trials are
-/// short, and nothing else shows the cost of suppressed functions, so their measurements last
-/// longer.
-const FADE_LOOK: f64 = 0.6;
-const FADE_TRIAL: f64 = 0.85;
 /// Factor by which earlier looks lose weight in the reported overhead.
 const FADE: f64 = 0.9;
 
@@ -213,9 +208,8 @@ impl OverheadLimit {
         governor.spent.add(costs.time, FADE);
         let suppressed = &governor.suppressed;
         if interval.is_seen() {
-            governor
-                .model
-                .learn(&costs.measured, FADE_LOOK, |id| !suppressed.contains(&id));
+            let is_on = |id| !suppressed.contains(&id);
+            governor.model.learn(&costs.measured, Source::Look, is_on);
         }
         let useful_ns = costs.time.useful_ns();
         self.count_unrecorded(patching, |_| useful_ns);
@@ -474,9 +468,8 @@ impl OverheadLimit {
         for time in costs.measured.threads.values_mut() {
             *time = time.at_pace(self.pace.share());
         }
-        self.model.learn(&costs.measured, FADE_TRIAL, |id| {
-            tried.ids.binary_search(&id).is_ok()
-        });
+        let is_tried = |id| tried.ids.binary_search(&id).is_ok();
+        self.model.learn(&costs.measured, Source::Trial, is_tried);
     }
 
     /// Adds the calls that suppressed functions would have recorded in this much processor time of
