@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use xrayd::{
     Reason,
-    process::Session,
+    process::{Registry, Session},
     types::{
         Budget, CallFilter, Duty, Filter, FunctionRow, Mode, Phase, Run, SettingsUpdate, Switch,
     },
@@ -88,6 +88,33 @@ fn loaded(session: &Session, target: &mut Target) -> Result<()> {
     })
 }
 
+/// Detaches. Each function of the plugin has recorded this many calls, and nothing was lost.
+fn ends_with(
+    registry: &Registry,
+    session: &Session,
+    target: &mut Target,
+    calls: u64,
+) -> Result<()> {
+    let report = detach(registry, target)?;
+    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
+    let counts = tally(&retained(session)?)?;
+    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
+        ensure!(counts.get(name) == Some(&[calls, calls, 0]), "{counts:?}");
+    }
+    target.still_running()
+}
+
+/// A filter that leaves out all but the outermost calls.
+fn outermost() -> Filter {
+    Filter {
+        calls: CallFilter {
+            max_depth: 1,
+            ..CallFilter::default()
+        },
+        ..Filter::default()
+    }
+}
+
 /// Functions that cannot be switched off count as on, record on, and are switched off once that is
 /// possible.
 #[test]
@@ -124,13 +151,7 @@ fn functions_that_cannot_be_switched_stay_what_they_are() -> Result<()> {
     switch(&session, Switch::Off)?;
     ensure!(session.status().functions_on == 0);
     ensure!(target.ask("call 0 50", "done")? == "done 50");
-    let report = detach(&registry, &target)?;
-    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
-    let counts = tally(&retained(&session)?)?;
-    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
-        ensure!(counts.get(name) == Some(&[50, 50, 0]), "{counts:?}");
-    }
-    target.still_running()
+    ends_with(&registry, &session, &mut target, 50)
 }
 
 /// A refused duty cycle leaves nothing off.
@@ -145,13 +166,7 @@ fn nothing_changes_if_the_budget_cannot_be_written() -> Result<()> {
     let other = OtherTracer::attach(&target)?;
     let refused = session.update(SettingsUpdate {
         mode: Some(Mode::Flight),
-        filter: Some(Filter {
-            calls: CallFilter {
-                max_depth: 1,
-                ..CallFilter::default()
-            },
-            ..Filter::default()
-        }),
+        filter: Some(outermost()),
         // Its sleds cannot be switched off.
         budget: Some(Budget::Duty(Duty {
             on: Duration::from_millis(5),
@@ -169,13 +184,7 @@ fn nothing_changes_if_the_budget_cannot_be_written() -> Result<()> {
     // All calls are recorded, and those at depth 2, too.
     ensure!(target.ask("call 0 50", "done")? == "done 50");
     switch(&session, Switch::Off)?;
-    let report = detach(&registry, &target)?;
-    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
-    let counts = tally(&retained(&session)?)?;
-    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
-        ensure!(counts.get(name) == Some(&[100, 100, 0]), "{counts:?}");
-    }
-    target.still_running()
+    ends_with(&registry, &session, &mut target, 100)
 }
 
 /// While calls are counted, exit sleds are off. If they cannot be switched off, calls are recorded
@@ -205,13 +214,7 @@ fn calls_are_recorded_on_if_they_cannot_be_counted() -> Result<()> {
     ensure!(target.ask("call 0 50", "done")? == "done 50");
 
     switch(&session, Switch::Off)?;
-    let report = detach(&registry, &target)?;
-    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
-    let counts = tally(&retained(&session)?)?;
-    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
-        ensure!(counts.get(name) == Some(&[100, 100, 0]), "{counts:?}");
-    }
-    target.still_running()
+    ends_with(&registry, &session, &mut target, 100)
 }
 
 /// The filter of the refused change is not in force either.
@@ -228,13 +231,7 @@ fn calls_are_counted_on_if_they_cannot_be_recorded() -> Result<()> {
     let other = OtherTracer::attach(&target)?;
     let refused = session.update(SettingsUpdate {
         mode: Some(Mode::Stream),
-        filter: Some(Filter {
-            calls: CallFilter {
-                max_depth: 1,
-                ..CallFilter::default()
-            },
-            ..Filter::default()
-        }),
+        filter: Some(outermost()),
         budget: None,
     });
     let reason = refused.map_err(|refusal| refusal.reason);
@@ -252,13 +249,7 @@ fn calls_are_counted_on_if_they_cannot_be_recorded() -> Result<()> {
     session.update(Mode::Stream)?;
     ensure!(target.ask("call 0 50", "done")? == "done 50");
     switch(&session, Switch::Off)?;
-    let report = detach(&registry, &target)?;
-    ensure!(report.sleds_on == 0 && report.lost == 0, "{report:?}");
-    let counts = tally(&retained(&session)?)?;
-    for name in ["plugin_a_call", "plugin_a_inner", "plugin_a_noise"] {
-        ensure!(counts.get(name) == Some(&[50, 50, 0]), "{counts:?}");
-    }
-    target.still_running()
+    ends_with(&registry, &session, &mut target, 50)
 }
 
 /// A budget that cannot suppress or resume functions retries, and leaves nothing off in the end.

@@ -71,7 +71,7 @@ impl Members {
         sessions.map(|(_, session)| Arc::clone(session)).collect()
     }
 
-    /// The state of the group. `uid` and `command` are those of the first process.
+    /// The state of the group. Its first process has this user and this command line.
     pub(super) fn status(&self, uid: u32, command: String) -> GroupStatus {
         let joined = self.joined();
         let sessions = || joined.sessions.iter().map(|(_, session)| session);
@@ -159,7 +159,7 @@ impl Members {
         subscription
     }
 
-    /// True if somebody reads later members.
+    /// True if later members have a reader.
     pub(super) fn are_read(&self) -> bool {
         !self.joined().publishers.is_empty()
     }

@@ -160,7 +160,7 @@ impl EventCounters {
         self.threads.store(0, Relaxed);
     }
 
-    /// The numbers now, with those of what is retained.
+    /// The numbers now. `retained` has the numbers of retained events.
     pub(super) fn read(&self, retained: &Retained) -> Counters {
         Counters {
             threads: self.threads.load(Relaxed),

@@ -7,7 +7,6 @@
 //! In mode `flight`, rings keep the newest events by themselves. The thread then looks after the
 //! target's threads only. It reads a ring when the ring's thread or the session ends, and copies it
 //! for a snapshot.
-
 //!
 //! | file | content |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The drain's treatment of rings that a reference producer writes.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
@@ -10,7 +10,7 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::{growth::Growth, *};
 use crate::{
-    collect::{CallSite, SiteKind, thread_decoders::ThreadDecoders},
+    collect::{CallSite, Look, SiteKind, thread_decoders::ThreadDecoders},
     inject::{Layout, RingsFile},
     types::Mode,
 };
@@ -445,4 +445,40 @@ fn slots_are_opened_for_living_threads_without_one() {
         closed,
         (geometry.slots() - drain.owners.growth.budget.open_slots()) as usize
     );
+}
+
+/// A ring that is not read keeps its newest 8,000 events or so. A window whose begin is overwritten
+/// is shown by its rest, unless too little is left of it.
+#[test]
+fn an_overwritten_window_is_shown_by_its_rest() {
+    const EVENTS: u64 = 12_000;
+    let mut drain = drain();
+    drain.owners.rings.output.set_mode(Mode::Flight);
+    let table = Table::new(drain.owners.rings.geometry());
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    drain.settle_mode();
+    record(&drain, &table, living, 0x1007, 1);
+    let sample = drain.sample(&Look::Newest(HashMap::new()));
+    let before: HashMap<_, _> = sample.rings.iter().map(|it| (it.ring, it.given)).collect();
+    for event in 1..=EVENTS {
+        let site = if event % 2 == 1 { 0x2007 } else { 0x1007 };
+        record(&drain, &table, living, site, event * 10);
+    }
+    let mut tally = |first: u64, last: u64| {
+        let mut sample = drain.sample(&Look::All(before.clone()));
+        let window = Ticks(first * 10)..=Ticks(last * 10);
+        let mut tallies = sample.tallies(Ticks(2), &window).into_values();
+        tallies
+            .next()
+            .map(|tally| (tally.events, tally.unseen, tally.passed))
+    };
+    let near = |number: u64, expected: u64| number.abs_diff(expected) < expected / 20;
+    let (events, unseen, passed) = tally(9_001, 11_000).unwrap();
+    assert_eq!((events, unseen), (2_000, 0));
+    assert!(near(passed, EVENTS), "{passed}");
+    let (events, unseen, passed) = tally(2_001, EVENTS).unwrap();
+    assert!((5_000..9_000).contains(&events), "{events}");
+    assert!(near(events + unseen, 10_000), "{events} {unseen}");
+    assert!(near(passed, EVENTS), "{passed}");
+    assert_eq!(tally(1, 4_000), None);
 }

@@ -11,7 +11,10 @@ use std::time::Instant;
 
 use xray_trace::model::Ticks;
 
-use super::{switching, tick_rate::TickRate};
+use super::{
+    switching::{self, PAUSE},
+    tick_rate::TickRate,
+};
 use crate::{control::patching::Patching, refusal::Result, sys::ticks_now, types::Duty};
 
 /// A duty cycle that is in force.
@@ -62,8 +65,11 @@ impl DutyCycle {
     /// Begins or ends a window.
     ///
     /// # Errors
-    /// Sleds or trampolines cannot be written. The step can be repeated.
+    /// Sleds or trampolines cannot be written. If the trampolines could be disabled, the window is
+    /// over, and sleds stay on until the end of the next one. Any other step is repeated.
     pub(super) fn step(&mut self, patching: &mut Patching) -> Result<()> {
+        // After an error.
+        self.due = Instant::now() + PAUSE;
         match self.stage {
             Stage::Off => self.begin_window(patching),
             Stage::Open { since, next } => self.end_window(patching, since, next),
@@ -98,6 +104,6 @@ impl DutyCycle {
         patching.shared.history.window(since, until, every as u64);
         self.stage = Stage::Off;
         self.due = next;
-        Ok(())
+        switching::switch_all_off(patching)
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Reading {
 pub(super) struct Interval {
     /// Processor time of the process, in nanoseconds.
     pub(super) cpu_ns: f64,
-    /// True if the processor time may not be that of the interval.
+    /// True if the clocks were read too late to show the processor time of the interval.
     pub(super) is_late: bool,
     pub(super) rings: Vec<Grown>,
     /// Threads that have a ring at the end of the interval.
@@ -113,7 +113,7 @@ impl Interval {
             Some(Grown::new(ring, given, tally, elapsed_ns, running))
         });
         let mut rings: Vec<Grown> = rings.collect();
-        to_interval(&mut rings);
+        reduce_to_interval(&mut rings);
         rings.retain(|ring| ring.given > 0);
         Self {
             cpu_ns,
@@ -223,8 +223,8 @@ impl Grown {
     }
 }
 
-/// Reduces the words between two samples to those of the interval between them.
-fn to_interval(rings: &mut [Grown]) {
+/// Reduces the words between two samples to the words of an interval between them.
+fn reduce_to_interval(rings: &mut [Grown]) {
     let (mut within, mut all) = (0.0, 0.0);
     for ring in rings.iter_mut() {
         let Some(tally) = &ring.tally else {
@@ -232,7 +232,8 @@ fn to_interval(rings: &mut [Grown]) {
         };
         let passed = tally.passed.saturating_add(tally.lost);
         if passed > 0 {
-            // Of the newest part of a ring, only the events that were seen have passed.
+            // Where the newest part of a ring stands for all of it, more events are unseen than
+            // passed.
             let events = tally.events.saturating_add(tally.unseen);
             let share = (float(events) / float(passed)).min(1.0);
             all += float(ring.given);
@@ -299,7 +300,7 @@ mod tests {
             grown(600, None),
             grown(40, Some(tally(0, 0, 0))),
         ];
-        to_interval(&mut rings);
+        reduce_to_interval(&mut rings);
         let given: Vec<u64> = rings.iter().map(|ring| ring.given).collect();
         // 1,200 of 3,300 words in the rings that were looked at.
         assert_eq!(given, [1000, 0, 200, 218, 40]);

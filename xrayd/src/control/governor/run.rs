@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 use xray_trace::model::FunctionId;
 
 use super::{
-    duty_cycle::DutyCycle, history::History, kept::KeptFunctions, overhead::OverheadLimit,
-    refused::Refused, switching,
+    duty_cycle::DutyCycle,
+    history::History,
+    kept::KeptFunctions,
+    overhead::OverheadLimit,
+    refused::Refused,
+    switching::{self, PAUSE},
 };
 use crate::{
     control::patching::Patching,
@@ -15,9 +19,6 @@ use crate::{
     sys::ticks_now,
     types::Budget,
 };
-
-/// Pause after a step that failed.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// The control thread's state of a limit on the cost of tracing.
 #[derive(Debug, Default)]
@@ -69,7 +70,9 @@ impl Governor {
                 Limit::Overhead(Box::new(OverheadLimit::new(overhead, kept)))
             }
             Budget::Duty(duty) => {
-                if let Err(refusal) = switching::close(patching) {
+                let closed = switching::close(patching);
+                let closed = closed.and_then(|_| switching::switch_all_off(patching));
+                if let Err(refusal) = closed {
                     let refused = Refused::new(patching, before);
                     *replaced = self.undo(patching, refused);
                     return Err(refusal);
@@ -160,13 +163,7 @@ impl Governor {
                 }
                 done
             }
-            Limit::Duty(cycle) => {
-                let done = cycle.step(patching);
-                if done.is_err() {
-                    cycle.due = Instant::now() + PAUSE;
-                }
-                done
-            }
+            Limit::Duty(cycle) => cycle.step(patching),
             Limit::Undoing(_) => self.try_again(patching),
         };
         if let Err(refusal) = done {
@@ -186,7 +183,7 @@ impl Governor {
     }
 }
 
-/// Logs that a limit cannot be kept.
+/// Logs the reason why a limit cannot be kept.
 fn warn(patching: &Patching, refusal: &Refusal) {
     tracing::warn!(
         pid = patching.target.pid().as_raw(),

@@ -13,16 +13,21 @@ use crate::{
     types::Wanted,
 };
 
-/// Disables the trampolines, then switches all sleds off. Returns the time from which on nothing
-/// was recorded.
+/// Pause after a switch that failed.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// Disables the trampolines. Returns the time from which on nothing is recorded.
 pub(super) fn close(patching: &mut Patching) -> Result<Ticks> {
     patching.patcher.set_enable(&patching.memory, Enable::Off)?;
     let until = ticks_now();
-    let on = patching.all_on();
-    patching.switches().mark(&on);
-    let sites = patching.traced.functions.sites(&on);
-    patching.patch(&sites, Wanted::Off)?;
+    patching.switches().mark(&patching.all_on());
     Ok(until)
+}
+
+/// Switches all sleds off. Until then, disabled trampolines cost the program a call and a return.
+pub(super) fn switch_all_off(patching: &mut Patching) -> Result<()> {
+    let sites = patching.traced.functions.sites(&patching.all_on());
+    patching.patch(&sites, Wanted::Off).map(drop)
 }
 
 /// Enables the trampolines. Functions that are on record again.
