@@ -14,7 +14,7 @@ use xrayd::{
     },
 };
 
-use crate::support::{attach_with, detach, registry, retained, switch};
+use crate::support::{attach_with, detach, registry, retained, switch, write_snapshot};
 
 const BUDGET: Budget = Budget::overhead(20_000);
 
@@ -68,7 +68,7 @@ fn recorded(session: &Session) -> Result<Calls> {
 /// The recorded numbers when all events are read. The program stands still.
 fn settled(session: &Session) -> Result<Calls> {
     // A snapshot has all events that were recorded before it.
-    session.write_snapshot(None, &mut std::io::sink())?;
+    write_snapshot(session, &mut std::io::sink())?;
     recorded(session)
 }
 

@@ -25,6 +25,7 @@ use crate::{
     growth::Tables,
     support::{
         attach, attach_with, detach, everything, pid_of, registry, switch, text_is_as_compiled,
+        write_snapshot,
     },
     tracer::Tracer,
 };
@@ -236,7 +237,7 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
     };
     let filtering = thread::spawn(move || filtered.update(longest.clone()).map(drop));
     let subscribing = thread::spawn(move || drop(group.subscribe(None)));
-    let shooting = thread::spawn(move || session.write_snapshot(None, &mut io::sink()));
+    let shooting = thread::spawn(move || write_snapshot(&session, &mut io::sink()));
     // While they wait.
     in_time("status", move || {
         for _ in 0..10 {

@@ -13,11 +13,12 @@ use nix::unistd::Pid as NixPid;
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{Birth, CallKind, EventBody, Trace};
 use xrayd::{
+    export::PendingSnapshot,
     process::{AttachOptions, Follow, Group, Registry, Session},
-    types::{Phase, Run, Switch},
+    types::{Phase, Reach, Run, Switch},
 };
 
-use crate::support::{everything, pid, pid_of, registry};
+use crate::support::{everything, pid, pid_of, registry, write_snapshot};
 
 const WORKERS: usize = 32;
 
@@ -67,7 +68,7 @@ fn work(target: &mut Target, descendant: i32) -> Result<()> {
 
 fn retained(group: &Group) -> Result<Trace> {
     let mut bytes = Vec::new();
-    group.write_snapshot(None, &mut bytes)?;
+    PendingSnapshot::take(group.sessions(), Reach::All).write(&mut bytes)?;
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 
@@ -164,7 +165,7 @@ fn a_parent_and_its_workers_are_one_trace() -> Result<()> {
     let mut all = Vec::new();
     for session in &sessions {
         bytes.clear();
-        session.write_snapshot(None, &mut bytes)?;
+        write_snapshot(session, &mut bytes)?;
         all.extend(works(&Trace::read(bytes.as_slice())?)?);
     }
     all.sort_unstable();

@@ -9,7 +9,7 @@ use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, StackTrie};
 use xray_trace::model::{Missing, Profile, Trace};
 use xrayd::{
-    process::{AttachOptions, Session, write_profile},
+    process::{AttachOptions, Profiling, Session, write_profile},
     store::ProfileSums,
     types::{Mode, Phase, Switch},
 };
@@ -82,11 +82,11 @@ fn a_profile_is_that_of_the_full_trace() -> Result<()> {
     let mut target = counted("20000")?;
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Stream))?.session;
-    let profiling = session.begin_profile()?;
+    let profiling = Profiling::begin(&session)?;
     switch(&session, Switch::On)?;
     target.send("go")?;
     for _ in 0..20 {
-        let others = session.begin_profile()?;
+        let others = Profiling::begin(&session)?;
         std::thread::sleep(Duration::from_millis(1));
         others.finish()?;
     }
@@ -152,7 +152,7 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     switch(&session, Switch::On)?;
     ensure!(session.update(Mode::Stream)?.mode == Mode::Profile);
     ensure!(session.kept_profile()?.is_none());
-    let profiling = session.begin_profile()?;
+    let profiling = Profiling::begin(&session)?;
     let truth = go(&mut target)?;
     ensure!(retained(&session)?.totals().calls == truth.events());
     session.update(Mode::Profile)?;
@@ -196,14 +196,14 @@ fn a_flight_is_profiled_for_a_while() -> Result<()> {
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Flight))?.session;
     switch(&session, Switch::On)?;
-    let profiling = session.begin_profile()?;
+    let profiling = Profiling::begin(&session)?;
     let truth = go(&mut target)?;
     let profile = read(&session, profiling.finish()?)?;
     ensure!(calls(&profile, &truth)? == truth.calls());
-    let profiling = session.begin_profile()?;
+    let profiling = Profiling::begin(&session)?;
     let nothing = read(&session, profiling.finish()?)?;
     ensure!(nothing.stacks().is_empty(), "{:?}", nothing.stacks());
-    drop(session.begin_profile()?);
+    drop(Profiling::begin(&session)?);
     ensure!(session.settings().mode == Mode::Flight);
     detach(&registry, &target)?;
     Ok(())

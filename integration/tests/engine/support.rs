@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,8 +15,9 @@ use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, FunctionId, Trace};
 use xrayd::{
     Pid, Tid,
+    export::PendingSnapshot,
     process::{AttachOptions, Attached, Registry, RegistryConfig, Session},
-    types::{DetachReport, Run, Switch, ToggleReport},
+    types::{DetachReport, Reach, Run, Switch, ToggleReport},
 };
 
 /// `short` by default, `long` with `XRAYD_SOAK=1`.
@@ -98,11 +100,14 @@ pub(crate) fn detach(registry: &Registry, target: &Target) -> Result<DetachRepor
     Ok(report)
 }
 
+/// Writes the events that the rings hold or that are retained, as a trace.
+pub(crate) fn write_snapshot(session: &Session, out: &mut dyn io::Write) -> io::Result<()> {
+    PendingSnapshot::take(vec![session], Reach::All).write(out)
+}
+
 pub(crate) fn retained(session: &Session) -> Result<Trace> {
     let mut bytes = Vec::new();
-    session
-        .write_snapshot(None, &mut bytes)
-        .context("cannot write the trace")?;
+    write_snapshot(session, &mut bytes).context("cannot write the trace")?;
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 

@@ -20,7 +20,7 @@ use xrayd::{
     types::{Run, Switch},
 };
 
-use crate::support::{everything, pid, registry};
+use crate::support::{everything, pid, registry, write_snapshot};
 
 /// Set for the copy that is the tracer.
 const ROLE: &str = "XRAYD_ENGINE_TEST_ROLE";
@@ -235,7 +235,7 @@ impl Server {
             }
             "write" => {
                 let mut out = BufWriter::new(File::create(argument)?);
-                self.session()?.write_snapshot(None, &mut out)?;
+                write_snapshot(self.session()?, &mut out)?;
                 Ok(String::new())
             }
             "detach" => {

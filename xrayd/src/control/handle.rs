@@ -37,7 +37,7 @@ use crate::{
 /// The session's handle to its control thread.
 #[derive(Debug)]
 pub(crate) struct Control {
-    pid: Pid,
+    pub(crate) pid: Pid,
     commands: SyncSender<Command>,
     /// Wakes the control thread from its wait for commands.
     eventfd: Arc<EventFd>,

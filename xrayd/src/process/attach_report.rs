@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use shm_ring::Geometry;
 
-use crate::{pid::Tid, refusal::Refusal};
+use super::attach_options::AttachOptions;
+use crate::{pid::Tid, refusal::Refusal, types::Mode};
 
 /// The result of an attach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,6 +31,30 @@ pub struct SkippedSleds {
     pub reason: String,
     /// Their number.
     pub sleds: u64,
+}
+
+// === impl AttachReport ===
+
+impl AttachReport {
+    /// The report of a second attach: the differences from what `options` ask for. The process
+    /// keeps its rings as long as it lives.
+    pub(super) fn already(options: &AttachOptions, there: Option<Geometry>, mode: Mode) -> Self {
+        let wanted = Geometry::new(options.ring_bytes, options.max_threads).ok();
+        let rings = wanted
+            .zip(there)
+            .and_then(|(wanted, there)| other_rings(wanted, there));
+        let mode = (mode != options.mode).then(|| {
+            format!(
+                "the process stays in mode {mode}; `xrayctl mode {}` changes the mode",
+                options.mode
+            )
+        });
+        Self {
+            already: true,
+            notes: rings.into_iter().chain(mode).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 /// The note for a user who asks for other rings than the process has. Its rings stay as long as the

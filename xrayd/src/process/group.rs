@@ -3,11 +3,7 @@
 //!
 //! A process that is not followed is a group of one. The search for processes is in `follow`.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use super::{
     attach_options::AttachOptions,
@@ -16,20 +12,18 @@ use super::{
     members::Members,
     parallel::{MOST_IN_A_GROUP, in_parallel},
     session::Session,
+    switching,
     untraced::Untraced,
 };
 use crate::{
     control::{Chosen, Patterns, Rules},
-    export::PendingSnapshot,
     lock::lock,
     pid::Pid,
     quotas::{Accounts, Quotas},
     refusal::{Reason, Refusal, Result},
     store::{EventSubscription, StreamItem},
     target::{Caller, Credentials, Yama},
-    types::{
-        Kinship, LeaseId, Reach, Run, Settings, SettingsUpdate, ToggleReport, ToggleTo, Wanted,
-    },
+    types::{Kinship, LeaseId, Run, Settings, SettingsUpdate, ToggleReport, ToggleTo, Wanted},
 };
 
 /// A process and the processes that are followed from it.
@@ -160,8 +154,8 @@ impl Group {
         };
         let mut rules = lock(&self.rules);
         let reports = self.each(|session, root| match root {
-            Some(root) => session.toggle_as(root, &patterns, to, run),
-            None => session.toggle(&patterns, to, run),
+            Some(root) => switching::toggle_as(&session.source, &root.source, &patterns, to, run),
+            None => switching::toggle(&session.source, Arc::clone(&patterns), to, run),
         });
         let any = reports.is_empty() || reports.iter().any(|(_, report)| report.is_ok());
         if run == Run::Real && (to.wanted == Wanted::Off || any) {
@@ -198,7 +192,7 @@ impl Group {
     /// switched back.
     fn stop_lease(&self, lease: LeaseId) {
         for session in self.sessions() {
-            session.stop_lease(lease);
+            switching::stop_lease(&session.source, lease);
         }
     }
 
@@ -288,20 +282,6 @@ impl Group {
             *settings = after;
         }
         reports
-    }
-
-    /// Writes all events of all members that are in rings or retained as an `.xtrace` file. `last`
-    /// limits them to the last part of this length.
-    ///
-    /// # Errors
-    /// The error of writing to `out`.
-    pub fn write_snapshot(
-        &self,
-        last: Option<Duration>,
-        out: &mut dyn io::Write,
-    ) -> io::Result<()> {
-        let reach = last.map_or(Reach::All, Reach::Last);
-        PendingSnapshot::take(self.sessions(), reach).write(out)
     }
 
     // --- for the registry
@@ -418,7 +398,10 @@ impl Group {
                 false => session.update(settings.clone()).map(drop),
             }
         };
-        let begun = set.and_then(|()| session.begin_as(rules.clone(), parent));
+        let begun = set.and_then(|()| {
+            let parent = parent.map(|parent| &parent.source);
+            switching::begin_as(&session.source, rules.clone(), parent)
+        });
         let kinship = kinship();
         let origin = StreamItem::Origin(kinship.origin());
         session.source.output.readers.send(&origin);

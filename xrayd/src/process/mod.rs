@@ -2,6 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `process_or_group` | the target of a request: a group, or one process |
 //! | `registry` | the order of attach, launch and detach |
 //! | `follow` | finding processes to follow |
 //! | `retention` | the retained events of living processes, and the sessions of ended ones |
@@ -12,7 +13,10 @@
 //! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `members` | the members of a group, and the readers of later ones |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
+//! | `profiling` | sums of calls that a client asks for |
 //! | `session` | one attached process |
+//! | `switching` | switching the functions of a session |
+//! | `session_status` | the parts of a session's status that are made up of tables |
 //! | `group_status` | the state of a group |
 //! | `untraced` | a program without sleds that xrayd started |
 //! | `started` | a process that xrayd started, until it runs |
@@ -33,12 +37,16 @@ mod group_status;
 mod launch;
 mod members;
 mod parallel;
+mod process_or_group;
+mod profiling;
 mod refusals;
 mod registry;
 mod retention;
 mod session;
+mod session_status;
 mod session_table;
 mod started;
+mod switching;
 mod trigger;
 mod untraced;
 
@@ -52,6 +60,8 @@ pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;
 pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
+pub(crate) use process_or_group::{Outcomes, ProcessOrGroup, Toggle};
+pub use profiling::{Profiling, write_profile};
 pub use registry::{Registry, RegistryConfig};
-pub use session::{Profiling, Session, write_profile};
+pub use session::Session;
 pub use trigger::{Firing, Trigger};

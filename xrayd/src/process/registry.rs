@@ -4,6 +4,7 @@
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use nix::sys::signal::{Signal, kill};
+use shm_ring::Geometry;
 use xray_trace::instr_map::Selection;
 
 use super::{
@@ -246,11 +247,9 @@ impl Registry {
                 {
                     return Err(busy(pid));
                 }
-                let report = AttachReport {
-                    already: true,
-                    notes: session.otherwise(&options).collect(),
-                    ..AttachReport::default()
-                };
+                let rings = Geometry::new(session.ring_bytes, session.max_threads).ok();
+                let mode = session.source.output.mode();
+                let report = AttachReport::already(&options, rings, mode);
                 return Ok((Attached { session, report }, false));
             }
             Reservation::Free(reserved) => reserved,

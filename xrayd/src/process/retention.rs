@@ -69,7 +69,11 @@ impl Retention {
         exited.sort_unstable_by_key(|(ended, session)| Reverse((*ended, session.pid())));
         let mut shares: HashMap<u32, (usize, u64)> = HashMap::new();
         for (_, session) in exited {
-            let (pid, uid, bytes) = (session.pid(), session.uid(), session.retained_bytes());
+            let (pid, uid, bytes) = (
+                session.pid(),
+                session.uid(),
+                session.source.output.counters().retained_bytes,
+            );
             let (count, total) = shares.entry(uid).or_default();
             *count += 1;
             *total = total.saturating_add(bytes);

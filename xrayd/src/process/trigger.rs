@@ -225,7 +225,8 @@ impl Trigger {
         let session = session.as_ref();
         // This reads no file of the process, which may not answer.
         let name = |session: &Arc<Session>| session.source.functions.name(hit.place.function?);
-        let clock = session.map(|session| session.clock()).unwrap_or_default();
+        let clock = session.map(|session| Clock::new(session.anchors()));
+        let clock = clock.unwrap_or_default();
         let now = now_anchor();
         // Without a process the time is now.
         let (monotonic_ns, wall_ns) = match (&now, clock.anchors().is_empty()) {

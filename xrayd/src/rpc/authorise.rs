@@ -15,15 +15,14 @@ use std::sync::Arc;
 
 use tonic::{Request, Status};
 
-use super::convert::Toggle;
 use crate::{
     Pid,
-    process::{AttachOptions, Group, MOST_IN_A_CALL, Registry, Session, in_parallel},
+    process::{
+        AttachOptions, Group, MOST_IN_A_CALL, ProcessOrGroup, Registry, Session, Toggle,
+        in_parallel,
+    },
     refusal::{Reason, Refusal},
-    store::EventSubscription,
-    target::Caller,
-    target::{Credentials, Denial, Target, Yama},
-    types::{DetachReport, LeaseId, Settings, SettingsUpdate, ToggleReport},
+    target::{Caller, Credentials, Denial, Target, Yama},
 };
 
 /// The processes that a request's pid stands for.
@@ -44,18 +43,6 @@ pub(super) enum OperationKind {
     /// the attach do not matter, so that none can stay traced by changing.
     Release,
 }
-
-/// The target of a request that names one process.
-#[derive(Debug, Clone)]
-pub(super) enum Traced {
-    /// The first process of a group. The target is all members.
-    Group(Arc<Group>),
-    /// Any other process. The target is its session.
-    Session(Arc<Session>),
-}
-
-/// The outcome for each process.
-pub(super) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
 /// The caller of a request, from its connection. Refuses requests without a connection, and callers
 /// without any rights.
@@ -158,6 +145,12 @@ pub(super) fn check_session(
     }
 }
 
+/// Whether a caller may restore a process: it may also do so if the process belongs to another user
+/// by now.
+pub(super) fn may_release(caller: Caller) -> impl Fn(&Session) -> bool {
+    move |session| check_session(caller, session, OperationKind::Release).is_ok()
+}
+
 /// The session of a process, for a caller that may use it.
 pub(super) fn session(
     registry: &Registry,
@@ -184,13 +177,13 @@ pub(super) fn traced(
     caller: Caller,
     pid: Pid,
     kind: OperationKind,
-) -> Result<Traced, Refusal> {
+) -> Result<ProcessOrGroup, Refusal> {
     match registry.group(pid) {
         Some(group) => {
             check_group(caller, &group, kind)?;
-            Ok(Traced::Group(group))
+            Ok(ProcessOrGroup::Group(group))
         }
-        None => session(registry, caller, pid, kind).map(Traced::Session),
+        None => session(registry, caller, pid, kind).map(ProcessOrGroup::Session),
     }
 }
 
@@ -200,7 +193,7 @@ pub(super) fn all_traced(
     caller: Caller,
     whom: Targets,
     kind: OperationKind,
-) -> Result<Vec<Traced>, Refusal> {
+) -> Result<Vec<ProcessOrGroup>, Refusal> {
     if let Targets::One(pid) = whom {
         return Ok(vec![traced(registry, caller, pid, kind)?]);
     }
@@ -214,9 +207,9 @@ pub(super) fn all_traced(
         };
         !groups.iter().any(theirs)
     });
-    let groups = groups.into_iter().map(Traced::Group);
+    let groups = groups.into_iter().map(ProcessOrGroup::Group);
     Ok(groups
-        .chain(strays.into_iter().map(Traced::Session))
+        .chain(strays.into_iter().map(ProcessOrGroup::Session))
         .collect())
 }
 
@@ -230,7 +223,7 @@ pub(super) fn everybody(
     whom: Targets,
 ) -> Result<Vec<Arc<Session>>, Refusal> {
     let traced = all_traced(registry, caller, whom, OperationKind::Use)?;
-    let sessions: Vec<_> = traced.iter().flat_map(Traced::sessions).collect();
+    let sessions: Vec<_> = traced.iter().flat_map(ProcessOrGroup::sessions).collect();
     // A group whose first process has no sleds may have no members so far.
     if sessions.is_empty() && whom == Targets::All {
         return Err(Refusal::new(Reason::NotAttached, "no process is attached"));
@@ -304,101 +297,6 @@ impl OperationKind {
         match toggle {
             Toggle::Functions(..) => Self::Use,
             Toggle::Release(_) => Self::Release,
-        }
-    }
-}
-
-// === impl Traced ===
-
-impl Traced {
-    /// Switches functions as requested in all processes of the target.
-    pub(super) fn toggle(
-        &self,
-        registry: &Registry,
-        caller: Caller,
-        toggle: &Toggle,
-    ) -> Outcomes<ToggleReport> {
-        match self {
-            Self::Group(group) => match toggle {
-                Toggle::Functions(selection, to, run) => group.toggle(selection, *to, *run),
-                Toggle::Release(from) => group.release(*from),
-            },
-            Self::Session(session) => {
-                if let Toggle::Release(from) = toggle
-                    && let Some(group) = registry.group_of(session)
-                {
-                    // A lease that ends is undone also in a process that belongs to another user by
-                    // now.
-                    let may = |other: &Session| {
-                        check_session(caller, other, OperationKind::Release).is_ok()
-                    };
-                    return group.release_of(session, *from, may);
-                }
-                let report = match toggle {
-                    Toggle::Functions(selection, to, run) => session.toggle(selection, *to, *run),
-                    Toggle::Release(from) => session.release(*from),
-                };
-                vec![(session.pid(), report)]
-            }
-        }
-    }
-
-    /// As [`Registry::end_group`].
-    pub(super) fn end(&self, registry: &Registry) -> Outcomes<DetachReport> {
-        match self {
-            Self::Group(group) => registry.end_group(group),
-            Self::Session(session) => vec![(session.pid(), registry.end(session))],
-        }
-    }
-
-    /// A live subscription of all events from now on. A subscription for a lease ends with the
-    /// lease.
-    pub(super) fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
-        match self {
-            Self::Group(group) => group.subscribe(lease),
-            Self::Session(session) => session.subscribe(lease),
-        }
-    }
-
-    /// All sessions, ended ones included.
-    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
-        match self {
-            Self::Group(group) => group.sessions(),
-            Self::Session(session) => vec![Arc::clone(session)],
-        }
-    }
-
-    /// The process whose function ids hold for the target.
-    pub(super) fn first(&self) -> Option<Arc<Session>> {
-        match self {
-            Self::Group(group) => group
-                .root_session()
-                .or_else(|| group.sessions().into_iter().next()),
-            Self::Session(session) => Some(Arc::clone(session)),
-        }
-    }
-
-    /// True for the same group, or the same session.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Group(one), Self::Group(other)) => Arc::ptr_eq(one, other),
-            (Self::Session(one), Self::Session(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        }
-    }
-
-    /// Changes settings of all processes, and returns the settings before. An empty update returns
-    /// the settings in force, of ended processes, too.
-    pub(super) fn update(&self, update: &SettingsUpdate) -> Outcomes<Settings> {
-        if update.is_empty() {
-            let sessions = self.sessions().into_iter();
-            return sessions
-                .map(|session| (session.pid(), Ok(session.settings())))
-                .collect();
-        }
-        match self {
-            Self::Group(group) => group.update(update.clone()),
-            Self::Session(session) => vec![(session.pid(), session.update(update.clone()))],
         }
     }
 }

@@ -5,10 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use xray_trace::model::FunctionId;
 use xrayd_proto::v1;
 
-use super::authorise::Traced;
 use crate::{
     Pid,
-    process::Session,
+    process::{ProcessOrGroup, Session},
     refusal::{Reason, Refusal},
     store::CallCounts,
     types::Mode,
@@ -21,7 +20,10 @@ const FUNCTIONS_PER_MESSAGE: usize = 1000;
 ///
 /// # Errors
 /// No calls are counted.
-pub(super) fn get(traced: &Traced, pid: Pid) -> Result<Vec<(Arc<Session>, CallCounts)>, Refusal> {
+pub(super) fn get(
+    traced: &ProcessOrGroup,
+    pid: Pid,
+) -> Result<Vec<(Arc<Session>, CallCounts)>, Refusal> {
     let mut counted = Vec::new();
     for session in traced.sessions() {
         if let Some(counts) = session.call_counts()? {
@@ -78,7 +80,7 @@ fn rows(
     calls: &BTreeMap<FunctionId, u64>,
 ) -> impl Iterator<Item = v1::FunctionCalls> {
     calls.iter().filter_map(|(&id, &calls)| {
-        let (name, module) = session.name_of(id)?;
+        let (module, name) = session.as_ref().functions.name(id)?;
         Some(v1::FunctionCalls {
             id: id.0,
             name,

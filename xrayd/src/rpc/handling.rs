@@ -9,7 +9,7 @@ use xrayd_proto::v1;
 
 use super::{
     admission::{Admission, Admitted},
-    authorise::{self, OperationKind, Outcomes, Targets, Traced},
+    authorise::{self, OperationKind, Targets},
     convert, described, error, live,
     undo::Undo,
     workers::{WorkerKind, Workers},
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
-    process::Registry,
+    process::{Outcomes, ProcessOrGroup, Registry},
     refusal::Refusal,
     target::Caller,
     types::{Run, Switch},
@@ -73,7 +73,7 @@ impl Service {
         &self,
         stream: impl Future<Output = live::Ending> + Send + 'static,
         undo: Option<Undo>,
-        (caller, pid, traced): (Caller, Pid, Traced),
+        (caller, pid, traced): (Caller, Pid, ProcessOrGroup),
     ) {
         let registry = self.registry.clone();
         let workers = self.workers.clone();
@@ -163,7 +163,7 @@ impl Service {
                 let compile = |selection: &Selection| registry.compile(caller.payer(), selection);
                 let toggle = convert::toggle(selection, to, lease, run, compile)?;
                 for_each(registry, call, whom, OperationKind::of(&toggle), |traced| {
-                    traced.toggle(registry, caller, &toggle)
+                    traced.toggle(registry, &toggle, authorise::may_release(caller))
                 })
             })
             .await?;
@@ -196,7 +196,7 @@ pub(super) fn for_each<T>(
     call: &mut Call,
     whom: Targets,
     kind: OperationKind,
-    work: impl Fn(&Traced) -> Outcomes<T> + Sync,
+    work: impl Fn(&ProcessOrGroup) -> Outcomes<T> + Sync,
 ) -> Result<Outcomes<T>, Refusal>
 where
     T: Send,

@@ -7,12 +7,10 @@ use tokio::{sync::mpsc, task::spawn_blocking};
 use tonic::{Status, Streaming};
 use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
 
-use super::{
-    admission::Admitted, authorise::Traced, fetch::ChunkPipe, live::Ending, workers::Workers,
-};
+use super::{admission::Admitted, fetch::ChunkPipe, live::Ending, workers::Workers};
 use crate::{
     Pid,
-    process::{Profiling, Session, write_profile},
+    process::{ProcessOrGroup, Profiling, Session, write_profile},
     refusal::{Reason, Refusal},
     store::ProfileSums,
     target::Caller,
@@ -38,11 +36,15 @@ impl Profiles {
     ///
     /// # Errors
     /// No sums are kept.
-    pub(super) fn begin(traced: &Traced, pid: Pid, from_now: bool) -> Result<Self, Refusal> {
+    pub(super) fn begin(
+        traced: &ProcessOrGroup,
+        pid: Pid,
+        from_now: bool,
+    ) -> Result<Self, Refusal> {
         let sessions = traced.sessions();
         if from_now {
             let living = sessions.iter().filter(|session| !session.has_exited());
-            let profiles = living.map(Session::begin_profile);
+            let profiles = living.map(Profiling::begin);
             return Ok(Self::UnderWay(profiles.collect::<Result<_, _>>()?));
         }
         let mut kept = Vec::new();

@@ -10,7 +10,7 @@ use xray_trace::instr_map::Selection;
 use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
-    authorise::{self, OperationKind, Targets, Traced},
+    authorise::{self, OperationKind, Targets},
     convert, counts, described,
     fetch::{CHUNKS, Pace, send_all, send_shot},
     handling::{Answer, Service, for_each},
@@ -25,7 +25,7 @@ use crate::{
     Pid,
     audit::Operation,
     export::PendingSnapshot,
-    process::{Attached, Registry},
+    process::{Attached, ProcessOrGroup, Registry},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
@@ -415,15 +415,15 @@ impl Xrayd for Service {
 }
 
 /// A row for each process.
-fn statuses(traced: &Traced) -> Vec<v1::ProcessStatus> {
+fn statuses(traced: &ProcessOrGroup) -> Vec<v1::ProcessStatus> {
     let sessions = traced.sessions();
     let rows = sessions
         .iter()
         .map(|session| convert::status(session.status()))
         .collect();
     match traced {
-        Traced::Group(group) => convert::group(group.status(), rows),
-        Traced::Session(_) => rows,
+        ProcessOrGroup::Group(group) => convert::group(group.status(), rows),
+        ProcessOrGroup::Session(_) => rows,
     }
 }
 

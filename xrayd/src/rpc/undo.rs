@@ -7,14 +7,13 @@ use tokio::runtime::Handle;
 use xrayd_proto::v1::{self, undo::What};
 
 use super::{
-    authorise::{self, OperationKind, Outcomes, Traced},
-    convert::Toggle,
+    authorise::{self, OperationKind},
     workers::{WorkerKind, Workers},
 };
 use crate::{
     Pid,
     audit::{AuditLog, Operation},
-    process::Registry,
+    process::{Outcomes, ProcessOrGroup, Registry, Toggle},
     refusal::{Reason, Refusal},
     target::Caller,
     types::LeaseId,
@@ -44,7 +43,7 @@ struct NewAttach {
     workers: Workers,
     caller: Caller,
     pid: Pid,
-    traced: Traced,
+    traced: ProcessOrGroup,
 }
 
 // === impl Undo ===
@@ -57,7 +56,7 @@ impl Undo {
         audit: &AuditLog,
         caller: Caller,
         pid: Pid,
-        then: &Traced,
+        then: &ProcessOrGroup,
     ) {
         let call = audit.call(caller, Operation::Undo).of(pid.as_u32());
         let mut call = call.with(format!("{self:?}"));
@@ -79,7 +78,11 @@ impl Undo {
                     .collect()
             }
             Self::Lease(lease) => {
-                let reports = traced.toggle(registry, caller, &Toggle::Release(lease));
+                let reports = traced.toggle(
+                    registry,
+                    &Toggle::Release(lease),
+                    authorise::may_release(caller),
+                );
                 let reports = reports.into_iter();
                 reports
                     .map(|(pid, report)| (pid, report.map(drop)))
@@ -187,9 +190,9 @@ impl Drop for Unanswered {
 }
 
 /// True if the process was attached all the time.
-fn is_same(now: &Traced, then: &Traced) -> bool {
+fn is_same(now: &ProcessOrGroup, then: &ProcessOrGroup) -> bool {
     match (now, then) {
-        (Traced::Group(now), Traced::Group(then)) => Arc::ptr_eq(now, then),
+        (ProcessOrGroup::Group(now), ProcessOrGroup::Group(then)) => Arc::ptr_eq(now, then),
         _ => {
             let then = then.sessions();
             let sessions = now.sessions();

@@ -8,7 +8,7 @@ use xrayd_proto::v1;
 
 use crate::{
     control::Patterns,
-    process::{AttachOptions, Follow},
+    process::{AttachOptions, Follow, Toggle},
     refusal::{Reason, Refusal},
     target::Sleds,
     types::Capture,
@@ -23,15 +23,6 @@ fn required_selection(selection: Option<v1::Selection>) -> Result<Selection, Ref
     selection
         .ok_or_else(|| bad_selection("the request has no selection"))
         .and_then(rules)
-}
-
-/// A request to switch functions.
-#[derive(Debug)]
-pub(crate) enum Toggle {
-    /// Switches functions, permanently or for a lease.
-    Functions(Arc<Patterns>, ToggleTo, Run),
-    /// Ends a lease.
-    Release(LeaseId),
 }
 
 /// Converts a request to switch functions. `lease` is 0 if there is no lease. `compile` compiles

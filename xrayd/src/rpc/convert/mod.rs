@@ -24,9 +24,7 @@ use xrayd_proto::v1;
 use crate::refusal::Refusal;
 
 pub(super) use functions::function;
-pub(super) use inward::{
-    Toggle, attach_options, matching, selection, settings_update, toggle, wanted,
-};
+pub(super) use inward::{attach_options, matching, selection, settings_update, toggle, wanted};
 pub(super) use processes::{preflight, process};
 pub(super) use reports::{
     attach_report, detach_refused, detach_report, settings_report, toggle_refused, toggle_report,

@@ -10,12 +10,9 @@ use xrayd_proto::v1::{
 };
 
 use crate::{
-    process::Registry,
+    process::{Registry, Toggle},
     refusal::{Reason, Refusal},
-    rpc::{
-        authorise::Targets,
-        convert::{Toggle, selection},
-    },
+    rpc::{authorise::Targets, convert::selection},
     target::Caller,
     triggers::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS},
     types::Capture,

@@ -20,14 +20,12 @@ use crate::{
     audit::{AuditLog, Operation},
     control::Patterns,
     lock::lock,
-    process::{Registry, Session, Trigger},
+    process::{Outcomes, ProcessOrGroup, Registry, Session, Toggle, Trigger},
     refusal::{Reason, Refusal},
     rpc::{
         authorise,
-        authorise::{OperationKind, Outcomes, Targets, Traced},
-        convert,
-        convert::Toggle,
-        described,
+        authorise::{OperationKind, Targets, may_release},
+        convert, described,
     },
     target::{Caller, Ending},
     triggers::{Condition, Matches},
@@ -68,7 +66,7 @@ struct Lending {
 /// A target with the lease.
 #[derive(Debug)]
 struct Leased {
-    traced: Traced,
+    traced: ProcessOrGroup,
     /// True if all functions are on. Otherwise the rest is tried again.
     whole: bool,
 }
@@ -167,7 +165,7 @@ impl Watched {
 
     /// True if all functions of the conditions are on in a target, and the trigger is armed in all
     /// its processes.
-    fn is_armed_in(&self, traced: &Traced) -> bool {
+    fn is_armed_in(&self, traced: &ProcessOrGroup) -> bool {
         let trigger = self.trigger();
         let mut sessions = traced.sessions().into_iter();
         self.has_leased(traced)
@@ -175,7 +173,7 @@ impl Watched {
     }
 
     /// Leases the functions of the conditions in a target, and arms the trigger there.
-    fn arm_in(&self, traced: &Traced) -> Result<(), Refusal> {
+    fn arm_in(&self, traced: &ProcessOrGroup) -> Result<(), Refusal> {
         if !self.has_leased(traced) {
             self.acquire_once(traced)?;
         }
@@ -191,7 +189,7 @@ impl Watched {
     }
 
     /// Ends the lease in targets that are not there any more.
-    fn drop_gone(&self, there: &[Traced]) {
+    fn drop_gone(&self, there: &[ProcessOrGroup]) {
         let mut lending = lock(&self.lending);
         let leased = std::mem::take(&mut lending.leased).into_iter();
         let (leased, gone) =
@@ -202,7 +200,7 @@ impl Watched {
     }
 
     /// True if all functions of the conditions are on in a target.
-    fn has_leased(&self, traced: &Traced) -> bool {
+    fn has_leased(&self, traced: &ProcessOrGroup) -> bool {
         let lending = lock(&self.lending);
         let mut leased = lending.leased.iter();
         leased.any(|known| known.whole && known.traced.is(traced))
@@ -210,7 +208,7 @@ impl Watched {
 
     /// Leases the functions of the conditions, and notes that. Does nothing once the trigger has
     /// ended.
-    fn acquire_once(&self, traced: &Traced) -> Result<(), Refusal> {
+    fn acquire_once(&self, traced: &ProcessOrGroup) -> Result<(), Refusal> {
         if lock(&self.lending).is_over {
             return Ok(());
         }
@@ -242,14 +240,14 @@ impl Watched {
     }
 
     /// Leases the functions of the conditions while the trigger is armed.
-    fn acquire(&self, traced: &Traced) -> Result<(), Refusal> {
+    fn acquire(&self, traced: &ProcessOrGroup) -> Result<(), Refusal> {
         let saying = self.events.then(|| saying(traced)).flatten();
         let saying = saying.map(|selection| self.registry.compile(self.caller.payer(), &selection));
         let saying = saying.transpose()?;
         for selection in self.selections.iter().chain(&saying) {
             let to = ToggleTo::leased(self.lease, Capture::NONE);
             let toggle = Toggle::Functions(Arc::clone(selection), to, Run::Real);
-            for (_, report) in traced.toggle(&self.registry, self.caller, &toggle) {
+            for (_, report) in traced.toggle(&self.registry, &toggle, may_release(self.caller)) {
                 match report {
                     Ok(_) => {}
                     Err(Refusal {
@@ -290,7 +288,7 @@ impl Watched {
         };
         traced.retain(is_living);
         let reports = authorise::for_each(caller, &traced, |traced| {
-            traced.toggle(&self.registry, caller, &toggle)
+            traced.toggle(&self.registry, &toggle, may_release(caller))
         });
         let reports: Outcomes<_> = reports.into_iter().flatten().collect();
         call.decide_each(&reports);
@@ -379,7 +377,7 @@ fn worse(one: Result<(), Refusal>, other: Result<(), Refusal>) -> Result<(), Ref
     }
 }
 
-fn is_living(traced: &Traced) -> bool {
+fn is_living(traced: &ProcessOrGroup) -> bool {
     traced.sessions().iter().any(|session| session.is_living())
 }
 
@@ -387,7 +385,7 @@ fn is_living(traced: &Traced) -> bool {
 fn release(registry: &Registry, caller: Caller, lease: LeaseId, leased: &[Leased]) {
     authorise::for_each(caller, leased, |leased| {
         let back = Toggle::Release(lease);
-        for (pid, report) in leased.traced.toggle(registry, caller, &back) {
+        for (pid, report) in leased.traced.toggle(registry, &back, may_release(caller)) {
             let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
             if let Err(Refusal { reason, message }) = report
                 && !gone(reason)
@@ -406,7 +404,7 @@ fn release(registry: &Registry, caller: Caller, lease: LeaseId, leased: &[Leased
 }
 
 /// The functions with event sleds.
-fn saying(traced: &Traced) -> Option<Selection> {
+fn saying(traced: &ProcessOrGroup) -> Option<Selection> {
     // Ids are those of the first process.
     let first = traced.first()?;
     let rows = first.functions(None).unwrap_or_default();

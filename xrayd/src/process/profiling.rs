@@ -1,0 +1,81 @@
+//! Sums of calls that a client asks for: they begin, end, and are written as a trace.
+
+use std::{io, sync::Arc};
+
+use super::session::Session;
+use crate::{
+    export::TraceWriter,
+    refusal::Result,
+    store::{Ask, ProfileSums, Source},
+};
+
+/// Sums of calls that are being made of a process.
+#[derive(Debug)]
+pub struct Profiling {
+    session: Arc<Session>,
+    number: u64,
+}
+
+// === impl Profiling ===
+
+impl Profiling {
+    /// Begins sums of calls. They are made until the returned value is dropped.
+    ///
+    /// # Errors
+    /// The process or its files do not answer.
+    pub fn begin(session: &Arc<Session>) -> Result<Self> {
+        let number = session.source.output.profiles.number();
+        // The events in the rings were recorded before.
+        let _coming = session.source.output.readers.expect_reader();
+        session.source.control.profile(Ask::Begin(number))?;
+        Ok(Self {
+            session: Arc::clone(session),
+            number,
+        })
+    }
+
+    /// The process.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The sums of calls since [`Self::begin`].
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn finish(self) -> Result<ProfileSums> {
+        let sums = self.session.source.control.profile(Ask::End(self.number))?;
+        Ok(sums.unwrap_or_default())
+    }
+}
+
+impl Drop for Profiling {
+    fn drop(&mut self) {
+        // After `finish` there are no sums to end.
+        self.session
+            .source
+            .output
+            .profiles
+            .answer(Ask::End(self.number));
+    }
+}
+
+/// Writes sums of calls of several processes as one `.xtrace` file.
+///
+/// # Errors
+/// The error of writing to `out`.
+pub fn write_profile(
+    profiles: &[(Arc<Session>, ProfileSums)],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let mut writer = TraceWriter::new(out)?;
+    for (source, (session, sums)) in (0..).map(Source).zip(profiles) {
+        session.source.write_sums(source, sums, &mut writer)?;
+        if let Some(since) = sums.since() {
+            writer.begins(source, since);
+        }
+        writer.ended(source, &session.source)?;
+    }
+    writer.no_sums()?;
+    writer.end()
+}
