@@ -4,6 +4,7 @@
 //! ring's thread (`thread_decoder`). The decoder follows the open calls (`shadow_stack`) and
 //! publishes blocks to the event store. Retention and live streams are in `store`.
 
+mod buckets;
 #[cfg(test)]
 mod closed_blocks;
 mod drain;

@@ -1,10 +1,12 @@
 //! The slots of a target: which threads own rings, what threads count beside them, and taking a
-//! ring back from a thread that is gone. Reading rings is in `ring`.
+//! ring back from a thread that is gone. Reading rings is in `ring`. Threads without a slot are in
+//! `buckets`.
 
-use std::{collections::HashSet, io};
+use std::io;
 
 use shm_ring::{Half, Mapping, SharedMemory, layout};
 
+use super::buckets::Buckets;
 use crate::{
     inject::{Layout, RingsFile},
     sys::Memory,
@@ -113,76 +115,9 @@ impl Slots {
         self.file.resident().saturating_sub(shared)
     }
 
-    /// Events that threads without a slot have lost since the last call, and that no bucket with an
-    /// owner counts. Such a thread found no bucket either, or its bucket was freed while it counted
-    /// there. The losses count as reported from now on, also for the next collector.
-    pub(crate) fn take_lost_without_slot(&self) -> u64 {
-        let lost = self.rings.load(layout::rings::NO_SLOT);
-        let reported = self.rings.load(layout::rings::NO_SLOT_REPORTED);
-        self.rings.store(layout::rings::NO_SLOT_REPORTED, lost);
-        let ownerless = self.all_buckets().filter(|(_, owner)| *owner == 0);
-        let ownerless = ownerless.map(|(place, _)| self.take_lost_in_bucket(place));
-        ownerless.fold(lost.saturating_sub(reported), u64::saturating_add)
-    }
-
-    /// How often threads that found no slot began to take a bucket.
-    pub(crate) fn buckets_taken(&self) -> u64 {
-        self.rings.load(layout::rings::BUCKETS_TAKEN)
-    }
-
-    /// True if a thread that found no slot has ever taken a bucket.
-    pub(crate) fn has_buckets(&self) -> bool {
-        self.buckets_taken() != 0
-    }
-
-    /// The buckets that threads have taken, and those threads' ids in the target.
-    fn buckets(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.all_buckets().filter(|(_, owner)| *owner != 0)
-    }
-
-    /// All buckets with their owners, 0 for none; no buckets if none was ever taken.
-    fn all_buckets(&self) -> impl Iterator<Item = (u64, u32)> {
-        let geometry = self.layout.geometry;
-        let buckets = if self.has_buckets() {
-            geometry.buckets()
-        } else {
-            0
-        };
-        let places = (0..buckets).map(move |index| geometry.bucket_offset(index));
-        places.map(move |place| {
-            let owner = self.rings.load(place + layout::bucket::TID);
-            (place, u32::try_from(owner).unwrap_or(0))
-        })
-    }
-
-    /// The threads that have a bucket, by their ids in the target.
-    pub(crate) fn bucket_owners(&self) -> impl Iterator<Item = u32> {
-        self.buckets().map(|(_, owner)| owner)
-    }
-
-    /// The unreported losses of each of those threads. They count as reported from now on, as
-    /// above.
-    pub(crate) fn take_lost_in_buckets(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.buckets()
-            .map(move |(place, owner)| (owner, self.take_lost_in_bucket(place)))
-    }
-
-    fn take_lost_in_bucket(&self, place: u64) -> u64 {
-        let lost = self.rings.load(place + layout::bucket::LOST);
-        let reported = self.rings.load(place + layout::bucket::REPORTED);
-        if lost != reported {
-            self.rings.store(place + layout::bucket::REPORTED, lost);
-        }
-        lost.saturating_sub(reported)
-    }
-
-    /// Frees the buckets of ended threads. Both counts of a bucket stay: another thread with the
-    /// same id may have counted there since the losses were taken, and may still. Its losses are
-    /// taken as losses of no thread, or with the losses of the bucket's next thread.
-    pub(crate) fn free_buckets(&self, gone: &HashSet<u32>) {
-        for (place, _) in self.buckets().filter(|(_, owner)| gone.contains(owner)) {
-            self.rings.store(place + layout::bucket::TID, 0);
-        }
+    /// The buckets of threads that found no slot.
+    pub(super) fn buckets(&self) -> Buckets<'_> {
+        Buckets::new(&self.rings, self.layout.geometry)
     }
 
     /// The events lost in slot `index` since it was claimed.

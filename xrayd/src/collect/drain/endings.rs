@@ -219,7 +219,7 @@ impl RingOwners {
 
     /// Reports the losses of threads that found no slot, and frees the buckets of ended threads.
     pub(super) fn retire_ringless(&mut self) {
-        let mut gone: HashSet<u32> = self.rings.slots.bucket_owners().collect();
+        let mut gone: HashSet<u32> = self.rings.slots.buckets().owners().collect();
         if !gone.is_empty() {
             let living = self.names.living();
             // As for rings, an empty listing means that the process is ending.
@@ -230,7 +230,7 @@ impl RingOwners {
         // Ended threads lose nothing more. Other threads with their ids may.
         self.report_without_slot();
         if !gone.is_empty() {
-            self.rings.slots.free_buckets(&gone);
+            self.rings.slots.buckets().free(&gone);
         }
     }
 }

@@ -99,7 +99,7 @@ impl Growth {
         if !self.budget.has_closed() {
             return;
         }
-        let buckets_taken = table.slots.buckets_taken();
+        let buckets_taken = table.slots.buckets().taken();
         let now = Instant::now();
         if !self.is_due(buckets_taken, now) {
             return;
@@ -113,7 +113,7 @@ impl Growth {
         let SlotTable { pid, memory, slots } = *table;
         let newcomer = self.newcomer.take();
         let living = names.living();
-        let waiting: HashSet<u32> = slots.bucket_owners().collect();
+        let waiting: HashSet<u32> = slots.buckets().owners().collect();
         let mut waiting: Vec<u32> = waiting.intersection(&living).copied().collect();
         // The kernel assigns ids in ascending order as a rule. So no thread gets the first choice
         // of another thread that begins sooner.

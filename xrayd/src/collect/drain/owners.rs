@@ -159,14 +159,15 @@ impl RingOwners {
             decoders,
             ..
         } = &mut self.rings;
-        let news = slots.take_lost_without_slot();
+        let buckets = slots.buckets();
+        let news = buckets.take_ownerless();
         if news > 0 {
             output.lost_without_ring(news);
         }
-        if !slots.has_buckets() {
+        if buckets.taken() == 0 {
             return;
         }
-        let losses: Vec<(u32, u64)> = slots.take_lost_in_buckets().collect();
+        let losses: Vec<(u32, u64)> = buckets.take_owned().collect();
         decoders.lost_in_buckets(&losses, &mut self.names, sites, output);
     }
 

@@ -280,7 +280,8 @@ fn losses_in_a_bucket_that_is_freed_meanwhile_are_counted() {
         .owners
         .rings
         .slots
-        .free_buckets(&HashSet::from([ENDED]));
+        .buckets()
+        .free(&HashSet::from([ENDED]));
     drain.finish();
     assert_eq!(drain.owners.rings.output.counters().lost, 43);
     let blocks = drain.owners.rings.output.snapshot().blocks;
