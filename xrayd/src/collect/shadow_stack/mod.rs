@@ -28,14 +28,13 @@
 //! What becomes of a call that is over, and whether it is kept, is decided in `thread_decoder` and
 //! `keep`.
 
+mod frameless;
+
 use xray_trace::model::{FunctionId, Ticks};
 
+use self::frameless::{Frameless, NEAR};
 use super::frame_budget::{FrameBudget, Share};
 
-/// The greatest distance between neighbours in a segment. Frames are smaller as a rule, and other
-/// stacks are further away. A call with a greater frame begins a segment, too, which is left like a
-/// handler's.
-const NEAR: u64 = 16 << 10;
 /// An exit of the right function this near belongs to the call, though its return address has
 /// moved: a tail call may have made room for arguments.
 const MOVED: u64 = 64;
@@ -51,19 +50,12 @@ pub(super) struct ShadowStack {
     /// The places in `frames` where segments begin, without the first segment, which begins at 0.
     /// No segment in this list is empty.
     segments: Vec<usize>,
-    /// The number of calls within those of `frames` for which there was no room. While it is not 0,
-    /// no frame is added.
-    beyond: u64,
-    /// The place of the outermost of those calls.
-    beyond_from: u64,
+    /// The calls within those of `frames` for which there was no room.
+    frameless: Frameless,
     /// No frame from this place on is suspected.
     suspects: usize,
-    /// True if the calls without room are suspected.
-    beyond_suspect: bool,
     /// The least number of frames since the last call of `take_least`.
     least: usize,
-    /// True if calls had no room since then.
-    had_beyond: bool,
 }
 
 /// A frame of whole words, which stay in registers on their way into memory. For a half and a byte
@@ -108,21 +100,18 @@ impl ShadowStack {
             frames: Vec::new(),
             share: room.share(),
             segments: Vec::new(),
-            beyond: 0,
-            beyond_from: 0,
+            frameless: Frameless::default(),
             suspects: 0,
-            beyond_suspect: false,
             least: 0,
-            had_beyond: false,
         }
     }
 
     /// The number of outermost calls that were open all the time since the last call of this.
     /// `None` if that is not known, because calls had no room.
     pub(super) fn take_least(&mut self) -> Option<usize> {
-        let had_beyond = std::mem::replace(&mut self.had_beyond, self.beyond > 0);
+        let had_frameless = self.frameless.take_seen();
         let least = std::mem::replace(&mut self.least, self.frames.len());
-        (!had_beyond).then_some(least)
+        (!had_frameless).then_some(least)
     }
 
     /// The open calls that have room, outermost first, each with its begin.
@@ -142,7 +131,7 @@ impl ShadowStack {
             }
         }
         // The functions of calls without room are not known.
-        self.beyond_suspect = self.beyond > 0;
+        self.frameless.suspect();
     }
 
     /// Drops the innermost calls that are suspected, before an event. They may have ended unseen,
@@ -150,7 +139,7 @@ impl ShadowStack {
     #[inline]
     pub(super) fn drop_suspects(&mut self) -> u64 {
         // An empty stack wraps to the maximum: it has no suspects.
-        match self.frames.len().wrapping_sub(1) < self.suspects || self.beyond_suspect {
+        match self.frames.len().wrapping_sub(1) < self.suspects || self.frameless.are_suspected() {
             true => self.drop_innermost_suspects(),
             false => 0,
         }
@@ -158,11 +147,8 @@ impl ShadowStack {
 
     #[cold]
     fn drop_innermost_suspects(&mut self) -> u64 {
-        let mut over = 0;
-        if std::mem::take(&mut self.beyond_suspect) {
-            over = std::mem::take(&mut self.beyond);
-        }
-        while self.beyond == 0 && self.frames.pop_if(|top| top.is_suspect()).is_some() {
+        let mut over = self.frameless.take_suspects();
+        while self.frameless.is_empty() && self.frames.pop_if(|top| top.is_suspect()).is_some() {
             over += 1;
         }
         self.note_least();
@@ -182,7 +168,7 @@ impl ShadowStack {
             // Below the innermost call, by no more than a frame.
             Some(top) if top.sp.wrapping_sub(sp).wrapping_sub(1) < NEAR => self.push(frame, 0),
             None => {
-                let over = self.leave_beyond(sp, 0);
+                let over = self.frameless.leave(sp, 0);
                 self.push(frame, over)
             }
             Some(_) => {
@@ -200,10 +186,7 @@ impl ShadowStack {
             Some(_) => {
                 self.note_least();
                 self.trim();
-                let over = match self.beyond {
-                    0 => 0,
-                    _ => std::mem::take(&mut self.beyond),
-                };
+                let over = self.frameless.take();
                 let of = Exit::Innermost;
                 Shown { over, of }
             }
@@ -217,7 +200,7 @@ impl ShadowStack {
     pub(super) fn pass(&mut self, sp: u64) -> u64 {
         match self.frames.last() {
             Some(top) if top.sp.wrapping_sub(sp) < NEAR => 0,
-            None => self.leave_beyond(sp, 1),
+            None => self.frameless.leave(sp, 1),
             Some(_) => {
                 // A call whose return address is at `sp` itself contains the event.
                 let over = self.settle(sp, sp.wrapping_sub(1));
@@ -230,7 +213,7 @@ impl ShadowStack {
     /// The number of open calls.
     #[inline]
     pub(super) fn depth(&self) -> u64 {
-        self.frames.len() as u64 + self.beyond
+        self.frames.len() as u64 + self.frameless.len()
     }
 
     /// The calls that are open for certain, outermost first, each with its begin. Calls of
@@ -240,7 +223,7 @@ impl ShadowStack {
         &self,
         suspected: impl Fn(FunctionId) -> bool,
     ) -> Option<impl Iterator<Item = (FunctionId, Ticks)>> {
-        if self.beyond > 0 {
+        if !self.frameless.is_empty() {
             return None;
         }
         let certain = |frame: &Frame| !frame.is_suspect() && !suspected(frame.function());
@@ -255,9 +238,8 @@ impl ShadowStack {
         self.frames.clear();
         self.note_least();
         self.segments.clear();
-        self.beyond = 0;
+        self.frameless.clear();
         self.suspects = 0;
-        self.beyond_suspect = false;
     }
 
     /// Gives back the memory of a recursion that is over. To be called from time to time.
@@ -273,32 +255,15 @@ impl ShadowStack {
         if self.has_room() {
             self.frames.push(frame);
         } else {
-            if self.beyond == 0 {
-                self.beyond_from = frame.sp;
-            }
-            self.beyond = self.beyond.saturating_add(1);
-            self.had_beyond = true;
+            self.frameless.add(frame.sp);
         }
         over
-    }
-
-    /// Ends the calls without room when no other call is open. They are over if the stack stands
-    /// where the outermost of them stands, or at least `above` higher. Returns the number of calls
-    /// that were left.
-    #[inline]
-    fn leave_beyond(&mut self, sp: u64, above: u64) -> u64 {
-        let higher = sp.wrapping_sub(self.beyond_from);
-        if self.beyond > 0 && (above..NEAR).contains(&higher) {
-            std::mem::take(&mut self.beyond)
-        } else {
-            0
-        }
     }
 
     /// True if a frame can be added. Makes room for it.
     #[inline]
     fn has_room(&mut self) -> bool {
-        self.beyond == 0 && (self.frames.len() < self.share.taken() || self.grow())
+        self.frameless.is_empty() && (self.frames.len() < self.share.taken() || self.grow())
     }
 
     #[cold]
@@ -331,16 +296,8 @@ impl ShadowStack {
 
     #[cold]
     fn exit_elsewhere(&mut self, function: FunctionId, sp: u64) -> Shown {
-        if self.frames.is_empty() && self.beyond > 0 {
-            // The exit of the outermost call without room, or of a call around or within it.
-            let over = match self.leave_beyond(sp, 0) {
-                0 => {
-                    self.beyond -= 1;
-                    0
-                }
-                left if sp == self.beyond_from => left - 1,
-                left => left,
-            };
+        if self.frames.is_empty() && !self.frameless.is_empty() {
+            let over = self.frameless.exit(sp);
             let of = Exit::Unknown;
             return Shown { over, of };
         }
@@ -348,8 +305,8 @@ impl ShadowStack {
         let fitting = segments.rev().find(|segment| self.fits(*segment, sp));
         let further_in = fitting.is_none() || self.frames.last().is_some_and(|top| sp < top.sp);
         let exiting = match self.exiting(function, sp, 0) {
-            None if self.beyond > 0 && further_in => {
-                self.beyond -= 1;
+            None if !self.frameless.is_empty() && further_in => {
+                self.frameless.pop();
                 let of = Exit::Unknown;
                 return Shown { over: 0, of };
             }
@@ -428,7 +385,7 @@ impl ShadowStack {
         self.frames.truncate(keep);
         self.note_least();
         self.segments.truncate(segment);
-        over.saturating_add(std::mem::take(&mut self.beyond))
+        over.saturating_add(self.frameless.take())
     }
 
     #[inline]

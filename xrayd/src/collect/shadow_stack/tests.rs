@@ -38,7 +38,7 @@ fn calls_without_room_are_over_where_their_outermost_one_is() {
         assert_eq!(stacks.exit(C, TOP - 128), shown(0, Exit::Unknown));
         assert_eq!(stacks.enter(C, TOP - 128, 0), 0);
         assert_eq!(next(&mut stacks), over);
-        let entered = stacks.frames.len() as u64 + stacks.beyond;
+        let entered = stacks.depth();
         assert!(entered <= 1, "{stacks:?}");
     }
 }
@@ -218,7 +218,7 @@ fn calls_without_end_take_bounded_memory() {
     let mut stacks = ShadowStack::new(&room);
     let place = |depth: usize| TOP - 64 * depth as u64;
     let mut depth = 0;
-    while stacks.beyond < 1000 {
+    while stacks.frameless.len() < 1000 {
         assert_eq!(stacks.enter(A, place(depth), 0), 0);
         depth += 1;
     }
@@ -260,11 +260,11 @@ fn room_that_comes_back_is_used_from_the_outermost_call_on() {
     second.enter(A, TOP, 0);
     drop(first);
     second.enter(B, TOP - 64, 0);
-    assert_eq!((open(&second), second.beyond), (vec![], 2));
+    assert_eq!((open(&second), second.frameless.len()), (vec![], 2));
     assert_eq!(second.exit(B, TOP - 64), shown(0, Exit::Unknown));
     assert_eq!(second.exit(A, TOP), shown(0, Exit::Unknown));
     second.enter(C, TOP, 0);
-    assert_eq!((open(&second), second.beyond), (vec![(3, TOP)], 0));
+    assert_eq!((open(&second), second.frameless.len()), (vec![(3, TOP)], 0));
 }
 
 /// One step of the simulated machine.
@@ -349,7 +349,7 @@ impl Machine {
         if !call.traced {
             return;
         }
-        let beyond = self.stacks.beyond > 0;
+        let beyond = !self.stacks.frameless.is_empty();
         let shown = self.stacks.exit(call.function, call.sp);
         assert!(shown.of == Exit::Innermost || beyond && shown.of == Exit::Unknown);
         self.unwind(shown.over);
@@ -399,7 +399,7 @@ proptest! {
                         machine.begin(function, call.sp, call.frame, call.traced, false);
                     }
                 }
-                Act::Throw(_) if machine.stacks.beyond > 0 => {}
+                Act::Throw(_) if !machine.stacks.frameless.is_empty() => {}
                 Act::Throw(number) => {
                     // Not out of a handler, which no program survives.
                     let signal = machine.calls.iter().rposition(|call| call.of_signal);
@@ -449,7 +449,7 @@ proptest! {
                 1 => 8 * near,
                 _ => (u64::from(far % 5) << 20) + 512 * near,
             };
-            let there = stacks.frames.len() as u64 + stacks.beyond;
+            let there = stacks.depth();
             let (over, others) = match what {
                 0 | 3 => (stacks.enter(FunctionId(function), sp, 0), 1),
                 1 => {
@@ -465,7 +465,7 @@ proptest! {
             };
             prop_assert!(over <= there);
             let left = (there - over).checked_add_signed(others);
-            prop_assert_eq!(left, Some(stacks.frames.len() as u64 + stacks.beyond));
+            prop_assert_eq!(left, Some(stacks.depth()));
             prop_assert!(stacks.frames.len() <= frames && stacks.segments.len() <= segments);
             prop_assert!(stacks.segments.first().is_none_or(|first| *first > 0));
             prop_assert!(stacks.segments.is_sorted_by(|a, b| a < b));
