@@ -5,9 +5,12 @@ use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 use sled_encoders::x86_64::{State, classify};
 
-use super::patch::{Patcher, RUN};
+use super::{
+    page::failed_access,
+    patch::{Patcher, RUN},
+};
 use crate::{
-    pid::TargetAddr,
+    pid::{Pid, TargetAddr},
     refusal::Result,
     sys::Memory,
     target::{Maps, open_mapped},
@@ -48,20 +51,23 @@ impl Patcher {
                 })
                 .ok();
             for text in module.texts(maps) {
-                self.prove_mapping(memory, text, file.as_ref(), &its, &mut proof)?;
+                proof.add_mapping((self.pid, memory), text, file.as_ref(), &its)?;
             }
         }
         Ok(proof)
     }
+}
 
+// === impl Proof ===
+
+impl Proof {
     /// Checks one mapping. `text` is its range, and the offset in the file at which it begins.
-    fn prove_mapping(
-        &self,
-        memory: &Memory,
+    fn add_mapping(
+        &mut self,
+        (pid, memory): (Pid, &Memory),
         text: (Range<u64>, u64),
         file: Option<&File>,
         sites: &[&PatchSite],
-        proof: &mut Proof,
     ) -> Result<()> {
         let (range, offset) = text;
         let first = sites.partition_point(|site| site.address < range.start);
@@ -80,7 +86,7 @@ impl Patcher {
             text.resize(length, 0);
             memory
                 .read(TargetAddr(start), &mut text)
-                .map_err(|error| self.failed("read", start, &error))?;
+                .map_err(|error| failed_access(pid, "read", start, &error))?;
             original.resize(length, 0);
             // A file ends before its last page does.
             let known = match (file, offset.checked_add(start - range.start)) {
@@ -95,10 +101,10 @@ impl Patcher {
                     continue;
                 };
                 match classify(site.kind, site.address, bytes) {
-                    State::Compiled | State::Staged { .. } => proof.sleds_off += 1,
+                    State::Compiled | State::Staged { .. } => self.sleds_off += 1,
                     // The sled is on, or patched by other code: it is not proven to be off.
                     State::On { .. } | State::Runtime | State::Breakpoint | State::Foreign => {
-                        proof.sleds_on += 1;
+                        self.sleds_on += 1;
                     }
                 }
                 let sled = at.min(known)..place.end.min(known);
@@ -109,14 +115,14 @@ impl Patcher {
                     bytes.copy_from_slice(compiled);
                 }
             }
-            proof.compared += (known - in_sleds) as u64;
+            self.compared += (known - in_sleds) as u64;
             let (text, original) = (text.get(..known), original.get(..known));
             if text != original {
                 let pairs = text
                     .into_iter()
                     .flatten()
                     .zip(original.into_iter().flatten());
-                proof.different += pairs.filter(|(byte, original)| byte != original).count() as u64;
+                self.different += pairs.filter(|(byte, original)| byte != original).count() as u64;
             }
             start = end;
         }

@@ -1,5 +1,5 @@
-//! Stages sleds and switches them. `plan.rs` decides the writes for a sled, and `switch.rs` makes
-//! them, run by run.
+//! Stages sleds and switches them. `plan.rs` decides the writes for a sled, `stubs.rs` has its
+//! stub, and `switch.rs` makes the writes, run by run.
 //!
 //! The patcher reads the sleds of one page, checks them, writes, and reads them back. It writes
 //! bytes of sleds and no others. Other tracers write breakpoints into the same text at any time. If
@@ -21,16 +21,14 @@
 //! before and after.
 
 mod plan;
+mod stubs;
 mod switch;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    ops::Range,
-};
+use std::{collections::BTreeMap, io, ops::Range};
 
 use sled_encoders::x86_64::{DispatchMode, Enable, State, classify};
 
+use self::stubs::Stubs;
 use super::{
     page::failed_access,
     private_pages::{PAGE, PrivatePages},
@@ -67,12 +65,7 @@ pub(crate) struct Patcher {
     dispatch_mode: DispatchMode,
     /// Whether the flavours of all regions are enabled. Disabled flavours do nothing.
     enable: Enable,
-    /// Stubs by sled address. Filled when a sled that needs one is staged.
-    stubs: BTreeMap<u64, u64>,
-    /// Index of the first stub of each region that was never used, by the region's address.
-    next_stub: BTreeMap<u64, u64>,
-    /// Stubs of sleds that were unloaded.
-    free_stubs: BTreeSet<u64>,
+    stubs: Stubs,
     private: PrivatePages,
 }
 
@@ -89,19 +82,14 @@ impl Patcher {
         regions: Vec<Region>,
         staged: impl IntoIterator<Item = (PatchSite, u64)>,
     ) -> Self {
-        let next_stub = regions
-            .iter()
-            .map(|region| (region.address, region.next_stub(memory)))
-            .collect();
+        let stubs = Stubs::new(memory, &regions);
         let mut patcher = Self {
             pid,
             modules: modules.into_iter().collect(),
             regions,
             dispatch_mode: DispatchMode::None,
             enable: Enable::On,
-            stubs: BTreeMap::new(),
-            next_stub,
-            free_stubs: BTreeSet::new(),
+            stubs,
             private: PrivatePages::new(maps),
         };
         for (site, target) in staged {
@@ -126,15 +114,11 @@ impl Patcher {
 
     /// Takes over a sled that an earlier attach staged to call `target`.
     fn take_over(&mut self, site: &PatchSite, target: u64) {
-        let stub = self
-            .regions
-            .iter()
-            .find_map(|region| Some((region.address, region.stub_index(target)?)));
-        if let (Some((region, index)), true) = (stub, site.needs_stub()) {
-            self.stubs.insert(site.address, target);
-            self.free_stubs.remove(&target);
-            let next = self.next_stub.entry(region).or_default();
-            *next = (*next).max(index + 1);
+        let has_stub = |region: &&Region| region.stub_index(target).is_some();
+        if site.needs_stub()
+            && let Some(region) = self.regions.iter().find(has_stub)
+        {
+            self.stubs.assign(site.address, target, region);
         }
         self.private.note_copies(site.address..site.end());
     }
@@ -147,22 +131,15 @@ impl Patcher {
             return;
         }
         self.private.forget(&range);
-        let sleds: Vec<u64> = self.stubs.range(range).map(|(&sled, _)| sled).collect();
-        for sled in sleds {
-            self.free_stubs.extend(self.stubs.remove(&sled));
-        }
+        self.stubs.release(range);
     }
 
     /// True if trampolines are in reach of every sled in `range`, with room for `stubs` more stubs.
     pub(crate) fn serves(&self, range: &Range<u64>, stubs: u64) -> bool {
-        let room = |region: &Region| {
-            let free = self.free_stubs.range(region.range()).count() as u64;
-            let used = self.next_stub.get(&region.address).copied().unwrap_or(0);
-            free + region.stubs().saturating_sub(used)
-        };
         let serving = self.regions.iter().filter(|region| region.serves(range));
-        let rooms: Vec<u64> = serving.map(room).collect();
-        !rooms.is_empty() && rooms.iter().sum::<u64>() >= stubs
+        let free = serving.map(|region| self.stubs.count_free(region));
+        free.reduce(|sum, more| sum + more)
+            .is_some_and(|free| free >= stubs)
     }
 
     /// Adds the trampolines of another neighbourhood.

@@ -1,7 +1,5 @@
 //! The plan for one sled: its bytes as they are, compared with what they may be, and the writes
-//! that bring it into the wanted state. Stubs are allocated here.
-
-use std::ops::Range;
+//! that bring it into the wanted state.
 
 use sled_encoders::{
     Capture,
@@ -72,7 +70,8 @@ impl Patcher {
     ) -> Result<Option<Staging>> {
         let range = site.address..site.end();
         if site.needs_stub() {
-            let Some((place, region)) = self.room_for_stub(&range) else {
+            let serving = self.regions.iter().filter(|region| region.serves(&range));
+            let Some((place, region)) = self.stubs.find_free(serving) else {
                 return Ok(None);
             };
             let stub = if site.kind.is_event() {
@@ -91,8 +90,7 @@ impl Patcher {
             memory
                 .write(TargetAddr(place), &stub.code)
                 .map_err(|error| self.failed("write", place, &error))?;
-            self.take_stub(place);
-            self.stubs.insert(site.address, place);
+            self.stubs.assign(site.address, place, region);
             Ok(Some(stub.staging))
         } else {
             let mut regions = self.regions.iter();
@@ -123,33 +121,9 @@ impl Patcher {
             .flatten()
     }
 
-    /// A free stub in reach of `range`, and its region.
-    fn room_for_stub(&self, range: &Range<u64>) -> Option<(u64, &Region)> {
-        let mut serving = self.regions.iter().filter(|region| region.serves(range));
-        serving.find_map(|region| {
-            let free = self.free_stubs.range(region.range()).next().copied();
-            let next = self.next_stub.get(&region.address).copied().unwrap_or(0);
-            let place = free.or_else(|| region.stub(next))?;
-            Some((place, region))
-        })
-    }
-
-    fn take_stub(&mut self, place: u64) {
-        if self.free_stubs.remove(&place) {
-            return;
-        }
-        let region = self.regions.iter().find_map(|region| {
-            let index = region.stub_index(place)?;
-            Some((region.address, index))
-        });
-        if let Some((region, index)) = region {
-            self.next_stub.insert(region, index + 1);
-        }
-    }
-
     fn is_ours(&self, site: &PatchSite, target: u64) -> bool {
         if site.needs_stub() {
-            return self.stubs.get(&site.address) == Some(&target);
+            return self.stubs.of(site.address) == Some(target);
         }
         self.regions
             .iter()
