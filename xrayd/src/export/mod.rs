@@ -7,4 +7,4 @@ mod trace_writer;
 pub use snapshot::PendingSnapshot;
 pub(crate) use snapshot::{LEAST_SPAN_NS, ticks_in};
 pub use source::TraceSource;
-pub use trace_writer::TraceWriter;
+pub use trace_writer::{TraceTotals, TraceWriter};

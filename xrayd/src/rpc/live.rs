@@ -315,16 +315,14 @@ impl TraceMessages {
     fn chunks(&mut self) -> Vec<v1::TraceChunk> {
         let bytes = std::mem::take(self.writer.get_mut());
         let totals = self.writer.totals();
-        let reader_lost = self.writer.reader_lost_total();
-        let (entries, indexed) = (self.writer.entries(), self.writer.is_indexed());
         let chunk = |data: Vec<u8>| v1::TraceChunk {
             data,
-            events: totals.calls,
-            lost: totals.lost.saturating_sub(reader_lost),
-            reader_lost,
+            events: totals.events,
+            lost: totals.lost,
+            reader_lost: totals.reader_lost,
             copied_within_ns: 0,
-            entries,
-            indexed,
+            entries: totals.entries,
+            indexed: totals.indexed,
         };
         if bytes.len() <= CHUNK_BYTES {
             return if bytes.is_empty() {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use xray_trace::model::{DutyWindow, FilterNote, Suppression, Ticks};
 
-use super::TraceWriter;
+use super::{TraceWriter, numbers::Report};
 use crate::store::{Source, Tables};
 
 // === impl TraceWriter ===
@@ -16,20 +16,26 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn so_far(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
-        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
-        first.map_or(Ok(()), |first| self.budget(source, first, tables, false))
+        let first = self
+            .descriptions
+            .sources
+            .get(&source)
+            .and_then(|numbers| numbers.first);
+        first.map_or(Ok(()), |first| {
+            self.budget(source, first, tables, Report::Interim)
+        })
     }
 
-    /// Adds suppressions, windows and filters from `first` on. The `last` call also adds
+    /// Adds suppressions, windows and filters from `first` on. The final report also adds
     /// suppressions that go on.
     pub(super) fn budget(
         &mut self,
         source: Source,
         first: Ticks,
         tables: &dyn Tables,
-        last: bool,
+        report: Report,
     ) -> io::Result<()> {
-        let Some(numbers) = self.sources.get_mut(&source) else {
+        let Some(numbers) = self.descriptions.sources.get_mut(&source) else {
             return Ok(());
         };
         let process = numbers.process;
@@ -37,7 +43,9 @@ impl<W: Write> TraceWriter<W> {
         for suppression in tables.suppressions() {
             let over = suppression.until.is_some();
             let known = match reported.suppressions.get(&suppression.function) {
-                Some((from, ended)) if suppression.from == *from => *ended || !over && !last,
+                Some((from, ended)) if suppression.from == *from => {
+                    *ended || !over && report == Report::Interim
+                }
                 Some((from, _)) => suppression.from < *from,
                 None => suppression.until.is_some_and(|until| until < first),
             };
@@ -47,7 +55,12 @@ impl<W: Write> TraceWriter<W> {
             reported
                 .suppressions
                 .insert(suppression.function, (suppression.from, over));
-            let function = self.function_number(source, suppression.function, tables)?;
+            let function = self.descriptions.add_function(
+                &mut self.writer,
+                source,
+                suppression.function,
+                tables,
+            )?;
             self.writer.suppression(&Suppression {
                 function,
                 process,
@@ -79,7 +92,7 @@ impl<W: Write> TraceWriter<W> {
                 self.writer.filter(&FilterNote { process, ..note })?;
             }
         }
-        if let Some(numbers) = self.sources.get_mut(&source) {
+        if let Some(numbers) = self.descriptions.sources.get_mut(&source) {
             numbers.reported = reported;
         }
         Ok(())

@@ -19,59 +19,41 @@
 //! trace is encoded anew. A trace of one process has the numbers of that process.
 
 mod budget;
+mod descriptions;
 mod numbers;
 mod sums;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io::{self, Write},
-    sync::Arc,
-};
+use std::io::{self, Write};
 
 use xray_trace::{
     analysis::SPACING,
-    container::{Block, ClosedBlock, End, OpenCalls, StreamIndex, Writer},
+    container::{Block, ClosedBlock, OpenCalls, StreamIndex, Writer},
     model::{
-        ClockAnchor, EventType, Function, FunctionId, Lifetime, Module, ModuleId, Origin,
-        Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Thread, ThreadId, Ticks,
+        ClockAnchor, EventType, FunctionId, Lifetime, Origin, Overwritten, Process,
+        RecordingWindow, SnapshotWindow, Thread, ThreadId, Ticks,
     },
 };
 
-use crate::{
-    export::trace_writer::numbers::{Described, ModuleNumbers, Numbers, Run, WrittenRows},
-    store::{NumberedModule, Source, Tables},
+use self::{
+    descriptions::{Descriptions, READER, RUN},
+    numbers::Report,
 };
+use crate::store::{Source, Tables};
 
-/// Threads of a process that get their numbers together.
-const RUN: u32 = 64;
 /// Shortest time between anchors of different processes, in nanoseconds. All processes have the
 /// same clock.
 const ANCHORS_APART: u64 = 500_000_000;
-
-/// The number for functions that their process does not know.
-const NO_FUNCTION: FunctionId = FunctionId(u32::MAX);
 
 /// A writer of one trace.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     writer: Writer<W>,
-    /// The processes that are being written. An entry is removed when its process ends.
-    sources: BTreeMap<Source, Numbers>,
-    /// The runs of all files, by path, allocation, and the number of the load in its process.
-    files: HashMap<(String, usize, usize), Run>,
-    /// Next numbers: how many of each were described.
-    processes: u32,
-    modules: u32,
-    functions: u32,
-    threads: u32,
-    /// The functions that were described, by their numbers in the trace.
-    described: Described,
+    /// The processes, modules and functions that were described, and numbers in the trace.
+    descriptions: Descriptions,
     /// The process of the last anchor, and the time of the anchor.
     anchored: Option<(Source, u64)>,
-    /// True if the function was described that stands for all stacks that were not kept apart.
-    more_stacks: bool,
     /// True if sums of calls were added.
     sums: bool,
     /// The open calls at the begins of blocks, as far as they are not written.
@@ -82,12 +64,26 @@ pub struct TraceWriter<W> {
     reader_lost: u64,
 }
 
+/// Totals of a trace, as far as it is written.
+#[derive(Debug, Clone, Copy)]
+pub struct TraceTotals {
+    /// Events.
+    pub events: u64,
+    /// Events that were lost before they came to the reader.
+    pub lost: u64,
+    /// Events that the reader lost.
+    pub reader_lost: u64,
+    /// Entries of calls.
+    pub entries: u64,
+    /// True if the trace has its whole index of open calls once it is ended.
+    pub indexed: bool,
+}
+
 // === impl TraceWriter ===
 
 impl<W: Write> TraceWriter<W> {
-    /// The thread in the file for losses of the reader. They may be of any thread. No thread of a
-    /// process has this id.
-    pub const READER: ThreadId = ThreadId(u32::MAX);
+    /// The thread in the file for losses of the reader.
+    pub const READER: ThreadId = READER;
 
     /// Begins a trace: writes the header.
     ///
@@ -96,15 +92,8 @@ impl<W: Write> TraceWriter<W> {
     pub fn new(out: W) -> io::Result<Self> {
         Ok(Self {
             writer: Writer::new(out)?,
-            sources: BTreeMap::new(),
-            files: HashMap::new(),
-            processes: 0,
-            modules: 0,
-            functions: 0,
-            threads: 0,
-            described: Described::default(),
+            descriptions: Descriptions::default(),
             anchored: None,
-            more_stacks: false,
             sums: false,
             index: StreamIndex::new(SPACING),
             entries: 0,
@@ -122,21 +111,8 @@ impl<W: Write> TraceWriter<W> {
         process: &Process,
         tables: &dyn Tables,
     ) -> io::Result<()> {
-        let id = ProcessId(self.processes);
-        self.processes = self.processes.saturating_add(1);
-        self.writer.process(&Process {
-            id,
-            ..process.clone()
-        })?;
-        let numbers = Numbers {
-            process: id,
-            first: None,
-            reported: WrittenRows::default(),
-            modules: Vec::new(),
-            threads: HashMap::new(),
-        };
-        self.sources.insert(source, numbers);
-        self.add_modules(source, tables)
+        self.descriptions
+            .add_process(&mut self.writer, source, process, tables)
     }
 
     /// Adds the origin of a process.
@@ -144,8 +120,8 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn origin(&mut self, source: Source, origin: Origin) -> io::Result<()> {
-        match self.sources.get(&source) {
-            Some(numbers) => self.writer.origin(numbers.process, origin),
+        match self.descriptions.process_id(source) {
+            Some(process) => self.writer.origin(process, origin),
             None => Ok(()),
         }
     }
@@ -153,7 +129,7 @@ impl<W: Write> TraceWriter<W> {
     /// Sets the earliest time of items from `source`. Suppressions, windows and filters before it
     /// are not in the trace.
     pub fn begins(&mut self, source: Source, at: Ticks) {
-        if let Some(numbers) = self.sources.get_mut(&source) {
+        if let Some(numbers) = self.descriptions.sources.get_mut(&source) {
             numbers.first = Some(numbers.first.map_or(at, |first| first.min(at)));
         }
     }
@@ -164,10 +140,14 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn ended(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
-        let first = self.sources.get(&source).and_then(|numbers| numbers.first);
+        let first = self
+            .descriptions
+            .sources
+            .get(&source)
+            .and_then(|numbers| numbers.first);
         // Sums have no times, so everything counts.
-        self.budget(source, first.unwrap_or(Ticks(0)), tables, true)?;
-        let Some(numbers) = self.sources.remove(&source) else {
+        self.budget(source, first.unwrap_or(Ticks(0)), tables, Report::Final)?;
+        let Some(numbers) = self.descriptions.sources.remove(&source) else {
             return Ok(());
         };
         let mut runs: Vec<u32> = numbers.threads.values().copied().collect();
@@ -192,11 +172,11 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn thread(&mut self, source: Source, thread: &Thread) -> io::Result<()> {
-        let id = self.thread_number(source, thread.id);
-        let numbers = self.sources.get(&source);
+        let id = self.descriptions.thread_number(source, thread.id);
+        let process = self.descriptions.process_id(source);
         self.writer.thread(&Thread {
             id,
-            process: numbers.map_or(thread.process, |numbers| numbers.process),
+            process: process.unwrap_or(thread.process),
             ..thread.clone()
         })
     }
@@ -206,9 +186,9 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn event_type(&mut self, source: Source, event_type: &EventType) -> io::Result<()> {
-        let numbers = self.sources.get(&source);
+        let process = self.descriptions.process_id(source);
         self.writer.event_type(&EventType {
-            process: numbers.map_or(event_type.process, |numbers| numbers.process),
+            process: process.unwrap_or(event_type.process),
             ..event_type.clone()
         })
     }
@@ -237,7 +217,9 @@ impl<W: Write> TraceWriter<W> {
         id: FunctionId,
         tables: &dyn Tables,
     ) -> io::Result<()> {
-        self.function_number(source, id, tables).map(drop)
+        self.descriptions
+            .add_function(&mut self.writer, source, id, tables)
+            .map(drop)
     }
 
     /// Adds a block of which nothing is known: its events are unpacked to find its functions. The
@@ -267,18 +249,19 @@ impl<W: Write> TraceWriter<W> {
             entries,
             stack,
         } = closed;
-        let thread = self.thread_number(source, block.thread);
-        if let Some(numbers) = self.sources.get_mut(&source) {
+        let thread = self.descriptions.thread_number(source, block.thread);
+        if let Some(numbers) = self.descriptions.sources.get_mut(&source) {
             let first = numbers.first.unwrap_or(block.first);
             numbers.first = Some(first.min(block.first));
         }
         let mut same = true;
         for id in functions.iter() {
-            let number = self.function_number(source, id, tables)?;
+            let number = self
+                .descriptions
+                .add_function(&mut self.writer, source, id, tables)?;
             same &= number == id;
         }
-        let numbers = self.sources.get(&source);
-        let number = |id| numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION));
+        let number = |id| self.descriptions.function_number(source, id);
         let written = match same {
             true => Some(Block {
                 thread,
@@ -306,7 +289,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn lost(&mut self, source: Source, thread: ThreadId, events: u64) -> io::Result<()> {
-        let thread = self.thread_number(source, thread);
+        let thread = self.descriptions.thread_number(source, thread);
         self.writer.lost(thread, events)
     }
 
@@ -323,11 +306,10 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn recording(&mut self, source: Source, window: &RecordingWindow) -> io::Result<()> {
-        match self.sources.get(&source) {
-            Some(numbers) => self.writer.recording(&RecordingWindow {
-                process: numbers.process,
-                ..*window
-            }),
+        match self.descriptions.process_id(source) {
+            Some(process) => self
+                .writer
+                .recording(&RecordingWindow { process, ..*window }),
             None => Ok(()),
         }
     }
@@ -337,7 +319,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn overwritten(&mut self, source: Source, overwritten: &Overwritten) -> io::Result<()> {
-        let thread = self.thread_number(source, overwritten.thread);
+        let thread = self.descriptions.thread_number(source, overwritten.thread);
         self.writer.overwritten(&Overwritten {
             thread,
             ..*overwritten
@@ -374,127 +356,16 @@ impl<W: Write> TraceWriter<W> {
         self.writer.get_mut()
     }
 
-    /// Totals of the whole trace. Losses of the reader are among the losses.
+    /// Totals of the trace so far.
     #[must_use]
-    pub fn totals(&self) -> End {
-        self.writer.totals()
-    }
-
-    /// Entries of calls in the whole trace.
-    #[must_use]
-    pub fn entries(&self) -> u64 {
-        self.entries
-    }
-
-    /// True if the trace has its whole index of open calls once it is ended.
-    #[must_use]
-    pub fn is_indexed(&self) -> bool {
-        self.index.is_complete()
-    }
-
-    /// Events that the reader lost in the whole trace.
-    #[must_use]
-    pub fn reader_lost_total(&self) -> u64 {
-        self.reader_lost
-    }
-
-    /// Describes a function unless it was described before, and returns its number.
-    fn function_number(
-        &mut self,
-        source: Source,
-        id: FunctionId,
-        tables: &dyn Tables,
-    ) -> io::Result<FunctionId> {
-        let found = |this: &Self| {
-            let numbers = this.sources.get(&source)?;
-            Some((numbers.function(id)?, numbers.module_of(id)?))
-        };
-        let known = match found(self) {
-            Some(known) => Some(known),
-            // The function may be of a library that was loaded since.
-            None => {
-                self.add_modules(source, tables)?;
-                found(self)
-            }
-        };
-        let Some((number, module)) = known else {
-            return Ok(NO_FUNCTION);
-        };
-        if self.described.insert(number)
-            && let Some(function) = tables.function(id)
-        {
-            self.writer.function(&Function {
-                id: number,
-                module,
-                ..function
-            })?;
+    pub fn totals(&self) -> TraceTotals {
+        let written = self.writer.totals();
+        TraceTotals {
+            events: written.calls,
+            lost: written.lost.saturating_sub(self.reader_lost),
+            reader_lost: self.reader_lost,
+            entries: self.entries,
+            indexed: self.index.is_complete(),
         }
-        Ok(number)
-    }
-
-    /// Adds the modules that were loaded since the last call.
-    fn add_modules(&mut self, source: Source, tables: &dyn Tables) -> io::Result<()> {
-        let Some(numbers) = self.sources.get_mut(&source) else {
-            return Ok(());
-        };
-        for module in tables.modules().into_iter().skip(numbers.modules.len()) {
-            let NumberedModule {
-                module,
-                first: own,
-                functions,
-                file,
-            } = module;
-            let id = ModuleId(self.modules);
-            self.modules = self.modules.saturating_add(1);
-            let address = Arc::as_ptr(&file).cast::<()>().addr();
-            let loads = numbers
-                .modules
-                .iter()
-                .filter(|module| module.file == address);
-            let load = loads.count();
-            let next = self.functions;
-            let mut is_new = false;
-            let run = self
-                .files
-                .entry((module.path.clone(), address, load))
-                .or_insert_with(|| {
-                    is_new = true;
-                    Run {
-                        module: id,
-                        first: next,
-                        _file: file,
-                    }
-                });
-            numbers.modules.push(ModuleNumbers {
-                own: own.0,
-                functions,
-                first: run.first,
-                module: run.module,
-                row: id,
-                file: address,
-            });
-            if is_new {
-                self.functions = next.saturating_add(functions);
-            }
-            self.writer.module(&Module {
-                id,
-                process: numbers.process,
-                ..module
-            })?;
-        }
-        Ok(())
-    }
-
-    fn thread_number(&mut self, source: Source, id: ThreadId) -> ThreadId {
-        let Some(numbers) = self.sources.get_mut(&source) else {
-            return id;
-        };
-        let first = numbers.threads.entry(id.0 / RUN).or_insert_with(|| {
-            let first = self.threads;
-            // After four thousand million threads, further threads share their numbers.
-            self.threads = first.saturating_add(RUN).min(Self::READER.0 - RUN);
-            first
-        });
-        ThreadId(*first + id.0 % RUN)
     }
 }

@@ -44,6 +44,13 @@ pub(super) struct WrittenRows {
     pub(super) filters: Option<Ticks>,
 }
 
+/// The report of a process's suppressions, windows and filters: one of several, or the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    Interim,
+    Final,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModuleNumbers {
     /// Its first function in the process, and the number of its functions.

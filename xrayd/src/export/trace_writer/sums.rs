@@ -3,13 +3,12 @@
 use std::io::{self, Write};
 
 use xray_trace::{
-    FileAddr,
     analysis::{MORE_STACKS, StackSums},
     container::ProfileEncoder,
-    model::{Function, Missing, Thread},
+    model::{Missing, Thread},
 };
 
-use super::{NO_FUNCTION, TraceWriter};
+use super::TraceWriter;
 use crate::store::{Source, Tables};
 
 // === impl TraceWriter ===
@@ -31,15 +30,17 @@ impl<W: Write> TraceWriter<W> {
         self.thread(source, thread)?;
         for id in sums.functions() {
             match id {
-                MORE_STACKS => self.more_stacks(source)?,
+                MORE_STACKS => {
+                    let writer = &mut self.writer;
+                    self.descriptions.add_more_stacks(writer, source)?;
+                }
                 id => self.function(source, id, tables)?,
             }
         }
-        let thread = self.thread_number(source, thread.id);
-        let numbers = self.sources.get(&source);
+        let thread = self.descriptions.thread_number(source, thread.id);
         let number = |id| match id {
             MORE_STACKS => id,
-            id => numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION)),
+            id => self.descriptions.function_number(source, id),
         };
         let parts = sums.parts(thread, number);
         parts.iter().try_for_each(|part| self.writer.profile(part))
@@ -56,27 +57,5 @@ impl<W: Write> TraceWriter<W> {
         let encoder = ProfileEncoder::new(Self::READER, Missing::default());
         let parts = encoder.finish();
         parts.iter().try_for_each(|part| self.writer.profile(part))
-    }
-
-    /// Describes the function that stands for all stacks that were not kept apart.
-    fn more_stacks(&mut self, source: Source) -> io::Result<()> {
-        let numbers = self.sources.get(&source);
-        let module = numbers.and_then(|numbers| numbers.modules.first());
-        let Some(module) = module.map(|module| module.row) else {
-            return Ok(());
-        };
-        if !std::mem::replace(&mut self.more_stacks, true) {
-            self.writer.function(&Function {
-                id: MORE_STACKS,
-                module,
-                xray_id: 0,
-                address: FileAddr(0),
-                symbol: None,
-                name: "[more stacks]".to_owned(),
-                source: None,
-                sleds: 0,
-            })?;
-        }
-        Ok(())
     }
 }

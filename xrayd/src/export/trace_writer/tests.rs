@@ -1,16 +1,19 @@
 //! Tests of the trace writer: what it writes is read back as a trace.
 
+use std::sync::Arc;
+
 use xray_trace::{
     FileAddr,
     analysis::Survey,
     container::{BegunCalls, BlockEncoder, Completeness, Item, OpenCall, Reader, StackChange},
     model::{
         Birth, CallKind, ClockFaultKind, DataKind, DutyWindow, Event, EventBody, FilterNote,
-        Suppression, Ticks, Trace, Values,
+        Function, Module, ModuleId, ProcessId, Suppression, Trace, Values,
     },
 };
 
 use super::*;
+use crate::store::NumberedModule;
 
 const FIRST: Source = Source(0);
 
@@ -198,8 +201,8 @@ fn functions_are_described_once_and_only_when_they_are_called() {
     let ids: Vec<_> = trace.functions().iter().map(|f| f.id.0).collect();
     assert_eq!(ids, [2, 5, 9]);
     assert_eq!(trace.losses(), [(TraceWriter::<Vec<u8>>::READER, 11)]);
-    assert_eq!(writer.totals().calls, 7);
-    assert_eq!(writer.reader_lost_total(), 11);
+    assert_eq!(writer.totals().events, 7);
+    assert_eq!(writer.totals().reader_lost, 11);
 }
 
 /// Libraries that are loaded while the stream runs.
@@ -428,10 +431,10 @@ fn a_stream_has_the_index_that_a_reader_of_the_whole_trace_makes() {
             }
         }
         writer.end().unwrap();
-        assert_eq!(writer.is_indexed(), missing.is_none());
+        assert_eq!(writer.totals().indexed, missing.is_none());
         let trace = taken(&mut writer);
         let survey = Survey::new(&trace, SPACING);
-        assert_eq!(writer.entries(), survey.calls);
+        assert_eq!(writer.totals().entries, survey.calls);
         let whole = trace.write_indexed(Vec::new(), &survey.index).unwrap();
         let mut indexes = [writer.get_mut().as_slice(), whole.as_slice()].map(|bytes| {
             let mut reader = Reader::new(bytes).unwrap();
