@@ -168,7 +168,7 @@ fn published(does: &[Does], room: &FrameBudget) -> Vec<Arc<ClosedBlock>> {
                         Ticks(0)..Ticks(u64::MAX),
                     ))
                 });
-                decoder.filter(keep, false);
+                decoder.filter(keep);
                 None
             }
             Does::Pauses(pauses) => {

@@ -87,7 +87,10 @@ impl KeptCalls {
             runs: Vec::new(),
             open: 0,
         };
-        kept.push(true, open);
+        kept.push(Run {
+            kept: true,
+            calls: open,
+        });
         kept
     }
 
@@ -116,7 +119,7 @@ impl KeptCalls {
     /// Begins a call; true if it is kept.
     pub(super) fn enter(&mut self, function: FunctionId, ticks: u64) -> bool {
         let kept = self.keeps(function, ticks);
-        self.push(kept, 1)
+        self.push(Run { kept, calls: 1 })
     }
 
     /// Handles an exit, or an event that looks like one, after which `open` calls are open. True if
@@ -159,7 +162,8 @@ impl KeptCalls {
     }
 
     /// Adds open calls within the others; true if they count as kept.
-    fn push(&mut self, kept: bool, calls: u64) -> bool {
+    fn push(&mut self, added: Run) -> bool {
+        let Run { kept, calls } = added;
         if calls == 0 {
             return kept;
         }
@@ -171,7 +175,7 @@ impl KeptCalls {
                 run.kept
             }
             _ => {
-                self.runs.push(Run { kept, calls });
+                self.runs.push(added);
                 kept
             }
         }
@@ -370,7 +374,7 @@ mod tests {
         let mut decoder = ThreadDecoder::new(thread, Ticks(0), &FrameBudget::new(), Arc::default());
         for (at, item) in items.iter().enumerate() {
             if let Some((_, keep)) = filters.iter().find(|(when, _)| *when == at) {
-                decoder.filter(keep.clone(), false);
+                decoder.filter(keep.clone());
             }
             decoder.sink(&sites, &output).take(item.clone());
             decoder.settle(&output);

@@ -24,9 +24,7 @@ const ABSENT_FOR: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Names {
     pid: Pid,
-    same_namespace: bool,
-    /// The other namespace, if the kernel finds threads of it by their ids.
-    namespace: Option<PidNamespace>,
+    namespace: Namespace,
     /// The living threads of another namespace: by their ids here, and by their ids inside. Written
     /// by `living`.
     inner: HashMap<Tid, u32>,
@@ -38,6 +36,15 @@ pub(super) struct Names {
     /// True if threads may have come since the last listing. Set by `expect_news`, cleared by
     /// `describe`.
     news: bool,
+}
+
+/// The pid namespace of the target.
+#[derive(Debug)]
+enum Namespace {
+    /// Our own.
+    Ours,
+    /// Another one, if the kernel finds threads of it by their ids.
+    Other(Option<PidNamespace>),
 }
 
 /// The thread that has an id now.
@@ -63,21 +70,20 @@ enum Outer {
 impl Names {
     pub(super) fn of(pid: Pid) -> Self {
         let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-        let same_namespace = namespace("self") == namespace(&pid.to_string());
-        let other = match same_namespace {
-            true => None,
+        let namespace = match namespace("self") == namespace(&pid.to_string()) {
+            true => Namespace::Ours,
             // Kernels before 6.11 do not have the request. Then listings are used.
-            false => PidNamespace::of(pid)
-                .ok()
-                .filter(|other| other.find(0).is_ok()),
+            false => {
+                let other = PidNamespace::of(pid).ok();
+                Namespace::Other(other.filter(|other| other.find(0).is_ok()))
+            }
         };
-        Self::with(pid, same_namespace, other)
+        Self::with(pid, namespace)
     }
 
-    fn with(pid: Pid, same_namespace: bool, namespace: Option<PidNamespace>) -> Self {
+    fn with(pid: Pid, namespace: Namespace) -> Self {
         Self {
             pid,
-            same_namespace,
             namespace,
             inner: HashMap::new(),
             outer: HashMap::new(),
@@ -90,7 +96,7 @@ impl Names {
     /// may miss a living thread while others come and go (P1).
     pub(super) fn living(&mut self) -> HashSet<u32> {
         let threads = Threads::of(self.pid);
-        if self.same_namespace {
+        if matches!(self.namespace, Namespace::Ours) {
             return threads.into_iter().map(Tid::as_u32).collect();
         }
         if threads.is_empty() {
@@ -161,9 +167,9 @@ impl Names {
 
     fn outer_id(&self, inner: u32) -> Outer {
         let found = match &self.namespace {
-            _ if self.same_namespace => Some(Tid::try_from(inner).ok()),
-            Some(namespace) => namespace.find(inner).ok(),
-            None => None,
+            Namespace::Ours => Some(Tid::try_from(inner).ok()),
+            Namespace::Other(Some(namespace)) => namespace.find(inner).ok(),
+            Namespace::Other(None) => None,
         };
         match found {
             Some(Some(tid)) => Outer::Id(tid),
@@ -189,7 +195,7 @@ mod tests {
         let pid = Pid::this();
         let namespace = PidNamespace::of(pid).unwrap();
         for namespace in [Some(namespace).filter(|n| n.find(0).is_ok()), None] {
-            let mut names = Names::with(pid, false, namespace);
+            let mut names = Names::with(pid, Namespace::Other(namespace));
             names.living();
             // The thread begins after this listing, so the listing does not show it.
             let (begun, begins) = sync_channel(1);

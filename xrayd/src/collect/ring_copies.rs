@@ -161,7 +161,7 @@ impl RingCopies {
         let room = FrameBudget::new();
         for (thread, picture, _held) in rings {
             let mut decoder = ThreadDecoder::new(thread, Ticks(0), &room, Arc::clone(&switches));
-            decoder.filter(keep.clone(), false);
+            decoder.filter(keep.clone());
             let mut consumer = picture.consumer();
             if sites.has_events() {
                 consumer.expect_payloads();

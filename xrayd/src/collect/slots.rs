@@ -45,7 +45,7 @@ impl Slots {
     }
 
     /// Mutes or unmutes the thread with slot `index`, for calls and events that begin from now on.
-    pub(crate) fn mute(&self, index: u32, muted: bool) {
+    pub(crate) fn set_muted(&self, index: u32, muted: bool) {
         let page = self.layout.geometry.filter_offset(index);
         let place = page + layout::filter::MUTED;
         if self.rings.load(place) & 0xffff_ffff != u64::from(muted) {

@@ -93,19 +93,23 @@ impl ThreadDecoders {
 
     /// Sets the filter for the next events; `None` keeps all.
     pub(super) fn filter(&mut self, keep: Option<Arc<EventFilter>>) {
-        for decoder in self.iter_mut() {
-            decoder.filter(keep.clone(), decoder.muted);
+        for decoder in self.iter_mut().filter(|decoder| !decoder.muted) {
+            decoder.filter(keep.clone());
         }
         self.filter = keep;
     }
 
     /// Mutes or unmutes a thread that has a ring, from now on.
-    pub(super) fn mute(&mut self, owner: u32, muted: bool) {
+    pub(super) fn set_muted(&mut self, owner: u32, muted: bool) {
         let keep = self.filter.clone();
         if let Some(decoder) = self.get_mut(owner)
             && decoder.muted != muted
         {
-            decoder.filter(keep, muted);
+            decoder.muted = muted;
+            decoder.filter(match muted {
+                true => Some(Arc::new(EventFilter::nothing())),
+                false => keep,
+            });
         }
     }
 
@@ -164,7 +168,7 @@ impl ThreadDecoders {
             .decoder
             .get_or_insert_with(|| {
                 let mut decoder = ThreadDecoder::new(thread, reported, &room, switches);
-                decoder.filter(filter, false);
+                decoder.filter(filter);
                 if !armed.is_empty() {
                     decoder.watch(&armed);
                 }

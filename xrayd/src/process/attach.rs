@@ -34,8 +34,8 @@ use crate::{
     store::{EventStore, Metering, Subject},
     sys::{Claim, Memory, now_anchor},
     target::{
-        Credentials, Functions, Module, Objects, PerfWatcher, Preflight, RefusedModule, Survey,
-        Target, Threads, Yama, preflight,
+        Credentials, Functions, Launch, Module, Objects, PerfWatcher, Preflight, RefusedModule,
+        Survey, Target, Threads, Yama, preflight,
     },
     types::{Budget, Mode, PatchSite, Settings, SettingsUpdate, Switch, Wanted},
 };
@@ -110,7 +110,11 @@ pub(crate) fn prepare(
     let target = target.require(options.owner, options.caller);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
-    let mut flight = preflight(&target, &objects, started.is_some(), options.sleds)?;
+    let launch = match started {
+        Some(_) => Launch::ByUs,
+        None => Launch::ByOthers,
+    };
+    let mut flight = preflight(&target, &objects, launch, options.sleds)?;
     flight.verdict()?;
     let tid = target.live_thread()?;
     let memory =

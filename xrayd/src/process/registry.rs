@@ -30,8 +30,8 @@ use crate::{
     refusal::{Reason, Result},
     store::Metering,
     target::{
-        Caller, Check, Functions, Objects, PerfWatcher, ProcessState, ProcessSummary, Sleds,
-        Subject, Target, list, preflight,
+        Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
+        Sleds, Subject, Target, list, preflight,
     },
     types::{DetachReport, FunctionRow, Run, Wanted},
 };
@@ -167,7 +167,7 @@ impl Registry {
     /// Nothing can be checked: no such process, a zombie, or a kernel thread.
     pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
         let target = Target::open(pid)?;
-        Ok(preflight(&target, &self.0.objects, false, Sleds::Needed)?.checks)
+        Ok(preflight(&target, &self.0.objects, Launch::ByOthers, Sleds::Needed)?.checks)
     }
 
     /// The session of a process.
@@ -455,7 +455,7 @@ impl Registry {
     /// The process cannot be read, or has no sleds.
     pub fn inspect(&self, pid: Pid) -> Result<Vec<FunctionRow>> {
         let target = Target::open(pid)?;
-        let flight = preflight(&target, &self.0.objects, false, Sleds::Needed)?;
+        let flight = preflight(&target, &self.0.objects, Launch::ByOthers, Sleds::Needed)?;
         if flight.surveyed.is_empty() {
             flight.verdict()?;
         }

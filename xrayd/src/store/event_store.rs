@@ -18,7 +18,7 @@ use super::{
     event_counters::{Counters, EventCounters},
     event_types::EventTypes,
     live_readers::LiveReaders,
-    profiles::Profiles,
+    profiles::{Handover, Profiles},
     retained::{Retained, Snapshot},
     subscription::{ProcessPublisher, PublishedBlock, StreamItem},
 };
@@ -164,7 +164,7 @@ impl EventStore {
         self.count(thread, 0, events);
         if self.keeps().sums {
             let sums = StackSums::of_losses(self.profiles.room(), events);
-            self.hand_over(thread, false, &sums);
+            self.hand_over(thread, Handover::Interim, &sums);
         }
         if let Some(closed) = encoder.close() {
             let stack = Some(StackChange::cleared());
@@ -222,10 +222,10 @@ impl EventStore {
     }
 
     /// Adds a thread's sums since the last call.
-    pub(crate) fn hand_over(&self, thread: ThreadId, ended: bool, sums: &StackSums) {
+    pub(crate) fn hand_over(&self, thread: ThreadId, handover: Handover, sums: &StackSums) {
         let thread = lock(&self.retained).thread(thread).cloned();
         if let Some(thread) = thread {
-            self.profiles.hand_over(thread, ended, sums);
+            self.profiles.hand_over(thread, handover, sums);
         }
     }
 
@@ -466,7 +466,7 @@ mod tests {
     fn losses_are_reported_in_profiles() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.set_mode(Mode::Profile);
-        output.profiles.keep(true);
+        output.profiles.begin_kept();
         let thread = output.new_thread(1, String::new());
         output.lost_by(thread, 9);
         output.lost_without_ring(1);

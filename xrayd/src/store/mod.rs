@@ -32,8 +32,8 @@ pub(crate) use metering::{
 };
 #[cfg(test)]
 pub(crate) use metering::{Series, Totals};
-pub(crate) use profiles::Ask;
 pub use profiles::ProfileSums;
+pub(crate) use profiles::{Ask, Handover};
 pub(crate) use retained::Snapshot;
 #[cfg(test)]
 pub(crate) use subscription::closed_subscription;

@@ -71,6 +71,13 @@ struct Known {
     sums: StackSums,
 }
 
+/// The sums that a thread's decoder hands over: one of several parts, or the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handover {
+    Interim,
+    Last,
+}
+
 /// A request for sums. It is answered when everything that was recorded is in the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
@@ -138,21 +145,23 @@ impl Profiles {
         self.asked.load(Relaxed) || self.are_measured()
     }
 
-    /// Begins to keep sums for mode `profile`, or drops them. Called by the drain.
-    pub(crate) fn keep(&self, keep: bool) {
+    /// Begins to keep sums for mode `profile`. Called by the drain.
+    pub(crate) fn begin_kept(&self) {
         let mut wanted = lock(&self.wanted);
-        match keep {
-            true => drop(wanted.kept.get_or_insert_with(ProfileSums::begin)),
-            false => wanted.kept = None,
-        }
+        wanted.kept.get_or_insert_with(ProfileSums::begin);
+    }
+
+    /// Drops the sums for mode `profile`. Called by the drain.
+    pub(crate) fn drop_kept(&self) {
+        lock(&self.wanted).kept = None;
     }
 
     /// Adds a thread's sums since the last call.
-    pub(crate) fn hand_over(&self, thread: Thread, ended: bool, sums: &StackSums) {
+    pub(crate) fn hand_over(&self, thread: Thread, handover: Handover, sums: &StackSums) {
         let mut wanted = lock(&self.wanted);
         let Wanted { kept, asked } = &mut *wanted;
         for whose in kept.iter_mut().chain(asked.values_mut()) {
-            whose.add(&thread, ended, sums, (self.process, &self.sums));
+            whose.add(&thread, handover, sums, (self.process, &self.sums));
         }
         drop(wanted);
         if let Some(meter) = self.meter.get() {
@@ -202,7 +211,7 @@ impl ProfileSums {
     fn add(
         &mut self,
         thread: &Thread,
-        ended: bool,
+        handover: Handover,
         sums: &StackSums,
         (process, room): (ProcessId, &ProfileBudget),
     ) {
@@ -212,7 +221,7 @@ impl ProfileSums {
             sums: StackSums::new(room.clone()),
         });
         known.sums.add(sums);
-        if !ended || std::mem::replace(&mut known.ended, true) {
+        if handover == Handover::Interim || std::mem::replace(&mut known.ended, true) {
             return;
         }
         self.ended += 1;
@@ -289,23 +298,23 @@ mod tests {
     #[test]
     fn everybody_has_what_was_counted_while_they_wanted_it() {
         let profiles = Profiles::new(ProcessId(0));
-        profiles.hand_over(thread(0), false, &sums(1000));
+        profiles.hand_over(thread(0), Handover::Interim, &sums(1000));
         assert!(profiles.answer(Ask::Kept).is_none());
-        profiles.keep(true);
-        profiles.hand_over(thread(0), false, &sums(1));
+        profiles.begin_kept();
+        profiles.hand_over(thread(0), Handover::Interim, &sums(1));
         let (one, other) = (profiles.number(), profiles.number());
         profiles.answer(Ask::Begin(one));
         assert!(profiles.are_asked_for());
-        profiles.hand_over(thread(0), false, &sums(10));
+        profiles.hand_over(thread(0), Handover::Interim, &sums(10));
         profiles.answer(Ask::Begin(other));
-        profiles.hand_over(thread(1), true, &sums(100));
+        profiles.hand_over(thread(1), Handover::Last, &sums(100));
         let of = |ask| calls(&profiles.answer(ask).unwrap());
         assert_eq!(of(Ask::End(one)), [(100, 10), (101, 100)]);
         assert!(profiles.are_asked_for());
         assert_eq!(of(Ask::End(other)), [(101, 100)]);
         assert!(!profiles.are_asked_for());
         assert_eq!(of(Ask::Kept), [(100, 11), (101, 100)]);
-        profiles.keep(false);
+        profiles.drop_kept();
         assert!(profiles.answer(Ask::Kept).is_none());
         assert!(profiles.answer(Ask::End(one)).is_none());
     }
@@ -313,10 +322,10 @@ mod tests {
     #[test]
     fn threads_that_come_and_go_take_bounded_memory_and_no_call_goes() {
         let profiles = Profiles::new(ProcessId(0));
-        profiles.keep(true);
+        profiles.begin_kept();
         let most = u32::try_from(ENDED_APART).unwrap();
         for id in 0..most * 3 {
-            profiles.hand_over(thread(id), true, &sums(1));
+            profiles.hand_over(thread(id), Handover::Last, &sums(1));
         }
         let calls = calls(&profiles.answer(Ask::Kept).unwrap());
         assert_eq!(calls.len(), ENDED_APART + 1);

@@ -41,6 +41,15 @@ pub enum Sleds {
     Awaited,
 }
 
+/// Who started a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Launch {
+    /// Others. Nobody may trace it.
+    ByOthers,
+    /// We have, and trace it already.
+    ByUs,
+}
+
 /// One row of the preflight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
@@ -116,15 +125,14 @@ impl Preflight {
     }
 }
 
-/// Checks a process. With `held_by_us`, we have started it and trace it already. `sleds` states
-/// whether there must be sleds.
+/// Checks a process. `sleds` states whether there must be sleds.
 ///
 /// # Errors
 /// There is no such process, or nothing about it can be read.
 pub(crate) fn preflight(
     target: &Target,
     objects: &Objects,
-    held_by_us: bool,
+    launch: Launch,
     sleds: Sleds,
 ) -> Result<Preflight> {
     let pid = target.pid();
@@ -154,7 +162,7 @@ pub(crate) fn preflight(
     }
     // Each thread is read once: there may be many.
     let threads = statuses(pid, tid);
-    if !held_by_us {
+    if launch == Launch::ByOthers {
         check_tracer(&mut flight, pid, &threads);
     }
     check_seccomp(&mut flight, pid, &threads);

@@ -89,8 +89,13 @@ fn summary(
     let (state, root) = known(pid).unzip();
     let state = match state {
         Some(state) => state,
-        None => match check::preflight(&target, objects, false, check::Sleds::Needed)
-            .and_then(|flight| flight.verdict())
+        None => match check::preflight(
+            &target,
+            objects,
+            check::Launch::ByOthers,
+            check::Sleds::Needed,
+        )
+        .and_then(|flight| flight.verdict())
         {
             Ok(()) => ProcessState::Ready,
             Err(refusal) if refusal.reason == Reason::TargetExited => return None,

@@ -50,7 +50,7 @@ pub use outcome::Outcome;
 pub(crate) use access::{
     Confinement, Credentials, Denial, MOST_CALLER_THREADS, Rights, SYS_PTRACE, Yama,
 };
-pub(crate) use check::{Preflight, preflight, tracer_of};
+pub(crate) use check::{Launch, Preflight, preflight, tracer_of};
 pub(crate) use credentials::{OwnProcess, namespace_at};
 pub(crate) use event_types::{BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name, new_type_names};
 pub(crate) use functions::{Functions, Indexes, Loaded};

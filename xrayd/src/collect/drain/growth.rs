@@ -76,14 +76,14 @@ impl Growth {
         self.newcomer = self.newcomer.max(Some(thread));
     }
 
-    /// A look is over. `refused` says whether the limits refused memory.
-    fn has_looked(&mut self, began: Instant, ended: Instant, refused: bool) {
+    /// A look is over, with this result.
+    fn has_looked(&mut self, began: Instant, ended: Instant, opened: Result<(), Refused>) {
         let pause = ended.duration_since(began).saturating_mul(PAUSES);
         self.not_before = ended + pause.clamp(LEAST_PAUSE, LONGEST_PAUSE);
         self.again = ended
-            + match refused {
-                false => LOOK_AGAIN_AFTER,
-                true => ASK_AGAIN_AFTER,
+            + match opened {
+                Ok(()) => LOOK_AGAIN_AFTER,
+                Err(Refused) => ASK_AGAIN_AFTER,
             };
     }
 
@@ -106,7 +106,7 @@ impl Growth {
         }
         self.buckets_taken = buckets_taken;
         let opened = self.open_slots_now(table, names);
-        self.has_looked(now, Instant::now(), matches!(opened, Err(Refused)));
+        self.has_looked(now, Instant::now(), opened);
     }
 
     fn open_slots_now(&mut self, table: &SlotTable<'_>, names: &mut Names) -> Result<(), Refused> {
@@ -208,7 +208,7 @@ mod tests {
         let mut growth = Growth::new(budget, began);
         let mut is_due_after = |took: Duration, pause: Duration, news: bool| {
             let ended = began + took;
-            growth.has_looked(began, ended, false);
+            growth.has_looked(began, ended, Ok(()));
             growth.newcomer = news.then_some(1);
             growth.buckets_taken = 1;
             growth.is_due(1, ended + pause)

@@ -21,7 +21,17 @@ impl Drain {
         rings.decoders.watch(&rings.output);
         let profile = rings.output.mode() == Mode::Profile;
         if profile != self.profile {
-            self.enter_profile(profile);
+            self.profile = profile;
+            // What was added up so far belongs to the earlier requests.
+            self.hand_over();
+            let output = &self.owners.rings.output;
+            match profile {
+                true => {
+                    output.profiles.begin_kept();
+                    output.with_retained(|retained| retained.shrink_to(0));
+                }
+                false => output.profiles.drop_kept(),
+            }
         }
         let output = &self.owners.rings.output;
         let counting = output.mode() == Mode::Count;
@@ -35,18 +45,6 @@ impl Drain {
                     self.owners.rings.count();
                 }
             }
-        }
-    }
-
-    /// Begins to add up events, and drops retained events; or stops adding up.
-    fn enter_profile(&mut self, profile: bool) {
-        self.profile = profile;
-        // What was added up so far belongs to the earlier requests.
-        self.hand_over();
-        let output = &self.owners.rings.output;
-        output.profiles.keep(profile);
-        if profile {
-            output.with_retained(|retained| retained.shrink_to(0));
         }
     }
 

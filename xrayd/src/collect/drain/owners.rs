@@ -193,7 +193,7 @@ impl RingOwners {
                 !chosen.has(tid, &name)
             }
         };
-        self.rings.decoders.mute(owner, muted);
-        self.rings.slots.mute(index, muted);
+        self.rings.decoders.set_muted(owner, muted);
+        self.rings.slots.set_muted(index, muted);
     }
 }

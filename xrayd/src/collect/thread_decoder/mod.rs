@@ -37,7 +37,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    store::{EventStore, EventUses, PublishedBlock},
+    store::{EventStore, EventUses, Handover, PublishedBlock},
     sys::ticks_now,
     triggers::TriggerMatcher,
 };
@@ -61,7 +61,7 @@ pub(super) struct ThreadDecoder {
     stacks: ShadowStack,
     /// Which open calls were kept. `None` while everything is and was kept.
     kept: Option<KeptCalls>,
-    /// True if nothing of this thread is kept.
+    /// True if nothing of this thread is kept. Its filter keeps nothing meanwhile.
     pub(super) muted: bool,
     /// When functions were switched, and this thread's progress along that.
     switches: Arc<Switches>,
@@ -337,12 +337,7 @@ impl ThreadDecoder {
     }
 
     /// Sets the filter for the next events; `None` keeps all.
-    pub(super) fn filter(&mut self, keep: Option<Arc<EventFilter>>, muted: bool) {
-        self.muted = muted;
-        let keep = match muted {
-            true => Some(Arc::new(EventFilter::nothing())),
-            false => keep,
-        };
+    pub(super) fn filter(&mut self, keep: Option<Arc<EventFilter>>) {
         if keep.is_some() || self.kept.is_some() {
             let open = self.stacks.depth();
             let kept = self.kept.get_or_insert_with(|| KeptCalls::new(open));
@@ -383,7 +378,7 @@ impl ThreadDecoder {
         if let Some(profiler) = self.beside.profiler() {
             let sums = profiler.take();
             if !sums.is_empty() {
-                output.hand_over(self.thread, false, &sums);
+                output.hand_over(self.thread, Handover::Interim, &sums);
             }
         }
     }
@@ -430,7 +425,7 @@ impl ThreadDecoder {
         if let Some(profiler) = self.beside.profiler() {
             profiler.end();
             let sums = profiler.take();
-            output.hand_over(self.thread, true, &sums);
+            output.hand_over(self.thread, Handover::Last, &sums);
         }
     }
 
