@@ -49,10 +49,19 @@ pub struct Blank {
     chunks: Vec<Box<[u64]>>,
 }
 
-/// Sets whether rings keep the newest events from now on. While they do, no [`Consumer`] may read
-/// them. After that a consumer may read a ring as soon as [`is_taken`] is false for it.
-pub fn keep_newest<M: SharedMemory>(memory: &M, keep: bool) {
-    memory.store(rings::KEEP_NEWEST, u64::from(keep));
+/// Has rings keep the newest events from now on. While they do, no [`Consumer`] may read them.
+pub fn keep_newest<M: SharedMemory>(memory: &M) {
+    set_keep_newest(memory, 1);
+}
+
+/// Has rings keep what is unread from now on. A consumer may read a ring as soon as [`is_taken`] is
+/// false for it.
+pub fn keep_unread<M: SharedMemory>(memory: &M) {
+    set_keep_newest(memory, 0);
+}
+
+fn set_keep_newest<M: SharedMemory>(memory: &M, value: u64) {
+    memory.store(rings::KEEP_NEWEST, value);
     // A thread that has not seen this yet shows that it takes a chunk, see TAKING.
     fence(Ordering::SeqCst);
 }

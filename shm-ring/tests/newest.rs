@@ -33,7 +33,7 @@ impl World {
             words: Words::new(geometry),
             table: Table::new(geometry),
         };
-        newest::keep_newest(&world.words, true);
+        newest::keep_newest(&world.words);
         world
     }
 
@@ -183,7 +183,7 @@ fn a_consumer_takes_over_at_any_moment() {
     let mut waited = 0;
     for steps in (0..).step_by(3) {
         let (world, mut recording, before) = World::interrupted(steps);
-        newest::keep_newest(&world.words, false);
+        newest::keep_unread(&world.words);
         let over = recording.is_done();
         let mut waits = 0;
         while world.is_taken() {
@@ -217,7 +217,7 @@ fn the_last_event_of_a_killed_thread_is_finished() {
     for steps in (0..700).step_by(7) {
         let (world, _, before) = World::interrupted(steps);
         taken += usize::from(world.is_taken());
-        newest::keep_newest(&world.words, false);
+        newest::keep_unread(&world.words);
         newest::finish_taking(&world.words, world.geometry, 0);
         assert!(!world.is_taken());
         let (shown, _) = read(
@@ -260,7 +260,7 @@ fn events_that_an_earlier_session_read_are_not_counted_again() {
     let full = World::new().held(0);
     for recorded in [1, 449, 450, 1000, full - 1, full] {
         let world = World::new();
-        newest::keep_newest(&world.words, false);
+        newest::keep_unread(&world.words);
         world.record(0..recorded);
         let mut consumer = Consumer::resume(&world.words, world.geometry, 0);
         let (read, lost) = read(&mut consumer, &world.words);

@@ -30,7 +30,7 @@ use nix::{
         socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr},
         stat::{Mode, fchmod},
     },
-    unistd::geteuid,
+    unistd::{Uid, geteuid},
 };
 
 /// The socket of the system daemon.
@@ -108,7 +108,7 @@ pub struct SocketFile {
 ///
 /// [`SocketError::NoRuntimeDir`] for a user without `XDG_RUNTIME_DIR`.
 pub fn default_path() -> Result<PathBuf, SocketError> {
-    path_for(geteuid().is_root(), env::var_os("XDG_RUNTIME_DIR"))
+    path_for(geteuid(), env::var_os("XDG_RUNTIME_DIR"))
 }
 
 /// The paths at which a client of this user looks for a daemon: the user's own socket, then the
@@ -123,9 +123,9 @@ pub fn client_paths() -> Vec<PathBuf> {
     paths
 }
 
-fn path_for(root: bool, runtime_dir: Option<OsString>) -> Result<PathBuf, SocketError> {
+fn path_for(user: Uid, runtime_dir: Option<OsString>) -> Result<PathBuf, SocketError> {
     match runtime_dir.filter(|dir| !dir.is_empty()) {
-        _ if root => Ok(PathBuf::from(SYSTEM_SOCKET)),
+        _ if user.is_root() => Ok(PathBuf::from(SYSTEM_SOCKET)),
         Some(dir) => Ok(Path::new(&dir).join("xrayd.sock")),
         None => Err(SocketError::NoRuntimeDir),
     }
@@ -308,15 +308,16 @@ mod tests {
 
     #[test]
     fn root_listens_below_run_and_a_user_in_the_runtime_directory() {
+        let (root, user) = (Uid::from_raw(0), Uid::from_raw(1000));
         let dir = || Some(OsString::from("/run/user/1000"));
-        assert_eq!(path_for(true, dir()).unwrap(), Path::new(SYSTEM_SOCKET));
-        assert_eq!(path_for(true, None).unwrap(), Path::new(SYSTEM_SOCKET));
+        assert_eq!(path_for(root, dir()).unwrap(), Path::new(SYSTEM_SOCKET));
+        assert_eq!(path_for(root, None).unwrap(), Path::new(SYSTEM_SOCKET));
         assert_eq!(
-            path_for(false, dir()).unwrap(),
+            path_for(user, dir()).unwrap(),
             Path::new("/run/user/1000/xrayd.sock")
         );
         for unset in [None, Some(OsString::new())] {
-            let error = path_for(false, unset).unwrap_err();
+            let error = path_for(user, unset).unwrap_err();
             assert!(
                 error.to_string().contains("XDG_RUNTIME_DIR is not set"),
                 "{error}"

@@ -221,24 +221,24 @@ impl Reader<'_> {
         Some([base, &path[up..]].concat())
     }
 
-    fn take_use(&mut self, tree: &UseTree, before: &[String], hands_on: bool) {
+    fn take_use(&mut self, tree: &UseTree, before: &[String], visibility: &Visibility) {
         match tree {
             UseTree::Path(path) => {
                 let before = [before, &[path.ident.to_string()]].concat();
-                self.take_use(&path.tree, &before, hands_on);
+                self.take_use(&path.tree, &before, visibility);
             }
             UseTree::Group(group) => {
                 for tree in &group.items {
-                    self.take_use(tree, before, hands_on);
+                    self.take_use(tree, before, visibility);
                 }
             }
             UseTree::Name(name) => {
                 let name = name.ident.to_string();
-                self.take_name(before, &name, &name, hands_on);
+                self.take_name(before, &name, &name, visibility);
             }
             UseTree::Rename(rename) => {
                 let (name, alias) = (rename.ident.to_string(), rename.rename.to_string());
-                self.take_name(before, &name, &alias, hands_on);
+                self.take_name(before, &name, &alias, visibility);
             }
             UseTree::Glob(_) => {
                 self.file.named.extend(self.absolute(before));
@@ -246,7 +246,7 @@ impl Reader<'_> {
         }
     }
 
-    fn take_name(&mut self, before: &[String], name: &str, alias: &str, hands_on: bool) {
+    fn take_name(&mut self, before: &[String], name: &str, alias: &str, visibility: &Visibility) {
         let path = match name {
             "self" => before.to_vec(),
             name => [before, &[name.to_owned()]].concat(),
@@ -255,12 +255,10 @@ impl Reader<'_> {
         let path = self
             .absolute(&path)
             .unwrap_or_else(|| [self.module.as_slice(), &path].concat());
-        if hands_on {
-            self.file.handed_on.insert(alias.to_owned(), path);
-        } else {
-            self.file.handed_on.insert(alias.to_owned(), path.clone());
-            self.file.named.insert(path);
+        if matches!(visibility, Visibility::Inherited) {
+            self.file.named.insert(path.clone());
         }
+        self.file.handed_on.insert(alias.to_owned(), path);
     }
 }
 
@@ -286,8 +284,7 @@ impl Visit<'_> for Reader<'_> {
         }
         self.file.defined.extend(name.map(ToString::to_string));
         if let Item::Use(item) = item {
-            let hands_on = !matches!(item.vis, Visibility::Inherited);
-            self.take_use(&item.tree, &[], hands_on);
+            self.take_use(&item.tree, &[], &item.vis);
         }
         visit::visit_item(self, item);
     }

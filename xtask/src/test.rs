@@ -50,7 +50,7 @@ const LOAD: usize = 10;
 struct Phases(Vec<(&'static str, u64)>);
 
 /// The user that may install packages here.
-enum Installer {
+pub(crate) enum Installer {
     Root,
     Sudo,
     Nobody,
@@ -120,7 +120,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn test_all(arguments: &Arguments, phases: &mut Phases) -> Result<()> {
-    phases.time("packages", || install_missing(arguments.no_install))?;
+    let installer: fn() -> Installer = match arguments.no_install {
+        true => || Installer::Nobody,
+        false => Installer::find,
+    };
+    phases.time("packages", || install_missing(installer))?;
     phases.time("build", build)?;
     if arguments.under_load {
         // They end with this process.
@@ -187,18 +191,15 @@ fn check_interleavings() -> Result<()> {
     execute(&mut loom)
 }
 
-pub(crate) fn install_missing(no_install: bool) -> Result<()> {
+/// Installs the packages that the tests need. Looks for the installer only if one is missing.
+pub(crate) fn install_missing(find_installer: fn() -> Installer) -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
     }
     let mut words = INSTALL.to_vec();
     words.extend(&missing);
-    let installer = if no_install {
-        Installer::Nobody
-    } else {
-        Installer::find()
-    };
+    let installer = find_installer();
     // A fresh machine has no lists of packages yet.
     let words_of_install = words.join(" ");
     for words in [&["apt-get", "update"][..], &words] {
@@ -251,7 +252,7 @@ impl Phases {
 // === impl Installer ===
 
 impl Installer {
-    fn find() -> Installer {
+    pub(crate) fn find() -> Self {
         if nix::unistd::geteuid().is_root() {
             return Installer::Root;
         }

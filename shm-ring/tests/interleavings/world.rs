@@ -10,7 +10,7 @@ use shm_ring::{
     Consumer, Content, Data, Drained, Event, Geometry, Item, Outcome, Producer, Recording,
     SharedMemory, Table, Target,
     layout::{control, rings},
-    newest::{Picture, keep_newest},
+    newest::{self, Picture},
     view::{SINCE_STEP, TICKS},
 };
 
@@ -167,7 +167,10 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         items: RefCell::default(),
     };
     let mut consumer = Consumer::resume(&Consumers(&world), geometry, 0).with_payloads();
-    keep_newest(&Consumers(&world), start.newest);
+    match start.newest {
+        true => newest::keep_newest(&Consumers(&world)),
+        false => newest::keep_unread(&Consumers(&world)),
+    }
     for call in 0..start.calls {
         if call == start.calls - start.undrained {
             world.drain(&mut consumer, Producer::Alive);

@@ -69,7 +69,7 @@ fn a_child_that_is_forked_while_a_chunk_is_taken_back_leaves_the_ring_alone() {
     let machine = Machine::new();
     let stepper = Stepper::new(HandlerStack::Same);
     let prepared = Prepared::before_the_last_chunk(&machine);
-    machine.keep_newest(true);
+    machine.keep_newest();
     let function = Function::Exit;
     let places = places(&machine, &stepper, &prepared, function);
     let fork_at = |place| fork_at(&machine, &stepper, &prepared, (function, 0), place);

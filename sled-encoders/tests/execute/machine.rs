@@ -644,9 +644,9 @@ impl Machine {
         }
     }
 
-    /// Sets whether full rings take back their oldest chunk.
-    pub(crate) fn keep_newest(&self, keep: bool) {
-        newest::keep_newest(&self.view, keep);
+    /// Has full rings take back their oldest chunk.
+    pub(crate) fn keep_newest(&self) {
+        newest::keep_newest(&self.view);
     }
 
     /// The items in a copy of the home ring.

@@ -40,7 +40,7 @@ fn shown(machine: &Machine) -> (Range<u64>, u64) {
 #[test]
 fn the_newest_events_are_kept() {
     let machine = Machine::new();
-    machine.keep_newest(true);
+    machine.keep_newest();
     let g = machine.geometry;
     let in_chunk = (g.chunk_bytes() - GUARD_BYTES) / 24;
     let mut recorded = 0;
@@ -67,7 +67,7 @@ fn a_full_ring_goes_on() {
     while machine.control(home, control::LOST) == 0 {
         machine.call(Function::Argument, 0, 0);
     }
-    machine.keep_newest(true);
+    machine.keep_newest();
     for number in 0..1000 {
         machine.call(Function::Argument, 1, number);
     }
@@ -92,7 +92,7 @@ fn a_handler_at_any_instruction_of_it_is_harmless() {
     let stepper = Stepper::new(HandlerStack::Same);
     let prepared = Prepared::before_the_last_chunk(&machine);
     let home = machine.home();
-    machine.keep_newest(true);
+    machine.keep_newest();
     let chunk = machine.geometry.chunk_bytes() / 8;
     let places = places(&machine, &stepper, &prepared, Function::Exit);
     let taken = Cell::new(0);

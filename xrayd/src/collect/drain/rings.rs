@@ -193,7 +193,7 @@ impl Rings {
         for decoder in self.decoders.iter_mut() {
             decoder.restart(&self.output);
         }
-        newest::keep_newest(&self.slots.rings, true);
+        newest::keep_newest(&self.slots.rings);
         self.output.counters.set_ring_use(0, 1);
         self.output.with_retained(|retained| retained.shrink_to(0));
     }
@@ -202,14 +202,14 @@ impl Rings {
     /// that is in them comes first.
     pub(super) fn read_along(&mut self) {
         self.newest = false;
-        newest::keep_newest(&self.slots.rings, false);
+        newest::keep_unread(&self.slots.rings);
         self.count_unread();
     }
 
     /// Reads the rest of all rings.
     pub(super) fn read_last(&mut self) {
         // Otherwise a thread in a trampoline would still take chunks back.
-        newest::keep_newest(&self.slots.rings, false);
+        newest::keep_unread(&self.slots.rings);
         self.with_each(Ring::read_last);
         self.newest = false;
         self.count_unread();
