@@ -6,13 +6,11 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::Ordering,
         mpsc::{RecvTimeoutError, SendError},
     },
     time::{Duration, Instant},
 };
 
-use sled_encoders::Capture;
 use xray_trace::model::{ClockAnchor, FunctionId};
 
 use super::{
@@ -21,7 +19,7 @@ use super::{
     governor::Governor,
     handle::Commands,
     loading::Loading,
-    patching::{Patching, maps_of},
+    patching::Patching,
     request::{Command, ToggleRequest},
     rules::{RuleEffect, Rules},
     settings::{PreparedUpdate, SettingsWriter},
@@ -292,10 +290,7 @@ impl Controller {
     /// Ends the session, and keeps `report` for a detach.
     fn leave(&self, phase: Phase, report: Result<DetachReport>) {
         *lock(&self.patching.shared.final_report) = Some((Instant::now(), report));
-        self.patching
-            .shared
-            .phase
-            .store(phase as u8, Ordering::Release);
+        self.patching.shared.set_phase(phase);
     }
 
     /// The parts that switch functions.
@@ -343,18 +338,13 @@ impl Controller {
         let back = lock(&self.patching.shared.leases).release(from);
         let ids: Vec<FunctionId> = back.iter().map(|(id, _)| *id).collect();
         let mut report = self.patching.report_on(&ids);
-        let mut ways = BTreeMap::<Option<Capture>, Vec<FunctionId>>::new();
+        let mut ways = BTreeMap::<Wanted, Vec<FunctionId>>::new();
         for (id, to) in back {
-            let capture = match to {
-                Wanted::On(capture) => Some(capture),
-                Wanted::Off => None,
-            };
-            ways.entry(capture).or_default().push(id);
+            ways.entry(to).or_default().push(id);
         }
         let started = Instant::now();
         let mut failed = None;
-        for (capture, ids) in ways {
-            let to = capture.map_or(Wanted::Off, Wanted::On);
+        for (to, ids) in ways {
             let changing = self.patching.shared.states.changing(ids, to);
             match self.switcher().switch(&changing, to) {
                 Ok((patched, copied)) => {
@@ -482,18 +472,12 @@ impl Controller {
 
     fn detach(&mut self) -> Result<DetachReport> {
         let report = self.let_go();
-        self.patching
-            .shared
-            .phase
-            .store(Phase::Exited as u8, Ordering::Release);
+        self.patching.shared.set_phase(Phase::Exited);
         report
     }
 
     fn let_go(&mut self) -> Result<DetachReport> {
-        self.patching
-            .shared
-            .phase
-            .store(Phase::Detaching as u8, Ordering::Release);
+        self.patching.shared.set_phase(Phase::Detaching);
         if let ClaimState::Lost(why) = self.tend_claim() {
             return self.leave_to_others(&why);
         }
@@ -541,7 +525,7 @@ impl Controller {
                 "left sleds alone, because another tracer or the program has changed them"
             );
         }
-        let maps = maps_of(&self.patching.target)?;
+        let maps = self.patching.target.maps()?;
         let proof = self
             .patching
             .patcher

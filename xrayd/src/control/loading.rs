@@ -21,7 +21,7 @@ use std::{
 use xray_trace::model::Ticks;
 
 use super::{
-    patching::{Patching, maps_of},
+    patching::Patching,
     patterns::Patterns,
     rules::{RuleEffect, Rules},
     sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of},
@@ -163,7 +163,7 @@ impl Loading {
     pub(crate) fn look(&mut self, switcher: &mut Switcher<'_>) -> Result<()> {
         let before = std::mem::replace(&mut self.last, Instant::now());
         self.cost = None;
-        let maps = maps_of(&switcher.patching.target)?;
+        let maps = switcher.patching.target.maps()?;
         // A report from now on may be of a mapping after the maps were read.
         self.received = self.watch.catch_up();
         switcher.patching.traced.is_suspect = false;
@@ -192,19 +192,18 @@ impl Loading {
                     Ok(()) => {
                         self.doubtful.remove(&load);
                     }
-                    Err(refusal) => self.refuse(
-                        switcher.patching,
-                        load,
-                        RefusedModule {
+                    Err(refusal) => {
+                        let refused = RefusedModule {
                             path,
                             load,
                             refusal,
-                        },
-                    ),
+                        };
+                        self.refuse(switcher.patching, refused);
+                    }
                 }
             }
             for refused in found.refused {
-                self.refuse(switcher.patching, refused.load, refused);
+                self.refuse(switcher.patching, refused);
             }
         }
         Ok(())
@@ -247,8 +246,8 @@ impl Loading {
         patching.shared.keep_refused(|load| loads.contains(load));
     }
 
-    fn refuse(&mut self, patching: &Patching, load: Load, refused: RefusedModule) {
-        let looks = self.doubtful.entry(load).or_default();
+    fn refuse(&mut self, patching: &Patching, refused: RefusedModule) {
+        let looks = self.doubtful.entry(refused.load).or_default();
         if refused.refusal.reason != Reason::Busy {
             *looks = looks.saturating_add(1);
         }

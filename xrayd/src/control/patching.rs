@@ -13,7 +13,7 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::EventStore,
     sys::{Memory, ptrace::Stopped},
-    target::{Maps, Target, Threads, memory_room},
+    target::{Target, Threads, memory_room},
     types::{Capture, PatchSite, Settings, ToggleReport, Wanted},
 };
 
@@ -201,11 +201,4 @@ impl Patching {
             .drain()
             .map_or(Ok(()), |drain| drain.renew_filters())
     }
-}
-
-/// The current maps of the target.
-pub(crate) fn maps_of(target: &Target) -> Result<Maps> {
-    let pid = target.pid();
-    let tid = target.live_thread()?;
-    Maps::read(pid, tid).map_err(|error| Refusal::from_io(pid, "read its maps", &error))
 }

@@ -31,7 +31,7 @@ use crate::{
 /// The state that the control thread publishes.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) phase: AtomicU8,
+    phase: AtomicU8,
     /// Set when an `exec` has replaced the traced program: the time at which it was last seen.
     /// Written by the control thread.
     pub(crate) executed: OnceLock<Instant>,
@@ -175,6 +175,10 @@ impl Shared {
             value if value == Phase::Failed as u8 => Phase::Failed,
             _ => Phase::Exited,
         }
+    }
+
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
     }
 
     // --- for the session

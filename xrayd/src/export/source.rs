@@ -43,6 +43,19 @@ impl TraceSource {
         self.kinship.get().copied()
     }
 
+    /// Describes the process in a trace.
+    fn describe<W: io::Write>(
+        &self,
+        source: Source,
+        writer: &mut TraceWriter<W>,
+    ) -> io::Result<()> {
+        writer.process(source, &self.process, self)?;
+        match self.kinship() {
+            Some(kinship) => writer.origin(source, kinship.origin()),
+            None => Ok(()),
+        }
+    }
+
     /// The clock anchors taken so far.
     pub(crate) fn anchors(&self) -> Vec<ClockAnchor> {
         self.output
@@ -56,14 +69,8 @@ impl TraceSource {
         sums: &ProfileSums,
         writer: &mut TraceWriter<W>,
     ) -> io::Result<()> {
-        writer.process(source, &self.process, self)?;
-        if let Some(kinship) = self.kinship() {
-            writer.origin(source, kinship.origin())?;
-        }
-        for anchor in &self
-            .output
-            .with_retained(|retained| retained.anchors().to_vec())
-        {
+        self.describe(source, writer)?;
+        for anchor in &self.anchors() {
             writer.anchor(source, anchor)?;
         }
         for (thread, sums) in sums.threads() {
@@ -81,10 +88,7 @@ impl TraceSource {
         seen: &HashSet<FunctionId>,
         writer: &mut TraceWriter<W>,
     ) -> io::Result<()> {
-        writer.process(source, &self.process, self)?;
-        if let Some(kinship) = self.kinship() {
-            writer.origin(source, kinship.origin())?;
-        }
+        self.describe(source, writer)?;
         for thread in &snapshot.threads {
             writer.thread(source, thread)?;
         }

@@ -8,7 +8,7 @@ use shm_ring::{Mapping, layout};
 use super::{
     Neighbourhood,
     borrow::{BorrowError, Lender, Victim},
-    install_plan::{Plan, Rings, owner_mark, plan, read_maps},
+    install_plan::{Plan, Rings, owner_mark, plan},
     mappings::{MapFailure, Mapped, map_missing, place_for},
     region::{Layout, Region},
     ring_plan::{RingPlan, RingsNeeded},
@@ -64,7 +64,7 @@ pub(crate) fn install(
     let mut tries = 0;
     let mut claim = None;
     loop {
-        let maps = read_maps(target)?;
+        let maps = target.maps()?;
         let plan = plan(target, memory, &maps, neighbourhoods)?;
         if let (Some(layout), None) = (plan.layout, &claim) {
             claim = Some(TableClaim::take(memory, TargetAddr(layout.table), pid)?);
@@ -133,7 +133,7 @@ pub(crate) fn crowded(
     memory: &Memory,
     neighbourhoods: &[Neighbourhood],
 ) -> Result<Vec<(Neighbourhood, Refusal)>> {
-    let maps = read_maps(target)?;
+    let maps = target.maps()?;
     let missing = plan(target, memory, &maps, neighbourhoods)?.missing;
     let mut places = Vec::new();
     let mut crowded = Vec::new();
@@ -166,7 +166,7 @@ pub(crate) fn extend(
         missing: vec![neighbourhood],
     };
     for _ in 0..PLACE_TRIES {
-        let maps = read_maps(target)?;
+        let maps = target.maps()?;
         let mapped = map_missing(
             target,
             memory,
@@ -263,7 +263,7 @@ fn rings_present(pid: Pid, memory: &Memory, layout: &Layout) -> Result<RingsNeed
 /// two writes the words that name its memory before it looks. So at least one of them sees the
 /// other and gives up.
 fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> {
-    let maps = read_maps(target)?;
+    let maps = target.maps()?;
     let mut regions = maps.iter().filter_map(|entry| Region::find(memory, entry));
     if regions.all(|region| region.is_ok_and(|(_, its)| its == *layout)) {
         return Ok(());
@@ -278,7 +278,7 @@ fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> 
 /// Unmaps the mappings of a failed attach.
 fn release(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Victim<'_>) {
     let mut undo = || -> std::result::Result<(), BorrowError> {
-        let maps = read_maps(target)?;
+        let maps = target.maps()?;
         let lender = Lender::find(target, memory, &maps)?;
         lender.acquire(victim, |remote| {
             for &(address, bytes) in all {

@@ -38,12 +38,6 @@ pub(super) enum Rings {
     Closed,
 }
 
-pub(super) fn read_maps(target: &Target) -> Result<Maps> {
-    let tid = target.live_thread()?;
-    Maps::read(target.pid(), tid)
-        .map_err(|error| Refusal::from_io(target.pid(), "read its maps", &error))
-}
-
 pub(super) fn plan(
     target: &Target,
     memory: &Memory,

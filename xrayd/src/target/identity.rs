@@ -10,7 +10,7 @@ use crate::{
     pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::PidFd,
-    target::{Caller, ThreadState, ThreadStatus, Threads, errand::Errand, memory_owner},
+    target::{Caller, Maps, ThreadState, ThreadStatus, Threads, errand::Errand, memory_owner},
 };
 
 /// Threads whose activity is read.
@@ -130,6 +130,15 @@ impl Target {
     /// True if the process has ended.
     pub(crate) fn has_exited(&self) -> bool {
         self.pidfd.has_exited()
+    }
+
+    /// Its maps, as they are now.
+    ///
+    /// # Errors
+    /// The process has ended, or its maps cannot be read.
+    pub(crate) fn maps(&self) -> Result<Maps> {
+        Maps::read(self.pid, self.live_thread()?)
+            .map_err(|error| Refusal::from_io(self.pid, "read its maps", &error))
     }
 
     /// A thread whose `/proc` files can be read. A process that has not ended may show none, while

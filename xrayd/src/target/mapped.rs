@@ -5,14 +5,11 @@ use std::{fs::File, io};
 use xray_trace::instr_map::Object;
 
 use super::{
-    MapEntry, Maps, Target,
+    MapEntry, Target,
     modules::{Group, executable_files, load_bias, main_inode},
     open_mapped,
 };
-use crate::{
-    pid::Pid,
-    refusal::{Refusal, Result},
-};
+use crate::{pid::Pid, refusal::Result};
 
 /// A file that a process has mapped as executable. The process chose it, so it may be anything.
 #[derive(Debug)]
@@ -33,8 +30,7 @@ pub struct MappedFile {
 /// There is no such process, or its maps may not be read.
 pub fn mapped_files(pid: Pid) -> Result<Vec<MappedFile>> {
     let target = Target::open(pid)?;
-    let maps = Maps::read(pid, target.live_thread()?)
-        .map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
+    let maps = target.maps()?;
     let main = main_inode(pid);
     let mut files: Vec<MappedFile> = Vec::new();
     let mut known = std::collections::HashSet::new();

@@ -16,12 +16,12 @@ pub enum Switch {
 }
 
 /// The wanted state of functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wanted {
-    /// Events are recorded, with these values.
-    On(Capture),
     /// Sleds are as compiled.
     Off,
+    /// Events are recorded, with these values.
+    On(Capture),
 }
 
 /// The wanted state of functions, and for how long.

@@ -70,7 +70,11 @@ impl Descriptions {
     /// The number of a function in the trace, whether it was described or not.
     pub(super) fn function_number(&self, source: Source, id: FunctionId) -> FunctionId {
         let numbers = self.sources.get(&source);
-        numbers.map_or(id, |numbers| numbers.function(id).unwrap_or(NO_FUNCTION))
+        numbers.map_or(id, |numbers| {
+            numbers
+                .function(id)
+                .map_or(NO_FUNCTION, |(number, _)| number)
+        })
     }
 
     /// Describes a process and its modules.
@@ -106,10 +110,7 @@ impl Descriptions {
         id: FunctionId,
         tables: &dyn Tables,
     ) -> io::Result<FunctionId> {
-        let found = |this: &Self| {
-            let numbers = this.sources.get(&source)?;
-            Some((numbers.function(id)?, numbers.module_of(id)?))
-        };
+        let found = |this: &Self| this.sources.get(&source)?.function(id);
         let known = match found(self) {
             Some(known) => Some(known),
             // The function may be of a library that was loaded since.

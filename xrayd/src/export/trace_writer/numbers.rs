@@ -73,21 +73,13 @@ pub(super) struct Described(Vec<u64>);
 // === impl Numbers ===
 
 impl Numbers {
-    pub(super) fn function(&self, id: FunctionId) -> Option<FunctionId> {
-        let module = self.find(id)?;
-        Some(FunctionId(
-            module.first.saturating_add(id.0.checked_sub(module.own)?),
-        ))
-    }
-
-    pub(super) fn module_of(&self, id: FunctionId) -> Option<ModuleId> {
-        Some(self.find(id)?.module)
-    }
-
-    fn find(&self, id: FunctionId) -> Option<&ModuleNumbers> {
+    /// The number of a function in the trace, and the module row that describes it.
+    pub(super) fn function(&self, id: FunctionId) -> Option<(FunctionId, ModuleId)> {
         let after = self.modules.partition_point(|module| module.own <= id.0);
         let module = self.modules.get(after.checked_sub(1)?)?;
-        (id.0 - module.own < module.functions).then_some(module)
+        let place = id.0.checked_sub(module.own)?;
+        let number = FunctionId(module.first.saturating_add(place));
+        (place < module.functions).then_some((number, module.module))
     }
 }
 

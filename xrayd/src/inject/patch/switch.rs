@@ -96,13 +96,7 @@ impl Patcher {
                     self.switch_runs(memory, target, &runs, to, None, &mut report)
                 }
             };
-            match (done, to) {
-                (Ok(()), _) => {}
-                (Err(refusal), Wanted::On(_)) => return Err(refusal),
-                (Err(refusal), Wanted::Off) => {
-                    failed.get_or_insert(refusal);
-                }
-            }
+            go_on_after(done, to, &mut failed)?;
         }
         failed.map_or(Ok(report), Err)
     }
@@ -138,22 +132,14 @@ impl Patcher {
         mut left: Option<&mut Vec<PatchSite>>,
         report: &mut PatchReport,
     ) -> Result<()> {
-        let pid = self.pid;
-        let maps = Maps::read(pid, target.live_thread()?)
-            .map_err(|error| Refusal::from_io(pid, "read its maps", &error))?;
+        let maps = target.maps()?;
         self.private.look(&maps);
         let mut failed = None;
         for run in runs {
             let mapped = self.mapped(&maps, run);
             report.foreign += (run.len() - mapped.len()) as u64;
             let done = self.switch_run(memory, &mapped, to, left.as_deref_mut(), report);
-            match (done, to) {
-                (Ok(()), _) => {}
-                (Err(refusal), Wanted::On(_)) => return Err(refusal),
-                (Err(refusal), Wanted::Off) => {
-                    failed.get_or_insert(refusal);
-                }
-            }
+            go_on_after(done, to, &mut failed)?;
         }
         failed.map_or(Ok(()), Err)
     }
@@ -239,6 +225,17 @@ impl Patcher {
         }
         let mapped = run.iter().filter(|site| ends(site, site).is_some());
         Cow::Owned(mapped.copied().collect())
+    }
+}
+
+/// Switching on ends at the first failure. Switching off goes on, and `failed` keeps the first one.
+fn go_on_after(done: Result<()>, to: Wanted, failed: &mut Option<Refusal>) -> Result<()> {
+    match (done, to) {
+        (Err(refusal), Wanted::Off) => {
+            failed.get_or_insert(refusal);
+            Ok(())
+        }
+        (done, _) => done,
     }
 }
 

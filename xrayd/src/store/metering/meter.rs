@@ -150,12 +150,8 @@ impl Meter {
 
     /// Chooses functions of a new module, before any of them is on.
     pub(crate) fn choose(&self, functions: &Functions, loaded: &Arc<Loaded>) {
-        let selection = &self.choice.selection;
-        self.measure(
-            functions.matching_in(loaded, selection.needs_source(), |candidate| {
-                selection.matches(candidate)
-            }),
-        );
+        let modules = std::slice::from_ref(loaded);
+        self.measure(functions.matching(modules, &self.choice.selection));
     }
 
     /// Adds functions to the chosen ones.
