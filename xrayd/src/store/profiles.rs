@@ -37,7 +37,7 @@ const OTHERS: ThreadId = ThreadId(u32::MAX - 2);
 pub(crate) struct Profiles {
     process: ProcessId,
     /// The memory of the decoders' sums.
-    lanes: ProfileBudget,
+    decoders: ProfileBudget,
     /// The memory of the sums here.
     sums: ProfileBudget,
     wanted: Mutex<Wanted>,
@@ -95,7 +95,7 @@ impl Profiles {
     pub(crate) fn new(process: ProcessId) -> Self {
         Self {
             process,
-            lanes: ProfileBudget::new(ROOM_BYTES),
+            decoders: ProfileBudget::new(ROOM_BYTES),
             sums: ProfileBudget::new(ROOM_BYTES),
             wanted: Mutex::default(),
             asked: AtomicBool::new(false),
@@ -106,7 +106,7 @@ impl Profiles {
 
     /// The memory of the decoders' sums.
     pub(crate) fn room(&self) -> ProfileBudget {
-        self.lanes.clone()
+        self.decoders.clone()
     }
 
     /// A new number for a request.

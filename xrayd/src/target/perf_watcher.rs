@@ -52,7 +52,7 @@ pub(crate) struct PerfWatcher {
 #[derive(Debug)]
 struct Open {
     shared: Arc<Shared>,
-    ears: usize,
+    subscriptions: usize,
     thread: JoinHandle<()>,
 }
 
@@ -129,7 +129,7 @@ impl PerfWatcher {
         let mut open = lock(&self.open);
         let shared = match &mut *open {
             Some(open) => {
-                open.ears += 1;
+                open.subscriptions += 1;
                 Arc::clone(&open.shared)
             }
             None => {
@@ -165,7 +165,7 @@ impl Open {
             .map_err(PerfUnavailable::Refused)?;
         Ok(Self {
             shared,
-            ears: 1,
+            subscriptions: 1,
             thread,
         })
     }
@@ -294,11 +294,11 @@ impl Drop for Subscription {
         });
         drop(listeners);
         let mut open = lock(&self.perf_watcher.open);
-        let Some(Open { ears, .. }) = &mut *open else {
+        let Some(Open { subscriptions, .. }) = &mut *open else {
             return;
         };
-        *ears -= 1;
-        if *ears == 0
+        *subscriptions -= 1;
+        if *subscriptions == 0
             && let Some(Open { shared, thread, .. }) = open.take()
         {
             // The eventfd cannot overflow: it is written once.

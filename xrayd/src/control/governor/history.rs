@@ -98,11 +98,7 @@ impl History {
     pub(super) fn resume(&self, functions: impl IntoIterator<Item = FunctionId>, now: Ticks) {
         let mut books = lock(&self.0);
         for id in functions {
-            if let Some(span) = books
-                .suppressed
-                .get_mut(&id)
-                .and_then(SuppressionSpans::current)
-            {
+            if let Some(span) = books.current(id) {
                 span.until = Some(now);
             }
         }
@@ -118,11 +114,7 @@ impl History {
     pub(super) fn unrecorded(&self, functions: impl Iterator<Item = (FunctionId, f64)>) {
         let mut books = lock(&self.0);
         for (id, calls) in functions {
-            if let Some(span) = books
-                .suppressed
-                .get_mut(&id)
-                .and_then(SuppressionSpans::current)
-            {
+            if let Some(span) = books.current(id) {
                 span.calls += calls;
             }
         }
@@ -131,12 +123,8 @@ impl History {
     /// Adds ticks in which these functions were recorded although they are suppressed.
     pub(super) fn recorded(&self, functions: &[FunctionId], ticks: u64) {
         let mut books = lock(&self.0);
-        for id in functions {
-            if let Some(span) = books
-                .suppressed
-                .get_mut(id)
-                .and_then(SuppressionSpans::current)
-            {
+        for &id in functions {
+            if let Some(span) = books.current(id) {
                 span.recorded = span.recorded.saturating_add(ticks);
             }
         }
@@ -148,10 +136,8 @@ impl History {
         books.opened += 1;
         // The first window of a cycle has no predecessor: before it everything was recorded, or
         // nothing was to be.
-        if std::mem::replace(&mut books.cycling, true)
-            && let Some(last) = books.windows.back_mut()
-        {
-            last.stands_for = from.0.saturating_sub(last.from.0);
+        if std::mem::replace(&mut books.cycling, true) {
+            books.end_window(from);
         }
         if books.windows.len() == MOST_WINDOWS {
             books.windows.pop_front();
@@ -166,10 +152,8 @@ impl History {
     /// Ends a duty cycle. Everything has been recorded since `from`.
     pub(super) fn end_cycle(&self, from: Ticks) {
         let mut books = lock(&self.0);
-        if std::mem::take(&mut books.cycling)
-            && let Some(last) = books.windows.back_mut()
-        {
-            last.stands_for = from.0.saturating_sub(last.from.0);
+        if std::mem::take(&mut books.cycling) {
+            books.end_window(from);
         }
     }
 
@@ -243,6 +227,23 @@ impl History {
     }
 }
 
+// === impl Books ===
+
+impl Books {
+    /// The span of a function that is suppressed now.
+    fn current(&mut self, id: FunctionId) -> Option<&mut Span> {
+        let SuppressionSpans(spans) = self.suppressed.get_mut(&id)?;
+        spans.back_mut().filter(|span| span.until.is_none())
+    }
+
+    /// The last window stands for the time up to `end`.
+    fn end_window(&mut self, end: Ticks) {
+        if let Some(last) = self.windows.back_mut() {
+            last.stands_for = end.0.saturating_sub(last.from.0);
+        }
+    }
+}
+
 // === impl SuppressionSpans ===
 
 impl SuppressionSpans {
@@ -265,10 +266,6 @@ impl SuppressionSpans {
 
     fn is_suppressed(&self) -> bool {
         self.0.back().is_some_and(|span| span.until.is_none())
-    }
-
-    fn current(&mut self) -> Option<&mut Span> {
-        self.0.back_mut().filter(|span| span.until.is_none())
     }
 
     fn calls(&self) -> u64 {

@@ -204,22 +204,18 @@ impl OverheadLimit {
         };
         let (event_ns, tick_ns) = (self.event_ns(), self.tick_rate.tick_ns());
         let costs = interval.costs(event_ns, tick_ns);
-        let governor = &mut *self;
-        governor.spent.add(costs.time, FADE);
-        let suppressed = &governor.suppressed;
+        self.spent.add(costs.time, FADE);
         if interval.is_seen() {
-            let is_on = |id| !suppressed.contains(&id);
-            governor.model.learn(&costs.measured, Source::Look, is_on);
+            let is_on = |id| !self.suppressed.contains(&id);
+            self.model.learn(&costs.measured, Source::Look, is_on);
         }
         let useful_ns = costs.time.useful_ns();
         self.count_unrecorded(patching, |_| useful_ns);
-        let governor = &*self;
-        let (suppressed, model) = (&governor.suppressed, &governor.model);
-        patching.shared.history.cost(governor.overhead(), event_ns);
-        let on = |id| states.recorded(id).is_some() && !suppressed.contains(&id);
-        if model.load(on) > self.limit * TOO_MUCH {
-            let kept = |id| governor.kept.contains(id);
-            let over_budget = model.over_budget(self.limit * ENOUGH, on, kept);
+        patching.shared.history.cost(self.overhead(), event_ns);
+        let on = |id| states.recorded(id).is_some() && !self.suppressed.contains(&id);
+        if self.model.load(on) > self.limit * TOO_MUCH {
+            let kept = |id| self.kept.contains(id);
+            let over_budget = self.model.over_budget(self.limit * ENOUGH, on, kept);
             // Functions that are kept may cost more than the budget by themselves.
             if !over_budget.is_empty() {
                 self.suppress(patching, over_budget.into_iter().collect())?;
