@@ -314,8 +314,7 @@ impl Installed {
                 TargetAddr(self.layout.table + layout::table::MINE),
                 &mark.to_le_bytes(),
             )
-            .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
-        set_live(memory, TargetAddr(self.layout.table), 1)
+            .and_then(|()| set_live(memory, TargetAddr(self.layout.table), 1))
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         Ok((self, claim))
     }

@@ -9,7 +9,7 @@ use std::sync::{
 use xray_trace::{
     analysis::StackSums,
     container::{BlockEncoder, ClosedBlock, StackChange},
-    model::{ClockAnchor, ClockFault, EventType, FunctionId, ProcessId, ThreadId, Ticks},
+    model::{ClockAnchor, EventType, FunctionId, ProcessId, ThreadId, Ticks},
 };
 
 use super::{
@@ -177,15 +177,10 @@ impl EventStore {
     pub(crate) fn anchor(&self, anchor: ClockAnchor) {
         let mut retained = lock(&self.retained);
         for fault in retained.add_anchor(anchor) {
-            let ClockFault {
-                from_ns,
-                to_ns,
-                kind,
-            } = fault;
             tracing::warn!(
-                from_ns,
-                to_ns,
-                ?kind,
+                from_ns = fault.from_ns,
+                to_ns = fault.to_ns,
+                kind = ?fault.kind,
                 "the processor's counter did not keep time: durations are wrong"
             );
         }

@@ -144,7 +144,7 @@ pub(crate) fn subscription(
 // === impl PublishedBlock ===
 
 impl PublishedBlock {
-    /// A closed block with `said` user events.
+    /// A closed block with this many user events.
     pub(crate) fn new(closed: ClosedBlock, user_events: u32) -> Self {
         Self {
             closed: Arc::new(closed),
@@ -263,21 +263,16 @@ impl ProcessPublisher {
     }
 
     fn overflow(&mut self, item: StreamItem) -> bool {
+        let lost = &self.publisher.side_queue.lost;
         match item {
             StreamItem::Block(published) => {
                 let events = published
                     .events()
                     .saturating_add(published.closed.block.lost);
-                self.publisher
-                    .side_queue
-                    .lost
-                    .fetch_add(events, Ordering::Relaxed);
+                lost.fetch_add(events, Ordering::Relaxed);
             }
             StreamItem::Lost { events } => {
-                self.publisher
-                    .side_queue
-                    .lost
-                    .fetch_add(events, Ordering::Relaxed);
+                lost.fetch_add(events, Ordering::Relaxed);
             }
             // The newest anchor is enough. All threads are needed to name later events.
             anchor @ StreamItem::Anchor(_) => {

@@ -117,12 +117,6 @@ impl Preflight {
             check.remedy = command.into();
         }
     }
-
-    fn failed(&self) -> bool {
-        self.checks
-            .iter()
-            .any(|check| check.outcome == Outcome::Failed)
-    }
 }
 
 /// Checks a process. `sleds` states whether there must be sleds.
@@ -157,7 +151,7 @@ pub(crate) fn preflight(
     let found = modules_of(pid, &flight.maps, objects);
     check_bits(&mut flight, pid, &found);
     check_sleds(&mut flight, pid, &memory, found, sleds);
-    if flight.failed() {
+    if flight.verdict().is_err() {
         return Ok(flight);
     }
     // Each thread is read once: there may be many.
@@ -252,26 +246,15 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, 
             }),
         }
     }
-    let functions: usize = flight
-        .surveyed
-        .iter()
-        .map(|(module, _)| module.object.functions().len())
+    let modules = flight.surveyed.iter().map(|(module, _)| module);
+    let functions: usize = modules.map(|module| module.object.functions().len()).sum();
+    let surveys = flight.surveyed.iter().map(|(_, survey)| survey);
+    let sites: usize = surveys.clone().map(|survey| survey.sites.len()).sum();
+    let skipped: u64 = surveys
+        .clone()
+        .flat_map(|survey| survey.skipped.values())
         .sum();
-    let sites: usize = flight
-        .surveyed
-        .iter()
-        .map(|(_, survey)| survey.sites.len())
-        .sum();
-    let skipped: u64 = flight
-        .surveyed
-        .iter()
-        .flat_map(|(_, survey)| survey.skipped.values())
-        .sum();
-    let runtime: u64 = flight
-        .surveyed
-        .iter()
-        .map(|(_, survey)| survey.runtime)
-        .sum();
+    let runtime: u64 = surveys.map(|survey| survey.runtime).sum();
     if flight.surveyed.is_empty() && sleds == Sleds::Awaited {
         let finding = "none yet: xrayd waits for libraries that are loaded later";
         return flight.add(Reason::NoSleds, "sleds", Outcome::Warning, finding);
@@ -296,24 +279,17 @@ fn check_sleds(flight: &mut Preflight, pid: Pid, memory: &Memory, found: Found, 
         Outcome::Ok
     };
     flight.add(Reason::NoSleds, "sleds", outcome, finding);
-    if runtime > 0 {
-        let finding = format!(
-            "process {pid}: LLVM's XRay runtime in the process has patched {runtime} sleds"
-        );
-        flight.add(
-            Reason::AlreadyPatched,
-            "patched by others",
+    let (outcome, finding) = match runtime {
+        0 => (Outcome::Ok, "no".to_owned()),
+        _ => (
             Outcome::Failed,
-            finding,
-        );
-    } else {
-        flight.add(
-            Reason::AlreadyPatched,
-            "patched by others",
-            Outcome::Ok,
-            "no",
-        );
-    }
+            format!(
+                "process {pid}: LLVM's XRay runtime in the process has patched {runtime} sleds"
+            ),
+        ),
+    };
+    let subject = "patched by others";
+    flight.add(Reason::AlreadyPatched, subject, outcome, finding);
 }
 
 /// The status of all threads, `live` first.
