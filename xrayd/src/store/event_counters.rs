@@ -31,7 +31,7 @@ pub(crate) struct Counters {
 }
 
 /// The numbers of a session.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct EventCounters {
     events: AtomicU64,
     filtered: AtomicU64,
@@ -63,26 +63,6 @@ struct Rate {
 // === impl EventCounters ===
 
 impl EventCounters {
-    pub(super) fn new() -> Self {
-        Self {
-            events: AtomicU64::new(0),
-            filtered: AtomicU64::new(0),
-            left_out: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            lost_known: AtomicU64::new(0),
-            threads: AtomicU32::new(0),
-            ring_use_permille: AtomicU32::new(0),
-            unread: AtomicU64::new(0),
-            overwritten: AtomicU64::new(0),
-            unread_overwritten: AtomicU64::new(0),
-            rate: Mutex::new(Rate {
-                since: Instant::now(),
-                events: 0,
-                per_second: 0.0,
-            }),
-        }
-    }
-
     pub(super) fn add_thread(&self) {
         self.threads.fetch_add(1, Relaxed);
     }
@@ -183,6 +163,17 @@ impl EventCounters {
         let parts = [&self.events, &self.unread, &self.overwritten];
         let parts = parts.iter().map(|part| part.load(Relaxed));
         parts.fold(0, u64::saturating_add)
+    }
+}
+
+impl Default for Rate {
+    /// A rate from now on.
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            events: 0,
+            per_second: 0.0,
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl EventStore {
     pub(crate) fn new(process: ProcessId, functions: usize, retain_bytes: u64) -> Self {
         Self {
             process,
-            counters: EventCounters::new(),
+            counters: EventCounters::default(),
             counts: Counts::new(functions),
             calls: Calls::default(),
             profiles: Profiles::new(process),

@@ -122,15 +122,13 @@ impl DrainHandle {
             thread,
             ..
         } = self;
-        let (answer, answered) = sync_channel(1);
-        let sent = caller
-            .liveness
-            .send_anyway(&caller.requests, request(answer));
-        let answer = sent.and_then(|()| caller.liveness.watch().wait(&answered));
-        if let Err(why @ (NoAnswer::Hangs | NoAnswer::Refused | NoAnswer::Full)) = answer {
+        let asked = caller.hand_over(request, |request| {
+            caller.liveness.send_anyway(&caller.requests, request)
+        });
+        if let Err(refusal) = asked.and_then(Asked::wait) {
             // The rings may be the next session's by the time at which the thread goes on.
             is_abandoned.store(true, Relaxed);
-            return Err(caller.liveness.refusal(why));
+            return Err(refusal);
         }
         // The thread catches its own panics, and the event store reports them.
         let _ = thread.map(JoinHandle::join);

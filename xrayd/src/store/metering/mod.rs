@@ -209,7 +209,7 @@ impl Metering {
         // Ended sessions come after living ones, which may have the same pid.
         let mut ended = Vec::new();
         for living in books.living.values_mut().rev() {
-            let reading = living.read();
+            let reading = living.reported(living.numbers.figures());
             totals.add(&reading);
             if reading.standing != Standing::Is(Phase::Exited) {
                 sessions.push(reading);
@@ -300,10 +300,6 @@ impl Totals {
 // === impl Living ===
 
 impl Living {
-    fn read(&mut self) -> Reading {
-        self.reported(self.numbers.figures())
-    }
-
     /// Raises counters to what was reported before.
     fn reported(&mut self, mut figures: Figures) -> Reading {
         figures.events = figures.events.max(self.events);
