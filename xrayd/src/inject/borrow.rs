@@ -435,11 +435,6 @@ pub(super) fn trace_refusal(target: &Target, error: &TraceError) -> Refusal {
     Refusal::new(reason, format!("process {}: {error}{why}", target.pid()))
 }
 
-/// For `map_err`: names the call that failed.
-pub(super) fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
-    move |source| RemoteError::Refused { call, source }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,10 +12,10 @@ use shm_ring::Geometry;
 
 use super::{
     Neighbourhood,
-    borrow::{BorrowError, Lender, Victim, refused, trace_refusal},
+    borrow::{BorrowError, Lender, Victim, trace_refusal},
     install_plan::{Plan, Rings},
     region::Layout,
-    remote::{MappingPlace, Remote, RemoteError},
+    remote::{MappingPlace, Remote, RemoteError, refused},
     rings_file::{self, RingsFile, Unproven},
     thread_id,
 };

@@ -100,10 +100,9 @@ impl<'a> Remote<'a> {
         self.mapped.push((at, bytes));
         // Kernels before 4.17 treat the flag as a hint.
         match address {
-            Some(wanted) if wanted != at => Err(RemoteError::Refused {
-                call,
-                source: io::Error::from_raw_os_error(libc::EEXIST),
-            }),
+            Some(wanted) if wanted != at => {
+                Err(refused(call)(io::Error::from_raw_os_error(libc::EEXIST)))
+            }
             _ => Ok(at),
         }
     }
@@ -116,17 +115,13 @@ impl<'a> Remote<'a> {
         advice: i32,
     ) -> Result<(), RemoteError> {
         let advice = u64::from(advice.cast_unsigned());
-        self.call(
-            "madvise",
-            libc::SYS_madvise,
-            [address, bytes, advice, 0, 0, 0],
-        )
-        .map(|_| ())
+        self.call("madvise", libc::SYS_madvise, [address, bytes, advice])
+            .map(|_| ())
     }
 
     /// `munlock`, which needs no privilege.
     pub(super) fn unlock(&mut self, address: u64, bytes: u64) -> Result<(), RemoteError> {
-        self.call("munlock", libc::SYS_munlock, [address, bytes, 0, 0, 0, 0])
+        self.call("munlock", libc::SYS_munlock, [address, bytes])
             .map(|_| ())
     }
 
@@ -138,12 +133,8 @@ impl<'a> Remote<'a> {
         protection: i32,
     ) -> Result<(), RemoteError> {
         let protection = u64::from(protection.cast_unsigned());
-        self.call(
-            "mprotect",
-            libc::SYS_mprotect,
-            [address, bytes, protection, 0, 0, 0],
-        )
-        .map(|_| ())
+        self.call("mprotect", libc::SYS_mprotect, [address, bytes, protection])
+            .map(|_| ())
     }
 
     /// Names a mapping for readers of the target's maps. The mapping also works without a name.
@@ -151,19 +142,9 @@ impl<'a> Remote<'a> {
         if !kernel_names_mappings() {
             return;
         }
-        let result = self.call(
-            "prctl",
-            libc::SYS_prctl,
-            [
-                u64::from(PR_SET_VMA.cast_unsigned()),
-                0,
-                address,
-                bytes,
-                name,
-                0,
-            ],
-        );
-        if let Err(error) = result {
+        let set = u64::from(PR_SET_VMA.cast_unsigned());
+        let arguments = [set, 0, address, bytes, name];
+        if let Err(error) = self.call("prctl", libc::SYS_prctl, arguments) {
             tracing::debug!(%error, "cannot name a mapping");
         }
     }
@@ -176,41 +157,28 @@ impl<'a> Remote<'a> {
         scratch: u64,
     ) -> Result<bool, RemoteError> {
         let get = u64::from(libc::PR_GET_TSC.cast_unsigned());
-        self.call("prctl", libc::SYS_prctl, [get, scratch, 0, 0, 0, 0])?;
-        let answer =
-            memory
-                .read_u32(TargetAddr(scratch))
-                .map_err(|source| RemoteError::Refused {
-                    call: "prctl",
-                    source,
-                })?;
+        self.call("prctl", libc::SYS_prctl, [get, scratch])?;
+        let answer = memory.read_u32(TargetAddr(scratch));
+        let answer = answer.map_err(refused("prctl"))?;
         Ok(answer == PR_TSC_SIGSEGV)
     }
 
     /// `munmap`.
     pub(super) fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), RemoteError> {
-        self.call("munmap", libc::SYS_munmap, [address, bytes, 0, 0, 0, 0])
+        self.call("munmap", libc::SYS_munmap, [address, bytes])
             .map(|_| ())
     }
 
     /// `memfd_create` with the name at `name`. The file is empty.
     pub(super) fn memfd(&mut self, name: u64) -> Result<i64, RemoteError> {
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        self.call(
-            "memfd_create",
-            libc::SYS_memfd_create,
-            [name, flags, 0, 0, 0, 0],
-        )
-        .map(u64::cast_signed)
+        self.call("memfd_create", libc::SYS_memfd_create, [name, flags])
+            .map(u64::cast_signed)
     }
 
     /// `close`.
     pub(super) fn close(&mut self, fd: i64) {
-        if let Err(error) = self.call(
-            "close",
-            libc::SYS_close,
-            [fd.cast_unsigned(), 0, 0, 0, 0, 0],
-        ) {
+        if let Err(error) = self.call("close", libc::SYS_close, [fd.cast_unsigned()]) {
             tracing::warn!(%error, "cannot close a descriptor in the target");
         }
     }
@@ -220,21 +188,22 @@ impl<'a> Remote<'a> {
         std::mem::take(&mut self.mapped)
     }
 
-    fn call(
+    /// Makes a call. Arguments behind the last given one are 0.
+    fn call<const N: usize>(
         &mut self,
         call: &'static str,
         number: i64,
-        arguments: [u64; 6],
+        given: [u64; N],
     ) -> Result<u64, RemoteError> {
+        const { assert!(N <= 6, "a system call has six arguments at most") };
+        let mut arguments = [0; 6];
+        arguments[..N].copy_from_slice(&given);
         let result = self
             .thread
             .system_call(self.instruction, number, arguments)?;
         if (-4095..0).contains(&result) {
             let errno = i32::try_from(-result).unwrap_or(libc::EIO);
-            return Err(RemoteError::Refused {
-                call,
-                source: io::Error::from_raw_os_error(errno),
-            });
+            return Err(refused(call)(io::Error::from_raw_os_error(errno)));
         }
         Ok(result.cast_unsigned())
     }
@@ -248,4 +217,9 @@ impl Drop for Remote<'_> {
             }
         }
     }
+}
+
+/// Names the call that failed, for `map_err`.
+pub(super) fn refused(call: &'static str) -> impl FnOnce(io::Error) -> RemoteError {
+    move |source| RemoteError::Refused { call, source }
 }
