@@ -44,9 +44,9 @@ pub enum Sleds {
 /// Who started a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Launch {
-    /// Others. Nobody may trace it.
+    /// Others have. It must have no tracer.
     ByOthers,
-    /// We have, and trace it already.
+    /// xrayd has, and is its tracer.
     ByUs,
 }
 
