@@ -30,13 +30,26 @@
 //!
 //! Done follows on the words, CountLoss, Keep and GiveBack. Each look that finds the head parked by
 //! another context leads to Robbed, or to CountLoss where no word of the event is in the ring.
+//!
+//! Each part of the drawing is a file:
+//!
+//! ```text
+//!  hot_path.rs      Home … words             reserves and writes an event in the chunk under way
+//!  enter.rs         Live … Park              finds the slot, parks the head
+//!  chunk.rs         Chunk … Publish          finds room in the chunk, or begins another one
+//!  begin_view.rs    CompareSince … SetBase   compares the view, or begins another one
+//!  finish.rs        Losses … Idle            reports losses, writes the event, unparks the head
+//!  oldest_chunk.rs  Keep … GiveBack          takes the oldest chunk back
+//!  losses.rs        Robbed, PutBack, Count…  gives up, and counts the event as lost
+//!  writing.rs       words, puts              the accesses that write one word or field
+//! ```
 
 use self::{
-    event::{lower, upper},
-    writing::{Put, Written},
+    begin_view::ViewStep, chunk::ChunkStep, enter::EnterStep, finish::FinishStep,
+    hot_path::HotStep, losses::LossStep, oldest_chunk::OldestStep, writing::Put,
 };
 use crate::{
-    layout::{GUARD_BYTES, Geometry, PROBES, SLOW_WORDS, bucket, control, rings, slot},
+    layout::{Geometry, PROBES, slot},
     memory::{Half, SharedMemory},
     sync::Ordering,
     table::Table,
@@ -44,7 +57,14 @@ use crate::{
     word,
 };
 
+mod begin_view;
+mod chunk;
+mod enter;
 mod event;
+mod finish;
+mod hot_path;
+mod losses;
+mod oldest_chunk;
 mod writing;
 
 pub use event::{Content, Event};
@@ -65,7 +85,7 @@ pub struct Target<'a, M> {
 pub struct Recording {
     tid: u32,
     event: Event,
-    at: At,
+    next: Step,
     /// The slot under consideration.
     index: u32,
     /// The counter as last read.
@@ -114,70 +134,16 @@ pub enum Outcome {
     Untraced,
 }
 
-/// The next step.
+/// The next step, by the part of the trampoline that makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    Home,
-    Counter,
-    ViewBefore,
-    Since,
-    Base,
-    Reserve,
-    Reservation,
-    Head,
-    Limit,
-    Swap,
-    ViewAfter,
-    HotWords,
-    Live,
-    Filler,
-    Probe,
-    Claim,
-    Found,
-    Busy,
-    Mark,
-    Park,
-    Chunk,
-    Rest,
-    NewChunk,
-    LookForChunk,
-    ClaimChunk,
-    LookForOwner,
-    SetOwner,
-    SetLimit,
-    ReadStarted,
-    Publish,
-    CompareSince,
-    CompareBase,
-    SetView,
-    SetSince,
-    ClearBase,
-    SetBase,
-    Losses,
-    LookForLosses,
-    Report,
-    Content,
-    SlowWords,
-    Unpark,
-    CallWord,
-    Idle,
-    Keep,
-    ReadBegun,
-    Take,
-    KeepStill,
-    Marked,
-    Empty,
-    GiveBack,
-    Robbed,
-    PutBack,
-    CountFull,
-    Repark,
-    CountLoss,
-    NoSlot,
-    Bucket,
-    TakeBucket,
-    CountInBucket,
-    CountForAll,
+enum Step {
+    Hot(HotStep),
+    Enter(EnterStep),
+    Chunk(ChunkStep),
+    View(ViewStep),
+    Finish(FinishStep),
+    Oldest(OldestStep),
+    Loss(LossStep),
     Done,
 }
 
@@ -206,7 +172,7 @@ impl Recording {
         Self {
             tid,
             event,
-            at: At::Home,
+            next: Step::Hot(HotStep::Home),
             index: 0,
             ticks: 0,
             view: View::default(),
@@ -234,22 +200,24 @@ impl Recording {
 
     /// True when the context has left the trampoline.
     pub fn is_done(&self) -> bool {
-        self.at == At::Done
+        self.next == Step::Done
     }
 
     /// True while the context writes words that carry nothing. Interruptions there are all alike.
     pub fn is_filling(&self) -> bool {
-        let empties = self.at == At::Empty && !self.cursor.is_multiple_of(64);
+        let empties =
+            self.next == Step::Oldest(OldestStep::Empty) && !self.cursor.is_multiple_of(64);
         empties || self.fills()
     }
 
     /// True while the context has reserved words of the ring that it has not written. The consumer
     /// waits for them, but not forever.
     pub fn has_reserved(&self) -> bool {
-        match self.at {
-            At::ViewAfter | At::HotWords | At::CallWord => true,
-            At::Reservation => self.cursor & slot::PARKED == 0,
-            At::Live | At::Filler => !self.words.is_empty(),
+        match self.next {
+            Step::Hot(HotStep::ViewAfter | HotStep::HotWords)
+            | Step::Finish(FinishStep::CallWord) => true,
+            Step::Hot(HotStep::Reservation) => self.cursor & slot::PARKED == 0,
+            Step::Enter(EnterStep::Live | EnterStep::Filler) => !self.words.is_empty(),
             _ => false,
         }
     }
@@ -269,492 +237,16 @@ impl Recording {
 
     /// Makes one access to memory. Reading the counter counts as one; `now` is its value.
     pub fn step<M: SharedMemory>(&mut self, target: &Target<'_, M>, now: u64) {
-        let g = target.geometry;
-        let slot = target.table.slot(self.index);
-        self.at = match self.at {
-            At::Home => {
-                self.index = self.tid & (g.slots() - 1);
-                let owner = target.table.owner(self.index);
-                if owner == self.tid {
-                    At::Counter
-                } else {
-                    At::Live
-                }
-            }
-            At::Counter => {
-                self.ticks = now;
-                At::ViewBefore
-            }
-            At::ViewBefore => {
-                self.views = slot.view.load(Ordering::Relaxed);
-                At::Since
-            }
-            At::Since => {
-                self.view.since = slot.since.load(Ordering::Relaxed);
-                if self.view.has_ticks(self.ticks) {
-                    At::Base
-                } else {
-                    At::Live
-                }
-            }
-            At::Base => {
-                self.view.base = slot.base.load(Ordering::Relaxed);
-                if !self.view.has_sp(self.event.sp) {
-                    At::Live
-                } else if self.event.has_payload() {
-                    At::Head
-                } else {
-                    At::Reserve
-                }
-            }
-            At::Head => {
-                self.cursor = slot.head.load(Ordering::Relaxed);
-                At::Limit
-            }
-            At::Limit => {
-                let limit = slot.limit.load(Ordering::Relaxed);
-                let left = g.chunk_bytes() - self.cursor % g.chunk_bytes();
-                let fits = self.cursor < limit
-                    && !g.in_guard(self.cursor)
-                    && 8 * self.event.words(g) <= left;
-                if fits { At::Swap } else { At::Live }
-            }
-            At::Swap => {
-                let end = self.cursor + 8 * self.event.words(g);
-                let swapped = slot.head.compare_exchange(
-                    self.cursor,
-                    end,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                match swapped {
-                    Ok(_) => At::ViewAfter,
-                    // A handler has recorded meanwhile.
-                    Err(_) => At::Counter,
-                }
-            }
-            At::Reserve => {
-                self.cursor = slot.head.load(Ordering::Relaxed);
-                slot.head
-                    .store(self.cursor + 8 * self.event.words(g), Ordering::Relaxed);
-                At::Reservation
-            }
-            At::Reservation => {
-                let limit = slot.limit.load(Ordering::Relaxed);
-                self.in_vain = self.cursor >= limit || g.in_guard(self.cursor);
-                if self.in_vain {
-                    At::Live
-                } else {
-                    At::ViewAfter
-                }
-            }
-            At::ViewAfter => {
-                let place = self.cursor % g.chunk_bytes();
-                let left = (g.chunk_bytes() - place) / 8;
-                let same = slot.view.load(Ordering::Relaxed) == self.views;
-                if same && self.event.words(g) <= left {
-                    self.push_event(g);
-                    At::HotWords
-                } else {
-                    self.push_filler(left.min(self.event.words(g)));
-                    At::Live
-                }
-            }
-            At::HotWords => {
-                if self.write_half(target) {
-                    self.outcome = Outcome::Recorded;
-                    At::Done
-                } else {
-                    At::HotWords
-                }
-            }
-            At::Live if !target.table.is_live() => {
-                self.outcome = Outcome::Untraced;
-                At::Done
-            }
-            At::Live if self.words.is_empty() => self.first_probe(g),
-            At::Live => At::Filler,
-            At::Filler => {
-                if self.write_half(target) {
-                    self.first_probe(g)
-                } else {
-                    At::Filler
-                }
-            }
-            At::Probe => match slot.tid.load(Ordering::Acquire) {
-                owner if owner == self.tid => At::Found,
-                0 => At::Claim,
-                slot::CLOSED => At::NoSlot,
-                _ => {
-                    self.index = (self.index + 1) & (g.slots() - 1);
-                    self.probes -= 1;
-                    if self.probes == 0 {
-                        At::NoSlot
-                    } else {
-                        At::Probe
-                    }
-                }
-            },
-            At::Claim => {
-                let claim =
-                    slot.tid
-                        .compare_exchange(0, self.tid, Ordering::AcqRel, Ordering::Relaxed);
-                if claim.is_ok() { At::Found } else { At::Probe }
-            }
-            At::Found => {
-                self.head = slot.head.load(Ordering::Relaxed);
-                if self.head & slot::PARKED == 0 {
-                    At::Mark
-                } else {
-                    At::Busy
-                }
-            }
-            At::Busy => match target.rings.load(target.line(self.index, control::BUSY)) {
-                0 => At::Mark,
-                // Left by the attempt before, during which the head has changed.
-                busy if busy == self.parked() => At::Mark,
-                _ if self.in_vain => At::Repark,
-                _ => At::CountLoss,
-            },
-            At::Mark => {
-                let line = target.line(self.index, control::BUSY);
-                target.rings.store(line, self.parked());
-                At::Park
-            }
-            At::Park => {
-                if self.exchange_head(target, self.head, self.parked()) {
-                    self.cursor = self.head;
-                    self.ticks = now;
-                    At::Chunk
-                } else {
-                    At::Found
-                }
-            }
-            At::Chunk => {
-                let ring = g.ring_offset(self.index)..g.ring_offset(self.index) + g.ring_bytes();
-                let fresh = slot.limit.load(Ordering::Relaxed) == 0;
-                let left = (g.chunk_bytes() - self.cursor % g.chunk_bytes()) / 8;
-                if fresh || !ring.contains(&self.cursor) || g.in_guard(self.cursor) {
-                    At::NewChunk
-                } else if left < SLOW_WORDS + self.event.payload_words(g) {
-                    self.push_filler(left);
-                    At::Rest
-                } else {
-                    At::CompareSince
-                }
-            }
-            At::Rest => match self.put_word(target) {
-                Written::Some => At::Rest,
-                Written::All => At::NewChunk,
-                Written::Robbed => At::Robbed,
-            },
-            At::NewChunk => {
-                self.started = slot.started.load(Ordering::Relaxed);
-                // Pairs with the collector's store of RELEASED after it emptied the chunk.
-                let released = target
-                    .rings
-                    .load(target.line(self.index, control::RELEASED));
-                let room = self.started.wrapping_sub(released) < g.chunks();
-                if room { At::LookForChunk } else { At::PutBack }
-            }
-            At::LookForChunk if self.is_robbed(target) => At::CountLoss,
-            At::LookForChunk => At::ClaimChunk,
-            At::ClaimChunk => {
-                let claim = slot.started.compare_exchange(
-                    self.started,
-                    self.started.wrapping_add(1),
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                if claim.is_ok() {
-                    At::LookForOwner
-                } else {
-                    At::NewChunk
-                }
-            }
-            At::LookForOwner if self.is_robbed(target) => At::Robbed,
-            At::LookForOwner => At::SetOwner,
-            At::SetOwner => {
-                target
-                    .rings
-                    .store(target.line(self.index, control::OWNER), u64::from(self.tid));
-                At::SetLimit
-            }
-            At::SetLimit => {
-                let ring = g.ring_offset(self.index);
-                slot.limit.store(ring + g.ring_bytes(), Ordering::Relaxed);
-                self.cursor = ring + (self.started & (g.chunks() - 1)) * g.chunk_bytes();
-                At::ReadStarted
-            }
-            At::ReadStarted => {
-                self.seen = target.rings.load(target.line(self.index, control::STARTED));
-                if self.seen > self.started {
-                    At::SetView
-                } else {
-                    At::Publish
-                }
-            }
-            At::Publish => {
-                let line = target.line(self.index, control::STARTED);
-                if target
-                    .rings
-                    .exchange(line, self.seen, self.started.wrapping_add(1))
-                {
-                    At::SetView
-                } else {
-                    At::ReadStarted
-                }
-            }
-            At::CompareSince => {
-                self.view.since = slot.since.load(Ordering::Relaxed);
-                if self.view.has_ticks(self.ticks) {
-                    At::CompareBase
-                } else {
-                    At::SetView
-                }
-            }
-            At::CompareBase => {
-                self.view.base = slot.base.load(Ordering::Relaxed);
-                if self.view.has_sp(self.event.sp) {
-                    At::Losses
-                } else {
-                    At::SetView
-                }
-            }
-            At::SetView => {
-                slot.view.fetch_add(1, Ordering::Relaxed);
-                self.view = View::around(self.ticks, self.event.sp);
-                At::SetSince
-            }
-            At::SetSince => match self.store_field(target, &slot.since, self.view.since) {
-                Written::Some => At::SetSince,
-                Written::All => At::ClearBase,
-                Written::Robbed => At::Robbed,
-            },
-            At::ClearBase => {
-                slot.base.store(0, Ordering::Relaxed);
-                At::SetBase
-            }
-            At::SetBase => match self.store_field(target, &slot.base, self.view.base) {
-                Written::Some => At::SetBase,
-                Written::All => {
-                    let words = word::begin_view(self.view);
-                    self.words
-                        .extend(words.map(|word| (lower(word), upper(word))));
-                    At::Losses
-                }
-                Written::Robbed => At::Robbed,
-            },
-            At::Losses => {
-                self.reported = slot.reported.load(Ordering::Relaxed);
-                let lost = target.rings.load(target.line(self.index, control::LOST));
-                let news = lost.wrapping_sub(self.reported);
-                self.news = news.min(u64::from(u32::MAX));
-                if news == 0 {
-                    At::Content
-                } else {
-                    At::LookForLosses
-                }
-            }
-            At::LookForLosses if self.is_robbed(target) => At::Robbed,
-            At::LookForLosses => At::Report,
-            At::Report => {
-                let report = slot.reported.compare_exchange(
-                    self.reported,
-                    self.reported + self.news,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                if report.is_ok() {
-                    self.words.push_back((word::GAP, lower(self.news)));
-                    At::Content
-                } else {
-                    At::Losses
-                }
-            }
-            At::Content => {
-                // Filler in the guard of a new chunk: the event's words end where the guard ends.
-                let event = self.cursor + 8 * self.words.len() as u64;
-                let guard = (self.cursor & !(g.chunk_bytes() - 1)) + GUARD_BYTES;
-                self.push_filler(guard.saturating_sub(event + 8 * self.event.words(g)) / 8);
-                self.words.extend(self.event.content_words(g));
-                if self.words.is_empty() {
-                    At::Unpark
-                } else {
-                    At::SlowWords
-                }
-            }
-            At::SlowWords => match self.put_word(target) {
-                Written::Some => At::SlowWords,
-                Written::All => At::Unpark,
-                Written::Robbed => At::Robbed,
-            },
-            At::Unpark => {
-                let head = slot.head.load(Ordering::Relaxed);
-                if parked(head) != self.parked() {
-                    At::Robbed
-                } else if self.exchange_head(target, head, self.cursor + 8) {
-                    self.push_call();
-                    At::CallWord
-                } else {
-                    At::Unpark
-                }
-            }
-            At::CallWord => {
-                if self.write_half(target) {
-                    self.outcome = Outcome::Recorded;
-                    At::Idle
-                } else {
-                    At::CallWord
-                }
-            }
-            At::Idle => {
-                let line = target.line(self.index, control::BUSY);
-                target.rings.exchange(line, self.parked(), 0);
-                At::Keep
-            }
-            At::Keep if target.rings.load(rings::KEEP_NEWEST) == 0 => At::Done,
-            At::Keep => {
-                self.started = slot.started.load(Ordering::Relaxed);
-                At::ReadBegun
-            }
-            At::ReadBegun => {
-                let line = target.line(self.index, control::RELEASED);
-                self.released = target.rings.load(line);
-                let full = self.started.wrapping_sub(self.released) >= g.chunks();
-                if full && self.released & control::TAKING == 0 {
-                    At::Take
-                } else {
-                    At::Done
-                }
-            }
-            At::Take => {
-                let line = target.line(self.index, control::RELEASED);
-                let before = target.rings.set_bits(line, control::TAKING);
-                self.seen = before | control::TAKING;
-                // A handler may have taken the chunk meanwhile.
-                if before == self.released {
-                    At::KeepStill
-                } else if before & control::TAKING != 0 {
-                    At::Done
-                } else {
-                    self.released = before;
-                    At::GiveBack
-                }
-            }
-            At::KeepStill if target.rings.load(rings::KEEP_NEWEST) == 0 => At::GiveBack,
-            At::KeepStill => {
-                let place = (self.released & (g.chunks() - 1)) * g.chunk_bytes();
-                self.cursor = g.ring_offset(self.index) + place;
-                self.released = self.released.wrapping_add(1);
-                At::Marked
-            }
-            At::Marked => {
-                let line = target.line(self.index, control::RELEASED);
-                if target.rings.load(line) == self.seen {
-                    At::Empty
-                } else {
-                    At::Done
-                }
-            }
-            At::Empty => {
-                let empty = word::empty(self.released);
-                target.rings.store(self.cursor, empty);
-                self.cursor += 8;
-                if self.cursor.is_multiple_of(g.chunk_bytes()) {
-                    At::GiveBack
-                } else if self.cursor.is_multiple_of(64) {
-                    At::Marked
-                } else {
-                    At::Empty
-                }
-            }
-            At::GiveBack => {
-                let line = target.line(self.index, control::RELEASED);
-                target.rings.exchange(line, self.seen, self.released);
-                At::Done
-            }
-            At::Robbed => {
-                slot.view.fetch_add(1, Ordering::Relaxed);
-                slot.since.store(0, Ordering::Relaxed);
-                self.outcome = Outcome::Robbed;
-                At::Done
-            }
-            At::PutBack => {
-                let head = slot.head.load(Ordering::Relaxed);
-                let back = match self.cursor & slot::PARKED {
-                    0 => g.ring_offset(self.index) + g.ring_bytes(),
-                    _ => self.cursor,
-                };
-                let gone = parked(head) != self.parked();
-                if gone || self.exchange_head(target, head, back) {
-                    At::CountFull
-                } else {
-                    At::PutBack
-                }
-            }
-            At::CountFull => {
-                self.count_loss(target);
-                At::Idle
-            }
-            At::Repark => {
-                self.exchange_head(target, self.head, parked(self.head));
-                At::CountLoss
-            }
-            At::CountLoss => {
-                self.count_loss(target);
-                At::Done
-            }
-            At::NoSlot => {
-                self.index = self.tid & (g.buckets() - 1);
-                self.probes = PROBES;
-                if self.tid == 0 {
-                    At::CountForAll
-                } else {
-                    At::Bucket
-                }
-            }
-            At::Bucket => {
-                let owner = target.rings.load(g.bucket_offset(self.index) + bucket::TID);
-                match owner {
-                    0 => At::TakeBucket,
-                    owner if owner == u64::from(self.tid) => At::CountInBucket,
-                    _ => {
-                        self.index = (self.index + 1) & (g.buckets() - 1);
-                        self.probes -= 1;
-                        if self.probes == 0 {
-                            At::CountForAll
-                        } else {
-                            At::Bucket
-                        }
-                    }
-                }
-            }
-            At::TakeBucket => {
-                // The count is first: a handler may leave by a jump before the bucket is taken.
-                increment(target.rings, rings::BUCKETS_TAKEN);
-                let place = g.bucket_offset(self.index) + bucket::TID;
-                target.rings.store(place, self.tid.into());
-                At::CountInBucket
-            }
-            At::CountInBucket => {
-                let place = g.bucket_offset(self.index) + bucket::LOST;
-                increment(target.rings, place);
-                self.outcome = Outcome::Lost;
-                At::Done
-            }
-            At::CountForAll => {
-                increment(target.rings, rings::NO_SLOT);
-                self.outcome = Outcome::Lost;
-                At::Done
-            }
-            At::Done => At::Done,
+        self.next = match self.next {
+            Step::Hot(step) => self.hot_step(step, target, now),
+            Step::Enter(step) => self.enter_step(step, target, now),
+            Step::Chunk(step) => self.chunk_step(step, target),
+            Step::View(step) => self.view_step(step, target),
+            Step::Finish(step) => self.finish_step(step, target),
+            Step::Oldest(step) => self.oldest_step(step, target),
+            Step::Loss(step) => self.loss_step(step, target),
+            Step::Done => Step::Done,
         };
-    }
-
-    fn first_probe(&mut self, geometry: Geometry) -> At {
-        self.index = self.tid & (geometry.slots() - 1);
-        if self.tid == 0 { At::NoSlot } else { At::Probe }
     }
 
     /// The head as this context parks it. Each context of a test has its own place on the stack.
@@ -773,34 +265,9 @@ impl Recording {
         let exchanged = word.compare_exchange(expected, head, Ordering::Relaxed, Ordering::Relaxed);
         exchanged.is_ok()
     }
-
-    fn push_event(&mut self, geometry: Geometry) {
-        self.words.extend(self.event.content_words(geometry));
-        self.push_call();
-    }
-
-    fn push_call(&mut self) {
-        let packed = self.view.pack(self.ticks, self.event.sp);
-        self.words.push_back((self.event.site, packed));
-    }
-
-    fn push_filler(&mut self, words: u64) {
-        self.words.extend((0..words).map(|_| (word::FILLER, 0)));
-    }
-
-    fn count_loss<M: SharedMemory>(&mut self, target: &Target<'_, M>) {
-        let line = target.line(self.index, control::LOST);
-        increment(target.rings, line);
-        self.outcome = Outcome::Lost;
-    }
 }
 
 /// A parked head without the additions of contexts that reserved in vain.
 const fn parked(head: u64) -> u64 {
     head & !(slot::PARKED_ROOM - 1)
-}
-
-/// Adds one. It wraps as the trampolines' counter does: the memory may hold any value.
-fn increment<M: SharedMemory>(memory: &M, place: u64) {
-    memory.store(place, memory.load(place).wrapping_add(1));
 }

@@ -1,4 +1,5 @@
-//! The writes of the reference producer, one access at a time. Their order is in `mod.rs`.
+//! The words that the reference producer is to write, and their writes, one access at a time. The
+//! files of the steps have the order of the writes.
 
 use super::{Recording, Target};
 use crate::{
@@ -27,6 +28,17 @@ pub(super) enum Written {
 // === impl Recording ===
 
 impl Recording {
+    /// Adds the call word of the event.
+    pub(super) fn push_call(&mut self) {
+        let packed = self.view.pack(self.ticks, self.event.sp);
+        self.words.push_back((self.event.site, packed));
+    }
+
+    /// Adds this many words that carry nothing.
+    pub(super) fn push_filler(&mut self, words: u64) {
+        self.words.extend((0..words).map(|_| (word::FILLER, 0)));
+    }
+
     /// Makes one access for the next word of the slow path. It writes the word if the ring's word
     /// has not changed since before the look at the head.
     pub(super) fn put_word<M: SharedMemory>(&mut self, target: &Target<'_, M>) -> Written {
