@@ -227,7 +227,7 @@ pub mod rings {
     /// u64: not 0 while full rings take back their oldest chunk themselves and the collector gives
     /// none back. Written by the collector.
     pub const KEEP_NEWEST: u64 = 24;
-    /// u64: sites that were given a number for counting, see [`super::Geometry::count_ids`]. It may
+    /// u64: sites that were given a number for counting, see [`super::CountRegion::ids`]. It may
     /// exceed the number of numbers. Producers write it with a locked addition.
     pub const COUNT_IDS: u64 = 32;
     /// u64: not 0 from the end of a session that has let the process go until the next session
@@ -254,6 +254,14 @@ pub struct Geometry {
     ring_shift: u32,
     chunk_shift: u32,
     slots_shift: u32,
+}
+
+/// The region of the rings' mapping in which calls are counted: the names of counted sites, then
+/// the counts of each thread. See [`Geometry::count_region`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountRegion {
+    offset: u64,
+    ids_shift: u32,
 }
 
 // === impl Geometry ===
@@ -412,42 +420,18 @@ impl Geometry {
         pages.next_multiple_of(filter::PAGE_BYTES) + ((index as u64) << filter::PAGE_SHIFT)
     }
 
-    /// Numbers that sites can have for counting; a power of two. There is one for each 32 bytes of
-    /// a ring, from 2,048 to 65,536. The number 0 stands for all sites that have none of their own.
-    pub const fn count_ids(self) -> u64 {
-        let ids = self.ring_bytes() / 32;
-        if ids < 1 << 16 { ids } else { 1 << 16 }
-    }
-
-    /// Entries of the names; a power of two, twice as many as numbers. The low half of an entry
-    /// holds the name of a site, 0 for none, and the high half its number.
-    pub const fn names(self) -> u64 {
-        2 * self.count_ids()
-    }
-
-    /// The offset in the rings' mapping of the names.
-    pub const fn names_offset(self) -> u64 {
-        self.filter_offset(self.slots())
-    }
-
-    /// log2 of [`Geometry::counts_bytes`].
-    pub const fn counts_shift(self) -> u32 {
-        self.count_ids().trailing_zeros() + 3
-    }
-
-    /// Bytes of one thread's counts.
-    pub const fn counts_bytes(self) -> u64 {
-        1 << self.counts_shift()
-    }
-
-    /// The offset in the rings' mapping of the counts `index`.
-    pub const fn counts_offset(self, index: u32) -> u64 {
-        self.names_offset() + 8 * self.names() + ((index as u64) << self.counts_shift())
+    /// The region of the rings' mapping in which calls are counted.
+    pub const fn count_region(self) -> CountRegion {
+        let ids_shift = self.ring_shift - 5;
+        CountRegion {
+            offset: self.filter_offset(self.slots()),
+            ids_shift: if ids_shift < 16 { ids_shift } else { 16 },
+        }
     }
 
     /// The offset in the rings' mapping of the first ring; a multiple of the chunk size.
     pub const fn rings_offset(self) -> u64 {
-        let end = self.counts_offset(self.slots());
+        let end = self.count_region().counts_offset(self.slots());
         end.next_multiple_of(self.chunk_bytes())
     }
 
@@ -462,6 +446,42 @@ impl Geometry {
     }
 }
 
+// === impl CountRegion ===
+
+impl CountRegion {
+    /// Numbers that sites can have for counting; a power of two. There is one for each 32 bytes of
+    /// a ring, from 2,048 to 65,536. The number 0 stands for all sites that have none of their own.
+    pub const fn ids(self) -> u64 {
+        1 << self.ids_shift
+    }
+
+    /// Entries of the names; a power of two, twice as many as numbers. The low half of an entry
+    /// holds the name of a site, 0 for none, and the high half its number.
+    pub const fn names(self) -> u64 {
+        2 * self.ids()
+    }
+
+    /// The offset in the rings' mapping of the names.
+    pub const fn names_offset(self) -> u64 {
+        self.offset
+    }
+
+    /// log2 of [`CountRegion::counts_bytes`].
+    pub const fn counts_shift(self) -> u32 {
+        self.ids_shift + 3
+    }
+
+    /// Bytes of one thread's counts.
+    pub const fn counts_bytes(self) -> u64 {
+        1 << self.counts_shift()
+    }
+
+    /// The offset in the rings' mapping of the counts `index`.
+    pub const fn counts_offset(self, index: u32) -> u64 {
+        self.names_offset() + 8 * self.names() + ((index as u64) << self.counts_shift())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -473,7 +493,8 @@ mod tests {
             (g.slots(), g.chunk_bytes(), g.chunks(), g.table_bytes()),
             (2048, 64 << 10, 16, 4096 + 2048 * 64 + (64 << 10))
         );
-        assert_eq!((g.count_ids(), g.counts_bytes()), (32 << 10, 256 << 10));
+        let counts = g.count_region();
+        assert_eq!((counts.ids(), counts.counts_bytes()), (32 << 10, 256 << 10));
         assert_eq!(g.rings_offset() % g.chunk_bytes(), 0);
         assert_eq!(g.ring_offset(1) - g.ring_offset(0), 1 << 20);
         assert_eq!(
@@ -534,9 +555,11 @@ mod tests {
                 assert!(g.buckets().is_power_of_two() && g.buckets() >= PROBES);
                 assert!(g.bucket_offset(g.buckets() - 1) + BUCKET_BYTES <= g.filter_offset(0));
                 assert_eq!(g.filter_offset(0) % filter::PAGE_BYTES, 0);
-                assert_eq!(g.filter_offset(g.slots()), g.names_offset());
-                assert_eq!(g.names_offset() + 8 * g.names(), g.counts_offset(0));
-                assert!(g.counts_offset(g.slots()) <= g.rings_offset());
+                let counts = g.count_region();
+                assert_eq!(g.filter_offset(g.slots()), counts.names_offset());
+                let names_end = counts.names_offset() + 8 * counts.names();
+                assert_eq!(names_end, counts.counts_offset(0));
+                assert!(counts.counts_offset(g.slots()) <= g.rings_offset());
                 assert_eq!(
                     g.ring_offset(g.slots() - 1) + g.ring_bytes(),
                     g.rings_bytes()

@@ -92,7 +92,7 @@ fn a_thread_counts_where_its_slot_is_and_what_finds_none_is_lost() {
 fn sites_without_a_number_count_together() {
     let machine = counting();
     machine.call(Function::Entry, 0, 0);
-    machine.set_numbered(machine.geometry.count_ids() - 1);
+    machine.set_numbered(machine.geometry.count_region().ids() - 1);
     for copy in 1..4 {
         machine.call(Function::Entry, copy, 0);
     }

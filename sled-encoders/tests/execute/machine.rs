@@ -356,13 +356,15 @@ impl Machine {
 
     /// The counts in a slot by site. 0 stands for all sites that have no number.
     pub(crate) fn counted(&self, index: u32) -> BTreeMap<u32, u64> {
-        let g = self.geometry;
-        let names = (0..g.names()).map(|entry| self.view.load(g.names_offset() + 8 * entry));
+        let region = self.geometry.count_region();
+        let at_name = |entry| region.names_offset() + 8 * entry;
+        let names = (0..region.names()).map(|entry| self.view.load(at_name(entry)));
         let names: BTreeMap<u64, u32> = names
             .filter(|entry| *entry != 0)
             .map(|entry| (entry >> 32, u32::try_from(entry & 0xffff_ffff).unwrap()))
             .collect();
-        let counts = (0..g.count_ids()).map(|id| self.view.load(g.counts_offset(index) + 8 * id));
+        let at_count = |id| region.counts_offset(index) + 8 * id;
+        let counts = (0..region.ids()).map(|id| self.view.load(at_count(id)));
         let counts = (0..).zip(counts).filter(|(_, count)| *count != 0);
         counts
             .map(|(id, count)| (names.get(&id).copied().unwrap_or_default(), count))

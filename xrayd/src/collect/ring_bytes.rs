@@ -11,8 +11,9 @@ pub(super) fn mapped_bytes(geometry: Geometry) -> u64 {
 
 /// The bytes that all threads together write, and the bytes that each thread can write.
 fn shares(geometry: Geometry) -> (u64, u64) {
-    let each = geometry.ring_bytes() + geometry.counts_bytes() + layout::filter::PAGE_BYTES;
-    let shared = geometry.filter_offset(0) + 8 * geometry.names();
+    let region = geometry.count_region();
+    let each = geometry.ring_bytes() + region.counts_bytes() + layout::filter::PAGE_BYTES;
+    let shared = geometry.filter_offset(0) + 8 * region.names();
     (shared, each)
 }
 

@@ -111,7 +111,7 @@ impl Slots {
     /// share.
     pub(crate) fn written(&self) -> u64 {
         let geometry = self.layout.geometry;
-        let shared = geometry.filter_offset(0) + 8 * geometry.names();
+        let shared = geometry.filter_offset(0) + 8 * geometry.count_region().names();
         self.file.resident().saturating_sub(shared)
     }
 
@@ -154,25 +154,27 @@ impl Slots {
         let numbered = self.rings.load(layout::rings::COUNT_IDS);
         match numbered {
             0 => 0,
-            some => some.saturating_add(1).min(self.layout.geometry.count_ids()),
+            some => some
+                .saturating_add(1)
+                .min(self.layout.geometry.count_region().ids()),
         }
     }
 
     /// The names of sites that have a number, and their numbers.
     pub(crate) fn names(&self) -> impl Iterator<Item = (u32, u64)> {
-        let geometry = self.layout.geometry;
-        let entries = (0..geometry.names()).map(move |entry| {
-            let entry = self.rings.load(geometry.names_offset() + 8 * entry);
+        let region = self.layout.geometry.count_region();
+        let entries = (0..region.names()).map(move |entry| {
+            let entry = self.rings.load(region.names_offset() + 8 * entry);
             #[expect(clippy::cast_possible_truncation, reason = "the low half is the name")]
             (entry as u32, entry >> 32)
         });
-        entries.filter(move |(name, number)| *name != 0 && *number < geometry.count_ids())
+        entries.filter(move |(name, number)| *name != 0 && *number < region.ids())
     }
 
     /// The calls that the thread with slot `index` has counted under a number since it has the
     /// slot.
     pub(crate) fn count_of(&self, index: u32, number: u64) -> u64 {
-        let counts = self.layout.geometry.counts_offset(index);
+        let counts = self.layout.geometry.count_region().counts_offset(index);
         self.rings.load(counts + 8 * number)
     }
 
@@ -211,7 +213,8 @@ impl Slots {
         let geometry = self.layout.geometry;
         self.give_back_part(geometry.ring_offset(index), geometry.ring_bytes());
         if self.counted {
-            self.give_back_part(geometry.counts_offset(index), geometry.counts_bytes());
+            let region = geometry.count_region();
+            self.give_back_part(region.counts_offset(index), region.counts_bytes());
         }
     }
 

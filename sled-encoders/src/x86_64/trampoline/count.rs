@@ -28,6 +28,7 @@ pub(super) fn emit_way(
     done: CodeLabel,
 ) -> Result<CodeLabel> {
     let g = spec.geometry;
+    let region = g.count_region();
     let [mut start, mut seldom, mut found] = labels(a);
     a.set_label(&mut start)?;
     a.mov(ecx, eax)?;
@@ -35,18 +36,18 @@ pub(super) fn emit_way(
     a.shl(ecx, LINE_SHIFT)?;
     a.cmp(dword_ptr(r11 + rcx + small(slot::TID)), eax)?;
     a.jne(seldom)?;
-    a.shl(rcx, g.counts_shift() - LINE_SHIFT)?;
-    a.mov(rdx, spec.rings + g.counts_offset(0))?;
+    a.shl(rcx, region.counts_shift() - LINE_SHIFT)?;
+    a.mov(rdx, spec.rings + region.counts_offset(0))?;
     a.add(rdx, rcx)?;
     a.mov(eax, dword_ptr(rsp + name))?;
     a.mov(ecx, eax)?;
     a.shr(ecx, NAME_SHIFT)?;
-    a.mov(r11, spec.rings + g.names_offset())?;
+    a.mov(r11, spec.rings + region.names_offset())?;
     for look in 0..LOOKS {
         if look > 0 {
             a.inc(ecx)?;
         }
-        a.and(ecx, small(g.names() - 1))?;
+        a.and(ecx, small(region.names() - 1))?;
         a.cmp(dword_ptr(r11 + rcx * 8), eax)?;
         a.je(found)?;
     }
@@ -57,7 +58,7 @@ pub(super) fn emit_way(
     a.set_label(&mut found)?;
     a.mov(ecx, dword_ptr(r11 + rcx * 8 + 4))?;
     // The target may have written any number there.
-    a.and(ecx, small(g.count_ids() - 1))?;
+    a.and(ecx, small(region.ids() - 1))?;
     a.inc(qword_ptr(rdx + rcx * 8))?;
     a.jmp(done)?;
     Ok(start)
@@ -71,6 +72,7 @@ pub(super) fn emit_count(
     slot: CodeLabel,
 ) -> Result<CodeLabel> {
     let g = spec.geometry;
+    let region = g.count_region();
     let kept = [rbx, rsi, rdi, r8, r9, r10];
     let [mut start, mut no_slot, mut next, mut found, mut enter] = labels(a);
     let [mut others, mut add, mut out] = labels(a);
@@ -89,15 +91,15 @@ pub(super) fn emit_count(
     a.call(slot)?;
     a.jnz(no_slot)?;
     // rsi = the thread's counts, rdi = the names.
-    a.shl(rcx, g.counts_shift() - LINE_SHIFT)?;
-    a.mov(rsi, spec.rings + g.counts_offset(0))?;
+    a.shl(rcx, region.counts_shift() - LINE_SHIFT)?;
+    a.mov(rsi, spec.rings + region.counts_offset(0))?;
     a.add(rsi, rcx)?;
-    a.mov(rdi, spec.rings + g.names_offset())?;
+    a.mov(rdi, spec.rings + region.names_offset())?;
     a.mov(ecx, r10d)?;
     a.shr(ecx, NAME_SHIFT)?;
-    a.mov(r8d, small(g.names()))?;
+    a.mov(r8d, small(region.names()))?;
     a.set_label(&mut next)?;
-    a.and(ecx, small(g.names() - 1))?;
+    a.and(ecx, small(region.names() - 1))?;
     a.mov(edx, dword_ptr(rdi + rcx * 8))?;
     a.cmp(edx, r10d)?;
     a.je(found)?;
@@ -113,14 +115,14 @@ pub(super) fn emit_count(
     // The next number. A context that another one overtakes here leaves its number unused.
     a.set_label(&mut enter)?;
     a.mov(r9, spec.rings)?;
-    a.cmp(field64(r9, rings::COUNT_IDS), small(g.count_ids() - 1))?;
+    a.cmp(field64(r9, rings::COUNT_IDS), small(region.ids() - 1))?;
     a.jae(others)?;
     a.cmp(field64(rbx, table::MINE), 0)?;
     a.je(out)?;
     a.mov(edx, 1)?;
     a.lock().xadd(field64(r9, rings::COUNT_IDS), rdx)?;
     a.inc(rdx)?;
-    a.cmp(rdx, small(g.count_ids()))?;
+    a.cmp(rdx, small(region.ids()))?;
     a.jae(others)?;
     a.shl(rdx, 32)?;
     a.or(rdx, r10)?;
@@ -130,7 +132,7 @@ pub(super) fn emit_count(
 
     a.set_label(&mut found)?;
     a.mov(eax, dword_ptr(rdi + rcx * 8 + 4))?;
-    a.and(eax, small(g.count_ids() - 1))?;
+    a.and(eax, small(region.ids() - 1))?;
     a.set_label(&mut add)?;
     a.cmp(field64(rbx, table::MINE), 0)?;
     a.je(out)?;

@@ -277,8 +277,8 @@ impl Scene {
             5 => 8 * (input.small() & 7),
             6 => g.bucket_offset(slot) + 8 * (input.small() & 3),
             7 => g.filter_offset(slot) + 8 * (input.small() & 15),
-            8 => g.names_offset() + 8 * input.small(),
-            9 => g.counts_offset(slot) + 8 * (input.small() & 15),
+            8 => g.count_region().names_offset() + 8 * input.small(),
+            9 => g.count_region().counts_offset(slot) + 8 * (input.small() & 15),
             10 => {
                 let word = input.tid().to_le_bytes();
                 let place = g.slot_offset(slot);
