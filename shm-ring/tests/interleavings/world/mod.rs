@@ -1,20 +1,22 @@
-//! The world of one schedule: a thread, its handlers, the consumer and their memory. `choices.rs`
-//! chooses the schedule.
+//! The world of one schedule: a thread, its handlers and the consumer. `memory.rs` has the accesses
+//! between which they take turns, and `check.rs` what must hold at the end. `choices.rs` chooses
+//! the schedule.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeSet,
-};
+use std::cell::{Cell, RefCell};
 
 use shm_ring::{
-    Consumer, Content, Data, Drained, Event, Geometry, Item, Outcome, Producer, Recording,
-    SharedMemory, Table, Target,
-    layout::{control, rings},
+    Consumer, Content, Drained, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
+    Table, Target,
+    layout::control,
     newest::{self, Picture},
     view::{SINCE_STEP, TICKS},
 };
 
+use self::memory::{Consumers, Producers};
 use crate::choices::Choices;
+
+mod check;
+mod memory;
 
 /// The place on the stack of the events before.
 const SP: u64 = 0x7ffd_0000_8008;
@@ -104,12 +106,6 @@ struct World<'c> {
     attempts: RefCell<Vec<Attempt>>,
     items: RefCell<Vec<Item>>,
 }
-
-/// The memory as the producer sees it. The producer never leaves it.
-struct Producers<'w, 'c>(&'w World<'c>);
-
-/// The memory as the consumer sees it. Before each access the thread may go on.
-struct Consumers<'w, 'c>(&'w World<'c>);
 
 /// Runs every schedule, and returns their number.
 pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
@@ -426,112 +422,6 @@ impl World<'_> {
             self.now.set(self.now.get() + Consumer::HOLE_PATIENCE_MS);
         }
     }
-
-    fn check(&self, start: Start) {
-        let attempts = self.attempts.borrow();
-        let items = self.items.borrow();
-        let earlier = items
-            .iter()
-            .filter(|i| matches!(i, Item::Call { site: 1, .. }))
-            .count();
-        if self.newest {
-            // The last chunk that is kept whole may hold an attempt's words.
-            let most = start.calls.min((self.geometry.chunks() - 2) * 449 - 16);
-            assert!(earlier as u64 >= most, "{earlier} of what was there before");
-        } else {
-            assert_eq!(earlier as u64, start.undrained, "what was there before");
-        }
-        let mut reported = 0;
-        let (mut order, mut there) = (Vec::new(), BTreeSet::new());
-        for item in items.iter() {
-            let (site, ticks, sp, content) = match item {
-                Item::Lost(count) => {
-                    reported += count;
-                    continue;
-                }
-                Item::Call { site: 1, .. } => continue,
-                &Item::Call {
-                    site,
-                    ticks,
-                    sp,
-                    argument,
-                } => {
-                    let content = argument.map_or(Content::Nothing, Content::Argument);
-                    (site, ticks, sp, content)
-                }
-                Item::Data(data) => {
-                    let Data {
-                        site,
-                        ticks,
-                        sp,
-                        kind,
-                        size,
-                        bytes,
-                    } = (**data).clone();
-                    let content = Content::Payload { kind, size, bytes };
-                    (site, ticks, sp, content)
-                }
-            };
-            let number = usize::try_from((site - 101) / 2).unwrap();
-            let attempt = &attempts[number];
-            assert!(there.insert(number), "{number} comes twice: {items:?}");
-            assert_eq!((sp, &content), (attempt.sp, &attempt.content), "{number}");
-            let jumped = attempt.ended == 0;
-            assert!(
-                ticks >= attempt.begun && (jumped || ticks <= attempt.ended),
-                "{ticks} {attempt:?}"
-            );
-            order.push(number);
-        }
-        for (number, attempt) in attempts.iter().enumerate() {
-            match attempt.outcome {
-                Outcome::Recorded => {
-                    assert!(there.contains(&number), "{number} is missing: {items:?}")
-                }
-                Outcome::Lost | Outcome::Robbed => {
-                    assert!(!there.contains(&number), "{number} was counted and came")
-                }
-                Outcome::UnderWay => assert_eq!(attempt.ended, 0),
-                Outcome::Untraced => panic!("the table is live"),
-            }
-        }
-        let mut latest = 0;
-        for &number in &order {
-            let Attempt { begun, ended, .. } = attempts[number];
-            assert!(
-                ended == 0 || ended >= latest,
-                "{number} was over before one before it began: {order:?}"
-            );
-            latest = latest.max(begun);
-        }
-        // The rest of a context whose place was taken is a hole, which counts once.
-        let lost = attempts
-            .iter()
-            .filter(|a| matches!(a.outcome, Outcome::Lost | Outcome::Robbed))
-            .count() as u64;
-        let left = attempts.iter().filter(|a| a.ended == 0).count() as u64;
-        // A context that was left may have been counted as a hole, or have left no trace.
-        assert!(
-            (lost..=lost + left).contains(&reported),
-            "{reported} reported, {lost} lost, {left} left"
-        );
-        let line = self.geometry.control_offset(0);
-        let busy = self.words[usize::try_from((line + control::BUSY) / 8).unwrap()].get();
-        assert!(
-            busy == 0 || left > 0,
-            "{busy:#x} is left: {:?}",
-            attempts
-                .iter()
-                .map(|a| (a.sp, a.begun, a.ended, a.outcome))
-                .collect::<Vec<_>>()
-        );
-        let word = |field| self.words[usize::try_from((line + field) / 8).unwrap()].get();
-        let (started, released) = (word(control::STARTED), word(control::RELEASED));
-        if self.newest && left == 0 {
-            let held = started - released;
-            assert!(held < self.geometry.chunks(), "{held} chunks: none is free");
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -548,90 +438,4 @@ enum Choice {
     GiveWay,
     Jump,
     Leave,
-}
-
-// === impl SharedMemory for Producers ===
-
-impl Producers<'_, '_> {
-    /// The word at an offset that this thread may touch: in its control line, its ring or
-    /// KEEP_NEWEST.
-    fn word(&self, offset: u64) -> &Cell<u64> {
-        let geometry = self.0.geometry;
-        let line = geometry.control_offset(0)..geometry.control_offset(1);
-        let ring = geometry.ring_offset(0)..geometry.ring_offset(1);
-        assert!(
-            line.contains(&offset) || ring.contains(&offset) || offset == rings::KEEP_NEWEST,
-            "{offset:#x} is not its own"
-        );
-        &self.0.words[usize::try_from(offset / 8).unwrap()]
-    }
-}
-
-impl SharedMemory for Producers<'_, '_> {
-    fn load(&self, offset: u64) -> u64 {
-        self.word(offset).get()
-    }
-
-    fn store(&self, offset: u64, value: u64) {
-        self.word(offset).set(value);
-    }
-
-    fn fill(&self, _: u64, _: u64, _: u64) {
-        panic!("producers fill nothing");
-    }
-}
-
-// === impl SharedMemory for Consumers ===
-
-impl Consumers<'_, '_> {
-    /// Lets the thread go on here, if the choice is so.
-    fn between(&self) {
-        let left = self.0.left.get();
-        if left.switches == 0
-            || self.0.contexts.borrow().is_empty()
-            || self.0.choices.choose(2) == 0
-        {
-            return;
-        }
-        self.0.left.set(Bounds {
-            switches: left.switches - 1,
-            ..left
-        });
-        while !self.0.contexts.borrow().is_empty() && self.0.go_on() == Next::Again {}
-    }
-
-    fn word(&self, offset: u64) -> Option<&Cell<u64>> {
-        self.0.words.get(usize::try_from(offset / 8).unwrap())
-    }
-}
-
-impl SharedMemory for Consumers<'_, '_> {
-    fn load(&self, offset: u64) -> u64 {
-        self.between();
-        self.word(offset).map_or(0, Cell::get)
-    }
-
-    fn store(&self, offset: u64, value: u64) {
-        self.between();
-        if let Some(word) = self.word(offset) {
-            word.set(value);
-        }
-    }
-
-    /// Copies a chunk of a ring in one step.
-    fn copy_words(&self, offset: u64, into: &mut [u64]) {
-        self.between();
-        for (at, word) in (offset..).step_by(8).zip(into) {
-            *word = self.word(at).map_or(0, Cell::get);
-        }
-    }
-
-    fn fill(&self, offset: u64, bytes: u64, value: u64) {
-        self.between();
-        for at in (offset..offset + bytes).step_by(8) {
-            if let Some(word) = self.word(at) {
-                word.set(value);
-            }
-        }
-    }
 }
