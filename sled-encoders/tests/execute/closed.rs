@@ -4,7 +4,8 @@ use shm_ring::layout::slot;
 use sled_encoders::x86_64::{DispatchMode, Enable};
 
 use crate::{
-    machine::{Function, Machine},
+    function::Function,
+    machine::Machine,
     step::{Go, HandlerStack, Stepper},
 };
 

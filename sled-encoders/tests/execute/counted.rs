@@ -6,7 +6,8 @@ use shm_ring::layout::slot;
 use sled_encoders::x86_64::DispatchMode;
 
 use crate::{
-    machine::{COPIES, Function, Machine},
+    function::Function,
+    machine::{COPIES, Machine},
     step::{Go, HandlerStack, Stepper},
 };
 

@@ -11,7 +11,8 @@ use shm_ring::{
 use sled_encoders::x86_64::DispatchMode;
 
 use crate::{
-    machine::{COPIES, Function, Machine, now},
+    function::Function,
+    machine::{COPIES, Machine, now},
     step::{Go, HandlerStack, Stepper},
 };
 

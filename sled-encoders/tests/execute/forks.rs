@@ -13,7 +13,8 @@ use nix::{
 use shm_ring::layout::control;
 
 use crate::{
-    machine::{Function, Machine, Saved},
+    function::Function,
+    machine::{Machine, Saved},
     nested::{Prepared, places, situations},
     step::{HandlerStack, Place, Stepper},
 };

@@ -5,13 +5,9 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    sync::OnceLock,
 };
 
-use nix::{
-    libc,
-    sys::memfd::{MFdFlags, memfd_create},
-};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{INSIDE_NAMES, LINE_BYTES, NAME_SHIFT, control, filter, rings, slot, table},
@@ -19,15 +15,12 @@ use shm_ring::{
     view::TICKS,
     word,
 };
-use sled_encoders::{
-    Capture, SledKind,
-    x86_64::{
-        DispatchMode, Enable, EventArguments, SLED_BYTES, Stub, TrampolineSpec, Trampolines,
-        call_site, sled_bytes, stage, switch, tail_jump,
-    },
+use sled_encoders::x86_64::{
+    DispatchMode, Enable, EventArguments, Stub, TrampolineSpec, Trampolines, call_site, sled_bytes,
+    stage, switch, tail_jump,
 };
 
-use crate::{area::Area, registers::Registers};
+use crate::{area::Area, function::Function, registers::Registers, tid_offset::tid_offset};
 
 /// Functions of one kind, and so the number of sites of it.
 pub(crate) const COPIES: u32 = 8;
@@ -35,44 +28,11 @@ pub(crate) const COPIES: u32 = 8;
 const FUNCTIONS: u64 = 3 * 4096;
 const FUNCTION_BYTES: u64 = 128;
 const CODE_BYTES: usize = 64 << 10;
-/// A custom event's sled as clang writes it for `(size_t size, const char *pointer)`: the second
-/// move undoes the first.
-const SWAPPED: [u8; 17] = [
-    0xeb, 0x0f, 0x57, 0x56, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xfe, 0xe8, 0, 0, 0, 0, 0x5e, 0x5f,
-];
-/// A typed event's sled for `(const char *pointer, size_t size, size_t type)`: in turn.
-const ROTATED: [u8; 22] = [
-    0xeb, 0x14, 0x57, 0x56, 0x52, 0x48, 0x89, 0xd7, 0x48, 0x89, 0xfe, 0x48, 0x89, 0xf2, 0xe8, 0, 0,
-    0, 0, 0x5a, 0x5e, 0x5f,
-];
 /// The payload of numbered events, in bytes: their number, the next number, and half of the one
 /// behind that.
 pub(crate) const DATA_BYTES: u32 = 20;
 /// The numbers of events. The last one stands for all greater ones.
 const NUMBERS: u64 = 4096;
-
-/// The kind of a function of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Function {
-    /// An entry sled, then `ret`.
-    Entry,
-    /// An exit sled.
-    Exit,
-    /// A tail sled, then a jump to a `ret`.
-    Tail,
-    /// An entry sled with argument, then `ret`.
-    Argument,
-    /// The sled of a custom event that gets its size in rdi and its pointer in rsi, then `ret`.
-    Custom,
-    /// The sled of a typed event that gets pointer, size and type in rdi, rsi and rdx, then `ret`.
-    Typed,
-    /// An entry sled that records this many registers, then `ret`.
-    Arguments(u8),
-    /// An exit sled that records rax.
-    Result,
-    /// A tail sled before `jcc` with this condition, through its stub; both ways end in `ret`.
-    Conditional(u8),
-}
 
 /// The machine.
 #[derive(Debug)]
@@ -120,68 +80,6 @@ impl Saved {
     /// True if control line and ring are the same. The slot may differ.
     pub(crate) fn is_same_ring(&self, other: &Self) -> bool {
         (&self.control, &self.ring) == (&other.control, &other.ring)
-    }
-}
-
-// === impl Function ===
-
-impl Function {
-    pub(crate) const PLAIN: [Self; 4] = [Self::Entry, Self::Exit, Self::Tail, Self::Argument];
-    /// The plain functions and those with a payload.
-    pub(crate) const EACH: [Self; 7] = [
-        Self::Entry,
-        Self::Exit,
-        Self::Tail,
-        Self::Argument,
-        Self::Custom,
-        Self::Arguments(6),
-        Self::Result,
-    ];
-
-    pub(crate) fn kind(self) -> SledKind {
-        match self {
-            Self::Entry | Self::Arguments(_) => SledKind::Entry,
-            Self::Exit | Self::Result => SledKind::Exit,
-            Self::Tail | Self::Conditional(_) => SledKind::TailExit,
-            Self::Argument => SledKind::EntryArgument,
-            Self::Custom => SledKind::CustomEvent,
-            Self::Typed => SledKind::TypedEvent,
-        }
-    }
-
-    fn number(self) -> u64 {
-        match self {
-            Self::Entry => 0,
-            Self::Exit => 1,
-            Self::Tail => 2,
-            Self::Argument => 3,
-            Self::Custom => 4,
-            Self::Typed => 5,
-            Self::Conditional(condition) => 6 + u64::from(condition),
-            Self::Result => 22,
-            Self::Arguments(count) => 22 + u64::from(count),
-        }
-    }
-
-    /// The values that its sled is staged to record.
-    fn capture(self) -> Capture {
-        match self {
-            Self::Arguments(count) => Capture::NONE.with_arguments(count.into()).unwrap(),
-            Self::Result => Capture::NONE.with_result(),
-            _ => Capture::NONE,
-        }
-    }
-
-    /// The code behind the sled.
-    fn tail(self) -> Vec<u8> {
-        match self {
-            Self::Exit | Self::Result => vec![],
-            Self::Entry | Self::Argument | Self::Arguments(_) | Self::Custom | Self::Typed => {
-                vec![0xc3]
-            }
-            Self::Tail => vec![0xeb, 0x01, 0xcc, 0xc3],
-            Self::Conditional(condition) => vec![0x70 | condition, 0x01, 0xc3, 0xc3],
-        }
     }
 }
 
@@ -244,14 +142,8 @@ impl Machine {
         let kind = function.kind();
         let address = self.address(function, copy);
         let tail = function.tail();
-        let mut bytes = vec![0xcc; SLED_BYTES];
+        let mut bytes = function.sled();
         let switch = switch(kind);
-        match kind {
-            SledKind::Exit => bytes[..2].copy_from_slice(&[0xc3, 0]),
-            SledKind::CustomEvent => bytes = SWAPPED.to_vec(),
-            SledKind::TypedEvent => bytes = ROTATED.to_vec(),
-            _ => bytes[..2].copy_from_slice(&[0xeb, 9]),
-        }
         let at = address + FUNCTION_BYTES / 2;
         let stub = match function {
             Function::Conditional(_) => {
@@ -684,33 +576,4 @@ impl Machine {
     pub(crate) fn unreported(&self, consumer: &Consumer) -> u64 {
         consumer.unreported_losses(&self.view)
     }
-}
-
-/// The offset from `fs` at which the thread library keeps the thread's id: the place that holds it
-/// in two threads.
-fn tid_offset() -> i32 {
-    static OFFSET: OnceLock<i32> = OnceLock::new();
-    *OFFSET.get_or_init(|| {
-        let mine = places_of_tid();
-        let other = std::thread::spawn(places_of_tid).join().unwrap();
-        let found = mine.into_iter().find(|offset| other.contains(offset));
-        found.expect("the thread library keeps the thread's id in its control block")
-    })
-}
-
-fn places_of_tid() -> Vec<i32> {
-    let block: *const i32;
-    // SAFETY: the first word of the control block is its own address (x86-64 TLS ABI).
-    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(nostack, readonly)) };
-    let tid: libc::pid_t = nix::unistd::gettid().as_raw();
-    (0..512)
-        .filter(|&i| {
-            // SAFETY: glibc's control block (`struct pthread`) is longer than 2 KiB; it is always
-            // mapped.
-            let word = unsafe { block.add(i) };
-            // SAFETY: as above; volatile, because the thread library may write it.
-            unsafe { word.read_volatile() == tid }
-        })
-        .map(|i| i32::try_from(4 * i).unwrap())
-        .collect()
 }

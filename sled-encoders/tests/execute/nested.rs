@@ -12,7 +12,8 @@ use shm_ring::{
 };
 
 use crate::{
-    machine::{Function, Machine, Saved},
+    function::Function,
+    machine::{Machine, Saved},
     step::{Go, HandlerStack, Place, Stepper, step_into},
 };
 

@@ -9,7 +9,8 @@ use shm_ring::{
 };
 
 use crate::{
-    machine::{Function, Machine},
+    function::Function,
+    machine::Machine,
     nested::{Prepared, places},
     step::{HandlerStack, Stepper},
 };

@@ -7,7 +7,8 @@ use shm_ring::{
 };
 
 use crate::{
-    machine::{COPIES, Function, Machine, now},
+    function::Function,
+    machine::{COPIES, Machine, now},
     registers::Registers,
 };
 

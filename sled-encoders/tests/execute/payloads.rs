@@ -10,7 +10,8 @@ use shm_ring::{
 
 use crate::{
     area::Area,
-    machine::{Function, Machine},
+    function::Function,
+    machine::Machine,
     registers::Registers,
     step::{Go, HandlerStack, Stepper},
 };

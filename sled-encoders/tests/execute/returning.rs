@@ -12,7 +12,8 @@ use shm_ring::{
 };
 
 use crate::{
-    machine::{Function, Machine},
+    function::Function,
+    machine::Machine,
     nested::{Prepared, places, situations},
     step::{Go, HandlerStack, Place, Stepper},
 };

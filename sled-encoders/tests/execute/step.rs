@@ -8,11 +8,7 @@ use nix::{
     sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
 };
 
-use crate::{
-    area::Area,
-    machine::{Function, Machine},
-    registers::Registers,
-};
+use crate::{area::Area, function::Function, machine::Machine, registers::Registers};
 
 /// Code that runs between instructions.
 type Between<'a> = &'a dyn Fn(Step) -> Go;

@@ -6,10 +6,7 @@ use shm_ring::{
     word,
 };
 
-use crate::{
-    machine::{Function, Machine},
-    registers::Registers,
-};
+use crate::{function::Function, machine::Machine, registers::Registers};
 
 /// The values that a call of the function records.
 fn values(machine: &Machine, function: Function, registers: Registers) -> Vec<u64> {
