@@ -1,5 +1,6 @@
 //! The slow path, which both flavours share. It begins chunks and views, and counts losses. The hot
-//! path is in `mod.rs`.
+//! path is in `mod.rs`. The file is long because it emits one sequence of machine code, whose parts
+//! share their registers, labels and stack.
 //!
 //! ```text
 //!  stack at entry             registers at entry

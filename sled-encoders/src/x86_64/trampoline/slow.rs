@@ -1,5 +1,6 @@
 //! The slow path, which all flavours share. It begins chunks and views, and counts losses. The hot
-//! path is in `mod.rs`.
+//! path is in `mod.rs`. The file is long because it emits one sequence of machine code, whose parts
+//! share their registers, labels and stack.
 
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, dword_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr,
