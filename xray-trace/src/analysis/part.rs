@@ -51,12 +51,22 @@ impl Part {
         calls: CountedCalls<'_>,
         place: impl Fn(&Call) -> (u32, usize),
     ) {
+        self.visit(&mut steps, calls, place);
+        self.notes.add(steps.notes());
+    }
+
+    /// The same without the irregularities of the thread.
+    pub(super) fn visit(
+        &mut self,
+        steps: &mut Steps<'_>,
+        calls: CountedCalls<'_>,
+        place: impl Fn(&Call) -> (u32, usize),
+    ) {
         steps.visit(&mut Placed {
             part: self,
             calls,
             place,
         });
-        self.notes.add(steps.notes());
     }
 
     pub(super) fn add_modules(
@@ -76,7 +86,13 @@ impl Part {
 
     /// Counts the end of a call of this subject, within `level` others of it.
     #[inline(always)]
-    fn count(&mut self, call: &Call, subject: u32, level: usize, calls: CountedCalls<'_>) {
+    pub(super) fn count(
+        &mut self,
+        call: &Call,
+        subject: u32,
+        level: usize,
+        calls: CountedCalls<'_>,
+    ) {
         if let Some(slot) = self.leave(call, subject, level, calls) {
             self.histograms.add(slot, call.duration_ns());
         }
@@ -167,7 +183,10 @@ impl Part {
     }
 
     /// Merges the counts of other threads.
-    pub(super) fn merge(&mut self, other: Self) {
+    pub(super) fn merge(&mut self, mut other: Self) {
+        if self.subjects.is_empty() {
+            std::mem::swap(self, &mut other);
+        }
         self.notes.add(other.notes);
         let others = other.subjects.into_iter().zip(other.gathered);
         for (index, (subject, gathered)) in others.enumerate() {

@@ -1,4 +1,4 @@
-//! The slowest calls of a trace, and the lines of the tree of one of them.
+//! The slowest calls of a trace, with the lines of the tree of each.
 //!
 //! A call that takes more than half of the time of its caller is not listed by itself, because the
 //! lines of its caller show it. Memory is bounded by the number of wanted calls and the depth of
@@ -12,176 +12,115 @@
 //! ```
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use super::Filter;
-use super::stack::Steps;
-use super::step::{Call, Ending, Open, Siblings, Visitor};
-use super::threads::by_thread;
-use super::tree::{Order, Shown, Tree, TreeLine};
-use crate::model::{ThreadId, Ticks, Trace};
+use super::slow_lines::{CallSoFar, SlowCall, SlowCallLines, SlowLines};
+use super::step::{Call, Ending, Open, UserEvent};
+use crate::model::{ThreadId, Ticks};
 
-/// The `most` slowest calls that `filter` selects and that took at least `min_ns` nanoseconds, the
-/// slowest first. Calls without an exit are not among them, because their duration is not known.
-#[must_use]
-pub fn slowest_calls(trace: &Trace, filter: &Filter, min_ns: u64, most: usize) -> Vec<Call> {
-    let look = |slowest: &mut Slowest, mut steps: Steps<'_>| {
-        steps.visit(&mut Finder {
-            slowest,
-            filter,
-            min_ns,
-            most,
-            open: Vec::new(),
-            longest: Vec::new(),
-        });
-    };
-    let mut parts = by_thread(trace, filter, Siblings::Closed, look).into_iter();
-    let mut all = parts.next().unwrap_or_default();
-    for Ranked(call) in parts.flat_map(|part| part.0) {
-        all.offer(&call, most);
-    }
-    let calls = all.0.into_sorted_vec().into_iter();
-    calls.map(|Ranked(call)| call).collect()
-}
-
-/// The lines of one call, from its begin to its end.
-#[derive(Debug)]
-pub struct Subtree<'a> {
-    tree: Tree<'a>,
-    root: Open,
-    place: Place,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Before,
-    Within,
-    Behind,
+/// The slow calls to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlowestOptions {
+    /// The number of calls.
+    pub most: usize,
+    /// Only calls that took at least this time, in nanoseconds. Shorter ones have no line either.
+    pub min_ns: u64,
+    /// The lines of each call.
+    pub lines: SlowCallLines,
 }
 
 /// The slowest calls so far. The one that goes first when there are too many is on top.
 #[derive(Debug, Default)]
-struct Slowest(BinaryHeap<Ranked>);
+pub(super) struct Slowest(BinaryHeap<Ranked>);
 
 /// A call in the order of the list: the slowest first, equal ones by time.
 #[derive(Debug)]
-struct Ranked(Call);
+struct Ranked(SlowCall);
+
+/// The order of the list.
+type Rank = (Reverse<u64>, Ticks, ThreadId, usize);
 
 /// Follows one thread.
-struct Finder<'a> {
-    slowest: &'a mut Slowest,
+#[derive(Debug)]
+pub(super) struct Finder<'a> {
+    slowest: Slowest,
     filter: &'a Filter,
-    min_ns: u64,
-    most: usize,
+    options: SlowestOptions,
     /// The depths of the open selected calls, outermost first.
     open: Vec<usize>,
     /// The longest call directly within an open selected call, with the depth of that caller,
     /// outermost first. It is listed only if it takes half of its caller's time or less.
-    longest: Vec<(usize, Call)>,
-}
-
-// === impl Subtree ===
-
-impl<'a> Subtree<'a> {
-    /// The part of a trace in which the lines of a call are found.
-    #[must_use]
-    pub fn part(call: &Call) -> Filter {
-        Filter {
-            threads: Some(BTreeSet::from([call.open.thread])),
-            functions: None,
-            since: Some(call.open.start),
-            until: Some(Ticks(call.end.0.saturating_add(1))),
-        }
-    }
-
-    /// The lines of a call. `part` is [`Self::part`] of that call. Levels count from the call.
-    #[must_use]
-    pub fn new(trace: &'a Trace, part: &'a Filter, call: &Call, shown: Shown) -> Self {
-        let depth = call.open.depth;
-        let shown = Shown {
-            // The tree counts from the outermost call of the thread.
-            levels: shown.levels.map(|levels| levels.saturating_add(depth)),
-            ..shown
-        };
-        Self {
-            tree: Tree::new(trace, part, shown, Order::ByThread),
-            root: call.open,
-            place: Place::Before,
-        }
-    }
-
-    /// The number of calls so far that have no line, because they are too short or too deep.
-    #[must_use]
-    pub fn hidden(&self) -> u64 {
-        self.tree.hidden()
-    }
-
-    fn is_root(&self, open: &Open) -> bool {
-        let id = |open: &Open| (open.start, open.depth, open.function);
-        id(open) == id(&self.root)
-    }
-}
-
-impl Iterator for Subtree<'_> {
-    type Item = TreeLine;
-
-    fn next(&mut self) -> Option<TreeLine> {
-        while self.place != Place::Behind {
-            let line = self.tree.next()?;
-            match (&line, self.place) {
-                (TreeLine::Leaf(call), Place::Before) if self.is_root(&call.open) => {
-                    self.place = Place::Behind;
-                }
-                (TreeLine::Begin(open), Place::Before) if self.is_root(open) => {
-                    self.place = Place::Within;
-                }
-                (_, Place::Before) => continue,
-                (TreeLine::End(call), _) if self.is_root(&call.open) => {
-                    self.place = Place::Behind;
-                }
-                (_, Place::Within | Place::Behind) => {}
-            }
-            return Some(line);
-        }
-        None
-    }
+    longest: Vec<(usize, SlowCall)>,
+    /// The calls within the open ones.
+    lines: SlowLines,
 }
 
 // === impl Slowest ===
 
 impl Slowest {
+    /// True if a call has a place in the list.
     #[inline]
-    fn offer(&mut self, call: &Call, most: usize) {
+    fn takes(&self, call: &Call, most: usize) -> bool {
         if self.0.len() < most {
-            self.0.push(Ranked(*call));
-        } else if let Some(mut last) = self.0.peek_mut()
-            && call.duration_ns() >= last.0.duration_ns()
-        {
-            let ranked = Ranked(*call);
-            if ranked < *last {
-                *last = ranked;
-            }
+            return true;
         }
+        self.0.peek().is_some_and(|last| {
+            call.duration_ns() >= last.0.call.duration_ns() && rank(call) < rank(&last.0.call)
+        })
+    }
+
+    /// Adds a call if it has a place.
+    fn offer(&mut self, call: SlowCall, most: usize) {
+        if !self.takes(&call.call, most) {
+            return;
+        }
+        if self.0.len() >= most {
+            self.0.pop();
+        }
+        self.0.push(Ranked(call));
+    }
+
+    /// The duration that every further call of the list has at least.
+    #[inline]
+    fn least_ns(&self, most: usize) -> u64 {
+        match self.0.peek() {
+            Some(last) if self.0.len() >= most => last.0.call.duration_ns(),
+            _ => 0,
+        }
+    }
+
+    /// Adds the calls of other threads.
+    pub(super) fn merge(&mut self, mut other: Self, most: usize) {
+        if self.0.is_empty() {
+            std::mem::swap(self, &mut other);
+        }
+        let others = other.0.into_iter();
+        others.for_each(|Ranked(call)| self.offer(call, most));
+    }
+
+    /// The calls, the slowest first.
+    pub(super) fn into_calls(self) -> Vec<SlowCall> {
+        let calls = self.0.into_sorted_vec().into_iter();
+        calls.map(|Ranked(call)| call).collect()
     }
 }
 
 // === impl Ranked ===
 
-impl Ranked {
-    fn key(&self) -> (Reverse<u64>, Ticks, ThreadId, usize) {
-        let Open {
-            start,
-            thread,
-            depth,
-            ..
-        } = self.0.open;
-        (Reverse(self.0.duration_ns()), start, thread, depth)
-    }
+fn rank(call: &Call) -> Rank {
+    let Open {
+        start,
+        thread,
+        depth,
+        ..
+    } = call.open;
+    (Reverse(call.duration_ns()), start, thread, depth)
 }
 
 impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
+        rank(&self.0.call).cmp(&rank(&other.0.call))
     }
 }
 
@@ -193,7 +132,7 @@ impl PartialOrd for Ranked {
 
 impl PartialEq for Ranked {
     fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
+        self.cmp(other) == Ordering::Equal
     }
 }
 
@@ -201,54 +140,112 @@ impl Eq for Ranked {}
 
 // === impl Finder ===
 
-impl Visitor for Finder<'_> {
+impl<'a> Finder<'a> {
+    /// Adds the calls of a thread that `filter` selects to `slowest`. Calls without an exit are not
+    /// among them, because their duration is not known.
+    pub(super) fn new(slowest: Slowest, filter: &'a Filter, options: SlowestOptions) -> Self {
+        Self {
+            slowest,
+            filter,
+            options,
+            open: Vec::new(),
+            longest: Vec::new(),
+            lines: SlowLines::default(),
+        }
+    }
+
+    /// The slowest calls.
+    pub(super) fn into_slowest(self) -> Slowest {
+        self.slowest
+    }
+
     #[inline(always)]
-    fn enter(&mut self, open: &Open) {
+    pub(super) fn enter(&mut self, open: &Open) {
+        self.lines.enter(open);
         if self.filter.wants_call(open) {
             self.open.push(open.depth);
         }
     }
 
+    #[cold]
+    pub(super) fn user_event(&mut self, user_event: &UserEvent, data: &[u8]) {
+        self.lines.user_event(user_event, data, self.options.lines);
+    }
+
     #[inline(always)]
-    fn leave(&mut self, call: &Call) {
+    pub(super) fn leave(&mut self, call: &Call) {
+        let SlowestOptions {
+            most,
+            min_ns,
+            lines,
+        } = self.options;
         let depth = call.open.depth;
-        if self.open.pop_if(|open| *open == depth).is_none() {
+        let is_selected = self.open.pop_if(|open| *open == depth).is_some();
+        let Some(ended) = self.lines.leave() else {
+            return;
+        };
+        // A shorter call has no line in any call of the list.
+        let shortest_ns = min_ns.max(self.slowest.least_ns(most) / lines.parts.max(1));
+        let has_longest = self
+            .longest
+            .last()
+            .is_some_and(|(caller, _)| *caller == depth);
+        if call.duration_ns() < shortest_ns && !has_longest && self.lines.is_empty_in(&ended) {
             return;
         }
+        if is_selected {
+            self.list(call, &ended);
+        }
+        self.lines.keep(&ended, call, shortest_ns, lines);
+    }
+
+    /// Lists a selected call that ended, and the longest call within it.
+    fn list(&mut self, call: &Call, ended: &CallSoFar) {
+        let SlowestOptions {
+            most,
+            min_ns,
+            lines,
+        } = self.options;
         let ns = call.duration_ns();
-        let is_listed = call.how != Ending::Closed && ns >= self.min_ns;
+        let is_listed = call.how != Ending::Closed && ns >= min_ns;
+        let depth = call.open.depth;
         if let Some((_, within)) = self.longest.pop_if(|(caller, _)| *caller == depth) {
-            let is_shown = is_listed && within.duration_ns() > ns / 2;
+            let is_shown = is_listed && within.call.duration_ns() > ns / 2;
             if !is_shown {
-                self.slowest.offer(&within, self.most);
+                self.slowest.offer(within, most);
             }
         }
-        if !is_listed {
+        // The calls of the list only become slower.
+        if !is_listed || !self.slowest.takes(call, most) {
             return;
         }
+        let slow_call = self.lines.slow_call(ended, call, min_ns, lines);
         let Some(caller) = self.open.last() else {
-            self.slowest.offer(call, self.most);
+            self.slowest.offer(slow_call, most);
             return;
         };
         match self.longest.last_mut() {
             Some((its, longest)) if its == caller => {
-                if ns > longest.duration_ns() {
-                    let shorter = std::mem::replace(longest, *call);
-                    self.slowest.offer(&shorter, self.most);
+                if ns > longest.call.duration_ns() {
+                    let shorter = std::mem::replace(longest, slow_call);
+                    self.slowest.offer(shorter, most);
                 } else {
-                    self.slowest.offer(call, self.most);
+                    self.slowest.offer(slow_call, most);
                 }
             }
-            _ => self.longest.push((*caller, *call)),
+            _ => self.longest.push((*caller, slow_call)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::analysis::{OnePass, OnePassOptions, Order, Shown, TableOption};
     use crate::container::{BlockEncoder, Writer};
-    use crate::model::{CallKind, FunctionId};
+    use crate::model::{CallKind, FunctionId, Trace};
 
     /// The slowest calls as function, start and duration.
     type Listed = Vec<(u32, u64, u64)>;
@@ -275,9 +272,29 @@ mod tests {
         Trace::read(writer.get_ref().as_slice()).unwrap()
     }
 
+    fn slowest_calls(trace: &Trace, filter: &Filter, min_ns: u64, most: usize) -> Vec<SlowCall> {
+        let options = OnePassOptions {
+            table: TableOption::NotesOnly,
+            slowest: Some(SlowestOptions {
+                most,
+                min_ns,
+                lines: SlowCallLines {
+                    levels: 8,
+                    parts: 100,
+                    user_events: 20,
+                },
+            }),
+            shown: Shown::default(),
+            order: Order::ByThread,
+        };
+        OnePass::new(trace, filter, options).finish().slowest
+    }
+
     fn listed(trace: &Trace, filter: &Filter, min_ns: u64, most: usize) -> Listed {
         let calls = slowest_calls(trace, filter, min_ns, most).into_iter();
-        let rows = calls.map(|call| (call.open.function.0, call.open.start.0, call.duration_ns()));
+        let rows = calls.map(|SlowCall { call, .. }| {
+            (call.open.function.0, call.open.start.0, call.duration_ns())
+        });
         rows.collect()
     }
 
@@ -331,50 +348,5 @@ mod tests {
         let calls: &[_] = &[(1, 0, None), (2, 10, Some(90)), (3, 20, Some(80))];
         let trace = trace(&[calls]);
         assert_eq!(listed(&trace, &Filter::default(), 0, 9), [(2, 10, 80)]);
-    }
-
-    #[test]
-    fn the_lines_of_a_call_end_with_it() {
-        let calls: &[_] = &[
-            (1, 0, Some(1000)),
-            (2, 10, Some(110)),
-            (2, 200, Some(600)),
-            (3, 210, Some(500)),
-            (4, 220, Some(320)),
-            (4, 330, Some(331)),
-            (2, 700, Some(710)),
-        ];
-        let trace = trace(&[calls]);
-        let found = slowest_calls(&trace, &Filter::default(), 0, 99);
-        let call = found.iter().find(|call| call.open.start == Ticks(200));
-        // It takes less than half of its caller's time.
-        let call = *call.unwrap();
-        let lines = |shown| {
-            let part = Subtree::part(&call);
-            let mut subtree = Subtree::new(&trace, &part, &call, shown);
-            let lines: Vec<_> = subtree
-                .by_ref()
-                .map(|line| match line {
-                    TreeLine::Leaf(call) => ('l', call.open.function.0),
-                    TreeLine::Begin(open) => ('b', open.function.0),
-                    TreeLine::End(call) => ('e', call.open.function.0),
-                    TreeLine::Data { .. } | TreeLine::Lost { .. } => ('?', 0),
-                })
-                .collect();
-            (lines, subtree.hidden())
-        };
-        let whole = vec![('b', 2), ('b', 3), ('l', 4), ('l', 4), ('e', 3), ('e', 2)];
-        assert_eq!(lines(Shown::default()), (whole, 0));
-        let long = Shown {
-            min_ns: 4,
-            levels: None,
-        };
-        let without_short = vec![('b', 2), ('b', 3), ('l', 4), ('e', 3), ('e', 2)];
-        assert_eq!(lines(long), (without_short, 1));
-        let two = Shown {
-            min_ns: 0,
-            levels: Some(2),
-        };
-        assert_eq!(lines(two), (vec![('b', 2), ('l', 3), ('e', 2)], 2));
     }
 }

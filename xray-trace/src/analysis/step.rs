@@ -33,6 +33,10 @@ pub trait Visitor {
     #[inline(always)]
     fn lost(&mut self, _ticks: Ticks, _events: u64) {}
 
+    /// A user event, within the open calls.
+    #[inline(always)]
+    fn user_event(&mut self, _user_event: &UserEvent, _data: &[u8]) {}
+
     /// Whether the visitor takes no more calls for now. Only `visit_run` asks this.
     fn enough(&self) -> bool {
         false
@@ -40,6 +44,7 @@ pub trait Visitor {
 }
 
 /// A visitor that ignores every call.
+#[derive(Debug)]
 pub(super) struct NoVisitor;
 
 /// A call that began.
@@ -138,21 +143,6 @@ pub struct Notes {
     pub lost: u64,
     /// Blocks that were read, and whose events could not all be unpacked.
     pub damaged_blocks: u64,
-}
-
-// === impl Step ===
-
-impl Step {
-    /// Passes the step to `visitor`. A visitor does not see user events.
-    #[inline(always)]
-    pub(super) fn show(self, visitor: &mut impl Visitor) {
-        match self {
-            Self::Enter(open) => visitor.enter(&open),
-            Self::Leave(call) => visitor.leave(&call),
-            Self::Lost { ticks, events } => visitor.lost(ticks, events),
-            Self::Data(_) => {}
-        }
-    }
 }
 
 // === impl NoVisitor ===

@@ -26,12 +26,23 @@ pub(super) fn by_thread<T: Default + Send>(
     siblings: Siblings,
     look: impl Fn(&mut T, Steps<'_>) + Sync,
 ) -> Vec<T> {
-    let shares = divide(ThreadBlocks::of_trace(trace, filter));
-    let work = |share: Vec<ThreadBlocks<'_>>| {
+    let threads = ThreadBlocks::of_trace(trace, filter);
+    in_shares(threads, ThreadBlocks::len, |part, thread| {
+        look(part, Steps::in_window(trace, thread, siblings));
+    })
+}
+
+/// Calls `look` for each thread, as [`by_thread`] does. `len` is the number of packed bytes of a
+/// thread's events.
+pub(super) fn in_shares<I: Send, T: Default + Send>(
+    threads: Vec<I>,
+    len: impl Fn(&I) -> usize,
+    look: impl Fn(&mut T, I) + Sync,
+) -> Vec<T> {
+    let shares = divide(threads, len);
+    let work = |share: Vec<I>| {
         let mut part = T::default();
-        for thread in share {
-            look(&mut part, Steps::in_window(trace, thread, siblings));
-        }
+        share.into_iter().for_each(|thread| look(&mut part, thread));
         part
     };
     thread::scope(|scope| {
@@ -50,8 +61,8 @@ pub(super) fn by_thread<T: Default + Send>(
 }
 
 /// Divides threads into shares of about the same length, as many as are justified.
-fn divide(threads: Vec<ThreadBlocks<'_>>) -> Vec<Vec<ThreadBlocks<'_>>> {
-    let total: usize = threads.iter().map(ThreadBlocks::len).sum();
+fn divide<I>(threads: Vec<I>, len: impl Fn(&I) -> usize) -> Vec<Vec<I>> {
+    let total: usize = threads.iter().map(&len).sum();
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let workers = processors
         .min(WORKERS)
@@ -62,7 +73,7 @@ fn divide(threads: Vec<ThreadBlocks<'_>>) -> Vec<Vec<ThreadBlocks<'_>>> {
     let mut before = 0;
     for thread in threads {
         // A thread belongs to the share of its middle.
-        let len = thread.len();
+        let len = len(&thread);
         let middle = before + len / 2;
         let share = (middle * workers).checked_div(total).unwrap_or(0);
         shares[share.min(workers - 1)].push(thread);

@@ -15,6 +15,7 @@ mod documented;
 mod files;
 mod function_call_trie;
 mod graph;
+mod one_pass;
 mod round_trips;
 mod sinks;
 mod sources;

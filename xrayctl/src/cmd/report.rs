@@ -4,24 +4,30 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::vec;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use xray_trace::analysis::{self, AccountOptions, Direction, Order, Shown, SortBy, Tree};
+use xray_trace::analysis::{
+    self, Direction, OnePass, OnePassOptions, OnePassResult, Order, Shown, SortBy, TableOption,
+    Tree, TreeLine,
+};
 use xray_trace::sink::Standing;
 
 use crate::args::{Format, TreeLayout};
 use crate::input::{self, Logs, Selection};
 use crate::output::call_table::CallTable;
-use crate::output::call_tree::{self, CallTree, Layout};
+use crate::output::call_tree::{self, CallTree, FirstLines, Layout};
 use crate::output::open_calls::OpenCalls;
 use crate::output::slowest_calls::SlowestCalls;
 use crate::output::trace_summary::TraceSummary;
-use crate::output::{Console, trace_summary, units};
+use crate::output::{Console, slowest_calls, trace_summary, units};
 use crate::{page, parse};
 
 /// The number of slow calls in a whole report.
 const SLOWEST: usize = 10;
+/// The most lines of the tree that are held in memory.
+const MOST_HELD: usize = 10_000;
 
 const EXAMPLES: &str = "\
 Without --tree or --table, report prints the table, the slowest calls and the tree. Each slow call
@@ -120,7 +126,15 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     slowest: Option<SlowestCalls<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tree: Option<CallTree<'a, Tree<'a>>>,
+    tree: Option<CallTree<'a, TreeLines<'a>>>,
+}
+
+/// The lines of a tree in JSON.
+#[derive(Debug)]
+enum TreeLines<'a> {
+    Held(vec::IntoIter<TreeLine>),
+    /// Read in a second pass.
+    Read(Tree<'a>),
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
@@ -149,33 +163,64 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
     let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
 
-    let mut account = analysis::account(&trace, &filter, AccountOptions::default());
-    account.sort(&trace, args.sort.into(), Direction::Descending);
-    let table = wants_table.then(|| CallTable::new(&account, &trace, &filter, limit));
-    let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
-    let slowest = (slowest > 0).then(|| {
-        let calls = analysis::slowest_calls(&trace, &filter, min_ns, slowest);
-        SlowestCalls::new(calls, &trace, origin, min_ns)
-    });
+    let layout = Layout {
+        order: if args.format.json {
+            Order::ByTime
+        } else {
+            args.layout.order()
+        },
+        folding: args.layout.folding(),
+        limit,
+    };
     let shown = Shown {
         min_ns,
         levels: None,
     };
-    let tree = |order| Tree::new(&trace, &filter, shown, order);
+    let mut pass = OnePass::new(
+        &trace,
+        &filter,
+        OnePassOptions {
+            table: if wants_table {
+                TableOption::Rows
+            } else {
+                TableOption::NotesOnly
+            },
+            slowest: (slowest > 0).then(|| slowest_calls::options(slowest, min_ns)),
+            shown,
+            order: layout.order,
+        },
+    );
+    // The summary, the table and the slowest calls are known at the end of the pass, and come
+    // before the tree. So its lines are held until then. More lines than fit are read in a second
+    // pass, as they are written.
+    let holds_tree = wants_tree && limit <= MOST_HELD;
+    let json_tree =
+        (holds_tree && args.format.json).then(|| pass.lines().take(limit + 1).collect::<Vec<_>>());
+    let first_lines = (holds_tree && !args.format.json).then(|| {
+        let threads = pass.threads();
+        FirstLines::read(pass.lines(), threads, layout)
+    });
+    let OnePassResult {
+        mut account,
+        slowest: slow_calls,
+    } = pass.finish();
+    account.sort(&trace, args.sort.into(), Direction::Descending);
+    let table = wants_table.then(|| CallTable::new(&account, &trace, &filter, limit));
+    let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
+    let slowest = (slowest > 0).then(|| SlowestCalls::new(slow_calls, &trace, origin));
+    let tree = || Tree::new(&trace, &filter, shown, layout.order);
     if args.format.json {
-        let tree = wants_tree.then(|| CallTree::new(tree(Order::ByTime), &trace, origin, limit));
+        let lines = wants_tree.then(|| match json_tree {
+            Some(lines) => TreeLines::Held(lines.into_iter()),
+            None => TreeLines::Read(tree()),
+        });
         return console.json(&Report {
             trace: summary,
             table,
             slowest,
-            tree,
+            tree: lines.map(|lines| CallTree::new(lines, &trace, origin, limit)),
         });
     }
-    let layout = Layout {
-        order: args.layout.order(),
-        folding: args.layout.folding(),
-        limit,
-    };
     console.show(|out, look| {
         summary.render_head(out, look)?;
         summary.render_notes(out, look)?;
@@ -187,13 +232,28 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
             writeln!(out)?;
             slowest.render(out, look)?;
         }
-        if wants_tree {
-            writeln!(out)?;
-            let tree = tree(layout.order);
-            call_tree::render(tree, &trace, layout, out, look)?;
+        if !wants_tree {
+            return Ok(());
         }
-        Ok(())
+        writeln!(out)?;
+        match first_lines {
+            Some(lines) => lines.render(&trace, out, look),
+            None => call_tree::render(tree(), &trace, layout, out, look),
+        }
     })
+}
+
+// === impl TreeLines ===
+
+impl Iterator for TreeLines<'_> {
+    type Item = TreeLine;
+
+    fn next(&mut self) -> Option<TreeLine> {
+        match self {
+            Self::Held(lines) => lines.next(),
+            Self::Read(tree) => tree.next(),
+        }
+    }
 }
 
 // === impl Args ===

@@ -13,7 +13,7 @@
 use std::io;
 
 use serde::{Serialize, Serializer};
-use xray_trace::analysis::{Call, Shown, Subtree};
+use xray_trace::analysis::{Call, SlowCall, SlowCallLines, SlowestOptions};
 use xray_trace::model::Trace;
 
 use super::call_tree::{self, TreeRow};
@@ -27,20 +27,18 @@ const MOST_LEVELS: usize = 8;
 /// A call within a slow one has a line if it takes one in so many parts of its time.
 const SHORTEST_PART: u64 = 100;
 
-/// The calls, the slowest first. The lines of a call are made when they are written.
+/// The calls, the slowest first. The rows of a call are made when they are written.
 #[derive(Debug)]
 pub(crate) struct SlowestCalls<'a> {
-    calls: Vec<Call>,
+    calls: Vec<SlowCall>,
     trace: &'a Trace,
     /// The begin of the trace.
     origin_ns: u64,
-    /// Calls that take less time have no line.
-    min_ns: u64,
 }
 
 /// A slow call in JSON.
 #[derive(Debug, Serialize)]
-struct SlowCall {
+struct SlowCallRow {
     pid: Option<u32>,
     tid: u32,
     thread: String,
@@ -56,16 +54,28 @@ struct SlowCall {
     calls_left_out: u64,
 }
 
+/// The options of an analysis for the `most` slowest calls that took at least `min_ns` nanoseconds.
+pub(crate) fn options(most: usize, min_ns: u64) -> SlowestOptions {
+    SlowestOptions {
+        most,
+        min_ns,
+        lines: SlowCallLines {
+            levels: MOST_LEVELS,
+            parts: SHORTEST_PART,
+            user_events: MOST_LINES as u64,
+        },
+    }
+}
+
 // === impl SlowestCalls ===
 
 impl<'a> SlowestCalls<'a> {
-    /// The result of [`xray_trace::analysis::slowest_calls`], with the bound that was given there.
-    pub(crate) fn new(calls: Vec<Call>, trace: &'a Trace, origin_ns: u64, min_ns: u64) -> Self {
+    /// The calls that an analysis with [`options`] found.
+    pub(crate) fn new(calls: Vec<SlowCall>, trace: &'a Trace, origin_ns: u64) -> Self {
         Self {
             calls,
             trace,
             origin_ns,
-            min_ns,
         }
     }
 
@@ -87,7 +97,19 @@ impl<'a> SlowestCalls<'a> {
         Ok(())
     }
 
-    fn render_call(&self, call: &Call, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+    fn render_call(
+        &self,
+        slow_call: &SlowCall,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        let SlowCall {
+            call,
+            lines,
+            shortest_ns,
+            hidden_calls,
+            hidden_user_events,
+        } = slow_call;
         let cut = |line: &str| text::cut(line, look.width.unwrap_or(usize::MAX));
         let header = format!(
             "{}, {} after the begin, {}",
@@ -96,23 +118,19 @@ impl<'a> SlowestCalls<'a> {
             units::time(call.duration_ns())
         );
         writeln!(out, "{}", look.paint(Tone::Heading, &cut(&header)))?;
-        let shown = self.shown(call);
-        let part = Subtree::part(call);
-        let mut subtree = Subtree::new(self.trace, &part, call, shown);
-        let mut lines = FoldedLines::new(subtree.by_ref(), Folding::EqualCalls);
+        let mut lines = FoldedLines::new(lines.iter().cloned(), Folding::EqualCalls);
         for FoldedLine { line, equal } in lines.by_ref().take(MOST_LINES) {
             let row = TreeRow::new(&line, self.trace, 0).standing_for(equal);
             row.outdented(call.open.depth).render(out, look)?;
         }
-        let lines_left_out = lines.count() as u64;
-        let hidden = subtree.hidden();
+        let lines_left_out = lines.count() as u64 + hidden_user_events;
         let mut left_out = Vec::new();
         if lines_left_out > 0 {
             left_out.push(units::counted(lines_left_out, "more line"));
         }
-        if hidden > 0 {
-            let calls = units::counted(hidden, "call");
-            let shortest = units::time(shown.min_ns);
+        if *hidden_calls > 0 {
+            let calls = units::counted(*hidden_calls, "call");
+            let shortest = units::time(*shortest_ns);
             left_out.push(format!(
                 "{calls} shorter than {shortest} or more than {MOST_LEVELS} levels deep"
             ));
@@ -124,38 +142,34 @@ impl<'a> SlowestCalls<'a> {
         writeln!(out, "{}", look.paint(Tone::Dim, &line))
     }
 
-    fn row(&self, call: &Call) -> SlowCall {
-        let part = Subtree::part(call);
-        let mut subtree = Subtree::new(self.trace, &part, call, self.shown(call));
-        let lines = subtree.by_ref().take(MOST_LINES);
-        let lines = lines.map(|line| TreeRow::new(&line, self.trace, self.origin_ns));
-        let lines: Vec<_> = lines.collect();
-        let lines_left_out = subtree.by_ref().count() as u64;
+    fn row(&self, slow_call: &SlowCall) -> SlowCallRow {
+        let SlowCall {
+            call,
+            lines,
+            shortest_ns: _,
+            hidden_calls,
+            hidden_user_events,
+        } = slow_call;
+        let (lines, others) = lines.split_at(lines.len().min(MOST_LINES));
+        let lines = lines.iter();
+        let lines = lines.map(|line| TreeRow::new(line, self.trace, self.origin_ns));
         let thread = self.trace.thread(call.open.thread);
         let process = thread.and_then(|thread| self.trace.process(thread.process));
-        SlowCall {
+        SlowCallRow {
             pid: process.map(|process| process.pid),
             tid: thread.map_or(0, |thread| thread.tid),
             thread: thread.map(|thread| thread.name.clone()).unwrap_or_default(),
             function: self.trace.function_name(call.open.function).into_owned(),
             start_ns: self.start_ns(call),
             duration_ns: call.duration_ns(),
-            lines,
-            lines_left_out,
-            calls_left_out: subtree.hidden(),
+            lines: lines.collect(),
+            lines_left_out: others.len() as u64 + hidden_user_events,
+            calls_left_out: *hidden_calls,
         }
     }
 
     fn start_ns(&self, call: &Call) -> u64 {
         call.open.start_ns.saturating_sub(self.origin_ns)
-    }
-
-    /// The calls within a slow one that have a line.
-    fn shown(&self, call: &Call) -> Shown {
-        Shown {
-            min_ns: self.min_ns.max(call.duration_ns() / SHORTEST_PART),
-            levels: Some(MOST_LEVELS),
-        }
     }
 }
 
@@ -167,7 +181,7 @@ impl Serialize for SlowestCalls<'_> {
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::analysis::{Filter, slowest_calls};
+    use xray_trace::analysis::{Filter, OnePass, OnePassOptions, Order, Shown, TableOption};
     use xray_trace::container::{BlockEncoder, Writer};
     use xray_trace::model::{CallKind, FunctionId, Process, ProcessId, Thread, ThreadId, Ticks};
 
@@ -223,8 +237,15 @@ mod tests {
     fn a_slow_call_has_bounded_lines_and_says_what_it_leaves_out() {
         let trace = trace();
         let slowest = |min_ns, most| {
-            let calls = slowest_calls(&trace, &Filter::default(), min_ns, most);
-            SlowestCalls::new(calls, &trace, 1000, min_ns)
+            let wanted = OnePassOptions {
+                table: TableOption::NotesOnly,
+                slowest: Some(options(most, min_ns)),
+                shown: Shown::default(),
+                order: Order::ByThread,
+            };
+            let filter = Filter::default();
+            let calls = OnePass::new(&trace, &filter, wanted).finish().slowest;
+            SlowestCalls::new(calls, &trace, 1000)
         };
         golden::check("slowest.txt", |out| slowest(0, 2).render(out, Look::PLAIN));
         golden::check_narrow("slowest-narrow.txt", |out, look| {

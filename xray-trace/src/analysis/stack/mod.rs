@@ -336,8 +336,8 @@ impl<'a> Steps<'a> {
     pub fn visit(&mut self, visitor: &mut impl Visitor) {
         self.begun.by_ref().for_each(|open| visitor.enter(&open));
         self.follow(visitor);
-        for step in self {
-            step.show(visitor);
+        while let Some(step) = self.next() {
+            self.show(step, visitor);
         }
     }
 
@@ -359,6 +359,17 @@ impl<'a> Steps<'a> {
         self.frames.open_calls()
     }
 
+    /// Passes the latest step to `visitor`.
+    #[inline(always)]
+    pub(super) fn show(&self, step: Step, visitor: &mut impl Visitor) {
+        match step {
+            Step::Enter(open) => visitor.enter(&open),
+            Step::Leave(call) => visitor.leave(&call),
+            Step::Lost { ticks, events } => visitor.lost(ticks, events),
+            Step::Data(user_event) => visitor.user_event(&user_event, self.data(&user_event)),
+        }
+    }
+
     /// Follows the stack for as long as there are events.
     #[inline]
     fn follow(&mut self, visitor: &mut impl Visitor) {
@@ -373,7 +384,7 @@ impl<'a> Steps<'a> {
                 },
             };
             if let Some(step) = step {
-                step.show(visitor);
+                self.show(step, visitor);
             }
         }
     }

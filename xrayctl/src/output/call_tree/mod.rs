@@ -12,16 +12,21 @@
 //!     50 ns     4712  work();
 //! ```
 
+mod lines;
+
 use std::cell::RefCell;
 use std::io;
 
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
-use xray_trace::analysis::{Call, Ending, Open, Order, Tree, TreeLine, UserEvent};
+use xray_trace::analysis::{Call, Ending, Open, TreeLine, UserEvent};
 use xray_trace::model::{DataKind, ThreadId, Trace};
 
-use super::folded_lines::{EqualCalls, FoldedLine, FoldedLines, Folding};
+use super::folded_lines::EqualCalls;
 use super::{Look, Names, Tone, text, units};
+
+pub(super) use lines::render_heading;
+pub(crate) use lines::{FirstLines, Layout, render};
 
 /// Calls nested deeper than this are not indented further, so that a runaway recursion stays
 /// readable.
@@ -85,25 +90,6 @@ pub(crate) struct CallTree<'a, L> {
     limit: usize,
 }
 
-/// How a tree becomes text.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Layout {
-    /// The order in which the tree has its lines.
-    pub(crate) order: Order,
-    /// The treatment of equal calls in a row.
-    pub(crate) folding: Folding,
-    /// The number of lines to show, headers of threads not counted.
-    pub(crate) limit: usize,
-}
-
-/// Which lines have a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Headers {
-    None,
-    /// The first line of each thread. It names the thread.
-    EachThread,
-}
-
 /// Rows that exist only while they are written.
 struct Rows<R>(RefCell<R>);
 
@@ -161,66 +147,6 @@ impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(&mut *self.0.borrow_mut())
     }
-}
-
-/// Writes the first lines as they come. The number of lines is not limited by memory. The lines of
-/// each thread have a header if they are not mixed with those of other threads.
-pub(crate) fn render(
-    tree: Tree<'_>,
-    trace: &Trace,
-    layout: Layout,
-    out: &mut dyn io::Write,
-    look: Look,
-) -> io::Result<()> {
-    let headers = match layout.order {
-        Order::ByThread if tree.threads() > 1 => Headers::EachThread,
-        Order::ByThread | Order::ByTime => Headers::None,
-    };
-    render_lines(tree, trace, layout, headers, out, look)
-}
-
-fn render_lines(
-    lines: impl Iterator<Item = TreeLine>,
-    trace: &Trace,
-    layout: Layout,
-    headers: Headers,
-    out: &mut dyn io::Write,
-    look: Look,
-) -> io::Result<()> {
-    render_heading(out, look)?;
-    let mut lines = FoldedLines::new(lines, layout.folding);
-    let mut latest = None;
-    for folded in lines.by_ref().take(layout.limit) {
-        let FoldedLine { line, equal } = folded;
-        let thread = line.thread();
-        if headers == Headers::EachThread && latest != Some(thread) {
-            if latest.is_some() {
-                writeln!(out)?;
-            }
-            let header = thread_header(trace, thread);
-            let header = text::cut(&header, look.width.unwrap_or(usize::MAX));
-            writeln!(out, "{}", look.paint(Tone::Heading, &header))?;
-            latest = Some(thread);
-        }
-        let row = TreeRow::new(&line, trace, 0);
-        row.standing_for(equal).render(out, look)?;
-    }
-    // Counting the other lines would take as long as showing them.
-    if lines.has_more() {
-        let line = "… more lines; --limit 0 shows everything";
-        writeln!(out, "{}", look.paint(Tone::Dim, line))?;
-    }
-    Ok(())
-}
-
-/// Writes the titles of the columns.
-pub(super) fn render_heading(out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-    let heading = format!(
-        "{:>DURATION_WIDTH$}  {:>TID_WIDTH$}  FUNCTION",
-        "DURATION", "TID"
-    );
-    let heading = text::cut(&heading, look.width.unwrap_or(usize::MAX));
-    writeln!(out, "{}", look.paint(Tone::Heading, &heading))
 }
 
 /// The name and the id of a thread, and its process if the trace has several.

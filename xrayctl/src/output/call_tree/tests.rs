@@ -1,11 +1,13 @@
 //! Tests of `call_tree`.
 
 use xray_trace::FileAddr;
+use xray_trace::analysis::Order;
 use xray_trace::container::Writer;
 use xray_trace::model::{
     Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread, ThreadId,
 };
 
+use super::super::folded_lines::Folding;
 use super::super::folded_lines::tests::call;
 use super::super::golden;
 use super::*;
@@ -98,16 +100,10 @@ fn lines() -> Vec<TreeLine> {
 }
 
 #[track_caller]
-fn check(
-    trace: &Trace,
-    layout: Layout,
-    headers: Headers,
-    look: Look,
-    (skipped, expected): (usize, &[&str]),
-) {
+fn check(trace: &Trace, layout: Layout, look: Look, (skipped, expected): (usize, &[&str])) {
     let mut out = Vec::new();
-    let lines = lines().into_iter();
-    render_lines(lines, trace, layout, headers, &mut out, look).unwrap();
+    let first = FirstLines::read(lines().into_iter(), 2, layout);
+    first.render(trace, &mut out, look).unwrap();
     let out = String::from_utf8(out).unwrap();
     let shown: Vec<_> = out.lines().skip(skipped).take(expected.len()).collect();
     assert_eq!(shown, expected, "{out}");
@@ -117,6 +113,11 @@ const FOLDED: Layout = Layout {
     order: Order::ByThread,
     folding: Folding::EqualCalls,
     limit: usize::MAX,
+};
+
+const MIXED: Layout = Layout {
+    order: Order::ByTime,
+    ..FOLDED
 };
 
 #[test]
@@ -131,43 +132,42 @@ fn threads_have_headers_and_equal_calls_are_one_line() {
         "thread (72)",
         "                 72  run() {",
     ];
-    let each = Headers::EachThread;
-    check(&trace(1), FOLDED, each, Look::PLAIN, (0, &first));
+    check(&trace(1), FOLDED, Look::PLAIN, (0, &first));
     let two = [
         "main\\u{1b} (71) of server (71)",
         "                 71  run() {",
     ];
-    check(&trace(2), FOLDED, each, Look::PLAIN, (1, &two));
+    check(&trace(2), FOLDED, Look::PLAIN, (1, &two));
     let last = ["thread (72) of process 72", "                 72  run() {"];
-    check(&trace(2), FOLDED, each, Look::PLAIN, (6, &last));
+    check(&trace(2), FOLDED, Look::PLAIN, (6, &last));
     let mixed = [
         "                 71  run() {",
         "    600 ns       71    next();  × 3, max 471 ns",
         "  5.000 µs       71  } run",
         "                 72  run() {",
     ];
-    check(&trace(1), FOLDED, Headers::None, Look::PLAIN, (1, &mixed));
+    check(&trace(1), MIXED, Look::PLAIN, (1, &mixed));
 }
 
 #[test]
 fn a_limit_counts_folded_lines() {
-    let layout = Layout { limit: 2, ..FOLDED };
+    let layout = Layout { limit: 2, ..MIXED };
     let two = [
         "                 71  run() {",
         "    600 ns       71    next();  × 3, max 471 ns",
         "… more lines; --limit 0 shows everything",
     ];
-    check(&trace(1), layout, Headers::None, Look::PLAIN, (1, &two));
-    let layout = Layout { limit: 6, ..FOLDED };
+    check(&trace(1), layout, Look::PLAIN, (1, &two));
+    let layout = Layout { limit: 6, ..MIXED };
     let all = ["  5.000 µs       72  } run"];
-    check(&trace(1), layout, Headers::None, Look::PLAIN, (6, &all));
+    check(&trace(1), layout, Look::PLAIN, (6, &all));
 }
 
 #[test]
 fn every_call_and_its_whole_name_are_shown_on_request() {
     let layout = Layout {
         folding: Folding::None,
-        ..FOLDED
+        ..MIXED
     };
     let look = Look {
         names: Names::Full,
@@ -178,7 +178,7 @@ fn every_call_and_its_whole_name_are_shown_on_request() {
         "    471 ns       71    next (.llvm.77);",
         "     29 ns       71    next (.llvm.77);",
     ];
-    check(&trace(1), layout, Headers::None, look, (2, &calls));
+    check(&trace(1), layout, look, (2, &calls));
 }
 
 #[test]
