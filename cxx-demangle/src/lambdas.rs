@@ -10,7 +10,7 @@
 //! ```
 
 use super::ast::{Closure, Id, Node, ParameterKind};
-use super::parser::Parser;
+use super::parser::{ArgumentsOf, Parser};
 
 // === impl Parser ===
 
@@ -119,11 +119,10 @@ impl<'a> Parser<'a> {
         Some(self.add(Node::Name("auto")))
     }
 
-    /// Reads arguments of a template. If they belong to the name that is being read, template
-    /// parameters refer to them from here on.
-    pub(super) fn template_arguments(&mut self, is_named: bool) -> Option<Id> {
+    /// Reads arguments of a template.
+    pub(super) fn template_arguments(&mut self, owner: ArgumentsOf) -> Option<Id> {
         self.expect("I")?;
-        if is_named {
+        if owner == ArgumentsOf::Symbol {
             self.templates.clear();
             self.templates.push(Some(Vec::new()));
         }
@@ -131,7 +130,7 @@ impl<'a> Parser<'a> {
         while !self.eat("E") {
             let argument = self.template_argument()?;
             arguments.push(argument);
-            if is_named {
+            if owner == ArgumentsOf::Symbol {
                 let known = match self.node(argument) {
                     Node::PackArguments(list) => {
                         let pack = Node::Pack(list.clone());

@@ -8,7 +8,7 @@
 
 use super::ast::{Id, Node, Reference, Standard};
 use super::operators::{Form, Operator};
-use super::parser::{NameState, Parser};
+use super::parser::{ArgumentsOf, NameState, Parser};
 
 // === impl Parser ===
 
@@ -29,7 +29,7 @@ impl<'a> Parser<'a> {
         if !is_substitution {
             self.add_substitution(name);
         }
-        let arguments = self.template_arguments(state.is_some())?;
+        let arguments = self.template_arguments(ArgumentsOf::name(state.as_deref()))?;
         if let Some(state) = state {
             state.ends_with_arguments = true;
         }
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
                 (Some(b'T'), _) if scope.is_none() => self.template_parameter()?,
                 (Some(b'I'), _) => {
                     let template = scope?;
-                    let arguments = self.template_arguments(state.is_some())?;
+                    let arguments = self.template_arguments(ArgumentsOf::name(state.as_deref()))?;
                     if matches!(self.node(template), Node::Template(..)) {
                         return None;
                     }

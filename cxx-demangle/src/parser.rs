@@ -1,5 +1,6 @@
 //! The position in a symbol, and the names that it contained so far. The grammar is in the files
-//! beside this one.
+//! beside this one. [`Parser`] has a method for each production of the grammar, and all of them
+//! share this position and these names, so it stays one type.
 
 use super::ast::{Id, List, Node, Qualifiers};
 
@@ -45,6 +46,27 @@ pub(super) struct NameState {
     pub(super) has_explicit_object: bool,
     pub(super) qualifiers: Qualifiers,
     pub(super) reference: Option<super::ast::Reference>,
+}
+
+/// The owner of template arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ArgumentsOf {
+    /// The name of the symbol. From here on, template parameters refer to these arguments.
+    Symbol,
+    /// Another name, such as that of a type.
+    Part,
+}
+
+// === impl ArgumentsOf ===
+
+impl ArgumentsOf {
+    /// The owner of arguments in a name. Only the name of the symbol has a state.
+    pub(super) fn name(state: Option<&NameState>) -> Self {
+        match state {
+            Some(_) => Self::Symbol,
+            None => Self::Part,
+        }
+    }
 }
 
 // === impl Parser ===

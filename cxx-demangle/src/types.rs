@@ -7,7 +7,7 @@
 //! ```
 
 use super::ast::{Id, List, Node, Qualifiers, Reference, Signature};
-use super::parser::Parser;
+use super::parser::{ArgumentsOf, Parser};
 
 // === impl Parser ===
 
@@ -103,7 +103,7 @@ impl<'a> Parser<'a> {
                 let parameter = self.template_parameter()?;
                 if self.takes_arguments && self.peek() == Some(b'I') {
                     self.add_substitution(parameter);
-                    let arguments = self.template_arguments(false)?;
+                    let arguments = self.template_arguments(ArgumentsOf::Part)?;
                     self.add(Node::Template(parameter, arguments))
                 } else {
                     parameter
@@ -196,7 +196,7 @@ impl<'a> Parser<'a> {
             if !is_substitution {
                 self.add_substitution(name);
             }
-            let arguments = self.template_arguments(false)?;
+            let arguments = self.template_arguments(ArgumentsOf::Part)?;
             return Some((self.add(Node::Template(name, arguments)), true));
         }
         Some((name, !is_substitution))
@@ -221,7 +221,7 @@ impl<'a> Parser<'a> {
             if parser.eat("U") {
                 let name = parser.identifier()?;
                 let arguments = match parser.peek() {
-                    Some(b'I') => Some(parser.template_arguments(false)?),
+                    Some(b'I') => Some(parser.template_arguments(ArgumentsOf::Part)?),
                     _ => None,
                 };
                 let type_ = parser.qualified_type()?;

@@ -1,7 +1,7 @@
 //! The grammar of names in expressions that depend on template arguments.
 
 use super::ast::{Id, Node};
-use super::parser::Parser;
+use super::parser::{ArgumentsOf, Parser};
 
 // === impl Parser ===
 
@@ -81,7 +81,7 @@ impl Parser<'_> {
         if self.peek() != Some(b'I') {
             return Some(name);
         }
-        let arguments = self.template_arguments(false)?;
+        let arguments = self.template_arguments(ArgumentsOf::Part)?;
         Some(self.add(Node::Template(name, arguments)))
     }
 

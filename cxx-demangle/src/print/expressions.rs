@@ -1,6 +1,6 @@
 //! Prints expressions. Names and types are printed in the files beside this one.
 
-use super::Printer;
+use super::{Equal, Printer};
 use crate::ast::{FloatKind, Id, Node, Precedence};
 
 // === impl Printer ===
@@ -44,22 +44,22 @@ impl<'p, 'a> Printer<'p, 'a> {
             Node::Binary { .. } => self.binary(node),
             Node::Prefix(text, operand, precedence) => {
                 self.put(text)?;
-                self.operand(*operand, *precedence, true)
+                self.operand(*operand, *precedence, Equal::Parentheses)
             }
             Node::Postfix(operand, text, precedence) => {
-                self.operand(*operand, *precedence, false)?;
+                self.operand(*operand, *precedence, Equal::Bare)?;
                 self.put(text)
             }
             Node::Subscript(base, index) => {
-                self.operand(*base, Precedence::Postfix, true)?;
+                self.operand(*base, Precedence::Postfix, Equal::Parentheses)?;
                 self.open("[")?;
-                self.operand(*index, Precedence::Default, true)?;
+                self.operand(*index, Precedence::Default, Equal::Parentheses)?;
                 self.close("]")
             }
             Node::Member(object, text, member, precedence) => {
-                self.operand(*object, *precedence, false)?;
+                self.operand(*object, *precedence, Equal::Bare)?;
                 self.put(text)?;
-                self.operand(*member, *precedence, true)
+                self.operand(*member, *precedence, Equal::Parentheses)
             }
             Node::Enclosed(text, expression) => {
                 self.put(text)?;
@@ -91,15 +91,15 @@ impl<'p, 'a> Printer<'p, 'a> {
                 self.put(text)?;
                 self.in_angles(|printer| printer.left(*type_))?;
                 self.open("(")?;
-                self.operand(*operand, Precedence::Default, true)?;
+                self.operand(*operand, Precedence::Default, Equal::Parentheses)?;
                 self.close(")")
             }
             Node::Conditional(condition, then, otherwise) => {
-                self.operand(*condition, Precedence::Conditional, true)?;
+                self.operand(*condition, Precedence::Conditional, Equal::Parentheses)?;
                 self.put(" ? ")?;
-                self.operand(*then, Precedence::Default, true)?;
+                self.operand(*then, Precedence::Default, Equal::Parentheses)?;
                 self.put(" : ")?;
-                self.operand(*otherwise, Precedence::Assign, false)
+                self.operand(*otherwise, Precedence::Assign, Equal::Bare)
             }
             Node::New { .. } | Node::Delete { .. } => self.allocation(node),
             Node::FunctionParameter(number) => {
@@ -225,19 +225,18 @@ impl<'p, 'a> Printer<'p, 'a> {
         if ends_arguments {
             self.open("(")?;
         }
-        let is_assignment = *precedence == Precedence::Assign;
-        let of_left = if is_assignment {
-            Precedence::OrOr
-        } else {
-            *precedence
+        // An assignment groups from right to left, any other operator from left to right.
+        let (of_left, equal_left, equal_right) = match precedence {
+            Precedence::Assign => (Precedence::OrOr, Equal::Parentheses, Equal::Bare),
+            other => (*other, Equal::Bare, Equal::Parentheses),
         };
-        self.operand(*left, of_left, is_assignment)?;
+        self.operand(*left, of_left, equal_left)?;
         if *operator != "," {
             self.put(" ")?;
         }
         self.put(operator)?;
         self.put(" ")?;
-        self.operand(*right, *precedence, !is_assignment)?;
+        self.operand(*right, *precedence, equal_right)?;
         if ends_arguments {
             self.close(")")?;
         }
@@ -310,7 +309,7 @@ impl<'p, 'a> Printer<'p, 'a> {
 
     fn fold_operand(&mut self, operand: Id, pack: Id) -> Option<()> {
         if operand != pack {
-            return self.operand(operand, Precedence::Cast, false);
+            return self.operand(operand, Precedence::Cast, Equal::Bare);
         }
         self.open("(")?;
         self.expansion(pack)?;

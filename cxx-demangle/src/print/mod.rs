@@ -2,6 +2,9 @@
 //!
 //! C++ writes a declarator around its name, so a type has a left part and a right part: `int (*`
 //! name `)[3]`. Each node prints both parts. Most nodes have no right part.
+//!
+//! [`Printer`] has a method for each production of the grammar that it prints, and all of them
+//! append to the same text, so it stays one type.
 
 mod expressions;
 mod types;
@@ -33,6 +36,13 @@ pub(super) struct Printer<'p, 'a> {
     pack: (u32, u32),
     /// Parentheses since the last `<`. Outside of parentheses a `>` would end the arguments.
     parentheses: u32,
+}
+
+/// The form of an operand that binds as tightly as the operator around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Equal {
+    Parentheses,
+    Bare,
 }
 
 // === impl Printer ===
@@ -134,10 +144,13 @@ impl<'p, 'a> Printer<'p, 'a> {
     }
 
     /// Prints an operand, in parentheses if it binds less tightly than `than`.
-    fn operand(&mut self, id: Id, than: Precedence, also_equal: bool) -> Option<()> {
+    fn operand(&mut self, id: Id, than: Precedence, equal: Equal) -> Option<()> {
         let own = self.node(id).precedence();
-        let loose = if also_equal { own >= than } else { own > than };
-        if !loose {
+        let has_parentheses = match equal {
+            Equal::Parentheses => own >= than,
+            Equal::Bare => own > than,
+        };
+        if !has_parentheses {
             return self.print(id);
         }
         self.open("(")?;
@@ -153,7 +166,7 @@ impl<'p, 'a> Printer<'p, 'a> {
                 self.put(", ")?;
             }
             let after = self.text.len();
-            self.operand(*id, Precedence::Comma, true)?;
+            self.operand(*id, Precedence::Comma, Equal::Parentheses)?;
             if self.text.len() == after {
                 // The element was a pack without arguments.
                 self.text.truncate(before);

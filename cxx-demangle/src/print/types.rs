@@ -1,6 +1,6 @@
 //! Prints types, both parts of them, and template parameters.
 
-use super::{NO_PACK, Printer};
+use super::{Equal, NO_PACK, Printer};
 use crate::ast::{Id, Node, Precedence, Qualifiers, Reference};
 
 /// Properties of a type that are tested before it is printed.
@@ -41,7 +41,7 @@ impl<'p, 'a> Printer<'p, 'a> {
                 self.put(if *is_signed { "" } else { "unsigned " })?;
                 self.put("_BitInt")?;
                 self.open("(")?;
-                self.operand(*size, Precedence::Default, true)?;
+                self.operand(*size, Precedence::Default, Equal::Parentheses)?;
                 self.close(")")
             }
             Node::Float(bits) => {
