@@ -18,6 +18,15 @@ pub(crate) struct Pending {
     pending: bool,
 }
 
+/// The result of selectors that match no loaded function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoMatch {
+    /// The command fails.
+    Fails,
+    /// The selectors wait for libraries that are loaded later.
+    Waits,
+}
+
 /// Which functions a command is about. What an `--except-…` option names is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Selectors {
@@ -95,10 +104,14 @@ impl Selectors {
         })
     }
 
-    /// True if the selection may match no function that is loaded now: with `--pending`, or with
+    /// The result if the selection matches no loaded function. It waits with `--pending`, and with
     /// the file name of a library, which may be loaded later.
-    pub(crate) fn may_wait(&self, pending: Pending) -> bool {
-        pending.pending || !self.module.is_empty()
+    pub(crate) fn no_match(&self, pending: Pending) -> NoMatch {
+        if pending.pending || !self.module.is_empty() {
+            NoMatch::Waits
+        } else {
+            NoMatch::Fails
+        }
     }
 
     fn include(&self) -> Vec<Rule> {

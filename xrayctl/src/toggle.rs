@@ -20,7 +20,7 @@ use crate::{
     process::OnlyProcesses,
     progress::Progress,
     selectors,
-    selectors::{Pending, Selectors},
+    selectors::{NoMatch, Pending, Selectors},
     suggest, values,
 };
 
@@ -69,7 +69,7 @@ pub(crate) async fn run(
         true => Run::Dry,
         false => Run::Real,
     };
-    let may_wait = pending.map(|pending| args.selectors.may_wait(pending));
+    let no_match = pending.map(|pending| args.selectors.no_match(pending));
     let shown: &Console = console;
     let switch = async |pid| {
         let switching = Switching {
@@ -78,7 +78,7 @@ pub(crate) async fn run(
             wanted,
             lease: 0,
         };
-        switch(&mut rpc, switching, run, may_wait, shown).await
+        switch(&mut rpc, switching, run, no_match, shown).await
     };
     let reports = each.run(shown, switch).await?.concat();
     let toggled = Toggled::new(wanted, run, reports);
@@ -95,13 +95,13 @@ pub(crate) async fn run(
     }
 }
 
-/// Enables or disables functions of one process, or of every attached one. `may_wait` is for
-/// `enable`: whether its selection may match no loaded function.
+/// Enables or disables functions of one process, or of every attached one. `disable` has no
+/// `no_match`: there is nothing to wait for.
 async fn switch(
     rpc: &mut Rpc,
     switching: Switching,
     run: Run,
-    may_wait: Option<bool>,
+    no_match: Option<NoMatch>,
     console: &Console,
 ) -> anyhow::Result<Vec<ToggleReport>> {
     let (pid, selection) = (switching.pid, switching.selection.clone());
@@ -117,12 +117,12 @@ async fn switch(
     if matches || refuses {
         return Ok(reports);
     }
-    match (run, may_wait) {
-        (Run::Real, Some(true)) => console.note(MATCHES_LATER),
-        (Run::Dry, Some(true)) => console.note(WOULD_MATCH_LATER),
-        (_, Some(false) | None) => {
+    match (run, no_match) {
+        (Run::Real, Some(NoMatch::Waits)) => console.note(MATCHES_LATER),
+        (Run::Dry, Some(NoMatch::Waits)) => console.note(WOULD_MATCH_LATER),
+        (_, Some(NoMatch::Fails) | None) => {
             let hint = suggest::functions(rpc, pid, &selection).await;
-            return Err(match (run, may_wait) {
+            return Err(match (run, no_match) {
                 (Run::Real, Some(_)) => nothing_matched_yet(&hint),
                 (Run::Dry, Some(_)) => nothing_matched(&hint),
                 (_, None) => nothing_to_disable(&hint),
@@ -146,16 +146,16 @@ pub(crate) const MATCHES_LATER: &str =
 /// The same note for a dry run.
 const WOULD_MATCH_LATER: &str = "no loaded function matches the selectors: enable would wait for libraries that are loaded later";
 
-/// Fails if the selectors match no function, unless they may match one later.
+/// Fails if the selectors match no function and do not wait for one.
 pub(crate) async fn ensure_matches(
     rpc: &mut Rpc,
     switching: &Switching,
-    may_wait: bool,
+    no_match: NoMatch,
     console: &Console,
 ) -> anyhow::Result<()> {
     let planned = dry_run(rpc, switching).await?;
     if planned.iter().all(|report| report.matched == 0) {
-        if !may_wait {
+        if no_match == NoMatch::Fails {
             return Err(nothing_matched_of(rpc, switching).await);
         }
         console.note(MATCHES_LATER);

@@ -36,7 +36,7 @@ use crate::{
     parse,
     process::{SeveralProcesses, one_of},
     selectors,
-    selectors::{Pending, Selectors},
+    selectors::{NoMatch, Pending, Selectors},
     signals::Signals,
     toggle,
     toggle::Switching,
@@ -92,8 +92,7 @@ pub(crate) struct Args {
 struct Enabling {
     selection: Selection,
     wanted: Wanted,
-    /// Whether the selection may match no loaded function.
-    may_wait: bool,
+    no_match: NoMatch,
 }
 
 /// How much memory the target gives to tracing.
@@ -119,7 +118,7 @@ impl Args {
             Some(selection) => Ok(Some(Enabling {
                 selection,
                 wanted: Wanted::On(capture),
-                may_wait: self.selectors.may_wait(self.pending),
+                no_match: self.selectors.no_match(self.pending),
             })),
             None if self.selectors == Selectors::default() && capture.is_none() => Ok(None),
             None => Err(toggle::nothing_selected()),
@@ -176,9 +175,12 @@ impl Memory {
     }
 }
 
-/// The requirement for sleds. `waits` is true if libraries may bring them later.
-pub(crate) fn sleds(waits: bool) -> Sleds {
-    if waits { Sleds::Awaited } else { Sleds::Needed }
+/// The requirement for sleds. Libraries may bring them later if the selectors wait for these.
+pub(crate) fn sleds(no_match: NoMatch) -> Sleds {
+    match no_match {
+        NoMatch::Fails => Sleds::Needed,
+        NoMatch::Waits => Sleds::Awaited,
+    }
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
@@ -186,7 +188,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
     let mut signals = Signals::hold()?;
-    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let sleds = sleds(args.selectors.no_match(args.pending));
     let shown: &Console = console;
     let work = async |pid| {
         let request = AttachRequest {
@@ -280,7 +282,7 @@ async fn switch_on(
     let Enabling {
         selection,
         wanted,
-        may_wait,
+        no_match,
     } = enabling.clone();
     let switching = Switching {
         pid,
@@ -289,7 +291,7 @@ async fn switch_on(
         lease: 0,
     };
     ensure_done(pid, &toggle::dry_run(rpc, &switching).await?)?;
-    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    toggle::ensure_matches(rpc, &switching, no_match, console).await?;
     let enabled = toggle::toggle(rpc, switching, console).await?;
     ensure_done(pid, &enabled)?;
     Ok(enabled)
@@ -330,15 +332,15 @@ mod tests {
     fn functions_are_switched_on_only_with_selectors() {
         assert!(enabling("").unwrap().is_none());
         assert!(enabling("--pending").unwrap().is_none());
-        for (line, rules, may_wait) in [
-            ("--function f", 1, false),
-            ("--glob a* --glob b* --pending", 2, true),
-            ("--module libfoo.so", 1, true),
-            ("--all --args 2 --except-id 7", 1, false),
+        for (line, rules, no_match) in [
+            ("--function f", 1, NoMatch::Fails),
+            ("--glob a* --glob b* --pending", 2, NoMatch::Waits),
+            ("--module libfoo.so", 1, NoMatch::Waits),
+            ("--all --args 2 --except-id 7", 1, NoMatch::Fails),
         ] {
             let enabling = enabling(line).unwrap().unwrap();
             assert_eq!(enabling.selection.include.len(), rules, "{line}");
-            assert_eq!(enabling.may_wait, may_wait, "{line}");
+            assert_eq!(enabling.no_match, no_match, "{line}");
         }
         for line in ["--except-id 7", "--args 2", "--retval", "--regex ("] {
             assert!(matches!(enabling(line), Err(Failure::Usage(_))), "{line}");

@@ -20,7 +20,7 @@ use crate::{
     failure,
     output::{
         Console,
-        counted::{Counted, Counts},
+        counted::{CountBy, Counted, Counts},
     },
     parse,
     process::{OneProcess, one_of},
@@ -80,11 +80,16 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         true => Counted::new(fetch(&mut daemon.connect().await?, pid).await?, None),
         false => made(&args, pid, daemon, console).await?,
     };
+    let by = if args.by_thread {
+        CountBy::FunctionAndThread
+    } else {
+        CountBy::Function
+    };
     if args.format.json {
-        return console.json(&counted.rows(args.by_thread, usize::MAX));
+        return console.json(&counted.rows(by, usize::MAX));
     }
     let top = if args.top == 0 { usize::MAX } else { args.top };
-    let rows = counted.rows(args.by_thread, top);
+    let rows = counted.rows(by, top);
     console.show(|out, look| rows.render(out, look))?;
     for line in rows.notes() {
         console.note(&line);
@@ -101,7 +106,7 @@ async fn made(
 ) -> anyhow::Result<Counted> {
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
-    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let sleds = sleds(args.selectors.no_match(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Count);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
@@ -127,8 +132,8 @@ async fn count(
         wanted: Wanted::On(Capture::NONE),
         lease: undo.lease(),
     };
-    let may_wait = args.selectors.may_wait(args.pending);
-    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    let no_match = args.selectors.no_match(args.pending);
+    toggle::ensure_matches(rpc, &switching, no_match, console).await?;
     // The stream brings no events. It makes the daemon undo the changes if this process is killed,
     // and it ends with the traced process.
     let request = StreamEventsRequest {

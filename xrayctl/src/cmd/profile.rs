@@ -136,7 +136,7 @@ async fn made(
     console: &mut Console,
 ) -> anyhow::Result<Vec<u8>> {
     let mut rpc = daemon.connect_or_embed().await?;
-    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let sleds = sleds(args.selectors.no_match(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
     let made = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
         make(rpc, args, (pid, undo), signals, console).await
@@ -157,8 +157,8 @@ async fn make(
         wanted: Wanted::On(Capture::NONE),
         lease: undo.lease(),
     };
-    let may_wait = args.selectors.may_wait(args.pending);
-    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    let no_match = args.selectors.no_match(args.pending);
+    toggle::ensure_matches(rpc, &switching, no_match, console).await?;
     let request = FetchProfileRequest {
         pid,
         from_now: true,

@@ -45,7 +45,7 @@ use crate::{
     progress::Progress,
     recording::{Recording, Rest, StreamEnd},
     selectors,
-    selectors::{Pending, Selectors},
+    selectors::{NoMatch, Pending, Selectors},
     signals::Signals,
     target::{ProgramOutput, Target},
     toggle,
@@ -136,7 +136,7 @@ enum Cause {
 
 impl Args {
     fn sleds(&self) -> Sleds {
-        sleds(self.selectors.may_wait(self.pending))
+        sleds(self.selectors.no_match(self.pending))
     }
 
     /// The pid of the process; `None` for a program to start.
@@ -365,7 +365,7 @@ async fn stream(
     // A started program without sleds is not checked: the processes that come from it may have the
     // functions.
     if !target.has_no_sleds() && planned.iter().all(|report| report.matched == 0) {
-        if !args.selectors.may_wait(args.pending) {
+        if args.selectors.no_match(args.pending) == NoMatch::Fails {
             return Err(toggle::nothing_matched_of(rpc, &switching).await);
         }
         console.note(toggle::MATCHES_LATER);

@@ -45,7 +45,7 @@ use crate::{
     signals::Signals,
     toggle,
     toggle::Switching,
-    top::{Action, Header, Interval, State, draw},
+    top::{Action, Header, Interval, State, Switch, draw},
 };
 
 const EXAMPLES: &str = "\
@@ -106,7 +106,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
-    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let sleds = sleds(args.selectors.no_match(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut latest = None;
@@ -154,8 +154,8 @@ async fn watch(
         wanted: Wanted::On(Capture::NONE),
         lease: undo.lease(),
     };
-    let may_wait = args.selectors.may_wait(args.pending);
-    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    let no_match = args.selectors.no_match(args.pending);
+    toggle::ensure_matches(rpc, &switching, no_match, console).await?;
     let first = begin(rpc, pid, undo).await?;
     toggle::toggle(rpc, switching, console).await?;
     if args.once {
@@ -295,10 +295,10 @@ async fn show(
             Happened::Key(key) => match state.key(key) {
                 None | Some(Action::Draw) => {}
                 Some(Action::Quit) => return Ok(Ended::Asked),
-                Some(Action::Switch { function, on }) => {
-                    let result = switch(rpc, pid, &function, on, undo).await;
+                Some(Action::Switch { function, to }) => {
+                    let result = switch(rpc, pid, &function, to, undo).await;
                     let result = result.map_err(|error| format!("{error:#}"));
-                    state.switched(function, on, result);
+                    state.switched(function, to, result);
                 }
             },
         }
@@ -331,7 +331,7 @@ async fn switch(
     rpc: &mut Rpc,
     pid: u32,
     function: &str,
-    on: bool,
+    to: Switch,
     undo: Undo,
 ) -> anyhow::Result<()> {
     let selection = selectors::wire(Selection {
@@ -343,11 +343,14 @@ async fn switch(
         selection: Some(selection),
         dry_run: false,
         capture: None,
-        lease: if on { undo.lease() } else { 0 },
+        lease: match to {
+            Switch::On => undo.lease(),
+            Switch::Off => 0,
+        },
     };
-    let response = match on {
-        true => rpc.enable(request).await,
-        false => rpc.disable(request).await,
+    let response = match to {
+        Switch::On => rpc.enable(request).await,
+        Switch::Off => rpc.disable(request).await,
     };
     let response = response.map_err(|status| failure::from_status(&status));
     let reports = response

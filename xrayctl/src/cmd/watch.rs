@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
-    let sleds = sleds(args.selectors.may_wait(args.pending));
+    let sleds = sleds(args.selectors.no_match(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Stream);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
@@ -109,8 +109,8 @@ async fn watch(
         wanted: Wanted::On(args.values.capture()),
         lease: undo.lease(),
     };
-    let may_wait = args.selectors.may_wait(args.pending);
-    toggle::ensure_matches(rpc, &switching, may_wait, console).await?;
+    let no_match = args.selectors.no_match(args.pending);
+    toggle::ensure_matches(rpc, &switching, no_match, console).await?;
     let request = StreamEventsRequest {
         pid,
         selection: Some(selection),

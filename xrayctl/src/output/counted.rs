@@ -41,6 +41,13 @@ pub(crate) struct Counted {
     during: Option<Duration>,
 }
 
+/// The subjects of the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CountBy {
+    Function,
+    FunctionAndThread,
+}
+
 /// The rows of a table.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rows {
@@ -129,7 +136,7 @@ impl Counted {
 
     /// A row for each function, or for each function of each thread: the `top` rows with the most
     /// calls.
-    pub(crate) fn rows(&self, by_thread: bool, top: usize) -> Rows {
+    pub(crate) fn rows(&self, by: CountBy, top: usize) -> Rows {
         let seconds = self.during.map(|during| during.as_secs_f64());
         let mut rows = BTreeMap::<(Option<(u32, u32)>, &str, &str), Row>::new();
         let mut all = self.counts.unnamed;
@@ -138,7 +145,10 @@ impl Counted {
                 continue;
             }
             all = all.saturating_add(known.calls);
-            let thread = by_thread.then_some((key.pid, key.tid));
+            let thread = match by {
+                CountBy::Function => None,
+                CountBy::FunctionAndThread => Some((key.pid, key.tid)),
+            };
             let row = rows
                 .entry((thread, &known.module, &known.name))
                 .or_insert_with(|| Row {
@@ -148,7 +158,7 @@ impl Counted {
                     calls_per_second: None,
                     pid: thread.map(|(pid, _)| pid),
                     tid: thread.map(|(_, tid)| tid),
-                    thread: by_thread.then(|| known.thread.clone()),
+                    thread: thread.map(|_| known.thread.clone()),
                 });
             row.calls = row.calls.saturating_add(known.calls);
         }
@@ -287,12 +297,12 @@ mod tests {
             message(2, &[(0, "f", 3)], 4),
         ]);
         let counted = Counted::new(after, Some(Duration::from_secs(2))).since(&before);
-        let rows = counted.rows(false, 1);
+        let rows = counted.rows(CountBy::Function, 1);
         assert_eq!((rows.calls, rows.unnamed, rows.more), (111, 3, 1));
         let first = &rows.rows[0];
         assert_eq!((first.name.as_str(), first.calls), ("g", 100));
         assert_eq!(first.calls_per_second, Some(50.0));
-        let all = counted.rows(true, usize::MAX);
+        let all = counted.rows(CountBy::FunctionAndThread, usize::MAX);
         let seen = all
             .rows
             .iter()

@@ -18,6 +18,13 @@ const NAME: usize = 40;
 const ONLY_BEFORE: &str = "#FF0000";
 const ONLY_AFTER: &str = "#00FF00";
 
+/// The shape of nodes. Records have special characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Ellipse,
+    Record,
+}
+
 /// What a label or a colour tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Statistic {
@@ -116,6 +123,18 @@ struct Changed {
     after: Option<Calls>,
 }
 
+// === impl Shape ===
+
+impl Shape {
+    /// The shape of nodes with this label beside the name.
+    fn with(label: Statistic) -> Self {
+        match label {
+            Statistic::None => Self::Ellipse,
+            _ => Self::Record,
+        }
+    }
+}
+
 // === impl Drawing ===
 
 impl Drawing {
@@ -195,8 +214,8 @@ impl Drawing {
             vertex_colour,
         } = style;
         writeln!(out, "digraph xray {{")?;
-        let record = vertex_label != Statistic::None;
-        if record {
+        let shape = Shape::with(vertex_label);
+        if shape == Shape::Record {
             writeln!(out, "node [shape=record];")?;
         }
         let most = |calls: &mut dyn Iterator<Item = &Calls>, by| {
@@ -232,11 +251,10 @@ impl Drawing {
         }
         for vertex in &self.functions {
             let name = xml(&cut(&vertex.function, NAME));
-            let name = escaped(&name, record);
-            let label = if record {
-                format!("{{{name}|{}}}", self.label(&vertex.calls, vertex_label))
-            } else {
-                name
+            let name = escaped(&name, shape);
+            let label = match shape {
+                Shape::Record => format!("{{{name}|{}}}", self.label(&vertex.calls, vertex_label)),
+                Shape::Ellipse => name,
             };
             let colour = colour(&vertex.calls, vertex_colour, most_vertex);
             writeln!(out, "{} [label=\"{label}\"{colour}];", vertex.node)?;
@@ -351,14 +369,15 @@ impl Difference {
                 .unwrap_or(0)
         };
         writeln!(out, "digraph xrayDiff {{")?;
-        let record = style.vertex_label != Statistic::None;
-        if record {
+        let shape = Shape::with(style.vertex_label);
+        if shape == Shape::Record {
             writeln!(out, "node [shape=record]")?;
         }
         for edge in &self.edges {
             let (from, to) = (number(edge.caller.as_deref()), number(Some(&edge.function)));
-            let caller = escaped(edge.caller.as_deref().unwrap_or("F0"), false);
-            let callee = escaped(&edge.function, false);
+            let caller = edge.caller.as_deref().unwrap_or("F0");
+            let caller = escaped(caller, Shape::Ellipse);
+            let callee = escaped(&edge.function, Shape::Ellipse);
             let label = edge.label(style.edge_label);
             let colour = edge.colour(style.edge_colour);
             let width = edge
@@ -373,7 +392,7 @@ impl Difference {
             writeln!(out, "F0 [label=\"F0\"]")?;
         }
         for vertex in &self.functions {
-            let function = escaped(&cut(&vertex.function, name), record);
+            let function = escaped(&cut(&vertex.function, name), shape);
             let label = match vertex.label(style.vertex_label) {
                 label if label.is_empty() => function,
                 label => format!("{{{function}|{label}}}"),
@@ -432,12 +451,12 @@ fn xml(name: &str) -> String {
 }
 
 /// The name within quotes. In a record, braces and bars are escaped, too.
-fn escaped(name: &str, record: bool) -> String {
+fn escaped(name: &str, shape: Shape) -> String {
     let mut out = String::with_capacity(name.len());
     for character in name.chars() {
         match character {
             '"' | '\\' => out.push('\\'),
-            '{' | '}' | '|' if record => out.push('\\'),
+            '{' | '}' | '|' if shape == Shape::Record => out.push('\\'),
             _ => {}
         }
         out.push(if character.is_control() {

@@ -64,7 +64,14 @@ pub(crate) enum Action {
     /// End the program.
     Quit,
     /// Enable or disable a function.
-    Switch { function: String, on: bool },
+    Switch { function: String, to: Switch },
+}
+
+/// The state to which a function is switched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 // === impl State ===
@@ -103,11 +110,11 @@ impl State {
     }
 
     /// Takes the result of enabling or disabling a function.
-    pub(crate) fn switched(&mut self, function: String, on: bool, result: Result<(), String>) {
-        match (result, on) {
+    pub(crate) fn switched(&mut self, function: String, to: Switch, result: Result<(), String>) {
+        match (result, to) {
             (Err(why), _) => self.message = Some(why),
-            (Ok(()), true) => drop(self.off.remove(&function)),
-            (Ok(()), false) => drop(self.off.insert(function)),
+            (Ok(()), Switch::On) => drop(self.off.remove(&function)),
+            (Ok(()), Switch::Off) => drop(self.off.insert(function)),
         }
     }
 
@@ -143,8 +150,11 @@ impl State {
             KeyCode::Enter if self.what == What::Functions => self.inside = self.marked_name(),
             KeyCode::Char(' ') if self.what == What::Functions => {
                 let function = self.marked_name()?;
-                let on = self.off.contains(&function);
-                return Some(Action::Switch { function, on });
+                let to = match self.off.contains(&function) {
+                    true => Switch::On,
+                    false => Switch::Off,
+                };
+                return Some(Action::Switch { function, to });
             }
             _ => return None,
         }

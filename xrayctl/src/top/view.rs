@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::output::golden;
     use crate::top::interval::tests::interval;
-    use crate::top::{Action, Header};
+    use crate::top::{Action, Header, Switch};
 
     fn header() -> Header {
         Header {
@@ -334,28 +334,28 @@ mod tests {
         let mut state = State::default();
         state.take(interval(header(), 100));
         let space = [KeyCode::Char(' ')];
-        let Some(Action::Switch { function, on }) = press(&mut state, &space) else {
+        let Some(Action::Switch { function, to }) = press(&mut state, &space) else {
             panic!("nothing is switched");
         };
-        assert!(!on);
-        state.switched(function.clone(), false, Ok(()));
+        assert_eq!(to, Switch::Off);
+        state.switched(function.clone(), to, Ok(()));
         assert!(screen(&state, (80, 24)).contains(&format!("{function} (off)")));
         // The function is among the rows although it has no calls.
         let mut empty = interval(header(), 100);
         empty.rows.clear();
         state.take(empty);
         let again = press(&mut state, &space);
-        let on = true;
+        let to = Switch::On;
         let expected = Action::Switch {
             function: function.clone(),
-            on,
+            to,
         };
         assert_eq!(again, Some(expected));
-        state.switched(function.clone(), true, Err("no\u{1b}[2J".to_owned()));
+        state.switched(function.clone(), to, Err("no\u{1b}[2J".to_owned()));
         let shown = screen(&state, (80, 24));
         assert!(shown.lines().any(|line| line.starts_with("no")), "{shown}");
         assert!(!shown.contains('\u{1b}'));
-        state.switched(function, true, Ok(()));
+        state.switched(function, to, Ok(()));
         assert!(state.rows().is_empty());
         let quit = press(&mut state, &[KeyCode::Char('q')]);
         assert_eq!(quit, Some(Action::Quit));

@@ -33,36 +33,36 @@ enum Destination {
 // === impl Files ===
 
 impl Files {
-    /// Opens the file or makes the directory, so that an error in its name or place is found at
+    /// Opens the file for the only snapshot, so that an error in its name or place is found at
     /// once.
-    pub(super) fn open(path: &Path, one: bool, overwrite: Overwrite) -> anyhow::Result<Self> {
-        let place = match one {
-            true => Destination::File(Some(OutputFile::open(path, overwrite)?)),
-            false => {
-                let is_ours = match private::create_dir(path) {
-                    Ok(()) => true,
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {
-                        false
-                    }
-                    Err(error) => {
-                        return Err(error).with_context(|| {
-                            format!(
-                                "cannot create the directory {} for snapshots",
-                                path.display()
-                            )
-                        });
-                    }
-                };
-                Destination::Directory {
-                    path: path.to_owned(),
-                    is_ours,
-                }
+    pub(super) fn one(path: &Path, overwrite: Overwrite) -> anyhow::Result<Self> {
+        let file = OutputFile::open(path, overwrite)?;
+        Ok(Self::at(Destination::File(Some(file))))
+    }
+
+    /// Makes the directory for all snapshots, so that an error in its name or place is found at
+    /// once.
+    pub(super) fn in_directory(path: &Path) -> anyhow::Result<Self> {
+        let is_ours = match private::create_dir(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => false,
+            Err(error) => {
+                let path = path.display();
+                let what = format!("cannot create the directory {path} for snapshots");
+                return Err(error).context(what);
             }
         };
-        Ok(Self {
+        Ok(Self::at(Destination::Directory {
+            path: path.to_owned(),
+            is_ours,
+        }))
+    }
+
+    fn at(place: Destination) -> Self {
+        Self {
             place,
             current: None,
-        })
+        }
     }
 
     /// Writes the next chunk of a firing's snapshot.

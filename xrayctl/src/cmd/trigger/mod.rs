@@ -44,6 +44,7 @@ use crate::{
     },
     parse,
     process::OnlyProcess,
+    selectors::NoMatch,
     signals::Signals,
     toggle,
     toggle::Switching,
@@ -245,16 +246,18 @@ impl Args {
     }
 
     fn files(&self) -> anyhow::Result<Option<Files>> {
-        let output = self.output.as_deref();
-        let files = output.map(|output| {
-            let overwrite = if self.force {
-                Overwrite::Yes
-            } else {
-                Overwrite::No
-            };
-            Files::open(output, self.limit.is_once(), overwrite)
-        });
-        files.transpose()
+        let Some(output) = &self.output else {
+            return Ok(None);
+        };
+        if !self.limit.is_once() {
+            return Files::in_directory(output).map(Some);
+        }
+        let overwrite = if self.force {
+            Overwrite::Yes
+        } else {
+            Overwrite::No
+        };
+        Files::one(output, overwrite).map(Some)
     }
 
     /// What ends the trigger, in words.
@@ -477,6 +480,11 @@ async fn ensure_matches(
     pid: u32,
     console: &Console,
 ) -> anyhow::Result<()> {
+    let no_match = if args.pending {
+        NoMatch::Waits
+    } else {
+        NoMatch::Fails
+    };
     for condition in args.conditions() {
         let Some(selection) = selection_of(condition) else {
             continue;
@@ -487,7 +495,7 @@ async fn ensure_matches(
             wanted: Wanted::On(Capture::NONE),
             lease: 0,
         };
-        toggle::ensure_matches(rpc, &switching, args.pending, console)
+        toggle::ensure_matches(rpc, &switching, no_match, console)
             .await
             .with_context(|| condition.text.clone())?;
     }
