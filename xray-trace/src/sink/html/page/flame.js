@@ -266,7 +266,7 @@ class Flame {
     const content = [element("div", "name", this.name[at])];
     if (this.stacks[at]) {
       content.push(numbers([["calls", format.count(this.calls[at])], ["time", format.time(this.total[at])]]));
-      content.push(element("p", "", "There was no room in this page for stacks with so little time."));
+      content.push(element("p", "", "This page has no room for stacks with so little time."));
       return content;
     }
     content.push(numbers(this.facts(at)));

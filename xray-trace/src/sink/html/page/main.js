@@ -101,7 +101,7 @@ class App {
     for (const [what, number] of chosen.facts) bar.append(element("span", "", `${what} `, element("b", "", number)));
     if (chosen.warning) bar.append(element("span", "warning", chosen.warning));
     const rows = this.table.rowsByName.get(chosen.name);
-    if (rows && !chosen.plain) bar.append(action("In the table", () => this.showRow(rows[0])));
+    if (rows && !chosen.plain) bar.append(action("Show in table", () => this.showRow(rows[0])));
   }
 
   moved(view) {
@@ -109,7 +109,7 @@ class App {
     const { from, to } = view.view;
     const whole = to - from >= view.all * 0.999999;
     const says = [element("b", "", format.time(view.all)), " in all threads"];
-    if (!whole) says.push(` · shown: ${format.time(to - from)}, ${format.share(to - from, view.all)}`);
+    if (!whole) says.push(` · in view: ${format.time(to - from)}, ${format.share(to - from, view.all)}`);
     byId("flame-says").replaceChildren(...says);
   }
 
@@ -301,14 +301,14 @@ async function handOver(title) {
   const other = window.open(THERE);
   const say = (text) => (button.textContent = text);
   if (!other) {
-    say("The browser opened no window");
+    say("The browser did not open a window");
     return;
   }
   button.disabled = true;
   try {
     say("Converting…");
     const answer = await fetch("trace.pftrace", { cache: "no-store" });
-    if (!answer.ok) throw new Error(`the server says ${answer.status}`);
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
     const buffer = await answer.arrayBuffer();
     say("Waiting for Perfetto…");
     await new Promise((resolve, reject) => {
@@ -319,7 +319,7 @@ async function handOver(title) {
         window.removeEventListener("message", hear);
         act(value);
       };
-      const patience = setTimeout(() => end(reject)(new Error("Perfetto does not answer")), 60_000);
+      const patience = setTimeout(() => end(reject)(new Error("no answer for 60 seconds")), 60_000);
       const hear = (event) => {
         if (event.origin === THERE && event.source === other && event.data === "PONG") end(resolve)();
       };
@@ -340,6 +340,6 @@ function byId(id) {
 embedded()
   .then((tables) => (window.xrayReport = new App(tables)))
   .catch((error) => {
-    byId("program").textContent = `This report cannot be shown: ${error.message}`;
+    byId("program").textContent = `Cannot show this report: ${error.message}`;
     throw error;
   });

@@ -1,25 +1,25 @@
-// What there is to say of the trace: what is missing, what is not as it looks, and what the page leaves out.
+// The notes: missing data, data that differs from its appearance, and the parts that the page leaves out.
 
-/** The notes of the trace, and those that follow from the page itself. */
+/** The notes of the trace, and the notes on the page itself. */
 function allNotes(head) {
   const notes = [...(head.notes ?? [])];
   const say = (tone, text) => notes.push({ tone, text, span: null });
-  if (head.kind === "profile") say("plain", "This is a profile: sums of calls by stack. It has no events, so there is no timeline.");
-  if (head.part) say("plain", "This is a part of what was recorded: threads, functions or a time were selected.");
-  if (head.lostUnplaced) say("warning", `Of ${format.counted(head.lostUnplaced, "lost event")} nobody knows when they were lost: no gap is drawn for them.`);
+  if (head.kind === "profile") say("plain", "This is a profile: it has sums of calls by stack. It has no events, so there is no timeline.");
+  if (head.part) say("plain", "This page shows a part of the recording: threads, functions or a window of time are selected.");
+  if (head.lostUnplaced) say("warning", `The time of ${format.counted(head.lostUnplaced, "lost event")} is unknown. The timeline has no gap for ${head.lostUnplaced === 1 ? "it" : "them"}.`);
   const threads = head.threads ?? [];
   const summed = threads.reduce((all, thread) => all + (thread.summed ?? 0), 0);
   if (summed) {
-    const how = head.served ? "zooming in shows them" : "xrayctl view shows them";
-    say("plain", `The timeline sums ${format.counted(summed, "short call")} up, by slices of time; ${how}. Tables and flame graph count all calls.`);
+    const how = head.served ? "Zoom in to see single calls." : "xrayctl view shows single calls.";
+    say("plain", `The timeline sums up ${format.counted(summed, "short call")} by slices of time. ${how} The table and the flame graph count all calls.`);
   }
   const deep = threads.reduce((all, thread) => all + (thread.tooDeep ?? 0), 0);
-  if (deep) say("plain", `${format.counted(deep, "call")} within more than 128 others ${deep === 1 ? "is" : "are"} not drawn in the timeline.`);
-  if (head.otherThreads) say("plain", `${format.counted(head.otherThreads, "thread")} with fewer events are not drawn in the timeline.`);
+  if (deep) say("plain", `The timeline leaves out ${format.counted(deep, "call")} within more than 128 other calls.`);
+  if (head.otherThreads) say("plain", `The timeline leaves out ${format.counted(head.otherThreads, "thread")} with the fewest events.`);
   const { functions, calls } = head.functionsLeftOut;
-  if (functions) say("plain", `The table leaves out ${format.counted(functions, "function")} with ${format.counted(calls, "call")}, those with the least time of their own.`);
-  if (head.stacksTogether) say("warning", `There are too many different stacks: ${format.counted(head.stacksTogether, "call")} stand for [more stacks].`);
-  if (head.namesLeftOut) say("warning", `Names are too long to be all in one page: they are missing in ${format.counted(head.namesLeftOut, "place")}.`);
+  if (functions) say("plain", `The table leaves out the ${format.counted(functions, "function")} with the least self time, with ${format.counted(calls, "call")}.`);
+  if (head.stacksTogether) say("warning", `There are too many different stacks. The frames [more stacks] stand for ${format.counted(head.stacksTogether, "call")}.`);
+  if (head.namesLeftOut) say("warning", `The names are too long for one page. They are missing in ${format.counted(head.namesLeftOut, "place")}.`);
   return notes;
 }
 
@@ -34,9 +34,9 @@ function showNotes(box, head, notes, app) {
       if (note.span && app.timeline) item.append(action("Show", () => app.showSpan(note.span)));
       return item;
     }));
-  if (important.length) parts.push(element("h2", "", "Missing, or not as it looks"), list(important));
-  else parts.push(element("h2", "", "Nothing is missing"), element("ul", "", element("li", "", element("span", "", head.lost === 0 ? "No event was lost, and every call is whole." : "Nothing is known to be missing."))));
-  if (others.length) parts.push(element("h2", "", "Good to know"), list(others));
+  if (important.length) parts.push(element("h2", "", "Missing or misleading"), list(important));
+  else parts.push(element("h2", "", "Nothing is missing"), element("ul", "", element("li", "", element("span", "", head.lost === 0 ? "No event was lost, and every call is complete." : "No missing data is known."))));
+  if (others.length) parts.push(element("h2", "", "Other notes"), list(others));
   const gaps = (app.timeline?.lines.threads ?? []).flatMap((thread) => thread.gaps.map((gap) => ({ thread, gap })));
   if (gaps.length) {
     const rows = gaps.slice(0, 200).map(({ thread, gap }) => {
@@ -45,7 +45,7 @@ function showNotes(box, head, notes, app) {
       const cells = [thread.name || String(thread.tid), format.moment(gap.end, 1000), format.count(gap.losses), events];
       return element("tr", "", ...cells.map((text) => element("td", "", text)), element("td", "", show));
     });
-    const head = element("tr", "", ...["Thread", "Noticed at", "Losses", "Events", ""].map((text) => element("th", "", text)));
+    const head = element("tr", "", ...["Thread", "Detected at", "Losses", "Events", ""].map((text) => element("th", "", text)));
     parts.push(element("h2", "", gaps.length > 200 ? `Losses: the first 200 of ${format.count(gaps.length)}` : "Losses"), element("table", "", head, ...rows));
   }
   box.replaceChildren(...parts);

@@ -71,7 +71,7 @@ class FunctionList {
     this.fill();
     const { functions, calls, self } = this.app.head.functionsLeftOut;
     const shown = this.app.query ? `${format.count(this.order.length)} of ${format.counted(table.length, "function")}` : "";
-    const rest = functions ? `${format.counted(functions, "more function")} with ${format.counted(calls, "call")} and ${format.time(self)} of their own are left out.` : "";
+    const rest = functions ? `The table leaves out ${format.counted(functions, "more function")} with ${format.counted(calls, "call")} and ${format.time(self)} of self time.` : "";
     document.getElementById("table-says").textContent = [shown, rest].filter(Boolean).join(" · ");
   }
 
@@ -95,7 +95,7 @@ class FunctionList {
     const name = element("span", "name", swatch, table.name[row]);
     name.title = table.name[row];
     const calls = element("span", "", format.count(table.calls[row]));
-    if (table.unfinished[row]) calls.title = `${format.count(table.unfinished[row])} without an exit, which no time is counted for`;
+    if (table.unfinished[row]) calls.title = `${format.counted(table.unfinished[row], "call")} without an exit. ${table.unfinished[row] === 1 ? "It adds" : "They add"} no time.`;
     const share = (value, whole) => {
       const cell = element("span", "share", format.time(value));
       cell.style.setProperty("--share", `${whole > 0 ? (100 * value) / whole : 0}%`);
@@ -168,11 +168,11 @@ class FunctionList {
       ["max", format.time(table.max[row])],
       ["sum", format.time(table.sum[row])],
     ];
-    const parts = [element("h2", "", name), element("p", "where", where || "no source known"), actions, element("h3", "", "Numbers"), numbers(facts)];
+    const parts = [element("h2", "", name), element("p", "where", where || "source unknown"), actions, element("h3", "", "Numbers"), numbers(facts)];
     const bars = table.spread(row);
     if (bars.length) {
       const axis = element("div", "axis", element("span", "", format.time(bars[0].from)), element("span", "", format.time(bars.at(-1).to)));
-      parts.push(element("h3", "", "Durations of calls: each bar is a fifth longer than the one before, about"), picture(bars, 348, 92), axis);
+      parts.push(element("h3", "", "Durations of calls (each bar covers times about a fifth longer than the bar before)"), picture(bars, 348, 92), axis);
     }
     const longest = table.longestOf(row).map((call) => {
       const thread = app.timeline?.lines.threads[call.thread];
@@ -187,7 +187,7 @@ class FunctionList {
       const whole = found.reduce((all, [, time]) => all + time, 0);
       const items = found.slice(0, 8).map(([other, time]) => {
         const known = table.rowsByName.get(other);
-        const link = element(known ? "button" : "span", known ? "link" : "", other || "(nobody traced)");
+        const link = element(known ? "button" : "span", known ? "link" : "", other || "(no traced caller)");
         link.title = other;
         if (known) link.addEventListener("click", () => this.choose(known[0]));
         return element("li", "", link, element("b", "", format.time(time)), element("small", "", format.share(time, whole)));

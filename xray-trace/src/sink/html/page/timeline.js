@@ -351,13 +351,13 @@ class Timeline {
 
   told({ call, slice, lane, of, gap }) {
     if (gap) {
-      const what = gap.losses > 1 ? `${format.count(gap.losses)} losses in here` : "Events were lost here";
-      const events = gap.events ? format.counted(gap.events, "event") : "nobody knows how many";
-      return [element("div", "name", what), element("p", "", `${events}, noticed at ${format.moment(gap.end, 1)}. What was open before is not known to be open any more.`)];
+      const what = gap.losses > 1 ? `Events were lost here ${format.count(gap.losses)} times` : "Events were lost here";
+      const events = gap.events ? format.counted(gap.events, "event") : "an unknown number of events";
+      return [element("div", "name", what), element("p", "", `${events}, detected at ${format.moment(gap.end, 1)}. The end of the calls that were open before is unknown.`)];
     }
     if (call) {
       const content = [element("div", "name", this.nameOf(call.row)), numbers(this.facts(call))];
-      if (call.unfinished) content.push(element("p", "warning", "No exit was seen: it took at least so long."));
+      if (call.unfinished) content.push(element("p", "warning", "The call has no exit. It took at least this time."));
       content.push(...this.app.functionFacts(this.nameOf(call.row)));
       return content;
     }
@@ -365,8 +365,8 @@ class Timeline {
     const name = this.nameOf(slices.what[slice] - 1);
     return [
       element("div", "name", format.counted(slices.calls[slice], "call")),
-      numbers([["begin in", format.time(of.slice)], ["take", format.share(slices.busy[slice], of.slice)], ["each below", format.time(of.keptFrom)]]),
-      element("p", "", slices.calls[slice] === 1 ? name : `${name} and perhaps others, summed up`),
+      numbers([["slice", format.time(of.slice)], ["time in calls", format.share(slices.busy[slice], of.slice)], ["each shorter than", format.time(of.keptFrom)]]),
+      element("p", "", slices.calls[slice] === 1 ? name : `${name}, and perhaps other functions`),
     ];
   }
 
@@ -443,7 +443,7 @@ class Timeline {
   choose(call) {
     this.chosen = call;
     this.surface.soon();
-    this.app.choose(call && { name: this.nameOf(call.row), facts: this.facts(call), warning: call.unfinished ? "no exit was seen" : "" });
+    this.app.choose(call && { name: this.nameOf(call.row), facts: this.facts(call), warning: call.unfinished ? "without exit" : "" });
   }
 
   /** Zooms to a call and brings its thread into view. */
@@ -501,10 +501,10 @@ class Timeline {
     if (calls) {
       const close = to - from < (this.bounds.to - this.bounds.from) / 4;
       says.push(` · ${format.counted(calls, "call")} shorter than ${format.time(below)} ${calls === 1 ? "is" : "are"} summed up here`);
-      if (this.app.head.served) says.push("; zoom in, and they come one by one");
+      if (this.app.head.served) says.push("; zoom in to see single calls");
       else if (close) {
         const part = `--since ${format.option(from)} --until ${format.option(Math.ceil(to))}`;
-        says.push("; one by one: ", element("code", "", "xrayctl view FILE"), " or ", element("code", "", `xrayctl report FILE --html ${part} -o part.html`));
+        says.push("; to see single calls: ", element("code", "", "xrayctl view FILE"), " or ", element("code", "", `xrayctl report FILE --html ${part} -o part.html`));
       }
     }
     document.getElementById("timeline-says").replaceChildren(...says);
@@ -525,20 +525,20 @@ class Timeline {
     this.asked = new AbortController();
     try {
       const answer = await fetch(`window?since=${since}&until=${until}`, { signal: this.asked.signal, cache: "no-store" });
-      if (!answer.ok) throw new Error(`the server says ${answer.status}`);
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       const lines = new Lines(new Tables(new Uint8Array(await answer.arrayBuffer())));
       this.detail = { from: since, to: until, lines };
       this.surface.soon();
       this.tell();
     } catch (error) {
       if (error.name === "AbortError") return;
-      document.getElementById("timeline-says").append(element("span", "warning", ` · no more detail: ${error.message}`));
+      document.getElementById("timeline-says").append(element("span", "warning", ` · cannot load single calls: ${error.message}`));
     }
   }
 }
 
 /** The name of functions that have no row. */
-const OTHER = "(a function that the table leaves out)";
+const OTHER = "(function left out of the table)";
 
 /** The end of a call that saw no exit. */
 function torn(pen, x, top) {
