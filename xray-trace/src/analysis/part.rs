@@ -25,7 +25,7 @@ pub(super) struct Part {
 }
 
 /// Counts calls whose subject follows from themselves.
-struct Placed<'a, P> {
+pub(super) struct Placed<'a, P> {
     part: &'a mut Part,
     calls: CountedCalls<'a>,
     place: P,
@@ -62,11 +62,20 @@ impl Part {
         calls: CountedCalls<'_>,
         place: impl Fn(&Call) -> (u32, usize),
     ) {
-        steps.visit(&mut Placed {
+        steps.visit(&mut self.visitor(calls, place));
+    }
+
+    /// A visitor that counts the calls of a thread.
+    pub(super) fn visitor<'a, P: Fn(&Call) -> (u32, usize)>(
+        &'a mut self,
+        calls: CountedCalls<'a>,
+        place: P,
+    ) -> Placed<'a, P> {
+        Placed {
             part: self,
             calls,
             place,
-        });
+        }
     }
 
     pub(super) fn add_modules(

@@ -4,13 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Filter;
-use super::account::AccountOptions;
-use super::account_table::{Account, GroupBy};
-use super::counted_calls::CountedCalls;
-use super::part::Part;
-use super::stack::Steps;
-use super::threads::by_thread;
-use crate::model::{DurationScale, FunctionId, Profile, Trace};
+use crate::model::{DurationScale, FunctionId, Profile};
 
 /// Bars are the ranges of this scale. Their bounds are also bounds of buckets in `histogram`, and
 /// of ranges in a profile.
@@ -21,29 +15,6 @@ type Scale = DurationScale<2>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Spread {
     bars: BTreeMap<u16, u64>,
-}
-
-/// The table of functions, see [`account`](super::account()), and the spread of the durations of
-/// each row.
-#[must_use]
-pub fn account_with_spreads(trace: &Trace, filter: &Filter) -> (Account, Vec<Spread>) {
-    let AccountOptions {
-        by: _,
-        counted,
-        siblings,
-    } = AccountOptions::default();
-    let calls = CountedCalls::new(filter, counted);
-    let look = |part: &mut Part, steps: Steps<'_>| {
-        part.add(steps, calls, |call| {
-            (call.open.function.0, call.open.nesting as usize)
-        });
-    };
-    let mut parts = by_thread(trace, filter, siblings, look).into_iter();
-    let mut all = parts.next().unwrap_or_default();
-    parts.for_each(|part| all.merge(part));
-    all.into_account_with(GroupBy::Function, |histograms, slot| {
-        Spread::of(histograms.durations(slot))
-    })
 }
 
 /// The spread of the durations of each function of a profile.
@@ -64,7 +35,7 @@ pub fn profile_spreads(profile: &Profile, filter: &Filter) -> BTreeMap<FunctionI
 // === impl Spread ===
 
 impl Spread {
-    fn of(durations: impl Iterator<Item = (u64, u64)>) -> Self {
+    pub(super) fn of(durations: impl Iterator<Item = (u64, u64)>) -> Self {
         let mut spread = Self::default();
         durations.for_each(|(duration, count)| spread.add(duration, count));
         spread

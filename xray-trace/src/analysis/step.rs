@@ -47,6 +47,9 @@ pub trait Visitor {
 #[derive(Debug)]
 pub(super) struct NoVisitor;
 
+/// Two visitors of the same calls.
+pub(super) struct Both<'a, A, B>(pub(super) &'a mut A, pub(super) &'a mut B);
+
 /// A call that began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
@@ -153,6 +156,38 @@ impl Visitor for NoVisitor {
 
     #[inline(always)]
     fn leave(&mut self, _: &Call) {}
+}
+
+// === impl Both ===
+
+impl<A: Visitor, B: Visitor> Visitor for Both<'_, A, B> {
+    #[inline(always)]
+    fn enter(&mut self, open: &Open) {
+        self.0.enter(open);
+        self.1.enter(open);
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        self.0.leave(call);
+        self.1.leave(call);
+    }
+
+    #[inline(always)]
+    fn lost(&mut self, ticks: Ticks, events: u64) {
+        self.0.lost(ticks, events);
+        self.1.lost(ticks, events);
+    }
+
+    #[inline(always)]
+    fn user_event(&mut self, user_event: &UserEvent, data: &[u8]) {
+        self.0.user_event(user_event, data);
+        self.1.user_event(user_event, data);
+    }
+
+    fn enough(&self) -> bool {
+        self.0.enough() || self.1.enough()
+    }
 }
 
 // === impl Call ===

@@ -120,7 +120,7 @@ pub(super) struct NodeCounts {
 }
 
 /// The path of one thread through the trie.
-struct Path<'a> {
+pub(super) struct Path<'a> {
     trie: &'a mut Trie,
     filter: &'a Filter,
     /// The node + 1 around outermost calls.
@@ -264,16 +264,20 @@ impl Trie {
             StackRoots::Together => 0,
             StackRoots::PerThread => self.child(0, Key::Thread(steps.thread())),
         };
-        let mut path = Path {
+        steps.visit(&mut self.visitor(filter, root));
+        self.notes.add(steps.notes());
+    }
+
+    /// A visitor that adds the stacks of a thread. `root` is the node + 1 around outermost calls.
+    pub(super) fn visitor<'a>(&'a mut self, filter: &'a Filter, root: u32) -> Path<'a> {
+        Path {
             trie: self,
             filter,
             root,
             open: Vec::new(),
             inside: None,
             called: 0,
-        };
-        steps.visit(&mut path);
-        self.notes.add(steps.notes());
+        }
     }
 
     /// The node of this function within `parent`. The node that came last time, after `sibling` if

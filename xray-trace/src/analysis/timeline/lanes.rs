@@ -7,7 +7,6 @@ use super::longest::Longest;
 use super::scale::Scale;
 use super::thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
 use crate::analysis::Filter;
-use crate::analysis::stack::Steps;
 use crate::analysis::step::{Call, Ending, Open, Visitor};
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
@@ -23,7 +22,7 @@ pub(super) struct Share {
 }
 
 /// Collects the calls of a thread.
-pub(super) struct Drawing<'a> {
+pub(in crate::analysis) struct Drawing<'a> {
     trace: &'a Trace,
     filter: &'a Filter,
     /// The begin of the shown time.
@@ -68,7 +67,7 @@ impl<'a> Drawing<'a> {
         filter: &'a Filter,
         scale: Scale,
         share: Option<Share>,
-        longest: &'a mut Longest,
+        (thread, longest): (ThreadId, &'a mut Longest),
     ) -> Self {
         let Scale {
             origin_ns,
@@ -82,7 +81,7 @@ impl<'a> Drawing<'a> {
             origin_ns,
             share,
             longest,
-            thread: ThreadId(0),
+            thread,
             inside: None,
             last_ns: since_ns,
             calls: Vec::new(),
@@ -96,9 +95,8 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    pub(super) fn of(mut self, mut steps: Steps<'_>) -> Option<ThreadTimeline> {
-        self.thread = steps.thread();
-        steps.visit(&mut self);
+    /// The timeline of the thread; `None` if the thread is not drawn.
+    pub(super) fn finish(mut self) -> Option<ThreadTimeline> {
         let share = self.share?;
         self.cut(share.calls);
         self.put_latest();

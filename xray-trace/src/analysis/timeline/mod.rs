@@ -64,9 +64,22 @@ pub struct Timeline {
 
 /// The results for some threads.
 #[derive(Debug, Default)]
-struct Part {
+pub(super) struct TimelinePart {
     threads: Vec<ThreadTimeline>,
     longest: Longest,
+}
+
+/// The way to draw each thread of a trace.
+#[derive(Debug)]
+pub(super) struct Drawings<'a> {
+    trace: &'a Trace,
+    filter: &'a Filter,
+    scale: Scale,
+    shares: BTreeMap<ThreadId, Share>,
+    /// The number of threads without a share.
+    other_threads: usize,
+    /// The number of the longest calls of each function.
+    longest: usize,
 }
 
 // === impl Timeline ===
@@ -77,26 +90,74 @@ impl Timeline {
     /// with `origin_ns`, which must not be after any selected event.
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineLimits) -> Self {
+        let drawings = Drawings::new(trace, filter, origin_ns, room);
+        let look = |part: &mut TimelinePart, mut steps: Steps<'_>| {
+            part.draw(&drawings, steps.thread(), |drawing| steps.visit(drawing));
+        };
+        let parts = by_thread(trace, filter, Siblings::Closed, look);
+        drawings.timeline(parts)
+    }
+}
+
+// === impl TimelinePart ===
+
+impl TimelinePart {
+    /// Draws a thread while `visit` shows its calls to the visitor.
+    pub(super) fn draw(
+        &mut self,
+        drawings: &Drawings<'_>,
+        thread: ThreadId,
+        visit: impl FnOnce(&mut Drawing<'_>),
+    ) {
+        let mut drawing = drawings.of(thread, &mut self.longest);
+        visit(&mut drawing);
+        self.threads.extend(drawing.finish());
+    }
+}
+
+// === impl Drawings ===
+
+impl<'a> Drawings<'a> {
+    /// The way to draw the threads that `filter` selects, as [`Timeline::new`] does.
+    pub(super) fn new(
+        trace: &'a Trace,
+        filter: &'a Filter,
+        origin_ns: u64,
+        room: TimelineLimits,
+    ) -> Self {
         let (shares, other_threads) = shares(trace, filter, room);
-        let scale = Scale::new(trace, filter, origin_ns);
-        let parts = by_thread(
+        Self {
             trace,
             filter,
-            Siblings::Closed,
-            |part: &mut Part, steps: Steps<'_>| {
-                part.longest.keep(room.longest);
-                // Threads without a share also count for the longest calls of functions.
-                let share = shares.get(&steps.thread()).copied();
-                let drawing = Drawing::new(trace, filter, scale, share, &mut part.longest);
-                part.threads.extend(drawing.of(steps));
-            },
-        );
-        let mut timeline = Self {
+            scale: Scale::new(trace, filter, origin_ns),
+            shares,
             other_threads,
-            ..Self::default()
+            longest: room.longest,
+        }
+    }
+
+    /// The drawing of a thread. Threads without a share also count for the longest calls of
+    /// functions.
+    fn of<'b>(&'b self, thread: ThreadId, longest: &'b mut Longest) -> Drawing<'b> {
+        longest.keep(self.longest);
+        let share = self.shares.get(&thread).copied();
+        Drawing::new(
+            self.trace,
+            self.filter,
+            self.scale,
+            share,
+            (thread, longest),
+        )
+    }
+
+    /// The timeline of all threads.
+    pub(super) fn timeline(self, parts: impl IntoIterator<Item = TimelinePart>) -> Timeline {
+        let mut timeline = Timeline {
+            other_threads: self.other_threads,
+            ..Timeline::default()
         };
         let mut longest = Longest::default();
-        longest.keep(room.longest);
+        longest.keep(self.longest);
         for part in parts {
             timeline.threads.extend(part.threads);
             longest.merge(part.longest);

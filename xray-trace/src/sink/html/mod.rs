@@ -37,7 +37,7 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 
 use crate::analysis::{
-    self, Filter, GroupBy, Notes, Siblings, Side, StackRoots, StackTrie, Timeline,
+    self, Filter, GroupBy, Notes, PagePass, Side, StackRoots, StackTrie, Timeline,
 };
 use crate::model::{Calibration, Profile, Ticks, Trace};
 
@@ -121,15 +121,13 @@ impl Page {
         let shown = |ticks: Ticks| trace.clock().monotonic_ns(ticks).saturating_sub(origin_ns);
         let span = last_ns.saturating_sub(origin_ns);
 
-        let (account, spreads) = analysis::account_with_spreads(trace, filter);
-        let mut stacks = StackTrie::default();
-        stacks.add(
-            trace,
-            filter,
-            Siblings::Closed,
-            StackRoots::Together,
-            Side::Before,
-        );
+        let most_room = limits::timeline(0);
+        let PagePass {
+            account,
+            spreads,
+            stacks,
+            mut timeline,
+        } = PagePass::new(trace, filter, origin_ns, most_room);
         let mut document = Document::default();
         let mut names = Names::default();
         let notes = account.notes;
@@ -137,7 +135,11 @@ impl Page {
         functions.write(&mut document);
         flame::write(&stacks, &mut names, &mut document);
         let room = limits::timeline(document.len() + names.len());
-        let timeline = Timeline::new(trace, filter, origin_ns, room);
+        if room != most_room {
+            // The other parts take so much of the page that fewer calls fit. How many is known only
+            // after a pass, and the calls of a timeline depend on it, so this needs another pass.
+            timeline = Timeline::new(trace, filter, origin_ns, room);
+        }
         let threads = Threads::new(&timeline, trace);
         functions.write_longest(&timeline.longest, &threads, origin_ns, &mut document);
         lines::write(&timeline, &threads, &functions, origin_ns, &mut document);
