@@ -53,7 +53,7 @@ pub(super) struct NameState {
 pub(super) enum ArgumentsOf {
     /// The name of the symbol. From here on, template parameters refer to these arguments.
     Symbol,
-    /// Another name, such as that of a type.
+    /// Another name, such as the name of a type.
     Part,
 }
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use integration::workspace_dir;
 
 use crate::shell::{cargo, cargo_program, execute, say};
-use crate::test::{Installer, install_missing};
+use crate::test::{OnMissing, install_missing};
 
 /// The environment variable for that. With 1, long tests run at full length.
 const SWITCH: &str = "XRAYD_SOAK";
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    install_missing(Installer::find)?;
+    install_missing(OnMissing::Install)?;
     // The tests start the programs of their own profile.
     execute(cargo("build").args(["--release", "--package", "xrayd", "--package", "xrayctl"]))?;
     let begun = Instant::now();

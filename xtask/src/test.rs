@@ -49,8 +49,15 @@ const LOAD: usize = 10;
 #[derive(Debug, Default)]
 struct Phases(Vec<(&'static str, u64)>);
 
+/// The treatment of missing packages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OnMissing {
+    Install,
+    Fail,
+}
+
 /// The user that may install packages here.
-pub(crate) enum Installer {
+enum Installer {
     Root,
     Sudo,
     Nobody,
@@ -120,11 +127,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn test_all(arguments: &Arguments, phases: &mut Phases) -> Result<()> {
-    let installer: fn() -> Installer = match arguments.no_install {
-        true => || Installer::Nobody,
-        false => Installer::find,
+    let on_missing = match arguments.no_install {
+        true => OnMissing::Fail,
+        false => OnMissing::Install,
     };
-    phases.time("packages", || install_missing(installer))?;
+    phases.time("packages", || install_missing(on_missing))?;
     phases.time("build", build)?;
     if arguments.under_load {
         // They end with this process.
@@ -191,15 +198,18 @@ fn check_interleavings() -> Result<()> {
     execute(&mut loom)
 }
 
-/// Installs the packages that the tests need. Looks for the installer only if one is missing.
-pub(crate) fn install_missing(find_installer: fn() -> Installer) -> Result<()> {
+/// Installs the packages that the tests need, or fails if one is missing.
+pub(crate) fn install_missing(on_missing: OnMissing) -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
     }
     let mut words = INSTALL.to_vec();
     words.extend(&missing);
-    let installer = find_installer();
+    let installer = match on_missing {
+        OnMissing::Install => Installer::find(),
+        OnMissing::Fail => Installer::Nobody,
+    };
     // A fresh machine has no lists of packages yet.
     let words_of_install = words.join(" ");
     for words in [&["apt-get", "update"][..], &words] {
@@ -252,7 +262,7 @@ impl Phases {
 // === impl Installer ===
 
 impl Installer {
-    pub(crate) fn find() -> Self {
+    fn find() -> Self {
         if nix::unistd::geteuid().is_root() {
             return Installer::Root;
         }

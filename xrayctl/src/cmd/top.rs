@@ -19,8 +19,7 @@ use tonic::Streaming;
 use xray_trace::instr_map::{Rule, Selection};
 use xrayd::{
     process::Follow,
-    types::Capture,
-    types::{Mode, Wanted},
+    types::{Capture, Mode, Switch, Wanted},
 };
 use xrayd_proto::v1::{
     FetchProfileRequest, ProcessStatus, StatusRequest, ToggleRequest, TraceChunk,
@@ -45,7 +44,7 @@ use crate::{
     signals::Signals,
     toggle,
     toggle::Switching,
-    top::{Action, Header, Interval, State, Switch, draw},
+    top::{Action, Header, Interval, State, draw},
 };
 
 const EXAMPLES: &str = "\

@@ -11,5 +11,5 @@ mod state;
 mod view;
 
 pub(crate) use interval::{Header, Interval};
-pub(crate) use state::{Action, State, Switch};
+pub(crate) use state::{Action, State};
 pub(crate) use view::draw;

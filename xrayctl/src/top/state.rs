@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use xrayd::types::Switch;
 
 use super::interval::{Interval, Row};
 use crate::output::Names;
@@ -65,13 +66,6 @@ pub(crate) enum Action {
     Quit,
     /// Enable or disable a function.
     Switch { function: String, to: Switch },
-}
-
-/// The state to which a function is switched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Switch {
-    On,
-    Off,
 }
 
 // === impl State ===

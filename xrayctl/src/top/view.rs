@@ -249,11 +249,12 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    use xrayd::types::Switch;
 
     use super::*;
     use crate::output::golden;
     use crate::top::interval::tests::interval;
-    use crate::top::{Action, Header, Switch};
+    use crate::top::{Action, Header};
 
     fn header() -> Header {
         Header {

@@ -35,7 +35,7 @@ use integration::target_dir;
 use self::machine::Machine;
 use self::table::{Markdown, Row, Table, Text};
 use crate::shell::{cargo, execute, say};
-use crate::test::{Installer, install_missing};
+use crate::test::{OnMissing, install_missing};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -90,7 +90,7 @@ struct Bench {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    install_missing(Installer::find)?;
+    install_missing(OnMissing::Install)?;
     // One build of the programs that users run; its figures count.
     execute(cargo("build").args(["--release", "--package", "xrayd", "--package", "xrayctl"]))?;
     let effort = if arguments.quick {

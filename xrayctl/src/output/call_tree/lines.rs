@@ -25,16 +25,9 @@ pub(crate) struct Layout {
 #[derive(Debug)]
 pub(crate) struct FirstLines {
     lines: Vec<FoldedLine>,
-    rest: Rest,
+    /// True if there are lines behind these. Counting them would take as long as showing them.
+    has_more: bool,
     headers: Headers,
-}
-
-/// The lines behind the first ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    None,
-    /// There are some. Counting them would take as long as showing them.
-    Some,
 }
 
 /// Which lines have a header.
@@ -58,7 +51,10 @@ pub(crate) fn render(
     let mut lines = FoldedLines::new(tree, layout.folding);
     let shown = lines.by_ref().take(layout.limit);
     render_lines(shown, trace, headers, out, look)?;
-    Rest::of(&mut lines).render(out, look)
+    if lines.has_more() {
+        render_more(out, look)?;
+    }
+    Ok(())
 }
 
 fn render_lines(
@@ -97,6 +93,12 @@ pub(in crate::output) fn render_heading(out: &mut dyn io::Write, look: Look) -> 
     writeln!(out, "{}", look.paint(Tone::Heading, &heading))
 }
 
+/// Writes that there are more lines.
+fn render_more(out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+    let line = "… more lines; --limit 0 shows everything";
+    writeln!(out, "{}", look.paint(Tone::Dim, line))
+}
+
 // === impl FirstLines ===
 
 impl FirstLines {
@@ -109,7 +111,7 @@ impl FirstLines {
         let mut lines = FoldedLines::new(lines, layout.folding);
         Self {
             lines: lines.by_ref().take(layout.limit).collect(),
-            rest: Rest::of(&mut lines),
+            has_more: lines.has_more(),
             headers: Headers::of(threads, layout.order),
         }
     }
@@ -123,29 +125,10 @@ impl FirstLines {
     ) -> io::Result<()> {
         render_heading(out, look)?;
         render_lines(self.lines.into_iter(), trace, self.headers, out, look)?;
-        self.rest.render(out, look)
-    }
-}
-
-// === impl Rest ===
-
-impl Rest {
-    fn of(lines: &mut FoldedLines<impl Iterator<Item = TreeLine>>) -> Self {
-        if lines.has_more() {
-            Self::Some
-        } else {
-            Self::None
+        if self.has_more {
+            render_more(out, look)?;
         }
-    }
-
-    fn render(self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
-        match self {
-            Self::None => Ok(()),
-            Self::Some => {
-                let line = "… more lines; --limit 0 shows everything";
-                writeln!(out, "{}", look.paint(Tone::Dim, line))
-            }
-        }
+        Ok(())
     }
 }
 
