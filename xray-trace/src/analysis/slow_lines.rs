@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The calls of one level follow each other in time, so an open call has at most about 200 of each
-//! level. Memory is bounded by the depth of the stack. This file does not choose the slow calls;
-//! `slowest` does.
+//! level. A stack that is too deep for that has no lines for some of its calls, and says so: memory
+//! is bounded by [`Bounds`]. This file does not choose the slow calls; `slowest` does.
 
 use std::sync::Arc;
 
@@ -25,6 +25,19 @@ use super::tree_line::TreeLine;
 const FIRST_SEARCH: usize = 64;
 /// More entries than this are not needed unless calls take no time at all, as with a coarse clock.
 const MOST_KEPT: usize = 8192;
+
+/// The limits on what is kept for a thread.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    entries: usize,
+    /// Bytes of user events.
+    data: usize,
+}
+
+const BOUNDS: Bounds = Bounds {
+    entries: 1 << 17,
+    data: 64 << 20,
+};
 
 /// The lines that a slow call has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,14 +66,17 @@ pub struct SlowCall {
 }
 
 /// The open calls of a thread, and the ended calls and user events that can have a line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SlowLines {
+    bounds: Bounds,
     /// Outermost first. All open calls are here, so the index of a call is its depth.
     open: Vec<CallSoFar>,
     /// In the order in which they ended. A call comes after the entries within it.
     kept: Vec<Kept>,
     /// The number of calls that began so far.
     begun: u64,
+    /// The bytes of user events that were kept since they were counted last.
+    data: usize,
 }
 
 /// A call, from its begin until the entries within it are used.
@@ -100,6 +116,16 @@ struct Choice {
 // === impl SlowLines ===
 
 impl SlowLines {
+    fn with(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            open: Vec::new(),
+            kept: Vec::new(),
+            begun: 0,
+            data: 0,
+        }
+    }
+
     /// A call begins.
     #[inline(always)]
     pub(super) fn enter(&mut self, open: &Open) {
@@ -124,6 +150,8 @@ impl SlowLines {
         }
         if is_needed {
             self.kept.push(Kept::UserEvent(*user_event, data.into()));
+            self.data += data.len();
+            self.keep_bounds();
         }
     }
 
@@ -202,6 +230,35 @@ impl SlowLines {
         if self.kept.len() - caller.kept >= caller.search_at {
             self.drop_unneeded(shortest_ns, lines);
         }
+        self.keep_bounds();
+    }
+
+    /// Drops all entries if they exceed a bound.
+    #[inline(always)]
+    fn keep_bounds(&mut self) {
+        if self.kept.len() >= self.bounds.entries || self.data >= self.bounds.data {
+            self.drop_over_bounds();
+        }
+    }
+
+    #[cold]
+    fn drop_over_bounds(&mut self) {
+        self.data = self.kept.iter().map(Kept::data_len).sum();
+        if self.kept.len() < self.bounds.entries && self.data < self.bounds.data / 2 {
+            return;
+        }
+        // No dropped call has a line in any call around it.
+        let (mut end, mut longest_ns) = (self.kept.len(), 0);
+        for open in self.open.iter_mut().rev() {
+            let within = self.kept[open.kept..end].iter();
+            longest_ns = within.map(Kept::duration_ns).fold(longest_ns, u64::max);
+            end = open.kept;
+            open.shortest_ns = open.shortest_ns.max(longest_ns.saturating_add(1));
+            open.kept = 0;
+            open.search_at = FIRST_SEARCH;
+        }
+        self.kept.clear();
+        self.data = 0;
     }
 
     /// Drops the entries within the innermost open call that cannot have a line any more.
@@ -240,6 +297,12 @@ impl SlowLines {
         }
         innermost.search_at = FIRST_SEARCH.max(2 * within.len());
         self.kept.append(&mut within);
+    }
+}
+
+impl Default for SlowLines {
+    fn default() -> Self {
+        Self::with(BOUNDS)
     }
 }
 
@@ -292,12 +355,27 @@ impl Kept {
             Self::UserEvent(user_event, _) => user_event.depth,
         }
     }
+
+    fn duration_ns(&self) -> u64 {
+        match self {
+            Self::Call(call) => call.duration_ns(),
+            Self::UserEvent(..) => 0,
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        match self {
+            Self::Call(_) => 0,
+            Self::UserEvent(_, data) => data.len(),
+        }
+    }
 }
 
 /// The lines of a call. `within` has the entries within it in the order in which they ended, so the
 /// lines are made from the end to the begin.
 fn tree_lines(call: &Call, within: &[&Kept]) -> Vec<TreeLine> {
-    let mut lines = Vec::new();
+    // Exact for a call without lines within it, of which there may be one for each open call.
+    let mut lines = Vec::with_capacity(within.len() + 1);
     // The calls whose end is made already, outermost first.
     let mut ended: Vec<&Call> = Vec::new();
     let root = Kept::Call(*call);
@@ -326,4 +404,132 @@ fn tree_lines(call: &Call, within: &[&Kept]) -> Vec<TreeLine> {
     lines.extend(begun.map(|outer| TreeLine::Begin(outer.open)));
     lines.reverse();
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::Ending;
+    use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Ticks, Values};
+
+    const LINES: SlowCallLines = SlowCallLines {
+        levels: 3,
+        parts: 100,
+        user_events: 20,
+    };
+
+    fn open(depth: usize, start_ns: u64) -> Open {
+        Open {
+            thread: ThreadId(0),
+            function: FunctionId(1),
+            depth,
+            nesting: 0,
+            start: Ticks(start_ns),
+            start_ns,
+            args: Values::default(),
+        }
+    }
+
+    fn call(open: Open, end_ns: u64) -> Call {
+        Call {
+            open,
+            end: Ticks(end_ns),
+            end_ns,
+            self_ns: 0,
+            how: Ending::Normal,
+            result: None,
+        }
+    }
+
+    fn end(lines: &mut SlowLines, open: Open, end_ns: u64) -> SlowCall {
+        let ended = lines.leave().unwrap();
+        let call = call(open, end_ns);
+        let slow_call = lines.slow_call(&ended, &call, 0, LINES);
+        lines.keep(&ended, &call, 0, LINES);
+        slow_call
+    }
+
+    /// Each call of a deep recursion has calls that may have a line.
+    #[test]
+    fn a_deep_stack_takes_bounded_memory_and_says_what_it_leaves_out() {
+        let mut lines = SlowLines::with(Bounds {
+            entries: 1000,
+            data: 1 << 20,
+        });
+        let mut now = 0;
+        let mut opened = Vec::new();
+        let mut most = 0;
+        for depth in 0..2000 {
+            opened.push(open(depth, now));
+            lines.enter(&opened[depth]);
+            let inner = open(depth + 1, now);
+            lines.enter(&inner);
+            now += 10;
+            end(&mut lines, inner, now);
+            most = most.max(lines.kept.len());
+        }
+        assert!(most < 1000, "{most}");
+        // The durations of the calls of the recursion that have ended, outermost last.
+        let mut ended: Vec<u64> = Vec::new();
+        let mut is_left_out = false;
+        while let Some(outer) = opened.pop() {
+            now += 10;
+            let depth = outer.depth;
+            let slow_call = end(&mut lines, outer, now);
+            let calls = 2 * (2000 - depth as u64);
+            let shown = slow_call.lines.iter();
+            let shown = shown.filter(|line| !matches!(line, TreeLine::Begin(_)));
+            let shown = shown.count() as u64;
+            assert_eq!(shown + slow_call.hidden_calls, calls, "{depth}");
+            // A call of the recursion at each of two levels, and a call of 10 ns beside each.
+            let recursion: Vec<u64> = ended.iter().rev().take(2).copied().collect();
+            let beside = recursion.len().min(1) + 1;
+            let within = recursion.iter().copied().chain(vec![10; beside]);
+            let long = within.filter(|ns| *ns >= slow_call.shortest_ns).count() as u64;
+            assert_eq!(shown, 1 + long, "{depth}: {slow_call:?}");
+            is_left_out |= slow_call.shortest_ns > slow_call.call.duration_ns() / LINES.parts;
+            ended.push(slow_call.call.duration_ns());
+            assert!(lines.kept.len() < 1000);
+        }
+        assert!(is_left_out);
+    }
+
+    #[test]
+    fn user_events_take_bounded_memory() {
+        let mut lines = SlowLines::with(Bounds {
+            entries: 1000,
+            data: 10_000,
+        });
+        let mut opened = Vec::new();
+        for depth in 0..200 {
+            opened.push(open(depth, 0));
+            lines.enter(&opened[depth]);
+            let user_event = UserEvent {
+                thread: ThreadId(0),
+                ticks: Ticks(0),
+                ns: 0,
+                depth: depth + 1,
+                kind: DataKind::Custom,
+                data: DataRef {
+                    at: 0,
+                    len: 0,
+                    size: 0,
+                    function: None,
+                },
+            };
+            lines.user_event(&user_event, &[7; 100], LINES);
+            let bytes: usize = lines.kept.iter().map(Kept::data_len).sum();
+            assert!(bytes <= 10_000, "{bytes}");
+        }
+        let outer = opened.remove(197);
+        opened.truncate(197);
+        lines.leave();
+        lines.leave();
+        let slow_call = end(&mut lines, outer, 100);
+        let shown = slow_call.lines.iter();
+        let shown = shown
+            .filter(|line| matches!(line, TreeLine::Data { .. }))
+            .count() as u64;
+        assert_eq!(shown + slow_call.hidden_user_events, 3);
+    }
 }
