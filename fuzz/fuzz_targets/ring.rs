@@ -7,7 +7,7 @@ use std::cell::Cell;
 use libfuzzer_sys::fuzz_target;
 use shm_ring::{
     Consumer, Geometry, Producer, SharedMemory,
-    newest::{self, Picture, Words},
+    newest::{self, RingCopy, Words},
 };
 
 const INDEX: u32 = 3;
@@ -124,13 +124,13 @@ fuzz_target!(|input: &[u8]| {
     memory.accesses.set(0);
     let words = Words::of(&memory, geometry, INDEX);
     assert!(words.overwritten <= words.begun);
-    let picture = Picture::take(&memory, geometry, INDEX, u64::from(memory.byte()));
+    let copy = RingCopy::take(&memory, geometry, INDEX, u64::from(memory.byte()));
     newest::finish_taking(&memory, geometry, INDEX);
     let most = geometry.ring_bytes() / 8;
     assert!(memory.accesses.get() <= 2 * most, "bounded work");
-    assert!(picture.bytes() <= geometry.ring_bytes());
+    assert!(copy.bytes() <= geometry.ring_bytes());
     let mut items = 0;
-    let mut reader = picture.consumer().with_payloads();
-    reader.drain(&picture, Producer::Gone, 0, u64::MAX, |_| items += 1);
+    let mut reader = copy.consumer().with_payloads();
+    reader.drain(&copy, Producer::Gone, 0, u64::MAX, |_| items += 1);
     assert!(items <= 2 * most, "{items} of {most} words");
 });

@@ -27,7 +27,7 @@ const PAGE_WORDS: usize = 512;
 
 /// A copy of a ring at one moment. A [`Consumer`] reads it as if it were the ring.
 #[derive(Debug)]
-pub struct Picture {
+pub struct RingCopy {
     geometry: Geometry,
     index: u32,
     /// A copy of the control line, with counters that fit the copied chunks.
@@ -38,10 +38,10 @@ pub struct Picture {
     chunks: RefCell<Vec<Option<Box<[u64]>>>>,
 }
 
-/// Memory for a [`Picture`]. The pages that are copied from and to are in place already, so that
+/// Memory for a [`RingCopy`]. The pages that are copied from and to are in place already, so that
 /// none has to be made while the thread goes on.
 #[derive(Debug)]
-pub struct Blank {
+pub struct CopyBuffer {
     geometry: Geometry,
     index: u32,
     most: u64,
@@ -224,9 +224,9 @@ impl Words {
     }
 }
 
-// === impl Blank ===
+// === impl CopyBuffer ===
 
-impl Blank {
+impl CopyBuffer {
     /// Makes room for the newest chunks of ring `index`, at most `most` of them.
     pub fn new<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
         let line = geometry.control_offset(index);
@@ -234,7 +234,7 @@ impl Blank {
         let there = started.saturating_sub(untouched(memory, line));
         let mut chunks = Vec::new();
         for number in started - there.min(most).min(geometry.chunks())..started {
-            let mut copy = blank_chunk(geometry);
+            let mut copy = empty_chunk(geometry);
             for page in copy.chunks_mut(PAGE_WORDS) {
                 // The compiler must not know that the value is there already, or it would leave out
                 // the write.
@@ -255,12 +255,12 @@ impl Blank {
     }
 
     /// Copies the present contents of the ring.
-    pub fn expose<M: SharedMemory>(self, memory: &M) -> Picture {
+    pub fn copy_ring<M: SharedMemory>(self, memory: &M) -> RingCopy {
         let Self {
             geometry,
             index,
             most,
-            chunks: mut blanks,
+            chunks: mut buffers,
         } = self;
         let mut line = [0; (LINE_BYTES / 8) as usize];
         let offset = geometry.control_offset(index);
@@ -271,7 +271,7 @@ impl Blank {
         while let Some(number) = first.checked_sub(1)
             && started - number <= most.min(geometry.chunks())
         {
-            let mut copy = blanks.pop().unwrap_or_else(|| blank_chunk(geometry));
+            let mut copy = buffers.pop().unwrap_or_else(|| empty_chunk(geometry));
             memory.copy_words(chunk_offset(geometry, index, number), &mut copy);
             // The copy is whole if the chunk is still not taken now.
             if number < untouched(memory, offset) {
@@ -291,7 +291,7 @@ impl Blank {
         ] {
             line[(field / 8) as usize] = value;
         }
-        Picture {
+        RingCopy {
             geometry,
             index,
             line,
@@ -314,17 +314,17 @@ fn chunk_offset(geometry: Geometry, index: u32, number: u64) -> u64 {
     geometry.ring_offset(index) + place
 }
 
-fn blank_chunk(geometry: Geometry) -> Box<[u64]> {
+fn empty_chunk(geometry: Geometry) -> Box<[u64]> {
     let words = usize::try_from(geometry.chunk_bytes() / 8).unwrap_or(0);
     vec![0; words].into_boxed_slice()
 }
 
-// === impl Picture ===
+// === impl RingCopy ===
 
-impl Picture {
+impl RingCopy {
     /// Copies the newest chunks of ring `index`, at most `most` of them.
     pub fn take<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
-        Blank::new(memory, geometry, index, most).expose(memory)
+        CopyBuffer::new(memory, geometry, index, most).copy_ring(memory)
     }
 
     /// Reads it from its oldest event on.
@@ -356,7 +356,7 @@ impl Picture {
     }
 }
 
-impl SharedMemory for Picture {
+impl SharedMemory for RingCopy {
     fn load(&self, offset: u64) -> u64 {
         let line = offset.wrapping_sub(self.geometry.control_offset(self.index)) / 8;
         if let Some(word) = usize::try_from(line).ok().and_then(|at| self.line.get(at)) {

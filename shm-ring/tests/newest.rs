@@ -8,7 +8,7 @@ use shm_ring::{
     Consumer, Content, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory, Table,
     Target,
     layout::control,
-    newest::{self, Blank, Picture},
+    newest::{self, CopyBuffer, RingCopy},
 };
 
 use support::Words;
@@ -53,9 +53,9 @@ impl World {
     }
 
     /// The events in a copy, which has no gap, and the number of lost ones.
-    fn picture(&self, most: u64) -> (std::ops::Range<u32>, u64) {
-        let picture = Picture::take(&self.words, self.geometry, 0, most);
-        read(&mut picture.consumer(), &picture)
+    fn copy(&self, most: u64) -> (std::ops::Range<u32>, u64) {
+        let copy = RingCopy::take(&self.words, self.geometry, 0, most);
+        read(&mut copy.consumer(), &copy)
     }
 
     /// The number of events that fill all chunks of a ring but `free`. Each chunk holds as many.
@@ -130,10 +130,10 @@ fn the_newest_events_are_kept_and_none_is_lost() {
     for more in [1, 100, 448, 449, 7000, 7184, 100_000] {
         world.record(recorded..recorded + more);
         recorded += more;
-        let (shown, lost) = world.picture(u64::MAX);
+        let (shown, lost) = world.copy(u64::MAX);
         assert_eq!((shown.end, lost), (recorded, 0));
         assert!(length(&shown) >= recorded.min(world.held(2)), "{shown:?}");
-        let (few, _) = world.picture(2);
+        let (few, _) = world.copy(2);
         assert!(few.end == recorded && few.len() < 2 * 449 + 1, "{few:?}");
     }
 }
@@ -141,15 +141,15 @@ fn the_newest_events_are_kept_and_none_is_lost() {
 /// A copy holds events that were recorded after its memory was made ready, also where the ring had
 /// fewer chunks then.
 #[test]
-fn a_picture_is_of_the_moment_when_it_is_copied() {
+fn a_copy_is_of_the_moment_when_it_is_copied() {
     for before in [0, 10, 3000, 100_000] {
         let world = World::new();
         world.record(0..before);
-        let blank = Blank::new(&world.words, world.geometry, 0, u64::MAX);
+        let buffer = CopyBuffer::new(&world.words, world.geometry, 0, u64::MAX);
         let recorded = before + 100_000;
         world.record(before..recorded);
-        let picture = blank.expose(&world.words);
-        let (shown, lost) = read(&mut picture.consumer(), &picture);
+        let copy = buffer.copy_ring(&world.words);
+        let (shown, lost) = read(&mut copy.consumer(), &copy);
         assert_eq!((shown.end, lost), (recorded, 0));
         assert!(length(&shown) >= world.held(2), "{shown:?}");
     }
@@ -157,7 +157,7 @@ fn a_picture_is_of_the_moment_when_it_is_copied() {
 
 /// A copy has all chunks asked for, at any step of the event that takes the oldest chunk back.
 #[test]
-fn a_picture_taken_at_any_moment_has_no_gap() {
+fn a_copy_taken_at_any_moment_has_no_gap() {
     let (world, mut recording, before) = World::interrupted(0);
     let mut taken = 0;
     while !recording.is_done() {
@@ -165,7 +165,7 @@ fn a_picture_taken_at_any_moment_has_no_gap() {
         if world.is_taken() {
             taken += 1;
         }
-        let (shown, lost) = world.picture(u64::MAX);
+        let (shown, lost) = world.copy(u64::MAX);
         assert!(
             [before, before + 1].contains(&shown.end) && lost == 0,
             "{shown:?}"

@@ -42,10 +42,10 @@ fn refused(scene: &Scene, attached: &Cli, pid: i32, reason: &str) -> Result<()> 
 /// The same as [`refused`], for a process that goes on.
 fn left_alone(scene: &Scene, cli: &Cli, target: &Target, reason: &str) -> Result<()> {
     let maps = format!("/proc/{}/maps", target.pid());
-    let picture = || anyhow::Ok((ProcessState::of(target.pid())?, fs::read_to_string(&maps)?));
-    let before = picture()?;
+    let state = || anyhow::Ok((ProcessState::of(target.pid())?, fs::read_to_string(&maps)?));
+    let before = state()?;
     refused(scene, cli, target.pid(), reason)?;
-    ensure!(picture()? == before);
+    ensure!(state()? == before);
     Ok(())
 }
 

@@ -215,7 +215,7 @@ fn handlers_while_the_oldest_chunk_is_taken_back() {
 }
 
 #[test]
-fn a_handler_and_a_picture() {
+fn a_handler_and_a_copy() {
     check(
         &before_the_last_chunk(),
         Bounds {
@@ -227,7 +227,7 @@ fn a_handler_and_a_picture() {
 }
 
 #[test]
-fn a_picture_interrupted_by_the_thread() {
+fn a_copy_interrupted_by_the_thread() {
     check(
         &before_the_last_chunk(),
         Bounds {

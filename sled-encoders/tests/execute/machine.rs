@@ -11,7 +11,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{INSIDE_NAMES, LINE_BYTES, NAME_SHIFT, control, filter, rings, slot, table},
-    newest::{self, Picture},
+    newest::{self, RingCopy},
     view::TICKS,
     word,
 };
@@ -544,12 +544,12 @@ impl Machine {
     }
 
     /// The items in a copy of the home ring.
-    pub(crate) fn picture(&self) -> Vec<Item> {
-        let picture = Picture::take(&self.view, self.geometry, self.home(), u64::MAX);
-        let mut consumer = picture.consumer().with_payloads();
+    pub(crate) fn copied_events(&self) -> Vec<Item> {
+        let copy = RingCopy::take(&self.view, self.geometry, self.home(), u64::MAX);
+        let mut consumer = copy.consumer().with_payloads();
         let mut items = Vec::new();
         let take = |item| items.push(item);
-        let drained = consumer.drain(&picture, Producer::Alive, 0, u64::MAX, take);
+        let drained = consumer.drain(&copy, Producer::Alive, 0, u64::MAX, take);
         assert!(drained.at_end && !drained.at_hole, "{drained:?}");
         items
     }

@@ -18,7 +18,7 @@ use crate::{
 /// The arguments in a copy of the ring, which has no gap, and the number of lost events.
 fn shown(machine: &Machine) -> (Range<u64>, u64) {
     let (mut numbers, mut lost) = (Vec::new(), 0);
-    for item in machine.picture() {
+    for item in machine.copied_events() {
         match item {
             Item::Call { argument, .. } => numbers.extend(argument),
             Item::Lost(count) => lost += count,
@@ -75,7 +75,7 @@ fn a_full_ring_goes_on() {
     // The first of these calls finds no room yet, and makes it.
     assert_eq!(machine.control(home, control::LOST), 2);
     let site = machine.site(Function::Argument, 1);
-    let calls = machine.picture();
+    let calls = machine.copied_events();
     let calls = calls.iter().filter_map(|item| match item {
         Item::Call {
             site: s, argument, ..
@@ -111,7 +111,7 @@ fn a_handler_at_any_instruction_of_it_is_harmless() {
                 handled.set(events);
             });
             let lost = machine.control(home, control::LOST);
-            let items = machine.picture();
+            let items = machine.copied_events();
             let calls = |copy| {
                 let site = machine.site(Function::Exit, copy);
                 let its = |item: &&Item| matches!(item, Item::Call { site: s, .. } if *s == site);

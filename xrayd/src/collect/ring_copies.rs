@@ -14,7 +14,7 @@ use std::{
 
 use shm_ring::{
     Mapping, Producer,
-    newest::{Blank, EventShare, Picture},
+    newest::{CopyBuffer, EventShare, RingCopy},
 };
 use xray_trace::{
     container::Block,
@@ -45,7 +45,7 @@ pub(crate) struct RingCopies {
     keep: Option<Arc<EventFilter>>,
     /// The copies have everything that was recorded by this time, as far as rings reach back.
     taken: Ticks,
-    rings: Vec<(ThreadId, Picture, Held)>,
+    rings: Vec<(ThreadId, RingCopy, Held)>,
     retained: Snapshot,
     /// The open calls of threads whose rings are read, as of a moment after `taken`.
     open: OpenByThread,
@@ -92,11 +92,11 @@ impl RingCopies {
     }
 
     /// Copies the ring of a thread.
-    pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, blank: Blank) {
-        let picture = blank.expose(memory);
-        let held = Held(picture.bytes());
+    pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, buffer: CopyBuffer) {
+        let copy = buffer.copy_ring(memory);
+        let held = Held(copy.bytes());
         HELD.fetch_add(held.0, Relaxed);
-        self.rings.push((thread, picture, held));
+        self.rings.push((thread, copy, held));
     }
 
     /// Adds what the event store retains, and the open calls of threads whose rings are read.
@@ -115,15 +115,12 @@ impl RingCopies {
 
     /// Bytes of rings that were copied.
     pub(crate) fn bytes(&self) -> u64 {
-        self.rings
-            .iter()
-            .map(|(_, picture, _)| picture.bytes())
-            .sum()
+        self.rings.iter().map(|(_, copy, _)| copy.bytes()).sum()
     }
 
     /// Decodes the copies: events within `extent`, and the calls that are open there. Calls
     /// `was_seen` with each function that has events in the rings.
-    pub(crate) fn develop(
+    pub(crate) fn into_snapshot(
         self,
         process: ProcessId,
         functions: usize,
@@ -159,16 +156,16 @@ impl RingCopies {
         // only.
         let output = EventStore::new(process, functions, u64::MAX);
         let room = FrameBudget::new();
-        for (thread, picture, _held) in rings {
+        for (thread, copy, _held) in rings {
             let mut decoder = ThreadDecoder::new(thread, Ticks(0), &room, Arc::clone(&switches));
             decoder.filter(keep.clone());
-            let mut consumer = picture.consumer();
+            let mut consumer = copy.consumer();
             if sites.has_events() {
                 consumer.expect_payloads();
             }
             // Events before `extent` are decoded as well: their calls may be open.
             let sink = decoder.sink(&sites, &output);
-            let read = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, sink);
+            let read = consumer.drain(&copy, Producer::Gone, 0, u64::MAX, sink);
             decoder.publish(&output);
             let ring = output.with_retained(|retained| retained.take_blocks());
             if let Some(first) = ring.first() {
@@ -178,7 +175,7 @@ impl RingCopies {
                     words: read.words,
                     events,
                 };
-                let missing = share.events_in(picture.missing());
+                let missing = share.events_in(copy.missing());
                 retained
                     .overwritten
                     .extend(extent.overwritten(thread, missing, first.first));

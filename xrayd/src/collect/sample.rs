@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shm_ring::{Item, Producer, newest::Picture};
+use shm_ring::{Item, Producer, newest::RingCopy};
 use xray_trace::model::{CallKind, FunctionId, ThreadId, Ticks};
 
 use super::{SiteKind, SiteTable};
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The most rings whose newest part is looked at.
-pub(super) const MOST_PICTURES: usize = 16;
+pub(super) const MOST_COPIES: usize = 16;
 /// The chunks of that part: the one under way and the one before.
 pub(super) const CHUNKS: u64 = 2;
 /// The most bytes of one ring that are copied, unless [`CHUNKS`] are more: the usual ring size.
@@ -107,7 +107,7 @@ pub(crate) struct RingSample {
 pub(super) enum Seen {
     /// A copy, and about how many events it should have. `None` if it has everything that was asked
     /// for.
-    Picture(Picture, Option<u64>),
+    Copy(RingCopy, Option<u64>),
     /// The counts from reading the ring.
     Counted(Counting),
 }
@@ -193,8 +193,8 @@ impl Sample {
         let passed = since..=self.taken.1;
         let seen = self.rings.iter_mut().filter_map(|ring| {
             let tally = match ring.seen.take()? {
-                Seen::Picture(picture, should_have) => {
-                    Tally::of(&picture, should_have, sites, (&passed, time))?
+                Seen::Copy(copy, should_have) => {
+                    Tally::of(&copy, should_have, sites, (&passed, time))?
                 }
                 Seen::Counted(count) => count.finish(),
             };
@@ -210,14 +210,14 @@ impl Tally {
     /// The events of `time` in a copy. `passed` is the time between the samples. If the copy lacks
     /// the begin of `time`, the rest stands for it. `None` if too little is there.
     fn of(
-        picture: &Picture,
+        copy: &RingCopy,
         should_have: Option<u64>,
         sites: &SiteTable,
         (passed, time): (&RangeInclusive<Ticks>, &RangeInclusive<Ticks>),
     ) -> Option<Self> {
         let mut first = None;
         let mut count = Counting::default();
-        let mut consumer = picture.consumer();
+        let mut consumer = copy.consumer();
         consumer.expect_payloads();
         let take = |item| {
             let (site, ticks) = match item {
@@ -238,7 +238,7 @@ impl Tally {
                 None => {}
             }
         };
-        consumer.drain(picture, Producer::Gone, 0, u64::MAX, take);
+        consumer.drain(copy, Producer::Gone, 0, u64::MAX, take);
         let mut tally = count.finish();
         match should_have {
             None => {}

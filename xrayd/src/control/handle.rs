@@ -93,14 +93,14 @@ impl Control {
 
     /// Requests copies of rings, of this many bytes at most, and the retained events. `None` if the
     /// session is over: the event store has all events then.
-    pub(crate) fn ask_for_pictures(
+    pub(crate) fn ask_for_copies(
         &self,
         bytes: u64,
         moment: Moment,
     ) -> Result<Option<Asked<RingCopies>>> {
         let drain = self.shared.drain();
         drain
-            .map(|drain| drain.ask_for_pictures(bytes, moment))
+            .map(|drain| drain.ask_for_copies(bytes, moment))
             .transpose()
     }
 
@@ -134,7 +134,7 @@ impl Control {
 
     /// Reads the names of event types for copies of rings. In mode flight no thread reads the rings
     /// along, so their types are unknown until the copies are decoded.
-    pub(crate) fn name_pictured_types(&self) {
+    pub(crate) fn name_copied_types(&self) {
         if self.output.mode() == Mode::Flight {
             // A control thread that has ended has read all names that it could.
             let _ = self.ask(|answer| Command::NameTypes { answer });

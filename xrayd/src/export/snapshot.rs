@@ -69,7 +69,7 @@ where
         };
         let begun = Instant::now();
         let asked = sessions.into_iter().map(|session| {
-            let answer = (*session).as_ref().control.ask_for_pictures(bytes, moment);
+            let answer = (*session).as_ref().control.ask_for_copies(bytes, moment);
             (session, answer)
         });
         // All drains are asked before the first answer is awaited.
@@ -78,7 +78,7 @@ where
         for (session, answer) in asked {
             let answer = answer.and_then(|answer| answer.map_or(Ok(None), Asked::wait));
             let part = match answer {
-                Ok(Some(pictures)) => Taken::RingCopies(pictures),
+                Ok(Some(copies)) => Taken::RingCopies(copies),
                 Ok(None) => Taken::Retained((*session).as_ref().output.snapshot()),
                 Err(refusal) => {
                     missing.push(refusal);
@@ -94,7 +94,7 @@ where
             if begun.elapsed() > within + NAMES_WITHIN {
                 break;
             }
-            (*session).as_ref().control.name_pictured_types();
+            (*session).as_ref().control.name_copied_types();
         }
         let copied = taken.iter().map(|(_, taken)| taken.copied_bytes());
         tracing::info!(
@@ -137,9 +137,9 @@ where
             let source_of = (*session).as_ref();
             let mut seen = HashSet::new();
             let mut snapshot = match taken {
-                Taken::RingCopies(pictures) => {
+                Taken::RingCopies(copies) => {
                     let (process, functions) = (source_of.process.id, source_of.functions.ids());
-                    pictures.develop(process, functions, self.extent, |id| {
+                    copies.into_snapshot(process, functions, self.extent, |id| {
                         seen.insert(id);
                     })
                 }
@@ -171,14 +171,14 @@ impl Taken {
     /// The moment up to which it has all events. `None` for a process that has ended.
     fn at(&self) -> Option<Ticks> {
         match self {
-            Self::RingCopies(pictures) => Some(pictures.taken()),
+            Self::RingCopies(copies) => Some(copies.taken()),
             Self::Retained(_) => None,
         }
     }
 
     fn copied_bytes(&self) -> u64 {
         match self {
-            Self::RingCopies(pictures) => pictures.bytes(),
+            Self::RingCopies(copies) => copies.bytes(),
             Self::Retained(_) => 0,
         }
     }

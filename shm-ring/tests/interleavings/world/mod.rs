@@ -8,7 +8,7 @@ use shm_ring::{
     Consumer, Content, Drained, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
     Table, Target,
     layout::control,
-    newest::{self, Picture},
+    newest::{self, RingCopy},
     view::{SINCE_STEP, TICKS},
 };
 
@@ -214,7 +214,7 @@ impl World<'_> {
         self.left.set(Bounds::NONE);
         self.drain_past_holes(&mut consumer, producer);
         if self.newest {
-            self.read_picture();
+            self.read_copy();
             // A copy of the ring reports losses where their gap words stand. Losses without a gap
             // word are added here.
             let line = self.geometry.control_offset(0);
@@ -385,19 +385,19 @@ impl World<'_> {
     }
 
     /// Reads a copy of the ring as it is now, in place of the previous items.
-    fn read_picture(&self) {
+    fn read_copy(&self) {
         let most = self.geometry.chunks();
-        let picture = Picture::take(&Consumers(self), self.geometry, 0, most);
-        let mut consumer = picture.consumer().with_payloads();
+        let copy = RingCopy::take(&Consumers(self), self.geometry, 0, most);
+        let mut consumer = copy.consumer().with_payloads();
         self.items.borrow_mut().clear();
         let take = |item| self.items.borrow_mut().push(item);
-        let drained = consumer.drain(&picture, Producer::Gone, 0, u64::MAX, take);
+        let drained = consumer.drain(&copy, Producer::Gone, 0, u64::MAX, take);
         assert!(drained.at_end);
     }
 
     fn drain(&self, consumer: &mut Consumer, producer: Producer) {
         if self.newest {
-            self.read_picture();
+            self.read_copy();
             return;
         }
         self.drain_once(consumer, producer);
@@ -415,7 +415,7 @@ impl World<'_> {
     /// Drains the ring, past words that stay unwritten for long.
     fn drain_past_holes(&self, consumer: &mut Consumer, producer: Producer) {
         if self.newest {
-            self.read_picture();
+            self.read_copy();
             return;
         }
         while self.drain_once(consumer, producer).at_hole {

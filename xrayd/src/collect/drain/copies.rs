@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Instant};
 
-use shm_ring::newest::{self, Blank, EventShare, Picture};
+use shm_ring::newest::{self, CopyBuffer, EventShare, RingCopy};
 use xray_trace::model::ThreadId;
 
 use super::{Drain, rings::Rings};
@@ -30,10 +30,10 @@ impl Drain {
         let rings = &self.owners.rings;
         let each = bytes / (rings.order.len().max(1) as u64);
         let most = (each / rings.geometry().chunk_bytes()).max(1);
-        let mut blanks = HashMap::new();
+        let mut buffers = HashMap::new();
         let taken = if rings.newest {
             if moment == Moment::Next {
-                blanks = blanks_of(rings, most);
+                buffers = buffers_of(rings, most);
                 // Threads that came meanwhile.
                 self.owners.discover();
             }
@@ -56,9 +56,9 @@ impl Drain {
                 let Some(thread) = copied_thread(rings, *index) else {
                     continue;
                 };
-                let blank = blanks.remove(index);
-                let blank = blank.unwrap_or_else(|| blank_of(rings, *index, most));
-                copies.take(thread, &rings.slots.rings, blank);
+                let buffer = buffers.remove(index);
+                let buffer = buffer.unwrap_or_else(|| buffer_of(rings, *index, most));
+                copies.take(thread, &rings.slots.rings, buffer);
             }
         }
         let open = match rings.newest {
@@ -83,16 +83,16 @@ impl Drain {
 
 /// Memory for the copies of all rings that are to be copied, by slot index. `most` limits the
 /// chunks of each.
-fn blanks_of(rings: &Rings, most: u64) -> HashMap<u32, Blank> {
+fn buffers_of(rings: &Rings, most: u64) -> HashMap<u32, CopyBuffer> {
     let order = rings.order.iter().copied();
     let copied = order.filter(|index| copied_thread(rings, *index).is_some());
     copied
-        .map(|index| (index, blank_of(rings, index, most)))
+        .map(|index| (index, buffer_of(rings, index, most)))
         .collect()
 }
 
-fn blank_of(rings: &Rings, index: u32, most: u64) -> Blank {
-    Blank::new(&rings.slots.rings, rings.geometry(), index, most)
+fn buffer_of(rings: &Rings, index: u32, most: u64) -> CopyBuffer {
+    CopyBuffer::new(&rings.slots.rings, rings.geometry(), index, most)
 }
 
 /// The thread that owns the ring. `None` if the ring is not to be copied: its thread has left it,
@@ -131,7 +131,7 @@ fn sample_of(rings: &mut Rings, look: &Look) -> Sample {
         Some(sample.given.saturating_sub(*before)).filter(|more| *more > 0)
     };
     samples.sort_by_cached_key(|sample| Reverse(more(sample)));
-    for sample in samples.iter_mut().take(sample::MOST_PICTURES) {
+    for sample in samples.iter_mut().take(sample::MOST_COPIES) {
         let index = sample.ring.0;
         sample.seen = more(sample).and_then(|more| match look {
             Look::All(_) if !rings.newest => None,
@@ -139,12 +139,12 @@ fn sample_of(rings: &mut Rings, look: &Look) -> Sample {
                 let chunk = geometry.chunk_bytes();
                 let most = (sample::MOST_COPIED / chunk).max(sample::CHUNKS);
                 let chunks = (sample::CHUNKS + more / (chunk / 8)).min(most);
-                let picture = Picture::take(&rings.slots.rings, geometry, index, chunks);
-                Some(seen(rings, picture, sample, more))
+                let copy = RingCopy::take(&rings.slots.rings, geometry, index, chunks);
+                Some(seen(rings, copy, sample, more))
             }
             _ => {
-                let picture = Picture::take(&rings.slots.rings, geometry, index, sample::CHUNKS);
-                Some(seen(rings, picture, sample, more))
+                let copy = RingCopy::take(&rings.slots.rings, geometry, index, sample::CHUNKS);
+                Some(seen(rings, copy, sample, more))
             }
         });
         // Threads that record nothing now are included: their functions may be suppressed.
@@ -177,12 +177,12 @@ fn sample_of(rings: &mut Rings, look: &Look) -> Sample {
 }
 
 /// A copy of a ring that was given `more` words since the last sample.
-fn seen(rings: &Rings, picture: Picture, sample: &RingSample, more: u64) -> Seen {
+fn seen(rings: &Rings, copy: RingCopy, sample: &RingSample, more: u64) -> Seen {
     let index = sample.ring.0;
     // Events that the ring had no room for are no words of it.
     let lost = rings.slots.lost(index);
-    let is_whole = picture.missing() <= sample.given.saturating_sub(more).saturating_sub(lost);
+    let is_whole = copy.missing() <= sample.given.saturating_sub(more).saturating_sub(lost);
     let should_have = (!is_whole)
         .then(|| EventShare::of(&rings.slots.rings, rings.geometry(), index).events_in(more));
-    Seen::Picture(picture, should_have)
+    Seen::Copy(copy, should_have)
 }

@@ -359,7 +359,7 @@ impl Scene {
         let copies = self.drain.copy_rings(bytes, moment);
         let since = Ticks(input.word());
         let extent = TimeRange::between(since, copies.taken());
-        let snapshot = copies.develop(ProcessId(0), FUNCTIONS as usize, extent, |_| {});
+        let snapshot = copies.into_snapshot(ProcessId(0), FUNCTIONS as usize, extent, |_| {});
         read(&snapshot.blocks);
     }
 

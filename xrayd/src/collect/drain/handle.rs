@@ -225,7 +225,7 @@ impl DrainCaller {
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn ask_for_pictures(&self, bytes: u64, moment: Moment) -> Result<Asked<RingCopies>> {
+    pub(crate) fn ask_for_copies(&self, bytes: u64, moment: Moment) -> Result<Asked<RingCopies>> {
         self.begin(|answer| Request::RingCopies(bytes, moment, answer))
     }
 
