@@ -263,24 +263,8 @@ pub(crate) fn places(
     prepared: &Prepared,
     function: Function,
 ) -> Vec<Place> {
-    let places = RefCell::new(Vec::<Place>::new());
     prepared.set_up(machine);
-    stepper.call(machine, (function, 0, u64::MAX), &|step| {
-        let mut places = places.borrow_mut();
-        let rounds = places.iter().filter(|place| place.address == step.address);
-        let rounds = rounds.count();
-        if rounds < 2 {
-            places.push(Place {
-                number: step.number,
-                address: step.address,
-                is_first: rounds == 0,
-            });
-        }
-        Go::Step
-    });
-    let places = places.into_inner();
-    assert!(places.len() > 15, "it stepped: {places:x?}");
-    places
+    stepper.places(machine, (function, 0, u64::MAX), 2)
 }
 
 /// Runs `function` once for each of its instructions, with a handler there.

@@ -1,7 +1,10 @@
 //! Single steps: a signal handler runs code of the test's choice after each instruction of the
 //! machine's code.
 
-use std::{cell::Cell, ptr};
+use std::{
+    cell::{Cell, RefCell},
+    ptr,
+};
 
 use nix::{
     libc,
@@ -39,8 +42,8 @@ pub(crate) struct Place {
     /// The number of the step before it.
     pub(crate) number: u64,
     pub(crate) address: u64,
-    /// True if the call has not been there before.
-    pub(crate) is_first: bool,
+    /// How often the call has been there before.
+    pub(crate) round: usize,
 }
 
 /// The meaning of a SIGTRAP for a thread that calls a function of the machine.
@@ -52,19 +55,20 @@ enum Trap<'a> {
         steps: &'a Cell<u64>,
         depth: Cell<u32>,
     },
-    /// The breakpoint was reached.
+    /// The breakpoint was reached, or the instruction at it was done.
     Breakpoint {
         breakpoint: &'a Breakpoint<'a>,
+        /// How often the breakpoint is passed before `at` runs.
+        rounds: Cell<usize>,
         at: &'a dyn Fn(),
     },
 }
 
-/// A breakpoint in place of an instruction's first byte, until a thread reaches it or it is
-/// dropped.
+/// A breakpoint in place of an instruction's first byte. Dropping it removes it.
 struct Breakpoint<'a> {
     machine: &'a Machine,
     address: u64,
-    /// The byte that it replaces.
+    /// The byte that it replaces, while it is set.
     byte: Cell<Option<u8>>,
 }
 
@@ -137,6 +141,33 @@ impl Stepper {
         steps.get()
     }
 
+    /// Calls a function of the machine, and returns the places that the call reaches. Of a loop,
+    /// only the first `rounds` rounds count.
+    pub(crate) fn places(
+        &self,
+        machine: &Machine,
+        call: (Function, u32, u64),
+        rounds: usize,
+    ) -> Vec<Place> {
+        let places = RefCell::new(Vec::<Place>::new());
+        self.call(machine, call, &|step| {
+            let mut places = places.borrow_mut();
+            let before = places.iter().filter(|place| place.address == step.address);
+            let before = before.count();
+            if before < rounds {
+                places.push(Place {
+                    number: step.number,
+                    address: step.address,
+                    round: before,
+                });
+            }
+            Go::Step
+        });
+        let places = places.into_inner();
+        assert!(places.len() > 15, "it stepped: {places:x?}");
+        places
+    }
+
     /// Calls a function of the machine with `at` before the instruction at this place, if the call
     /// reaches it.
     pub(crate) fn interrupt(
@@ -146,24 +177,15 @@ impl Stepper {
         place: Place,
         at: &dyn Fn(),
     ) {
-        // The breakpoint is gone when the call comes there again.
-        if !place.is_first {
-            self.call(machine, (function, copy, argument), &|step| {
-                if step.number < place.number {
-                    return Go::Step;
-                }
-                at();
-                Go::Free
-            });
-            return;
-        }
         let breakpoint = Breakpoint {
             machine,
             address: place.address,
-            byte: Cell::new(Some(machine.exchange_code(place.address, INT3))),
+            byte: Cell::new(None),
         };
+        breakpoint.set();
         let trap = Trap::Breakpoint {
             breakpoint: &breakpoint,
+            rounds: Cell::new(place.round),
             at,
         };
         let registers = machine.registers(function, argument).with_flags(FLAGS);
@@ -201,10 +223,18 @@ impl Trap<'_> {
 // === impl Breakpoint ===
 
 impl Breakpoint<'_> {
-    fn remove(&self) {
-        if let Some(byte) = self.byte.take() {
+    fn set(&self) {
+        let byte = self.machine.exchange_code(self.address, INT3);
+        self.byte.set(Some(byte));
+    }
+
+    /// Removes it. Returns false if it is not set.
+    fn remove(&self) -> bool {
+        let byte = self.byte.take();
+        if let Some(byte) = byte {
             self.machine.exchange_code(self.address, byte);
         }
+        byte.is_some()
     }
 }
 
@@ -252,12 +282,25 @@ extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut lib
         }
         Some(Trap::Breakpoint {
             breakpoint,
+            rounds,
             at: handler,
         }) => {
+            let trap_flag = Registers::TRAP.cast_signed();
+            if !breakpoint.remove() {
+                // The instruction was done, and another round may follow.
+                registers[libc::REG_EFL as usize] &= !trap_flag;
+                breakpoint.set();
+                return;
+            }
             assert_eq!(at, breakpoint.address + 1, "behind the breakpoint");
-            breakpoint.remove();
             registers[libc::REG_RIP as usize] = breakpoint.address.cast_signed();
-            handler();
+            match rounds.get().checked_sub(1) {
+                Some(more) => {
+                    rounds.set(more);
+                    registers[libc::REG_EFL as usize] |= trap_flag;
+                }
+                None => handler(),
+            }
         }
         // Back in the test.
         _ => registers[libc::REG_EFL as usize] &= !Registers::TRAP.cast_signed(),
