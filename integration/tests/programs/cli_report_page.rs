@@ -238,6 +238,27 @@ fn a_search_marks_what_it_finds_and_says_how_much_time_that_is() -> Result<()> {
 }
 
 #[test]
+fn the_time_of_a_recursion_counts_once_for_its_callers_and_callees() -> Result<()> {
+    let scene = Scene::new()?;
+    let (_, browser) = shown(&scene)?;
+    // main 10 > f 9 > f 7 > f 4 > g 1
+    let found = browser.run(
+        "const flame = Object.create(Object.getPrototypeOf(xrayReport.flame)); \
+         const fields = { length: 5, parent: [-1, 0, 1, 2, 3], name: ['main', 'f', 'f', 'f', 'g'], \
+             stacks: [0, 0, 0, 0, 0], total: [10, 9, 7, 4, 1] }; \
+         for (const [key, value] of Object.entries(fields)) \
+             Object.defineProperty(flame, key, { value }); \
+         return flame.neighbours('f')",
+    )?;
+    let expected = serde_json::json!({
+        "callers": [["main", 9], ["f", 7]],
+        "callees": [["f", 7], ["g", 1]],
+    });
+    ensure!(found == expected, "{found}");
+    browser.ensure_quiet(&[])
+}
+
+#[test]
 fn light_and_dark_differ_in_page_and_drawing() -> Result<()> {
     let scene = Scene::new()?;
     let (_, browser) = shown(&scene)?;

@@ -147,7 +147,7 @@ impl Page {
         document.set("kind", json!("trace"));
         document.set("events", json!(totals.calls));
         document.set("lost", json!(totals.lost));
-        let unplaced = trace.losses().iter().map(|(_, events)| *events);
+        let unplaced = trace.coverage().losses.iter().map(|(_, events)| *events);
         document.set("lostUnplaced", json!(unplaced.fold(0, u64::saturating_add)));
         document.set("span", json!(span));
         let since = filter.since.map_or(0, shown).min(span);

@@ -1,4 +1,5 @@
-// Colours of functions: those of one name space are of one hue, and a name has the same colour in every view.
+// The colours of functions. The functions of one namespace or class have similar hues, at most 20
+// degrees from the hue of the namespace. A name has the same colour in every view.
 
 const colours = {
   light: 0.83,
@@ -6,7 +7,9 @@ const colours = {
   css: {},
   known: new Map(),
 
-  /** Looks up what the style says; after the theme has changed. */
+  /**
+   * Reads the colours of the style sheet. The page calls this again after a change of the theme.
+   */
   refresh() {
     const style = getComputedStyle(document.documentElement);
     const names = ["paper", "raised", "line", "ink", "soft", "faint", "accent", "match", "bad", "warning", "frame-ink"];
@@ -31,7 +34,10 @@ const colours = {
 
 const bits = new Map();
 
-/** A colour of the style, `#rrggbb`, as images have it in memory: red first, without its opacity. */
+/**
+ * Returns a colour of the style, `#rrggbb`, as a number in the byte order of image data: red is the
+ * lowest byte. The number has no opacity.
+ */
 colours.bits = (colour) => {
   let found = bits.get(colour);
   if (found === undefined) {
@@ -44,7 +50,11 @@ colours.bits = (colour) => {
 
 colours.bitsOf = (name) => colours.bits(colours.of(name));
 
-/** A colour of OKLCH, in which what is equally light looks so, as a canvas takes it fastest. (https://bottosson.github.io/posts/oklab/) */
+/**
+ * Returns an OKLCH colour as `#rrggbb`, the format that a canvas accepts fastest. `hue` is in
+ * radians. Colours of equal lightness in OKLCH look equally light.
+ * (https://bottosson.github.io/posts/oklab/)
+ */
 function rgb(light, chroma, hue) {
   const [a, b] = [chroma * Math.cos(hue), chroma * Math.sin(hue)];
   const long = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3;
@@ -63,7 +73,7 @@ function rgb(light, chroma, hue) {
   return `#${parts.join("")}`;
 }
 
-/** What a name stands in: a name space or a class; else it stands by itself. */
+/** Returns the namespace or the class of a name. Without one, returns the name itself. */
 function spaceOf(name) {
   const plain = withoutBrackets(name);
   const cut = plain.lastIndexOf("::");

@@ -1,5 +1,6 @@
-// What the page is about: a document, made where the trace was read. It begins with the length of its head; behind the head, which is JSON, stand
-// columns of numbers, as unsigned LEB128.
+// The document with the data of the page. The program that reads the trace writes the document. It
+// begins with the length of its head in bytes, as a little-endian u32. The head follows, in JSON.
+// Columns of numbers come after the head, as unsigned LEB128.
 
 class Tables {
   constructor(bytes) {
@@ -10,7 +11,10 @@ class Tables {
     this.base = 4 + length;
   }
 
-  /** The numbers of a column; none if there is no such column. Beyond 2^53 they are rounded. */
+  /**
+   * Returns the numbers of a column, or an empty array if the column does not exist. Numbers above
+   * 2^53 are rounded.
+   */
   column(name) {
     const [at, , count] = this.head.columns[name] ?? [0, 0, 0];
     const numbers = new Float64Array(count);
@@ -31,20 +35,22 @@ class Tables {
   }
 }
 
-/** The document that the page was made with. */
+/** Returns the document that is embedded in the page. */
 async function embedded() {
   const element = document.getElementById("data");
   const text = element.textContent.trim();
   const packed = Uint8Array.fromBase64
     ? Uint8Array.fromBase64(text)
     : Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  // It is not needed twice.
+  // The page reads this element only once.
   element.remove();
   const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Tables(new Uint8Array(await new Response(plain).arrayBuffer()));
 }
 
-/** The table of functions, column by column, with names. Rows are numbered from 0. */
+/**
+ * The table of functions: one array for each column, with names resolved. Row numbers begin at 0.
+ */
 class FunctionTable {
   constructor(tables) {
     const names = tables.head.names;
@@ -59,7 +65,7 @@ class FunctionTable {
     });
     for (const plain of ["id", "calls", "unfinished", "total", "self", "sum"]) this[plain] = column(plain);
     for (const known of ["min", "mean", "median", "p90", "p99", "p999", "max"]) {
-      // NaN: no call finished, or the file does not tell.
+      // NaN: no call has finished, or the file does not contain the value.
       this[known] = column(known).map((number) => (number ? number - 1 : NaN));
     }
     this.bars = ranges(column("bars"));
@@ -83,7 +89,10 @@ class FunctionTable {
     });
   }
 
-  /** The bars of a row's picture: from which duration to which, and how many calls. */
+  /**
+   * Returns the bars of a row's histogram: for each bar, its range of durations and its number of
+   * calls.
+   */
   spread(row) {
     const [from, to] = this.bars(row);
     const bars = [];
@@ -99,19 +108,25 @@ class FunctionTable {
   }
 }
 
-/** The shortest duration of a bar. */
+/** Returns the shortest duration of a bar. */
 function barBegin(bar) {
   return bar < 4 ? bar : (4 + (bar % 4)) * 2 ** (Math.floor(bar / 4) - 1);
 }
 
-/** From lengths to where each range begins and ends. */
+/**
+ * Returns a function that maps an index to the begin and the end of its range. Range `n` has the
+ * length `lengths[n]`, and begins at the end of range `n - 1`.
+ */
 function ranges(lengths) {
   const begins = new Float64Array(lengths.length + 1);
   lengths.forEach((length, at) => (begins[at + 1] = begins[at] + length));
   return (at) => [begins[at], begins[at + 1]];
 }
 
-/** The first index from `from` on whose number is greater than `limit`, in numbers that grow. */
+/**
+ * Returns the first index from `from` whose number is greater than `limit`, or `to` if there is
+ * none. `numbers` must be in ascending order.
+ */
 function firstAbove(numbers, limit, from = 0, to = numbers.length) {
   while (from < to) {
     const middle = (from + to) >>> 1;

@@ -1,4 +1,4 @@
-// The flame graph, or icicle: each stack as wide as the time that was spent in it.
+// The flame graph, or icicle graph. The width of a frame is the time that was spent in its stack.
 
 const FRAME_HEIGHT = 19;
 
@@ -11,7 +11,10 @@ class Flame {
     this.calls = column("calls");
     this.unfinished = column("unfinished");
     this.self = column("self");
-    /** Stacks that a frame stands for, because there was no room for them; 0 for an ordinary one. */
+    /**
+     * The number of stacks that a frame replaces, because the page has no room for them; 0 for an
+     * ordinary frame.
+     */
     this.stacks = column("stacks");
     this.length = back.length;
     this.parent = Int32Array.from(back, (steps, at) => (steps ? at - steps : -1));
@@ -27,7 +30,10 @@ class Flame {
     handle(canvas, this);
   }
 
-  /** Works out totals, depths and places. A frame stands behind its caller. */
+  /**
+   * Computes the totals, the depths and the left edges of all frames. A caller has a lower index
+   * than its callees.
+   */
   arrange() {
     const { length, parent } = this;
     this.total = Float64Array.from(this.self);
@@ -44,7 +50,7 @@ class Flame {
     callees.forEach((siblings, caller) => {
       siblings.sort((one, other) => (this.stacks[one] ? 1 : 0) - (this.stacks[other] ? 1 : 0) || this.total[other] - this.total[one] || one - other);
     });
-    // Callers first: each knows its own place by then.
+    // Callers come before their callees, so the left edge of a caller is known here.
     callees.forEach((siblings, caller) => {
       let left = caller === 0 ? 0 : this.left[caller - 1];
       for (const at of siblings) {
@@ -109,7 +115,7 @@ class Flame {
     }
   }
 
-  /** The frame at a place, or -1. */
+  /** Returns the frame at a position, or -1. */
   at(x, y) {
     const { width, height } = this.surface;
     const inner = this.icicle ? y - 4 : height - 4 - y;
@@ -124,14 +130,17 @@ class Flame {
     }
   }
 
-  /** The place of a frame on the canvas: where its middle is. */
+  /** Returns the position of a frame's centre on the canvas. */
   placeOf(at) {
     const { from, to } = this.view;
     const middle = this.left[at] + this.total[at] / 2;
     return { x: ((middle - from) / (to - from)) * this.surface.width, y: this.top(this.depth[at]) + FRAME_HEIGHT / 2 };
   }
 
-  /** How much of the time is in frames whose name is marked, and how many frames these are. What is within a marked one counts once. */
+  /**
+   * Returns the time in frames with a marked name, the time of all frames, and the number of marked
+   * frames. Time in a marked frame within another marked frame counts once.
+   */
   markedShare() {
     const within = new Uint8Array(this.length);
     let [time, frames] = [0, 0];
@@ -145,12 +154,16 @@ class Flame {
     return { time, all: this.all, frames };
   }
 
-  /** By whom functions of a name are called, and what they call: names, with time, greatest first. Time within a call of the same name counts once. */
+  /**
+   * Returns the callers and the callees of all functions with this name: pairs of a name and a
+   * time, the longest time first. Time within a call of the same pair of names counts once.
+   */
   neighbours(name) {
     const [callers, callees] = [new Map(), new Map()];
     const add = (sums, who, time) => sums.set(who, (sums.get(who) ?? 0) + time);
     for (let at = 0; at < this.length; at++) {
       const caller = this.parent[at];
+      if (caller >= 0 && (this.name[at] === name || this.name[caller] === name) && this.isNested(at)) continue;
       if (this.name[at] === name && !this.stacks[at]) add(callers, caller < 0 ? "" : this.name[caller], this.total[at]);
       if (caller >= 0 && this.name[caller] === name && !this.stacks[caller]) add(callees, this.name[at], this.total[at]);
     }
@@ -158,7 +171,15 @@ class Flame {
     return { callers: sorted(callers), callees: sorted(callees) };
   }
 
-  // What `handle` calls.
+  /** Returns whether a frame further out has the names of this frame and of its caller. */
+  isNested(at) {
+    const [name, caller] = [this.name[at], this.name[this.parent[at]]];
+    for (let outer = this.parent[at]; this.parent[outer] >= 0; outer = this.parent[outer])
+      if (this.name[outer] === name && this.name[this.parent[outer]] === caller) return true;
+    return false;
+  }
+
+  // Methods that `handle` calls.
 
   point(x, y, event) {
     const at = event ? this.at(x, y) : -1;
@@ -196,7 +217,7 @@ class Flame {
 
   zoomToSpan() {}
 
-  // What keys and buttons do.
+  // Methods for keys and buttons.
 
   reset() {
     this.choose(-1);
@@ -222,7 +243,10 @@ class Flame {
     if (this.chosen >= 0) this.show(this.chosen);
   }
 
-  /** The next marked frame, or the one before, widest first. */
+  /**
+   * Selects and shows the next marked frame, or the previous one. `steps` is 1 or -1. The widest
+   * frame is the first.
+   */
   next(steps) {
     const marked = [];
     for (let at = 0; at < this.length; at++) if (!this.stacks[at] && this.app.marking() && this.app.marks(this.name[at])) marked.push(at);
@@ -240,7 +264,7 @@ class Flame {
     this.surface.soon();
   }
 
-  /** Goes to a part of the time, no further than there is any. */
+  /** Shows a part of the time. The part stays within the total time. */
   see(from, to) {
     const all = this.all || 1;
     const length = Math.max(Math.min(to - from, all), all * 1e-9);

@@ -1,7 +1,7 @@
-// Numbers and names for people, in the words of xrayctl.
+// Formats numbers and names for display, with the words that xrayctl uses.
 
 const format = {
-  /** False: the rate of the counter is not known, and times are its ticks. */
+  /** False if the rate of the time counter is unknown. Times are then in ticks of the counter. */
   calibrated: true,
 
   count(number) {
@@ -12,7 +12,10 @@ const format = {
     return `${format.count(number)} ${noun}${number === 1 ? "" : "s"}`;
   },
 
-  /** A length of time with four significant digits: `7 ns`, `1.234 µs`, `56.78 ms`. */
+  /**
+   * Returns a duration with four significant digits: `7 ns`, `1.234 µs`, `56.78 ms`. `ns` is in
+   * nanoseconds.
+   */
   time(ns) {
     if (Number.isNaN(ns)) return "–";
     if (!format.calibrated) return format.counted(ns, "tick");
@@ -28,7 +31,10 @@ const format = {
     return `${number.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places })} ${units[unit]}`;
   },
 
-  /** A moment, as exactly as `step`, the distance of things that are to be told apart, wants. */
+  /**
+   * Returns a point in time with enough decimal places to distinguish times that are `step` apart.
+   * `ns` and `step` are in nanoseconds.
+   */
   moment(ns, step) {
     if (!format.calibrated) return format.count(ns);
     const [unit, worth] = ns >= 1e9 || step >= 1e8 ? ["s", 1e9] : ns >= 1e6 || step >= 1e5 ? ["ms", 1e6] : ns >= 1e3 || step >= 100 ? ["µs", 1e3] : ["ns", 1];
@@ -36,7 +42,7 @@ const format = {
     return `${(ns / worth).toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places })} ${unit}`;
   },
 
-  /** For `--since` and `--until`. */
+  /** Returns a time in whole nanoseconds, as a value of `--since` and `--until`. */
   option(ns) {
     return `${Math.max(0, Math.floor(ns))}ns`;
   },
@@ -48,7 +54,10 @@ const format = {
     return `${percent.toFixed(percent < 10 ? 2 : 1)} %`;
   },
 
-  /** A name without its parameters, template arguments and the spaces that it stands in, for where there is little room. */
+  /**
+   * Returns a name without its parameters, its template arguments, and the namespaces and classes
+   * around it. Views use it where a full name does not fit.
+   */
   bare(name) {
     const known = bareNames.get(name);
     if (known !== undefined) return known;
@@ -66,7 +75,11 @@ function last(path) {
   return parts.slice(-1)[0];
 }
 
-/** What is in no brackets; those of `operator()`, `operator<` and the like, and of `<T as U>::f`, are kept apart first. */
+/**
+ * Returns the part of a name that is outside of brackets and before the parameters. Names with
+ * `operator`, such as `operator()` and `operator<`, and names like `<T as U>::f` lose only a
+ * leading `<…>::`, and the text from the first `(` if the name ends with `)`.
+ */
 function withoutBrackets(name) {
   if (name.includes("operator") || name.startsWith("<")) return name.replace(/^<.*>::/, "").replace(/\(.*\)$/, "");
   let depth = 0;
@@ -81,7 +94,10 @@ function withoutBrackets(name) {
   return kept;
 }
 
-/** An element with a class and texts or elements in it. What is text stays text. */
+/**
+ * Returns a new element with a class and with texts or elements in it. Texts are never parsed as
+ * markup.
+ */
 function element(tag, kind, ...inner) {
   const made = document.createElement(tag);
   if (kind) made.className = kind;

@@ -1,5 +1,6 @@
-// What is known of when calls happened: threads, each with a lane for each depth. A lane has calls one by one, and slices of time in which shorter
-// calls are summed up. Calls of a lane follow each other, so both their begins and their ends grow.
+// The times of calls. Each thread has one lane for each depth. A lane has single calls, and slices
+// of time that sum up shorter calls. The calls of a lane do not overlap, so both their begins and
+// their ends are in ascending order.
 
 class Lines {
   constructor(tables) {
@@ -15,7 +16,7 @@ class Lines {
       let before = 0;
       const lengths = sums(end, first, first + counts[lane]);
       for (; call < first + counts[lane]; call++) {
-        // Gaps and lengths become begins and ends.
+        // The loop replaces the gaps and the lengths by begins and ends.
         start[call] += before;
         end[call] += start[call];
         before = end[call];
@@ -30,7 +31,10 @@ class Lines {
         start: start.subarray(first, call),
         end: end.subarray(first, call),
         what: what.subarray(first, call),
-        /** Of each call how much time is in those before it. */
+        /**
+         * For each call, the sum of the durations of the calls before it in the lane. The last
+         * entry is the sum of all calls.
+         */
         before: lengths,
         slices: {
           at: at.subarray(firstSlice, slice),
@@ -53,7 +57,10 @@ class Lines {
     return this.threads[thread]?.lanes.find((lane) => lane.depth === depth);
   }
 
-  /** How many calls are summed up in a part of the time, and how short they are. */
+  /**
+   * Returns the number of calls in the slices that overlap a range of time, and an upper limit of
+   * their durations. All of these calls are shorter than the limit, which is in nanoseconds.
+   */
   summed(from, to) {
     let [calls, below] = [0, 0];
     for (const thread of this.threads) {
@@ -75,7 +82,7 @@ function sums(numbers, from, to) {
   return before;
 }
 
-/** A call of a lane, by its number. */
+/** Returns the call of a lane with this index. */
 function callOf(thread, lane, number) {
   return {
     thread: thread.number,

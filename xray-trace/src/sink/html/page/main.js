@@ -1,4 +1,5 @@
-// Puts the views together: tabs, search, keys, theme. `window.xrayReport` is there for whoever looks at the page from a console.
+// Connects the views: tabs, search, keys, theme. `window.xrayReport` gives access to the page from
+// the browser's console.
 
 const PANES = ["flame", "timeline", "functions", "notes"];
 
@@ -33,7 +34,7 @@ class App {
     document.title = `${file} – xrayctl`;
     byId("file").textContent = file;
     byId("file").title = file;
-    // A log that does not tell when it was made counts from 1970.
+    // If a log does not contain its date, `started` counts from 1970 and is below this limit.
     const when = started > 1e18 ? ` · ${new Date(started / 1e6).toLocaleString()}` : "";
     byId("program").textContent = `${program || "unknown program"}${when}`;
     const facts = kind === "trace" ? [["span", format.time(span)], ["events", format.count(events)]] : [["calls", format.count(sum(this.table.calls))]];
@@ -43,7 +44,8 @@ class App {
     }
   }
 
-  // What is marked: what a search finds, else the function that is selected.
+  // Marking. Views mark the functions that a search finds. Without a search, they mark the selected
+  // function.
 
   marking() {
     return this.pattern !== null || this.function !== null;
@@ -83,16 +85,16 @@ class App {
     this.timeline?.surface.soon();
   }
 
-  /** The function that is selected in the table. */
+  /** Selects the function that views mark without a search. `null` selects none. */
   chooseFunction(name) {
     this.function = name;
     this.marked.clear();
     this.redraw();
   }
 
-  // What views tell.
+  // Methods that the views call.
 
-  /** Shows what was selected in a drawing, below it; `null` for nothing. */
+  /** Shows the selection of a drawing in the bar below the drawing. `null` clears the bar. */
   choose(chosen) {
     const bar = byId("chosen");
     bar.replaceChildren();
@@ -113,7 +115,10 @@ class App {
     byId("flame-says").replaceChildren(...says);
   }
 
-  /** What the table says of a function, for a tooltip. */
+  /**
+   * Returns the elements that describe a function in a tooltip: its numbers in the table, its
+   * source and its module. If several functions have the name, returns only their number.
+   */
   functionFacts(name) {
     const rows = this.table.rowsByName.get(name);
     if (rows?.length !== 1) return rows ? [element("p", "", `${format.count(rows.length)} functions have this name`)] : [];
@@ -125,7 +130,7 @@ class App {
     return [facts, numbers(pairs), ...(where ? [element("p", "where", where)] : [])];
   }
 
-  // What one view has another one show.
+  // Methods that switch to another view and show a function, a call, a row or a time span there.
 
   showFunction(name, pane) {
     this.clearSearch();
@@ -165,7 +170,7 @@ class App {
     this.search("");
   }
 
-  // Tabs, keys, theme.
+  // Tabs, keys and theme.
 
   open(pane) {
     this.pane = pane;
@@ -265,7 +270,8 @@ class App {
       Escape: () => view?.reset(),
     };
     PANES.forEach((pane, at) => (acts[at + 1] = () => this.open(pane)));
-    // A button that has the focus is pressed by Enter; a tab moves by arrows.
+    // Enter and Space press the focused button. The left and right arrow keys open the tab beside
+    // the focused one.
     if (event.target.matches("button, summary") && ["Enter", " "].includes(event.key)) return;
     if (event.target.matches("[role=tab]") && ["ArrowLeft", "ArrowRight"].includes(event.key)) {
       const at = PANES.indexOf(this.pane) + (event.key === "ArrowRight" ? 1 : -1);
@@ -282,7 +288,10 @@ class App {
   }
 }
 
-/** Whether a name is meant: by a part of it, in any case, or by a regular expression between slashes. */
+/**
+ * Returns a function that tests whether a name matches a query. A query between slashes is a
+ * regular expression. Any other query matches names that contain it. Both ignore case.
+ */
 function matcher(query) {
   const expression = query.length > 2 && query.startsWith("/") && query.endsWith("/") ? new RegExp(query.slice(1, -1), "i") : null;
   if (expression) return (name) => expression.test(name);
@@ -291,8 +300,9 @@ function matcher(query) {
 }
 
 /**
- * Opens Perfetto's page and gives it the trace, which this page's server converts. Nothing goes out before that page has answered, and then
- * to it alone: it keeps what it is given in the browser.
+ * Opens Perfetto's page and sends it the trace, which this page's server converts. The trace is
+ * sent only after Perfetto's page has answered, and only to that page. Perfetto's page keeps the
+ * trace in the browser.
  * (https://perfetto.dev/docs/visualization/deep-linking-to-perfetto-ui)
  */
 async function handOver(title) {

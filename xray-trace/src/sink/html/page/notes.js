@@ -1,6 +1,7 @@
-// The notes: missing data, data that differs from its appearance, and the parts that the page leaves out.
+// The notes. They list missing data, data that differs from its appearance, and the parts that the
+// page leaves out.
 
-/** The notes of the trace, and the notes on the page itself. */
+/** Returns the notes of the trace and the notes about the page itself. */
 function allNotes(head) {
   const notes = [...(head.notes ?? [])];
   const say = (tone, text) => notes.push({ tone, text, span: null });
@@ -23,7 +24,7 @@ function allNotes(head) {
   return notes;
 }
 
-/** Fills the pane. */
+/** Fills the pane, and returns the notes whose tone is not `plain`. */
 function showNotes(box, head, notes, app) {
   const parts = [];
   const important = notes.filter((note) => note.tone !== "plain");

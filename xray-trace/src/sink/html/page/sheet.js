@@ -1,17 +1,18 @@
-// What is narrower than a pixel, pixel by pixel: bars as high as their share of a pixel's time. There can be tens of thousands, for which a canvas is
-// slow, so they are painted into an image.
+// Draws calls and slices that are narrower than 1.5 pixels, as one bar for each pixel of a lane.
+// The height of a bar is the busy share of the pixel's time. A sheet can have tens of thousands of
+// bars. A canvas is slow at that number, so the sheet paints the bars into an image.
 
 class Sheet {
   constructor(width, height, span) {
     this.width = width;
     this.height = height;
-    /** How much time a pixel is. */
+    /** The time of one pixel, in nanoseconds. */
     this.span = span;
     this.image = new ImageData(width, Math.max(1, height));
     this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
-  /** A lane that nothing is in yet. */
+  /** Returns an empty lane. */
   lane() {
     return new Thin(this);
   }
@@ -29,7 +30,10 @@ class Thin {
     this.sheet = sheet;
     this.span = sheet.span;
     this.time = new Float64Array(sheet.width);
-    /** A function, as its row + 1; -1 where there is nothing. */
+    /**
+     * The function of each pixel, as its row + 1; 0 for a function without a row; -1 for an empty
+     * pixel.
+     */
     this.what = new Int32Array(sheet.width).fill(-1);
     this.marked = new Uint8Array(sheet.width);
   }

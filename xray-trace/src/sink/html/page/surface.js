@@ -1,4 +1,5 @@
-// A canvas that is as sharp as the screen, is drawn once for a frame of it, and tells where the pointer is.
+// A canvas with the resolution of the screen. It combines all requests to draw within a screen
+// frame into one drawing. `handle` passes the positions of the pointer to a view.
 
 const FRAME_FONT = '11px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace';
 const TEXT_FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
@@ -11,7 +12,7 @@ class Surface {
     this.width = 0;
     this.height = 0;
     this.waiting = false;
-    /** How long the latest drawing took, in milliseconds. */
+    /** The duration of the latest drawing, in milliseconds. */
     this.took = 0;
     this.letter = 0;
     new ResizeObserver(() => this.resize()).observe(canvas);
@@ -23,11 +24,11 @@ class Surface {
     this.height = this.canvas.clientHeight;
     this.canvas.width = Math.max(1, Math.round(this.width * scale));
     this.canvas.height = Math.max(1, Math.round(this.height * scale));
-    // A canvas that has another size is empty.
+    // A change of its size clears the canvas.
     this.now();
   }
 
-  /** Draws with the next frame of the screen. */
+  /** Schedules a drawing for the next frame of the screen. */
   soon() {
     if (this.waiting) return;
     this.waiting = true;
@@ -47,13 +48,16 @@ class Surface {
     pen.fillRect(0, 0, this.width, this.height);
     pen.textBaseline = "middle";
     pen.font = FRAME_FONT;
-    // All letters of this font are as wide.
+    // All letters of this font have the same width.
     this.letter = pen.measureText("m").width;
     this.draw(pen, this.width, this.height);
     this.took = performance.now() - began;
   }
 
-  /** A name into a box, as much of it as there is room for. */
+  /**
+   * Draws a name into a box. If the box is too narrow, shortens the name. If fewer than 3 letters
+   * fit, draws nothing.
+   */
   label(name, left, middle, width) {
     const letters = Math.floor((width - 6) / this.letter);
     if (letters < 3) return;
@@ -64,7 +68,10 @@ class Surface {
   }
 }
 
-/** What the pointer, the wheel and keys do to a view: both drawings are moved alike. `view` has the methods that are called here. */
+/**
+ * Connects the pointer and the wheel to a view. The flame graph and the timeline react alike.
+ * `view` has the methods that this function calls. Keys are handled in `App.key`.
+ */
 function handle(canvas, view) {
   let held = null;
   const place = (event) => {
@@ -122,7 +129,7 @@ function handle(canvas, view) {
   );
 }
 
-/** What is told of the thing under the pointer. */
+/** The tooltip of the item under the pointer. */
 const tip = {
   show(event, content) {
     const box = document.getElementById("tip");
@@ -139,7 +146,7 @@ const tip = {
   },
 };
 
-/** Pairs of words and numbers. */
+/** Returns a list of pairs of a label and a value. */
 function numbers(pairs) {
   const list = element("dl");
   for (const [what, number] of pairs) list.append(element("dt", "", what), element("dd", "", number));

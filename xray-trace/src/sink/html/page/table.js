@@ -1,4 +1,5 @@
-// The table of functions, of which only the rows in view are elements; and what is known of the one that is selected.
+// The table of functions, and the panel with the details of the selected function. Only the rows in
+// view, and 4 rows on either side, are elements.
 
 const ROW = 30;
 
@@ -37,7 +38,7 @@ class FunctionList {
     box.append(this.head, this.rows);
     box.addEventListener("scroll", () => this.fill());
     new ResizeObserver(() => this.fill()).observe(box);
-    // All small pictures have the same axis, so that they can be compared.
+    // All histograms in the table have the same axis, so that the user can compare them.
     const all = table.barAt;
     this.axis = all.length ? { first: all.reduce((least, at) => Math.min(least, at)), last: max(all) } : null;
     this.sums = { total: max(table.total), self: sum(table.self) };
@@ -46,12 +47,13 @@ class FunctionList {
 
   sortBy(key) {
     const { key: before, down } = this.sorting;
-    // Names from the first, numbers from the greatest; another click turns it round.
+    // The first click on a column sorts names from A to Z and numbers from the greatest. Another
+    // click reverses the order.
     this.sorting = { key, down: key === before ? !down : key !== "name" };
     this.arrange();
   }
 
-  /** Which rows there are, in which order. */
+  /** Selects the rows that match the search, sorts them, and updates the table. */
   arrange() {
     const { table } = this;
     const { key, down } = this.sorting;
@@ -110,7 +112,7 @@ class FunctionList {
     return made;
   }
 
-  /** Selects a row, and brings it into view. */
+  /** Selects a row and scrolls it into view. -1 clears the selection. */
   choose(row) {
     this.chosen = row;
     const at = this.order.indexOf(row);
@@ -124,7 +126,7 @@ class FunctionList {
     this.app.chooseFunction(row < 0 ? null : this.table.name[row]);
   }
 
-  // What keys do.
+  // Methods that keys call.
 
   move(across, down) {
     if (!down || !this.order.length) return;
@@ -144,7 +146,7 @@ class FunctionList {
     this.choose(-1);
   }
 
-  /** The panel beside the table. */
+  /** Fills the panel beside the table with the details of a row. -1 hides the panel. */
   describe(row) {
     const panel = document.getElementById("details");
     panel.hidden = row < 0;
@@ -207,7 +209,11 @@ function action(title, act) {
   return button;
 }
 
-/** How durations are spread: bars whose heights are the roots of their counts, so that few long calls are seen beside many short ones. */
+/**
+ * Returns a histogram of durations as an SVG image. The height of a bar is the square root of its
+ * number of calls, relative to the highest bar. So a small number of long calls remains visible
+ * beside a large number of short calls.
+ */
 function picture(bars, width, height, axis = null) {
   const drawing = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   drawing.setAttribute("class", "spread");

@@ -1,7 +1,8 @@
-// The timeline: what each thread did when.
+// The timeline: the calls of each thread over time.
 //
-// What is drawn is bounded by the screen, however many calls there are: of calls that are narrower than a pixel, one is drawn for each pixel. A page
-// from a server asks it for the part that is in view, as soon as calls in it are summed up.
+// The size of the screen limits the number of drawn items, for any number of calls. Calls narrower
+// than 1.5 pixels become one bar for each pixel of a lane. A page from a server requests the part
+// in view as soon as calls in this part are summed up.
 
 const AXIS = 28;
 const LANE = 17;
@@ -11,7 +12,10 @@ class Timeline {
   constructor(canvas, tables, app) {
     this.app = app;
     this.lines = new Lines(tables);
-    /** A part of the time in more detail, if there is one: `from`, `to`, `lines`. */
+    /**
+     * A part of the time in more detail, as `from`, `to` and `lines`; `null` before the first
+     * answer.
+     */
     this.detail = null;
     this.bounds = { from: tables.head.since, to: Math.max(tables.head.until, tables.head.since + 1) };
     this.view = { ...this.bounds };
@@ -37,13 +41,18 @@ class Timeline {
     return this.view.from + ((x - this.gutter) / (this.surface.width - this.gutter)) * (this.view.to - this.view.from);
   }
 
-  /** What is drawn: the detail, where it has all that is in view. */
+  /**
+   * Returns the lines to draw: the detail if it covers the whole view, else the lines of the page.
+   */
   get shown() {
     const { from, to } = this.view;
     return this.detail && this.detail.from <= from && this.detail.to >= to ? this.detail.lines : this.lines;
   }
 
-  /** Where each thread is, from the begin of all of them. */
+  /**
+   * Returns the row of each thread, with its position in pixels from the top of the list of
+   * threads.
+   */
   rows() {
     let top = 6;
     return this.lines.threads.map((thread) => {
@@ -67,7 +76,7 @@ class Timeline {
     const rows = this.rows()
       .map((row) => ({ ...row, y: AXIS + row.top - this.scroll, shown: lines.threads[row.thread.number] }))
       .filter(({ y, height: high }) => y <= height && y + high >= AXIS);
-    // What is thin lies below what has room.
+    // The sheet has the thin calls and slices. The wide ones are drawn over it.
     const sheet = new Sheet(Math.ceil(width - left) + 1, Math.ceil(height - AXIS), (this.view.to - this.view.from) / (width - left));
     const lanes = [];
     for (const { y, lanes: many, shown } of rows) {
@@ -106,7 +115,10 @@ class Timeline {
     pen.globalAlpha = 1;
   }
 
-  /** The moments that the axis names, as far apart as their texts want. */
+  /**
+   * Returns the times that the axis labels. They are at least 120 pixels apart, so that the labels
+   * fit.
+   */
   ticks(left, width) {
     const { from, to } = this.view;
     const rough = (to - from) / Math.max(1, (width - left) / 120);
@@ -117,7 +129,10 @@ class Timeline {
     return ticks;
   }
 
-  /** Adds thin calls up, and gives the others by number. */
+  /**
+   * Adds thin calls to `thin`, and returns the indices of the other calls. A thin call is narrower
+   * than 1.5 pixels.
+   */
   gatherCalls(lane, left, scale, thin, marking) {
     const { from, to } = this.view;
     const { start, end, what, before } = lane;
@@ -129,11 +144,12 @@ class Timeline {
         continue;
       }
       const pixel = Math.max(0, Math.floor((start[number] - from) * scale));
-      // All that end within this pixel, but for the next one with room.
+      // A group has all calls that end within this pixel. A wide call at its end is not part of the
+      // group.
       let next = Math.max(number + 1, firstAbove(end, from + (pixel + 1) / scale, number + 1));
       if (next > number + 1 && (end[next - 1] - start[next - 1]) * scale >= 1.5) next--;
       let shown = Math.floor(what[number] / 2);
-      // A marked one is looked for among a few.
+      // The search for a marked call examines at most 40 calls of the group.
       for (let at = number; marking && at < Math.min(next, number + 40); at++) {
         const row = Math.floor(what[at] / 2);
         if (this.app.marks(this.nameOf(row - 1))) {
@@ -167,7 +183,10 @@ class Timeline {
     }
   }
 
-  /** Adds thin slices up, and gives the others by number. */
+  /**
+   * Adds thin slices to `thin`, and returns the indices of the other slices. A thin slice is
+   * narrower than 1.5 pixels.
+   */
   gatherSlices(thread, lane, left, width, thin) {
     const { from, to } = this.view;
     const scale = (width - left) / (to - from);
@@ -181,7 +200,10 @@ class Timeline {
     return slices;
   }
 
-  /** A slice stands as high as its share of the time, so that it looks like nothing that is known call by call. */
+  /**
+   * Draws a slice. Its bar is as high as the busy share of the slice's time, so that a slice
+   * differs in appearance from a single call.
+   */
   drawSlice(pen, thread, lane, slice, top, left, width, marking) {
     const { from, to } = this.view;
     const scale = (width - left) / (to - from);
@@ -260,7 +282,7 @@ class Timeline {
       pen.fillText(format.moment(time, step), x + 4, AXIS / 2 - 2);
       pen.fillRect(x, AXIS - 7, 1, 6);
     }
-    // Notes that are of a time of their own.
+    // Notes with a time of their own have a mark on the axis.
     for (const note of this.app.notes.filter((note) => note.span)) {
       const x = this.x(note.span[0]);
       pen.fillStyle = note.tone === "bad" ? css.bad : note.tone === "warning" ? css.warning : css.accent;
@@ -309,7 +331,9 @@ class Timeline {
     pen.strokeRect(x - 1, y - 1, Math.max(wide, 1) + 1, LANE + 1);
   }
 
-  /** What is at a place: a call, a slice, a gap or a thread. */
+  /**
+   * Returns the item at a position: a call, a slice, a gap or a thread; `null` if there is none.
+   */
   at(x, y) {
     const down = y - AXIS + this.scroll;
     const row = y < AXIS ? undefined : this.rows().find(({ top, height }) => down >= top - BETWEEN / 2 && down < top + height + BETWEEN / 2);
@@ -332,14 +356,14 @@ class Timeline {
 
   callAt(lane, time, pixel) {
     const after = firstAbove(lane.start, time);
-    // The call that is open then, else one that is within a pixel.
+    // The call that is open at this time has priority. Any other result is at most one pixel away.
     for (const number of [after - 1, after]) {
       if (number >= 0 && number < lane.start.length && lane.start[number] - pixel <= time && time <= lane.end[number] + pixel) return number;
     }
     return -1;
   }
 
-  // What `handle` calls.
+  // Methods that `handle` calls.
 
   point(x, y, event) {
     this.pointer = event ? { x, y } : null;
@@ -432,7 +456,7 @@ class Timeline {
     this.see(Math.min(...times), Math.max(...times));
   }
 
-  // What keys and buttons do.
+  // Methods for keys and buttons.
 
   reset() {
     this.choose(null);
@@ -446,7 +470,7 @@ class Timeline {
     this.app.choose(call && { name: this.nameOf(call.row), facts: this.facts(call), warning: call.unfinished ? "without exit" : "" });
   }
 
-  /** Zooms to a call and brings its thread into view. */
+  /** Zooms to a call and scrolls its thread into view. */
   show(call) {
     const length = Math.max(call.end - call.start, 4);
     this.closed.delete(call.thread);
@@ -463,7 +487,10 @@ class Timeline {
     if (this.chosen) this.show(this.chosen);
   }
 
-  /** The next call at the depth of the one that is selected, or the one before: of those that match, if something is searched. */
+  /**
+   * Selects the next call of the thread at the depth of the selected call, or the previous one.
+   * `steps` is 1 or -1. If calls are marked, skips the other calls.
+   */
   next(steps) {
     const chosen = this.chosen;
     const lane = chosen && this.shown.lane(chosen.thread, chosen.depth);
@@ -493,7 +520,10 @@ class Timeline {
     this.app.moved(this);
   }
 
-  /** Says what is in view, and what of it is summed up. */
+  /**
+   * Updates the text above the timeline: the range in view, and the number of summed-up calls in
+   * it. On a page from a server, also schedules a request for single calls.
+   */
   tell() {
     const { from, to } = this.view;
     const { calls, below } = this.shown.summed(from, to);
@@ -512,12 +542,13 @@ class Timeline {
     if (calls && this.app.head.served) this.asking = setTimeout(() => this.ask(), 180);
   }
 
-  /** Asks the server for what is in view, and half as much on either side. */
+  /** Requests the range in view from the server, and half of its length on either side. */
   async ask() {
     const { from, to } = this.view;
     const margin = (to - from) / 2;
     const known = this.detail;
-    // A part that is not much shorter than the last one would not have more detail.
+    // The server has more detail only for a much shorter range. The known range is reused while it
+    // covers the view and is less than 6 times as long.
     if (known && known.from <= from && known.to >= to && (known.to - known.from) / (to - from) < 6) return;
     const since = Math.max(this.bounds.from, Math.floor(from - margin));
     const until = Math.min(this.bounds.to, Math.ceil(to + margin)) + 1;
@@ -537,10 +568,10 @@ class Timeline {
   }
 }
 
-/** The name of functions that have no row. */
+/** The name of functions without a row in the table. */
 const OTHER = "(function left out of the table)";
 
-/** The end of a call that saw no exit. */
+/** Draws the jagged end of a call without an exit. */
 function torn(pen, x, top) {
   pen.fillStyle = colours.css.paper;
   pen.beginPath();
