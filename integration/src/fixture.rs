@@ -41,6 +41,8 @@ pub enum Fixture {
     Switching,
     /// `manythreads.c`: idle threads, and one that watches the clock.
     ManyThreads,
+    /// `quiet.c`: threads that make two calls a second.
+    Quiet,
     /// `oldsleds/`: map entries of versions 0, 1 and 2 in a position-independent program, old
     /// function index.
     OldSledsPie,
@@ -135,6 +137,7 @@ impl Fixture {
         Fixture::Unwinding,
         Fixture::Switching,
         Fixture::ManyThreads,
+        Fixture::Quiet,
         Fixture::OldSledsPie,
         Fixture::OldSledsFixed,
         Fixture::Dso,
@@ -192,6 +195,7 @@ impl Fixture {
             Fixture::Unwinding => "unwinding",
             Fixture::Switching => "switching",
             Fixture::ManyThreads => "manythreads",
+            Fixture::Quiet => "quiet",
             Fixture::OldSledsPie => "oldsleds-pie",
             Fixture::OldSledsFixed => "oldsleds-fixed",
             Fixture::Dso => "dso",

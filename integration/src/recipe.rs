@@ -234,6 +234,7 @@ impl Fixture {
                 &["common.h", "manythreads.c"],
                 c(&[&normal(&["{src}/manythreads.c"])]),
             ),
+            Fixture::Quiet => recipe(&["common.h", "quiet.c"], c(&[&normal(&["{src}/quiet.c"])])),
             Fixture::OldSledsPie => recipe(
                 OLD_SLEDS,
                 c(&[&["-pie", "-fPIE", "-DOLD_INDEX"], &normal(OLD_SLEDS_FILES)]),

@@ -169,6 +169,14 @@ impl Daemon {
         cpu(self.pid().as_raw())
     }
 
+    /// Its number of threads, and its resident memory in bytes.
+    pub(crate) fn threads_and_memory(&self) -> Result<(u64, u64)> {
+        let process = procfs::process::Process::new(self.pid().as_raw())?;
+        let status = process.status()?;
+        let resident = status.vmrss.context("no VmRSS")?;
+        Ok((status.threads, resident << 10))
+    }
+
     /// The most memory that it has had, in bytes.
     pub(crate) fn peak_memory(&self) -> Result<u64> {
         let process = procfs::process::Process::new(self.pid().as_raw())?;

@@ -3,7 +3,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `leaf`, `toggle`, `loads`, `attach`, `drain`, `redis`, `snapshot`, `offline` | a section of the table each |
+//! | `leaf`, `toggle`, `loads`, `attach`, `processes`, `drain`, `redis`, `snapshot`, `offline` | a section of the table each |
 //! | `daemon` | the release build's daemon and command line, for sections with a running program |
 //! | `measured` | the cost of a command that runs to its end |
 //! | `table`, `samples`, `machine`, `switches` | common parts |
@@ -18,6 +18,7 @@ mod loads;
 mod machine;
 mod measured;
 mod offline;
+mod processes;
 mod redis;
 mod samples;
 mod snapshot;
@@ -64,6 +65,8 @@ enum Section {
     Loads,
     /// Attaching to few and many threads
     Attach,
+    /// Many quiet processes: what the daemon takes for them
+    Processes,
     /// The highest rate without losses, and what it costs
     Drain,
     /// Redis under load
@@ -151,6 +154,7 @@ impl Section {
             Section::Toggle => "20,000 functions on and off",
             Section::Loads => "A library of 1,000 functions that is loaded under rules",
             Section::Attach => "Attach: the time that a thread stands still",
+            Section::Processes => "Many quiet processes",
             Section::Drain => "Lossless drain",
             Section::Redis => "Redis, every function",
             Section::Snapshot => "Snapshot of full rings",
@@ -164,6 +168,7 @@ impl Section {
             Section::Toggle => toggle::run(bench),
             Section::Loads => loads::run(bench),
             Section::Attach => attach::run(bench),
+            Section::Processes => processes::run(bench),
             Section::Drain => drain::run(bench, table),
             Section::Redis => redis::run(bench, table),
             Section::Snapshot => snapshot::run(bench, table),
