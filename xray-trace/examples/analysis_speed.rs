@@ -112,7 +112,7 @@ fn file(functions: u32, events: u64) -> Vec<u8> {
         monotonic_ns: 1_000 + ticks * 10 / 26,
         wall_ns: 1_000 + ticks * 10 / 26,
     };
-    writer.anchor(&anchor(0)).expect("memory can be written");
+    writer.add(&anchor(0)).expect("memory can be written");
     let mut encoder = BlockEncoder::new(ThreadId(0));
     let program = Program {
         functions,
@@ -132,7 +132,7 @@ fn file(functions: u32, events: u64) -> Vec<u8> {
     if let Some(block) = encoder.finish() {
         writer.block(&block).expect("memory can be written");
     }
-    writer.anchor(&anchor(last)).expect("memory can be written");
+    writer.add(&anchor(last)).expect("memory can be written");
     writer.end(&writer.totals()).expect("memory can be written");
     writer.into_inner()
 }

@@ -190,7 +190,7 @@ impl Xtrace {
         let file = BufWriter::with_capacity(1 << 18, File::create(path)?);
         let mut writer = Writer::new(file)?;
         let (process, module) = (ProcessId(0), ModuleId(0));
-        writer.process(&Process {
+        writer.add(&Process {
             id: process,
             pid: PID,
             start_time_ticks: 1,
@@ -198,7 +198,7 @@ impl Xtrace {
             executable: program.to_owned(),
             host: None,
         })?;
-        writer.module(&Module {
+        writer.add(&Module {
             id: module,
             process,
             path: program.to_owned(),
@@ -206,7 +206,7 @@ impl Xtrace {
             load_bias: 0,
         })?;
         for (id, function) in (0..).map(FunctionId).zip(functions) {
-            writer.function(&Function {
+            writer.add(&Function {
                 id,
                 module,
                 xray_id: function.id,
@@ -219,14 +219,14 @@ impl Xtrace {
         }
         let threads: Vec<_> = (0..).map(ThreadId).zip(TIDS).collect();
         for &(id, tid) in &threads {
-            writer.thread(&Thread {
+            writer.add(&Thread {
                 id,
                 process,
                 tid,
                 name: format!("worker {}", id.0),
             })?;
         }
-        writer.anchor(&anchor(START))?;
+        writer.add(&anchor(START))?;
         Ok(Self {
             path: path.into(),
             writer,
@@ -257,12 +257,13 @@ impl Output for Xtrace {
                 self.writer.block(&block)?;
             }
         }
-        self.writer.anchor(&anchor(last))?;
+        self.writer.add(&anchor(last))?;
         self.writer.flush()?;
         // Finishes the file like a recording.
         let trace = Trace::open(File::open(&self.path)?)?;
         let index = Survey::new(&trace, SPACING).index;
-        trace.write_end(self.writer.get_mut(), &index)?.flush()?;
+        let end = Writer::going_on(self.writer.get_mut(), trace.totals().into());
+        end.finish(&index)?;
         Ok(())
     }
 }

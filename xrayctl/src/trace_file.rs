@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 use xray_trace::analysis::{SPACING, Survey};
-use xray_trace::container::{Completeness, OpenCalls, SectionCheck};
+use xray_trace::container::{Completeness, OpenCalls, SectionCheck, Writer};
 use xray_trace::model::{Totals, Trace};
 
 use crate::output::excluded::{Excluded, RecordedTime};
@@ -158,7 +158,7 @@ impl OutputFile {
             None => {
                 let survey = Survey::new(&trace, SPACING);
                 check_blocks(survey.damaged_blocks).with_context(cannot)?;
-                let wanted = match (trace.completeness(), unfinished) {
+                let wanted = match (trace.coverage().completeness, unfinished) {
                     (Completeness::Complete, _) => !survey.index.is_empty(),
                     (Completeness::Unfinished { .. }, Unfinished::Finish) => true,
                     (Completeness::Unfinished { .. }, Unfinished::Leave)
@@ -177,16 +177,16 @@ impl OutputFile {
     /// The number of entries, if the trace is complete and has its index. `None` if what the sender
     /// reports cannot be, or if a checksum was wrong.
     fn indexed_entries(&self, trace: &Trace) -> Option<u64> {
-        let is_whole = self.check.is_whole() && trace.completeness() == Completeness::Complete;
+        let is_whole =
+            self.check.is_whole() && trace.coverage().completeness == Completeness::Complete;
         let possible = |entries: &u64| is_whole && *entries <= trace.totals().calls;
         self.indexed.filter(possible)
     }
 
     fn write_end(&mut self, trace: &Trace, index: &[OpenCalls]) -> anyhow::Result<()> {
         let output = BufWriter::new(&mut self.file);
-        let written = trace.write_end(output, index);
-        let written = written.and_then(|mut output| output.flush());
-        written.map_err(|error| {
+        let written = Writer::going_on(output, trace.totals().into()).finish(index);
+        written.map(drop).map_err(|error| {
             let path = self.path.display();
             anyhow::anyhow!("cannot write the end of {path}: {error}; {path} holds all events")
         })
@@ -226,7 +226,7 @@ impl Tally {
             calls,
             lost,
             overwritten: OverwrittenEvents::of(trace),
-            excluded: (!trace.recordings().is_empty())
+            excluded: (!trace.coverage().recordings.is_empty())
                 .then(|| RecordedTime::excluded(&RecordedTime::of(trace))),
             bytes,
             threads: trace.blocks_by_thread().len() as u64,
@@ -258,7 +258,7 @@ mod tests {
                 monotonic_ns,
                 wall_ns: monotonic_ns,
             };
-            writer.anchor(&anchor).unwrap();
+            writer.add(&anchor).unwrap();
         }
         let mut encoder = BlockEncoder::new(ThreadId(3));
         encoder.push_call(Ticks(100), FunctionId(0), CallKind::Enter, None);
@@ -287,7 +287,7 @@ mod tests {
         let mut file = written(dir.path(), &unfinished());
         let left = file.finish_trace(Unfinished::Leave).unwrap();
         assert_eq!(left.bytes, unfinished().len() as u64);
-        let completeness = read(dir.path()).completeness();
+        let completeness = read(dir.path()).coverage().completeness;
         assert!(matches!(completeness, Completeness::Unfinished { .. }));
         let tally = file.finish_trace(Unfinished::Finish).unwrap();
         assert_eq!(
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(tally.duration_ns, 150);
         assert!(tally.bytes > left.bytes);
         let trace = read(dir.path());
-        assert_eq!(trace.completeness(), Completeness::Complete);
+        assert_eq!(trace.coverage().completeness, Completeness::Complete);
         assert_eq!((trace.totals().calls, trace.totals().lost), (3, 11));
     }
 
@@ -329,7 +329,10 @@ mod tests {
         let added = bytes.strip_prefix(&whole[..]).unwrap();
         assert!(added.starts_with(b"OPEN"), "{added:?}");
         assert_eq!(tally.bytes, bytes.len() as u64);
-        assert_eq!(read(dir.path()).completeness(), Completeness::Complete);
+        assert_eq!(
+            read(dir.path()).coverage().completeness,
+            Completeness::Complete
+        );
 
         let cut = &whole[..whole.len() / 2];
         let tally = written(dir.path(), cut)

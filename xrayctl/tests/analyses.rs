@@ -31,7 +31,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
             monotonic_ns: ticks,
             wall_ns: ticks,
         };
-        writer.anchor(&anchor).unwrap();
+        writer.add(&anchor).unwrap();
     }
     let process = ProcessId(0);
     let described = Process {
@@ -42,7 +42,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
         executable: "/t".into(),
         host: None,
     };
-    writer.process(&described).unwrap();
+    writer.add(&described).unwrap();
     let module = Module {
         id: ModuleId(0),
         process,
@@ -50,7 +50,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
         build_id: None,
         load_bias: 0,
     };
-    writer.module(&module).unwrap();
+    writer.add(&module).unwrap();
     for id in 1..4 {
         let function = Function {
             id: FunctionId(id),
@@ -62,7 +62,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
             source: None,
             sleds: 0,
         };
-        writer.function(&function).unwrap();
+        writer.add(&function).unwrap();
     }
     for (thread, calls) in (1..).zip(threads) {
         let described = Thread {
@@ -71,7 +71,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
             tid: thread,
             name: "t".into(),
         };
-        writer.thread(&described).unwrap();
+        writer.add(&described).unwrap();
         let mut block = BlockEncoder::new(ThreadId(thread));
         for (ticks, function, kind) in *calls {
             block.push_call(Ticks(*ticks), FunctionId(*function), *kind, None);
@@ -251,7 +251,7 @@ fn a_graph_of_two_processes_keeps_their_functions_apart() {
             executable: "/t".into(),
             host: None,
         };
-        writer.process(&described).unwrap();
+        writer.add(&described).unwrap();
         let module = Module {
             id: ModuleId(id),
             process,
@@ -259,7 +259,7 @@ fn a_graph_of_two_processes_keeps_their_functions_apart() {
             build_id: None,
             load_bias: 0x1000 * u64::from(id),
         };
-        writer.module(&module).unwrap();
+        writer.add(&module).unwrap();
         let function = Function {
             id: FunctionId(id),
             module: ModuleId(id),
@@ -270,14 +270,14 @@ fn a_graph_of_two_processes_keeps_their_functions_apart() {
             source: None,
             sleds: 2,
         };
-        writer.function(&function).unwrap();
+        writer.add(&function).unwrap();
         let described = Thread {
             id: ThreadId(id),
             process,
             tid: 7 + id,
             name: "t".into(),
         };
-        writer.thread(&described).unwrap();
+        writer.add(&described).unwrap();
         let mut block = BlockEncoder::new(ThreadId(id));
         block.push_call(Ticks(10), FunctionId(id), Enter, None);
         block.push_call(Ticks(20), FunctionId(id), Exit, None);

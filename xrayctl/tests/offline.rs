@@ -88,7 +88,7 @@ fn a_counter_that_did_not_keep_time_is_reported_by_info_and_report() {
             monotonic_ns: second * SECOND,
             wall_ns: wall * SECOND,
         };
-        writer.anchor(&anchor).unwrap();
+        writer.add(&anchor).unwrap();
     }
     let path = path.to_str().unwrap();
     for command in ["info", "report"] {
@@ -133,7 +133,7 @@ fn restrained_trace(dir: &Path) -> PathBuf {
             recorded: 1_000,
             calls,
         };
-        writer.suppression(&rest).unwrap();
+        writer.add(&rest).unwrap();
     }
     for from in [0, 20_000_000, 40_000_000, 60_000_000, 80_000_000] {
         let window = DutyWindow {
@@ -142,7 +142,7 @@ fn restrained_trace(dir: &Path) -> PathBuf {
             until: Ticks(from + 100_000),
             stands_for: 20_000_000,
         };
-        writer.duty(&window).unwrap();
+        writer.add(&window).unwrap();
     }
     for (since, filter) in [
         (None, "--min-duration 10us --module libfoo.so"),
@@ -153,9 +153,10 @@ fn restrained_trace(dir: &Path) -> PathBuf {
             since: since.map(Ticks),
             filter: filter.into(),
         };
-        writer.filter(&note).unwrap();
+        writer.add(&note).unwrap();
     }
-    trace.write_end(writer.into_inner(), &[]).unwrap();
+    let end = Writer::going_on(writer.into_inner(), trace.totals().into());
+    end.finish(&[]).unwrap();
     path
 }
 

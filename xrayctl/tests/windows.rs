@@ -26,7 +26,7 @@ fn long_trace(dir: &Path) -> PathBuf {
             monotonic_ns: ticks,
             wall_ns: ticks,
         };
-        writer.anchor(&anchor).unwrap();
+        writer.add(&anchor).unwrap();
     }
     let mut blocks = [0, 1, 2].map(|thread| {
         let mut block = BlockEncoder::new(ThreadId(thread));

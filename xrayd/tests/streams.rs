@@ -185,7 +185,7 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
 
     let (bytes, last) = live.await.unwrap();
     let trace = Trace::read(bytes.as_slice()).unwrap();
-    assert_eq!(trace.completeness(), Completeness::Complete);
+    assert_eq!(trace.coverage().completeness, Completeness::Complete);
     assert_eq!(trace.processes()[0].pid, pid);
     let mut names: Vec<_> = trace.functions().iter().map(|f| f.name.as_str()).collect();
     names.sort_unstable();
@@ -219,7 +219,7 @@ async fn retained_events_equal_the_count() {
         .into_inner();
     let (bytes, _) = bytes_of(fetch).await;
     let trace = Trace::read(bytes.as_slice()).unwrap();
-    assert_eq!(trace.completeness(), Completeness::Complete);
+    assert_eq!(trace.coverage().completeness, Completeness::Complete);
     assert_eq!(trace.functions().len(), 1);
     let report = client
         .detach(v1::DetachRequest { pid })

@@ -241,7 +241,7 @@ fn ensure_whole(trace: &Trace) -> Result<()> {
 /// Checks that the trace has the times in which `tiny` was suppressed, and an estimate of its
 /// unrecorded calls.
 fn ensure_reported(session: &Session, trace: &Trace, truth: &Calls) -> Result<()> {
-    let all = trace.suppressions().iter();
+    let all = trace.coverage().suppressions.iter();
     let (tiny, others): (Vec<&Suppression>, Vec<&Suppression>) = all.partition(|rest| {
         trace
             .function_name(rest.function)
@@ -398,7 +398,7 @@ fn a_duty_cycle_records_everything_for_a_while() -> Result<()> {
         let called = truth(&mut target)?;
         ensure!(session.update(Budget::None)?.budget == duty);
         let trace = retained(&session)?;
-        let windows = trace.duty();
+        let windows = &trace.coverage().duty;
         // The cycle may have ended while a window was open. Everything is recorded from the begin
         // of that window on.
         let last = windows.last().context("no window")?;

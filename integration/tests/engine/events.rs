@@ -89,7 +89,7 @@ impl Spoken {
             }
         }
         spoken.lost += trace.totals().lost.saturating_sub(spoken.lost);
-        for overwritten in trace.overwritten() {
+        for overwritten in &trace.coverage().overwritten {
             spoken.overwritten += overwritten.events.context("how many are overwritten?")?;
         }
         Ok(spoken)

@@ -210,11 +210,15 @@ fn modes_change_while_it_runs() -> Result<()> {
     ensure!(session.status().events == truth.events());
     let totals = trace.totals();
     ensure!(totals.calls + evicted == truth.events(), "{totals:?}");
-    let reported = trace.overwritten().iter().filter_map(|its| its.events);
+    let reported = trace
+        .coverage()
+        .overwritten
+        .iter()
+        .filter_map(|its| its.events);
     ensure!(
         reported.sum::<u64>() == evicted && totals.lost == 0,
         "what went is told, and is no loss: {:?}",
-        trace.overwritten()
+        &trace.coverage().overwritten
     );
     let Notes {
         closed_by_outer_exit,

@@ -300,7 +300,7 @@ fn a_library_does_not_inherit_the_values_of_its_predecessor() -> Result<()> {
     ensure!(files.len() == 3, "{files:?}");
     // The lifetimes: each time that a library was called, and never both libraries at the same
     // time.
-    let lifetimes = trace.lifetimes();
+    let lifetimes = &trace.coverage().lifetimes;
     let [one, other] = [1, 2].map(|id| {
         let of_it = lifetimes.iter().filter(|life| life.module.0 == id);
         let times = of_it.map(|life| (life.loaded, life.unloaded));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use integration::{Fixture, Target, stripped_into};
 use xray_trace::model::{DataKind, EventBody, Trace};
 use xrayd::types::Switch;
@@ -16,14 +16,13 @@ const BOTH: [Fixture; 2] = [Fixture::Types, Fixture::TypesLlvm];
 fn types(trace: &Trace) -> Result<BTreeMap<u16, (u64, Option<String>)>> {
     let mut types = BTreeMap::<u16, (u64, Option<String>)>::new();
     for block in trace.blocks() {
-        let process = trace.thread(block.thread).context("whose?")?.process;
         for event in block.events() {
             if let EventBody::Data {
                 kind: DataKind::Typed(number),
                 ..
             } = event?.body
             {
-                let name = trace.event_type(process, number).map(str::to_owned);
+                let name = trace.event_type(block.thread, number).map(str::to_owned);
                 types.entry(number).or_insert((0, name)).0 += 1;
             }
         }

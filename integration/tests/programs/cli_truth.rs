@@ -169,7 +169,7 @@ fn moments(trace: &Trace) -> Result<Vec<Ticks>> {
 /// The time of a recording of one process. Checks that every event of the recording is in it.
 fn window(path: &Path) -> Result<(Trace, RecordingWindow, (Ticks, Ticks))> {
     let trace = trace::read(path)?;
-    let &[window] = trace.recordings() else {
+    let &[window] = trace.coverage().recordings.as_slice() else {
         anyhow::bail!("it says nothing of its time")
     };
     let time = (

@@ -35,7 +35,7 @@ struct Run {
 impl Run {
     fn new(path: &Path, names: impl Iterator<Item = String>, threads: u32) -> Result<Self> {
         let mut writer = Writer::new(BufWriter::new(File::create(path)?))?;
-        writer.process(&Process {
+        writer.add(&Process {
             id: ProcessId(0),
             pid: 4000,
             start_time_ticks: 1,
@@ -43,7 +43,7 @@ impl Run {
             executable: "/usr/bin/app".to_owned(),
             host: None,
         })?;
-        writer.module(&Module {
+        writer.add(&Module {
             id: ModuleId(0),
             process: ProcessId(0),
             path: "/usr/bin/app".to_owned(),
@@ -51,7 +51,7 @@ impl Run {
             load_bias: 0,
         })?;
         for (id, name) in (0..).zip(names) {
-            writer.function(&Function {
+            writer.add(&Function {
                 id: FunctionId(id),
                 module: ModuleId(0),
                 xray_id: id + 1,
@@ -63,14 +63,14 @@ impl Run {
             })?;
         }
         for id in 0..threads {
-            writer.thread(&Thread {
+            writer.add(&Thread {
                 id: ThreadId(id),
                 process: ProcessId(0),
                 tid: 4000 + id,
                 name: format!("worker-{id}"),
             })?;
         }
-        writer.anchor(&anchor(0))?;
+        writer.add(&anchor(0))?;
         let encoders = (0..threads)
             .map(|id| BlockEncoder::new(ThreadId(id)))
             .collect();
@@ -97,7 +97,7 @@ impl Run {
         for thread in 0..self.encoders.len() {
             self.put(thread)?;
         }
-        self.writer.anchor(&anchor(ns))?;
+        self.writer.add(&anchor(ns))?;
         let totals = self.writer.totals();
         self.writer.end(&totals)?;
         self.writer.flush()?;

@@ -107,7 +107,7 @@ impl Budget {
 /// The sums of the suppressions of each function.
 fn suppressed(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Suppressed> {
     let mut functions = BTreeMap::<FunctionId, (Suppressed, ProcessId)>::new();
-    let suppressions = trace.suppressions().iter();
+    let suppressions = trace.coverage().suppressions.iter();
     for suppression in
         suppressions.filter(|suppression| filter.wants_function(suppression.function))
     {
@@ -149,7 +149,11 @@ fn suppressed(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<Sup
 /// The filters with the times for which they were in force.
 fn filters(trace: &Trace, span: Option<Span<'_>>) -> Vec<FilterSpan> {
     let mut found = Vec::new();
-    for notes in trace.filters().chunk_by(|a, b| a.process == b.process) {
+    for notes in trace
+        .coverage()
+        .filters
+        .chunk_by(|a, b| a.process == b.process)
+    {
         let ends = notes.iter().skip(1).map(|note| note.since);
         let ends = ends.chain([None]);
         for (note, until) in notes.iter().zip(ends) {
@@ -198,7 +202,7 @@ impl Suppressed {
 impl DutyCycle {
     fn new(trace: &Trace, span: Option<Span<'_>>) -> Option<Self> {
         let mut cycle = Self::default();
-        for window in trace.duty() {
+        for window in &trace.coverage().duty {
             let DutyWindow {
                 process: _,
                 from,

@@ -51,8 +51,8 @@ pub fn open_calls(trace: &Trace, filter: &Filter) -> Vec<OpenThread> {
         // The trace has the calls that are open at the begin of the last block.
         let (from, open) = trace.open_calls(thread, last).unwrap_or_default();
         let blocks = blocks.split_off(from);
-        let steps = Steps::new(trace.clock(), thread, blocks).with_open(open);
-        let (calls, (mut seen, mut seen_ns)) = steps.open_at(at);
+        let steps = Steps::new(trace.clock(), thread, blocks);
+        let (calls, (mut seen, mut seen_ns)) = steps.open_at(open, at);
         if goes_on {
             (seen, seen_ns) = (at, trace.clock().monotonic_ns(at));
         }

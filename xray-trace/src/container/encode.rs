@@ -3,27 +3,20 @@
 
 use std::sync::Arc;
 
-use super::MAX_DATA_LEN;
 use super::event_head::{DELTA_BITS, extended, head_kind};
 use super::events::Events;
 use super::function_set::{FunctionSet, NamedFunctions};
+use super::packed_bytes::PackedBytes;
 use super::predictor::Predictor;
-use super::varint;
 use crate::model::{CallKind, DataKind, Event, EventBody, FunctionId, ThreadId, Ticks, Values};
-
-/// The most bytes that one call of `push_…` may need: an advance (head, byte, number), then a head,
-/// a byte, a function and six values.
-const LONGEST_EVENT: usize = 96;
 
 /// Packs the events of one thread.
 #[derive(Debug)]
 pub struct BlockEncoder {
     /// The thread of the events.
     thread: ThreadId,
-    /// The packed events up to `at`; the bytes behind are left over. Kept between blocks.
-    buffer: Vec<u8>,
-    /// The place of the next event. Reset by `finish`.
-    at: usize,
+    /// The packed events of the block. Emptied by `finish`.
+    packed: PackedBytes,
     /// The time of the block's first event. Set by the first push after `finish`.
     first: u64,
     /// The time of the latest event, across blocks: time never runs backwards within a thread.
@@ -67,8 +60,7 @@ impl BlockEncoder {
     pub fn new(thread: ThreadId) -> Self {
         Self {
             thread,
-            buffer: Vec::new(),
-            at: 0,
+            packed: PackedBytes::default(),
             first: 0,
             last: 0,
             calls: 0,
@@ -88,14 +80,14 @@ impl BlockEncoder {
     /// Whether no event was pushed since the last `finish`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.at == 0
+        self.packed.is_empty()
     }
 
     /// The bytes packed since the last `finish`. Blocks must stay below [`super::MAX_SECTION_LEN`];
     /// finish them at about [`Self::GOOD_LEN`].
     #[must_use]
     pub fn encoded_len(&self) -> usize {
-        self.at
+        self.packed.len()
     }
 
     /// The number of call events pushed since the last `finish`.
@@ -169,12 +161,12 @@ impl BlockEncoder {
             self.put_rare(function, kind, &values.into(), delta);
         } else if kind == CallKind::Enter {
             match self.predictor.enter(function) {
-                true => self.put_head(head_kind::ENTER_EXPECTED, delta),
+                true => self.packed.put_head(head_kind::ENTER_EXPECTED, delta),
                 false => self.put_unexpected(function, kind, delta),
             }
         } else {
             match self.predictor.exit_innermost(function) {
-                true => self.put_head(head_kind::EXIT_INNERMOST, delta),
+                true => self.packed.put_head(head_kind::EXIT_INNERMOST, delta),
                 false => self.put_unexpected(function, kind, delta),
             }
         }
@@ -182,53 +174,29 @@ impl BlockEncoder {
 
     /// Adds a loss of `events` events.
     pub fn push_lost(&mut self, ticks: Ticks, events: u64) {
-        let delta = self.delta(ticks);
-        let delta = self.put_advance(delta);
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::LOST);
-        self.put_number(events);
+        self.begin_extended(ticks, extended::LOST);
+        self.packed.put_number(events);
         self.lost = self.lost.saturating_add(events);
     }
 
     /// Records that `calls` of the innermost calls have ended without an exit.
     pub fn push_unwound(&mut self, ticks: Ticks, calls: u64) {
-        let delta = self.delta(ticks);
-        let delta = self.put_advance(delta);
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::UNWOUND);
-        self.put_number(calls);
+        self.begin_extended(ticks, extended::UNWOUND);
+        self.packed.put_number(calls);
         self.predictor.unwind(calls);
     }
 
     /// Marks the exit that is pushed next: it belongs to no open call.
     pub fn push_unmatched_exit(&mut self, ticks: Ticks) {
-        let delta = self.delta(ticks);
-        let delta = self.put_advance(delta);
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::UNMATCHED_EXIT);
+        self.begin_extended(ticks, extended::UNMATCHED_EXIT);
     }
 
     /// Adds a user event. Returns the number of its bytes beyond [`MAX_DATA_LEN`], which are
     /// dropped.
     pub fn push_data(&mut self, ticks: Ticks, kind: DataKind, data: &[u8]) -> usize {
-        let delta = self.delta(ticks);
-        let delta = self.put_advance(delta);
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::DATA);
-        self.put_number(number_of(kind));
-        self.put_data(data)
-    }
-
-    /// Writes the number of bytes, and the bytes. Returns the number of dropped bytes.
-    fn put_data(&mut self, data: &[u8]) -> usize {
-        let kept = &data[..data.len().min(MAX_DATA_LEN)];
-        self.put_number(kept.len() as u64);
-        if self.buffer.len() < self.at + kept.len() {
-            self.buffer.resize(self.at + kept.len() + LONGEST_EVENT, 0);
-        }
-        self.buffer[self.at..self.at + kept.len()].copy_from_slice(kept);
-        self.at += kept.len();
-        data.len() - kept.len()
+        self.begin_extended(ticks, extended::DATA);
+        self.packed.put_number(number_of(kind));
+        self.packed.put_data(data)
     }
 
     /// Adds a user event in `function`, if that is known. The program announced `size` bytes, of
@@ -242,26 +210,21 @@ impl BlockEncoder {
         size: u32,
         data: &[u8],
     ) -> usize {
-        let delta = self.delta(ticks);
-        let delta = self.put_advance(delta);
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::SAID);
-        self.put_number(number_of(kind));
-        self.put_number(function.map_or(0, |function| u64::from(function.0) + 1));
+        self.begin_extended(ticks, extended::SAID);
+        self.packed.put_number(number_of(kind));
+        self.packed
+            .put_number(function.map_or(0, |function| u64::from(function.0) + 1));
         if let Some(function) = function {
             self.named.add(function);
         }
-        self.put_number(u64::from(size));
-        self.put_data(data)
+        self.packed.put_number(u64::from(size));
+        self.packed.put_data(data)
     }
 
     /// Records that the thread runs on another processor from here on.
     pub fn push_cpu(&mut self, ticks: Ticks, cpu: u16) {
-        let delta = self.delta(ticks);
-        let delta = self.put_advance(delta);
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(extended::CPU);
-        self.put_number(u64::from(cpu));
+        self.begin_extended(ticks, extended::CPU);
+        self.packed.put_number(u64::from(cpu));
     }
 
     /// Takes the packed events, if the block has any, and begins the next block.
@@ -274,9 +237,9 @@ impl BlockEncoder {
             last: Ticks(self.last),
             calls: self.calls,
             lost: self.lost,
-            bytes: Arc::from(&self.buffer[..self.at]),
+            bytes: Arc::from(self.packed.as_slice()),
         };
-        self.at = 0;
+        self.packed.clear();
         self.calls = 0;
         self.entries = 0;
         self.named.clear();
@@ -285,10 +248,18 @@ impl BlockEncoder {
         Some(block)
     }
 
+    /// Writes the head of an event that is no call, and its kind.
+    fn begin_extended(&mut self, ticks: Ticks, kind: u8) {
+        let delta = self.delta(ticks);
+        let delta = self.packed.put_advance(delta);
+        self.packed.put_head(head_kind::EXTENDED, delta);
+        self.packed.put_byte(kind);
+    }
+
     /// The time since the previous event.
     #[inline]
     fn delta(&mut self, ticks: Ticks) -> u64 {
-        if self.at == 0 {
+        if self.packed.is_empty() {
             self.last = self.last.max(ticks.0);
             self.first = self.last;
             return 0;
@@ -303,20 +274,20 @@ impl BlockEncoder {
     fn put_unexpected(&mut self, function: FunctionId, kind: CallKind, delta: u64) {
         self.named.add(function);
         match kind {
-            CallKind::Enter => self.put_head(head_kind::ENTER_NAMED, delta),
+            CallKind::Enter => self.packed.put_head(head_kind::ENTER_NAMED, delta),
             CallKind::Exit | CallKind::TailExit => {
                 self.predictor.exit_other(function);
-                self.put_head(head_kind::EXTENDED, delta);
-                self.put_byte(extended::EXIT | extended::NAMED);
+                self.packed.put_head(head_kind::EXTENDED, delta);
+                self.packed.put_byte(extended::EXIT | extended::NAMED);
             }
         }
-        self.put_number(u64::from(function.0));
+        self.packed.put_number(u64::from(function.0));
     }
 
     /// Writes tail exits, events with values, and times that no head has room for.
     #[inline(never)]
     fn put_rare(&mut self, function: FunctionId, kind: CallKind, values: &Values, delta: u64) {
-        let delta = self.put_advance(delta);
+        let delta = self.packed.put_advance(delta);
         let mut byte = match kind {
             CallKind::Enter => extended::ENTER,
             CallKind::Exit => extended::EXIT,
@@ -328,66 +299,15 @@ impl BlockEncoder {
         }
         // At most six.
         byte |= u8::try_from(values.len()).unwrap_or(0) << extended::VALUES_SHIFT;
-        self.put_head(head_kind::EXTENDED, delta);
-        self.put_byte(byte);
+        self.packed.put_head(head_kind::EXTENDED, delta);
+        self.packed.put_byte(byte);
         if !expected {
             self.named.add(function);
-            self.put_number(u64::from(function.0));
+            self.packed.put_number(u64::from(function.0));
         }
         for value in values.as_slice() {
-            self.put_number(*value);
+            self.packed.put_number(*value);
         }
-    }
-
-    /// Writes a time that no head has room for. Returns the rest of the time for the event's head.
-    fn put_advance(&mut self, delta: u64) -> u64 {
-        if delta >> DELTA_BITS == 0 {
-            return delta;
-        }
-        self.put_head(head_kind::EXTENDED, 0);
-        self.put_byte(extended::ADVANCE);
-        self.put_number(delta);
-        0
-    }
-
-    /// Writes an event's head. It always writes eight bytes, and counts as many as the time needs.
-    #[inline]
-    fn put_head(&mut self, kind: u64, delta: u64) {
-        // Times are irregular, so a branch would often be mispredicted. This code has none.
-        let above = |most: u64| u8::from(delta > most);
-        let (one, two, four) = (above(0xf), above(0xfff), above(0xf_ffff));
-        let word = kind | u64::from(one + two + four) << 2 | delta << 4;
-        let len = usize::from(1 + one + two + 2 * four);
-        self.put(word.to_le_bytes(), len);
-    }
-
-    fn put_byte(&mut self, byte: u8) {
-        self.put([byte], 1);
-    }
-
-    fn put_number(&mut self, number: u64) {
-        let mut bytes = [0; varint::MAX_LEN];
-        let len = varint::write(&mut bytes, number);
-        self.put(bytes, len);
-    }
-
-    /// Writes `bytes`, of which the first `len` count.
-    #[inline]
-    fn put<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
-        match self.buffer.get_mut(self.at..self.at + N) {
-            Some(room) => room.copy_from_slice(&bytes),
-            None => self.grow_and_put(&bytes),
-        }
-        self.at += len;
-    }
-
-    #[cold]
-    fn grow_and_put(&mut self, bytes: &[u8]) {
-        let len = (self.buffer.len() * 2)
-            .max(4096)
-            .max(self.at + LONGEST_EVENT);
-        self.buffer.resize(len, 0);
-        self.buffer[self.at..self.at + bytes.len()].copy_from_slice(bytes);
     }
 }
 

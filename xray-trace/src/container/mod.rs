@@ -18,6 +18,7 @@ mod function_set;
 #[cfg(feature = "import")]
 pub(crate) mod in_log;
 mod open_calls;
+mod packed_bytes;
 mod payload;
 mod plain_calls;
 mod predictor;

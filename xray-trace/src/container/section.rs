@@ -68,7 +68,7 @@ impl fmt::Debug for SectionKind {
 
 /// Appends the fields of a section.
 #[derive(Debug)]
-pub(super) struct Fields<'a>(pub(super) &'a mut Vec<u8>);
+pub struct Fields<'a>(pub(super) &'a mut Vec<u8>);
 
 // === impl Fields ===
 

@@ -1,8 +1,8 @@
-//! The payloads of all sections but blocks: for each kind, a function that writes it, and beside it
+//! The payloads of all sections but blocks: for each kind, the code that writes it, and beside it
 //! the function that reads it. Frames and checksums are the business of `reader` and `writer`.
 
 use super::end::End;
-use super::section::{FieldError, FieldReader, Fields};
+use super::section::{FieldError, FieldReader, Fields, SectionKind};
 use crate::addr::FileAddr;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,
@@ -10,19 +10,32 @@ use crate::model::{
     SourceLine, Suppression, Thread, ThreadId, Ticks,
 };
 
-pub(super) fn put_process(mut out: Fields<'_>, process: &Process) {
-    let Process {
-        id,
-        pid,
-        start_time_ticks,
-        command,
-        executable,
-        host,
-    } = process;
-    out.number(id.0).number(*pid).number(*start_time_ticks);
-    out.text(command)
-        .text(executable)
-        .optional_text(host.as_deref());
+/// An entry of a table of a trace. It takes one section.
+pub trait TableEntry {
+    /// The kind of the section.
+    const KIND: SectionKind;
+
+    /// Appends the fields of the section.
+    fn put(&self, out: Fields<'_>);
+}
+
+impl TableEntry for Process {
+    const KIND: SectionKind = SectionKind::PROCESS;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Process {
+            id,
+            pid,
+            start_time_ticks,
+            command,
+            executable,
+            host,
+        } = self;
+        out.number(id.0).number(*pid).number(*start_time_ticks);
+        out.text(command)
+            .text(executable)
+            .optional_text(host.as_deref());
+    }
 }
 
 pub(super) fn process(mut fields: FieldReader<'_>) -> Result<Process, FieldError> {
@@ -65,20 +78,24 @@ pub(super) fn origin(mut fields: FieldReader<'_>) -> Result<(ProcessId, Origin),
     Ok((process, origin))
 }
 
-pub(super) fn put_module(mut out: Fields<'_>, module: &Module) {
-    let Module {
-        id,
-        process,
-        path,
-        build_id,
-        load_bias,
-    } = module;
-    out.number(id.0).number(process.0).text(path);
-    match build_id {
-        None => out.number(0_u8),
-        Some(BuildId(bytes)) => out.number(1_u8).bytes(bytes),
-    };
-    out.number(*load_bias);
+impl TableEntry for Module {
+    const KIND: SectionKind = SectionKind::MODULE;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Module {
+            id,
+            process,
+            path,
+            build_id,
+            load_bias,
+        } = self;
+        out.number(id.0).number(process.0).text(path);
+        match build_id {
+            None => out.number(0_u8),
+            Some(BuildId(bytes)) => out.number(1_u8).bytes(bytes),
+        };
+        out.number(*load_bias);
+    }
 }
 
 pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> {
@@ -94,15 +111,19 @@ pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> 
     })
 }
 
-pub(super) fn put_lifetime(mut out: Fields<'_>, lifetime: &Lifetime) {
-    let Lifetime {
-        module,
-        loaded,
-        unloaded,
-    } = lifetime;
-    out.number(module.0)
-        .optional_ticks(*loaded)
-        .optional_ticks(*unloaded);
+impl TableEntry for Lifetime {
+    const KIND: SectionKind = SectionKind::LIFETIME;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Lifetime {
+            module,
+            loaded,
+            unloaded,
+        } = self;
+        out.number(module.0)
+            .optional_ticks(*loaded)
+            .optional_ticks(*unloaded);
+    }
 }
 
 pub(super) fn lifetime(mut fields: FieldReader<'_>) -> Result<Lifetime, FieldError> {
@@ -113,21 +134,25 @@ pub(super) fn lifetime(mut fields: FieldReader<'_>) -> Result<Lifetime, FieldErr
     })
 }
 
-pub(super) fn put_suppression(mut out: Fields<'_>, suppression: &Suppression) {
-    let Suppression {
-        function,
-        process,
-        from,
-        until,
-        recorded,
-        calls,
-    } = suppression;
-    out.number(function.0)
-        .number(process.0)
-        .number(from.0)
-        .optional_ticks(*until)
-        .number(*recorded)
-        .number(*calls);
+impl TableEntry for Suppression {
+    const KIND: SectionKind = SectionKind::SUPPRESSION;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Suppression {
+            function,
+            process,
+            from,
+            until,
+            recorded,
+            calls,
+        } = self;
+        out.number(function.0)
+            .number(process.0)
+            .number(from.0)
+            .optional_ticks(*until)
+            .number(*recorded)
+            .number(*calls);
+    }
 }
 
 pub(super) fn suppression(mut fields: FieldReader<'_>) -> Result<Suppression, FieldError> {
@@ -141,17 +166,21 @@ pub(super) fn suppression(mut fields: FieldReader<'_>) -> Result<Suppression, Fi
     })
 }
 
-pub(super) fn put_duty(mut out: Fields<'_>, window: &DutyWindow) {
-    let DutyWindow {
-        process,
-        from,
-        until,
-        stands_for,
-    } = window;
-    out.number(process.0)
-        .number(from.0)
-        .number(until.0.saturating_sub(from.0))
-        .number(*stands_for);
+impl TableEntry for DutyWindow {
+    const KIND: SectionKind = SectionKind::DUTY;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let DutyWindow {
+            process,
+            from,
+            until,
+            stands_for,
+        } = self;
+        out.number(process.0)
+            .number(from.0)
+            .number(until.0.saturating_sub(from.0))
+            .number(*stands_for);
+    }
 }
 
 pub(super) fn duty(mut fields: FieldReader<'_>) -> Result<DutyWindow, FieldError> {
@@ -165,13 +194,17 @@ pub(super) fn duty(mut fields: FieldReader<'_>) -> Result<DutyWindow, FieldError
     })
 }
 
-pub(super) fn put_filter(mut out: Fields<'_>, note: &FilterNote) {
-    let FilterNote {
-        process,
-        since,
-        filter,
-    } = note;
-    out.number(process.0).optional_ticks(*since).text(filter);
+impl TableEntry for FilterNote {
+    const KIND: SectionKind = SectionKind::FILTER;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let FilterNote {
+            process,
+            since,
+            filter,
+        } = self;
+        out.number(process.0).optional_ticks(*since).text(filter);
+    }
 }
 
 pub(super) fn filter(mut fields: FieldReader<'_>) -> Result<FilterNote, FieldError> {
@@ -182,27 +215,31 @@ pub(super) fn filter(mut fields: FieldReader<'_>) -> Result<FilterNote, FieldErr
     })
 }
 
-pub(super) fn put_function(mut out: Fields<'_>, function: &Function) {
-    let Function {
-        id,
-        module,
-        xray_id,
-        address,
-        symbol,
-        name,
-        source,
-        sleds,
-    } = function;
-    out.number(id.0)
-        .number(module.0)
-        .number(*xray_id)
-        .number(address.0);
-    out.optional_text(symbol.as_deref()).text(name);
-    match source {
-        None => out.number(0_u8),
-        Some(SourceLine { file, line }) => out.number(1_u8).text(file).number(*line),
-    };
-    out.number(*sleds);
+impl TableEntry for Function {
+    const KIND: SectionKind = SectionKind::FUNCTION;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Function {
+            id,
+            module,
+            xray_id,
+            address,
+            symbol,
+            name,
+            source,
+            sleds,
+        } = self;
+        out.number(id.0)
+            .number(module.0)
+            .number(*xray_id)
+            .number(address.0);
+        out.optional_text(symbol.as_deref()).text(name);
+        match source {
+            None => out.number(0_u8),
+            Some(SourceLine { file, line }) => out.number(1_u8).text(file).number(*line),
+        };
+        out.number(*sleds);
+    }
 }
 
 pub(super) fn function(mut fields: FieldReader<'_>) -> Result<Function, FieldError> {
@@ -224,14 +261,18 @@ pub(super) fn function(mut fields: FieldReader<'_>) -> Result<Function, FieldErr
     })
 }
 
-pub(super) fn put_thread(mut out: Fields<'_>, thread: &Thread) {
-    let Thread {
-        id,
-        process,
-        tid,
-        name,
-    } = thread;
-    out.number(id.0).number(process.0).number(*tid).text(name);
+impl TableEntry for Thread {
+    const KIND: SectionKind = SectionKind::THREAD;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Thread {
+            id,
+            process,
+            tid,
+            name,
+        } = self;
+        out.number(id.0).number(process.0).number(*tid).text(name);
+    }
 }
 
 pub(super) fn thread(mut fields: FieldReader<'_>) -> Result<Thread, FieldError> {
@@ -243,13 +284,17 @@ pub(super) fn thread(mut fields: FieldReader<'_>) -> Result<Thread, FieldError> 
     })
 }
 
-pub(super) fn put_event_type(mut out: Fields<'_>, event_type: &EventType) {
-    let EventType {
-        process,
-        number,
-        name,
-    } = event_type;
-    out.number(process.0).number(*number).text(name);
+impl TableEntry for EventType {
+    const KIND: SectionKind = SectionKind::EVENT_TYPE;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let EventType {
+            process,
+            number,
+            name,
+        } = self;
+        out.number(process.0).number(*number).text(name);
+    }
 }
 
 pub(super) fn event_type(mut fields: FieldReader<'_>) -> Result<EventType, FieldError> {
@@ -260,13 +305,17 @@ pub(super) fn event_type(mut fields: FieldReader<'_>) -> Result<EventType, Field
     })
 }
 
-pub(super) fn put_anchor(mut out: Fields<'_>, anchor: &ClockAnchor) {
-    let ClockAnchor {
-        ticks,
-        monotonic_ns,
-        wall_ns,
-    } = anchor;
-    out.number(ticks.0).number(*monotonic_ns).number(*wall_ns);
+impl TableEntry for ClockAnchor {
+    const KIND: SectionKind = SectionKind::ANCHOR;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let ClockAnchor {
+            ticks,
+            monotonic_ns,
+            wall_ns,
+        } = self;
+        out.number(ticks.0).number(*monotonic_ns).number(*wall_ns);
+    }
 }
 
 pub(super) fn anchor(mut fields: FieldReader<'_>) -> Result<ClockAnchor, FieldError> {
@@ -288,15 +337,19 @@ pub(super) fn lost(mut fields: FieldReader<'_>) -> Result<(ThreadId, u64), Field
     ))
 }
 
-pub(super) fn put_overwritten(mut out: Fields<'_>, overwritten: &Overwritten) {
-    let Overwritten {
-        thread,
-        events,
-        until,
-    } = overwritten;
-    out.number(thread.0)
-        .optional_number(*events)
-        .number(until.0);
+impl TableEntry for Overwritten {
+    const KIND: SectionKind = SectionKind::OVERWRITTEN;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Overwritten {
+            thread,
+            events,
+            until,
+        } = self;
+        out.number(thread.0)
+            .optional_number(*events)
+            .number(until.0);
+    }
 }
 
 pub(super) fn overwritten(mut fields: FieldReader<'_>) -> Result<Overwritten, FieldError> {
@@ -307,9 +360,13 @@ pub(super) fn overwritten(mut fields: FieldReader<'_>) -> Result<Overwritten, Fi
     })
 }
 
-pub(super) fn put_snapshot(mut out: Fields<'_>, window: &SnapshotWindow) {
-    let SnapshotWindow { since, until } = window;
-    out.number(since.0).number(until.0);
+impl TableEntry for SnapshotWindow {
+    const KIND: SectionKind = SectionKind::SNAPSHOT;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let SnapshotWindow { since, until } = self;
+        out.number(since.0).number(until.0);
+    }
 }
 
 pub(super) fn snapshot(mut fields: FieldReader<'_>) -> Result<SnapshotWindow, FieldError> {
@@ -319,21 +376,25 @@ pub(super) fn snapshot(mut fields: FieldReader<'_>) -> Result<SnapshotWindow, Fi
     })
 }
 
-pub(super) fn put_recording(mut out: Fields<'_>, window: &RecordingWindow) {
-    let RecordingWindow {
-        process,
-        since,
-        until,
-        earlier_exits,
-        later_events,
-        later_lost,
-    } = window;
-    out.number(process.0)
-        .optional_ticks(*since)
-        .optional_ticks(*until)
-        .number(*earlier_exits)
-        .number(*later_events)
-        .number(*later_lost);
+impl TableEntry for RecordingWindow {
+    const KIND: SectionKind = SectionKind::RECORDING;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let RecordingWindow {
+            process,
+            since,
+            until,
+            earlier_exits,
+            later_events,
+            later_lost,
+        } = self;
+        out.number(process.0)
+            .optional_ticks(*since)
+            .optional_ticks(*until)
+            .number(*earlier_exits)
+            .number(*later_events)
+            .number(*later_lost);
+    }
 }
 
 pub(super) fn recording(mut fields: FieldReader<'_>) -> Result<RecordingWindow, FieldError> {
@@ -347,13 +408,17 @@ pub(super) fn recording(mut fields: FieldReader<'_>) -> Result<RecordingWindow, 
     })
 }
 
-pub(super) fn put_end(mut out: Fields<'_>, end: &End) {
-    let End {
-        calls,
-        lost,
-        blocks,
-    } = end;
-    out.number(*calls).number(*lost).number(*blocks);
+impl TableEntry for End {
+    const KIND: SectionKind = SectionKind::END;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let End {
+            calls,
+            lost,
+            blocks,
+        } = self;
+        out.number(*calls).number(*lost).number(*blocks);
+    }
 }
 
 pub(super) fn end(mut fields: FieldReader<'_>) -> Result<End, FieldError> {

@@ -6,12 +6,9 @@ use std::io::{self, Write};
 use super::end::End;
 use super::profile::{ProfilePart, put_part};
 use super::section::{Fields, SectionKind};
-use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION, tables};
-use crate::model::{
-    ClockAnchor, DutyWindow, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
-    ThreadId,
-};
+use super::tables::{self, TableEntry};
+use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION};
+use crate::model::{Origin, ProcessId, ThreadId};
 
 /// Writes a trace. A section takes two or three writes, so put a `BufWriter` around a file.
 #[derive(Debug)]
@@ -55,15 +52,29 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Adds a process. Its modules and threads come later.
+    /// Adds an entry of a table. A process comes before its modules and threads, and a module
+    /// before its functions and lifetimes. A later thread with the same id, or a later event type
+    /// with the same number, renames the earlier one. A clock needs at least two anchors for a
+    /// measured rate.
     ///
     /// # Errors
     ///
     /// The errors of the inner writer.
-    pub fn process(&mut self, process: &Process) -> io::Result<()> {
-        self.section(SectionKind::PROCESS, |out| {
-            tables::put_process(out, process)
-        })
+    pub fn add<E: TableEntry>(&mut self, entry: &E) -> io::Result<()> {
+        entry.put(self.begin_section(E::KIND));
+        self.finish_frame(&[])
+    }
+
+    /// Adds entries of a table, as [`Self::add`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of the inner writer.
+    pub fn add_all<'a, E: TableEntry + 'a>(
+        &mut self,
+        entries: impl IntoIterator<Item = &'a E>,
+    ) -> io::Result<()> {
+        entries.into_iter().try_for_each(|entry| self.add(entry))
     }
 
     /// Adds the origin of a process that was added before.
@@ -72,100 +83,8 @@ impl<W: Write> Writer<W> {
     ///
     /// The errors of the inner writer.
     pub fn origin(&mut self, process: ProcessId, origin: Origin) -> io::Result<()> {
-        self.section(SectionKind::ORIGIN, |out| {
-            tables::put_origin(out, process, origin)
-        })
-    }
-
-    /// Adds a module of a process that was added before.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn module(&mut self, module: &Module) -> io::Result<()> {
-        self.section(SectionKind::MODULE, |out| tables::put_module(out, module))
-    }
-
-    /// Adds a time for which a module was loaded. The module was added before.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn lifetime(&mut self, lifetime: &Lifetime) -> io::Result<()> {
-        self.section(SectionKind::LIFETIME, |out| {
-            tables::put_lifetime(out, lifetime)
-        })
-    }
-
-    /// Adds a time for which a function was suppressed to keep to a budget.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn suppression(&mut self, suppression: &Suppression) -> io::Result<()> {
-        self.section(SectionKind::SUPPRESSION, |out| {
-            tables::put_suppression(out, suppression)
-        })
-    }
-
-    /// Adds a time of a duty cycle in which all functions of a process recorded.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn duty(&mut self, window: &DutyWindow) -> io::Result<()> {
-        self.section(SectionKind::DUTY, |out| tables::put_duty(out, window))
-    }
-
-    /// Adds a filter that was in force from a moment on.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn filter(&mut self, note: &FilterNote) -> io::Result<()> {
-        self.section(SectionKind::FILTER, |out| tables::put_filter(out, note))
-    }
-
-    /// Adds a function of a module that was added before.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn function(&mut self, function: &Function) -> io::Result<()> {
-        self.section(SectionKind::FUNCTION, |out| {
-            tables::put_function(out, function)
-        })
-    }
-
-    /// Adds a thread of a process that was added before. A later one with the same id renames the
-    /// thread.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn thread(&mut self, thread: &Thread) -> io::Result<()> {
-        self.section(SectionKind::THREAD, |out| tables::put_thread(out, thread))
-    }
-
-    /// Adds the name of a type of typed events. A later one for the same number of the same process
-    /// renames the type.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn event_type(&mut self, event_type: &EventType) -> io::Result<()> {
-        self.section(SectionKind::EVENT_TYPE, |out| {
-            tables::put_event_type(out, event_type)
-        })
-    }
-
-    /// Adds a clock anchor. A measured rate needs at least two.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn anchor(&mut self, anchor: &ClockAnchor) -> io::Result<()> {
-        self.section(SectionKind::ANCHOR, |out| tables::put_anchor(out, anchor))
+        tables::put_origin(self.begin_section(SectionKind::ORIGIN), process, origin);
+        self.finish_frame(&[])
     }
 
     /// Adds a block. The blocks of one thread must be in order of time.
@@ -204,42 +123,8 @@ impl<W: Write> Writer<W> {
     /// The errors of the inner writer.
     pub fn lost(&mut self, thread: ThreadId, events: u64) -> io::Result<()> {
         self.totals.lost = self.totals.lost.saturating_add(events);
-        self.section(SectionKind::LOST, |out| {
-            tables::put_lost(out, thread, events)
-        })
-    }
-
-    /// Adds events of a thread that newer ones have overwritten. They do not count as lost.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn overwritten(&mut self, overwritten: &Overwritten) -> io::Result<()> {
-        self.section(SectionKind::OVERWRITTEN, |out| {
-            tables::put_overwritten(out, overwritten)
-        })
-    }
-
-    /// Marks the trace as a snapshot of a window of time.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
-        self.section(SectionKind::SNAPSHOT, |out| {
-            tables::put_snapshot(out, window)
-        })
-    }
-
-    /// Adds the time of a recording in a process, and the events outside of it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of the inner writer.
-    pub fn recording(&mut self, window: &RecordingWindow) -> io::Result<()> {
-        self.section(SectionKind::RECORDING, |out| {
-            tables::put_recording(out, window)
-        })
+        tables::put_lost(self.begin_section(SectionKind::LOST), thread, events);
+        self.finish_frame(&[])
     }
 
     /// Adds the calls that are open at the begins of blocks. The blocks were added before.
@@ -273,8 +158,20 @@ impl<W: Write> Writer<W> {
     ///
     /// The errors of the inner writer.
     pub fn end(&mut self, end: &End) -> io::Result<()> {
-        self.section(SectionKind::END, |out| tables::put_end(out, end))?;
+        self.add(end)?;
         self.flush()
+    }
+
+    /// Adds an index, which may be empty, marks the trace as finished, and returns the inner
+    /// writer.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::block`].
+    pub fn finish(mut self, index: &[OpenCalls]) -> io::Result<W> {
+        index.iter().try_for_each(|open| self.open_calls(open))?;
+        self.end(&self.totals())?;
+        Ok(self.inner)
     }
 
     /// The totals so far, for [`Self::end`].
@@ -314,11 +211,6 @@ impl<W: Write> Writer<W> {
     #[must_use]
     pub fn into_inner(self) -> W {
         self.inner
-    }
-
-    fn section(&mut self, kind: SectionKind, fields: impl FnOnce(Fields<'_>)) -> io::Result<()> {
-        fields(self.begin_section(kind));
-        self.finish_frame(&[])
     }
 
     fn begin_section(&mut self, kind: SectionKind) -> Fields<'_> {

@@ -190,7 +190,7 @@ impl EachEvent for Output<'_> {
                 if let DataKind::Typed(event_type) = kind {
                     text.number(event_type);
                     text.put(",");
-                    if let Some(name) = self.trace.event_type_in(self.of, event_type) {
+                    if let Some(name) = self.trace.event_type(self.of, event_type) {
                         put_field(text, name);
                     }
                 } else {

@@ -108,7 +108,8 @@ impl Sink for Fdr {
             })?;
         }
         left_out.lost = trace
-            .losses()
+            .coverage()
+            .losses
             .iter()
             .fold(left_out.lost, |sum, loss| sum.saturating_add(loss.1));
         Ok(left_out.report(calls))

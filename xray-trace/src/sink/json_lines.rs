@@ -135,7 +135,7 @@ impl EachEvent for Output<'_> {
                 if let DataKind::Typed(event_type) = kind {
                     text.put(",\"event_type\":");
                     text.number(event_type);
-                    if let Some(name) = self.trace.event_type_in(self.of, event_type) {
+                    if let Some(name) = self.trace.event_type(self.of, event_type) {
                         text.put(",\"event_type_name\":");
                         text.json(name);
                     }

@@ -305,7 +305,7 @@ impl EachEvent for Output<'_> {
                 function = data.function();
                 if let DataKind::Typed(number) = kind {
                     event_type = Some(number.into());
-                    event_type_name = self.trace.event_type_in(self.id, number).map(text);
+                    event_type_name = self.trace.event_type(self.id, number).map(text);
                 }
                 user_data = Some(ByteArray::from(bytes.get(data).to_vec()));
                 size = data.is_cut().then(|| bits(data.size()));

@@ -62,7 +62,7 @@ impl Report {
 
     /// Counts lost events without an event for the loss.
     pub(super) fn leave_out_unplaced(&mut self, trace: &Trace) {
-        for (_, events) in trace.losses() {
+        for (_, events) in &trace.coverage().losses {
             self.leave_out("lost events at an unknown place", *events);
         }
     }

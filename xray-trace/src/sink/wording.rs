@@ -9,7 +9,7 @@ use crate::model::{Calibration, DataKind, ThreadId, Trace};
 pub(super) fn user_event_name(trace: &Trace, thread: ThreadId, kind: DataKind) -> Cow<'_, str> {
     match kind {
         DataKind::Custom => "custom event".into(),
-        DataKind::Typed(number) => match trace.event_type_in(thread, number) {
+        DataKind::Typed(number) => match trace.event_type(thread, number) {
             Some(name) => name.into(),
             None => format!("typed event {number}").into(),
         },

@@ -38,7 +38,7 @@ impl Sink for Xtrace {
             damaged_blocks,
             index,
         } = Survey::new(trace, SPACING);
-        trace.write_indexed(output, &index)?;
+        trace.write(output, &index)?;
         let mut report = Report {
             calls,
             ..Report::default()

@@ -99,7 +99,7 @@ impl<'a> Importer<'a> {
         let mut spool = Spool::new()?;
         if frequency != 0 {
             for anchor in anchors(frequency, wall) {
-                spool.writer.anchor(&anchor)?;
+                spool.writer.add(&anchor)?;
             }
         }
         Ok(Self {
@@ -123,7 +123,7 @@ impl<'a> Importer<'a> {
         }
         let process = self.process(owner.pid)?;
         let id = ThreadId(next_id(self.threads.len())?);
-        self.spool.writer.thread(&Thread {
+        self.spool.writer.add(&Thread {
             id,
             process,
             tid: owner.tid,
@@ -164,7 +164,7 @@ impl<'a> Importer<'a> {
             source,
             sleds,
         } = known.unwrap_or_else(unknown);
-        self.spool.writer.function(&Function {
+        self.spool.writer.add(&Function {
             id,
             module: ModuleId(object),
             xray_id,
@@ -305,7 +305,7 @@ impl<'a> Importer<'a> {
         let id = ProcessId(next_id(self.processes.len())?);
         let program = &self.options.program;
         let name = program.rsplit('/').next().unwrap_or_default();
-        self.spool.writer.process(&Process {
+        self.spool.writer.add(&Process {
             id,
             pid,
             start_time_ticks: 0,
@@ -329,7 +329,7 @@ impl<'a> Importer<'a> {
                 0 => self.options.program.clone(),
                 object => format!("object {object}"),
             };
-            self.spool.writer.module(&Module {
+            self.spool.writer.add(&Module {
                 id: ModuleId(self.objects),
                 process: ProcessId(0),
                 path,

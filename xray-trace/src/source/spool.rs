@@ -1,7 +1,7 @@
 //! The destination of a log that is being converted: memory, and a file without a name when it
 //! grows.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 
 use tempfile::{SpooledData, SpooledTempFile};
 
@@ -30,11 +30,8 @@ impl Spool {
     }
 
     /// The trace that was written, with its blocks in order of time.
-    pub(super) fn finish(mut self) -> Result<Trace, OpenError> {
-        let totals = self.writer.totals();
-        self.writer.end(&totals)?;
-        let mut spool = self.writer.into_inner();
-        spool.flush()?;
+    pub(super) fn finish(self) -> Result<Trace, OpenError> {
+        let spool = self.writer.finish(&[])?;
         let spool = spool.into_inner().map_err(io::IntoInnerError::into_error)?;
         let mut trace = match spool.into_inner() {
             SpooledData::InMemory(bytes) => Trace::read(bytes.into_inner().as_slice())?,
@@ -43,7 +40,8 @@ impl Spool {
                 Trace::open(file)?
             }
         };
-        trace.sort_blocks();
+        // Sorts the blocks that were written.
+        trace.add_blocks([]);
         Ok(trace)
     }
 }

@@ -184,7 +184,7 @@ proptest! {
         let expected = sorted(one_by_one(&bytes));
         prop_assert_eq!(&sorted(of_trace(&trace)), &expected);
         // The same after rewriting it with packed events.
-        let packed = trace.write(Vec::new()).unwrap();
+        let packed = trace.write(Vec::new(), &[]).unwrap();
         let packed = Trace::read(&packed[..]).unwrap();
         prop_assert_eq!(&sorted(of_trace(&packed)), &expected);
     }

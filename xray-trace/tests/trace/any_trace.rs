@@ -61,7 +61,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
     let programs = vec(vec((any::<u32>(), life), 1..4), 1..3);
     programs.prop_map(|programs| {
         let mut writer = Writer::new(Vec::new()).unwrap();
-        writer.anchor(&anchor(0, 0)).unwrap();
+        writer.add(&anchor(0, 0)).unwrap();
         let mut number = 0;
         for (program, threads) in (0..).zip(&programs) {
             let command = COMMANDS[program as usize % COMMANDS.len()].to_owned();
@@ -69,7 +69,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 command,
                 ..process(program)
             };
-            writer.process(&described).unwrap();
+            writer.add(&described).unwrap();
             if program > 0 {
                 let origin = Origin {
                     parent: 1,
@@ -78,7 +78,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                 };
                 writer.origin(described.id, origin).unwrap();
             }
-            writer.module(&module(program, program)).unwrap();
+            writer.add(&module(program, program)).unwrap();
             let first = program * FUNCTIONS.len() as u32;
             // Each program has functions of its own, and numbers them from 1.
             let names = FUNCTIONS.iter().cycle().skip(program as usize);
@@ -87,7 +87,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                     xray_id: number + 1,
                     ..function(first + number, program, name)
                 };
-                writer.function(&described).unwrap();
+                writer.add(&described).unwrap();
             }
             restrain(&mut writer, described.id, FunctionId(first));
             // Each program has other names for the same numbers. Most numbers have none, and one
@@ -100,7 +100,7 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                     number,
                     name: (*name).to_owned(),
                 };
-                writer.event_type(&described).unwrap();
+                writer.add(&described).unwrap();
             }
             for (start, life) in threads {
                 let name = THREADS[number as usize % THREADS.len()].to_owned();
@@ -108,15 +108,13 @@ pub(crate) fn any_trace() -> impl Strategy<Value = Trace> {
                     name,
                     ..thread(number, program)
                 };
-                writer.thread(&described).unwrap();
+                writer.add(&described).unwrap();
                 live(&mut writer, number, first, u64::from(*start), life);
                 number += 1;
             }
         }
         writer.lost(ThreadId(0), 7).unwrap();
-        writer
-            .anchor(&anchor(1_000_000_000, 1_000_000_000))
-            .unwrap();
+        writer.add(&anchor(1_000_000_000, 1_000_000_000)).unwrap();
         Trace::read(writer.into_inner().as_slice()).unwrap()
     })
 }
@@ -131,20 +129,20 @@ fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: Function
         recorded: 7,
         calls: 1 << 40,
     };
-    writer.suppression(&rest).unwrap();
+    writer.add(&rest).unwrap();
     let window = DutyWindow {
         process,
         from: Ticks(0),
         until: Ticks(50),
         stands_for: 1000,
     };
-    writer.duty(&window).unwrap();
+    writer.add(&window).unwrap();
     let note = FilterNote {
         process,
         since: Some(Ticks(1)),
         filter: "--module 'é b.so'".to_owned(),
     };
-    writer.filter(&note).unwrap();
+    writer.add(&note).unwrap();
 }
 
 /// Writes the steps of a thread, in blocks of 10 steps.

@@ -11,18 +11,18 @@ use crate::common::{Enter, Exit, anchor, blocks, call, function, process};
 /// end.
 fn restrained(suppressions: &[Suppression], duty: &[DutyWindow], filters: &[FilterNote]) -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
-    writer.function(&function(0, 0, "main")).unwrap();
-    writer.anchor(&anchor(0, 10_000)).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&function(0, 0, "main")).unwrap();
+    writer.add(&anchor(0, 10_000)).unwrap();
     for block in blocks(0, &[call(1000, 0, Enter), call(1200, 0, Exit)], 2) {
         writer.block(&block).unwrap();
     }
     suppressions
         .iter()
-        .for_each(|rest| writer.suppression(rest).unwrap());
-    duty.iter().for_each(|window| writer.duty(window).unwrap());
-    filters.iter().for_each(|note| writer.filter(note).unwrap());
-    writer.anchor(&anchor(3000, 11_500)).unwrap();
+        .for_each(|rest| writer.add(rest).unwrap());
+    duty.iter().for_each(|window| writer.add(window).unwrap());
+    filters.iter().for_each(|note| writer.add(note).unwrap());
+    writer.add(&anchor(3000, 11_500)).unwrap();
     Trace::read(writer.into_inner().as_slice()).unwrap()
 }
 

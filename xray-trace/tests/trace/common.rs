@@ -141,21 +141,19 @@ pub(crate) fn file(names: &[&str], threads: &[&[Event]]) -> Vec<u8> {
 /// The same, in blocks of this number of events.
 pub(crate) fn file_in_blocks(names: &[&str], threads: &[&[Event]], per_block: usize) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
-    writer.module(&module(0, 0)).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
     for (id, name) in (0..).zip(names) {
-        writer.function(&function(id, 0, name)).unwrap();
+        writer.add(&function(id, 0, name)).unwrap();
     }
-    writer.anchor(&anchor(0, 0)).unwrap();
+    writer.add(&anchor(0, 0)).unwrap();
     for (id, events) in (0..).zip(threads) {
-        writer.thread(&thread(id, 0)).unwrap();
+        writer.add(&thread(id, 0)).unwrap();
         for block in blocks(id, events, per_block) {
             writer.block(&block).unwrap();
         }
     }
-    writer
-        .anchor(&anchor(1_000_000_000, 1_000_000_000))
-        .unwrap();
+    writer.add(&anchor(1_000_000_000, 1_000_000_000)).unwrap();
     let totals = writer.totals();
     writer.end(&totals).unwrap();
     writer.into_inner()

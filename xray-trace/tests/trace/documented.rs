@@ -43,7 +43,7 @@ fn example() -> Vec<u8> {
         executable: "/bin/demo".into(),
         host: None,
     };
-    writer.process(&process).unwrap();
+    writer.add(&process).unwrap();
     let module = Module {
         id: ModuleId(0),
         process: ProcessId(0),
@@ -51,7 +51,7 @@ fn example() -> Vec<u8> {
         build_id: Some(BuildId(vec![0xab, 0xcd])),
         load_bias: 0x1000,
     };
-    writer.module(&module).unwrap();
+    writer.add(&module).unwrap();
     for (id, name) in [(0, "main"), (1, "leaf")] {
         let function = Function {
             id: FunctionId(id),
@@ -66,7 +66,7 @@ fn example() -> Vec<u8> {
             }),
             sleds: 2,
         };
-        writer.function(&function).unwrap();
+        writer.add(&function).unwrap();
     }
     let thread = Thread {
         id: ThreadId(0),
@@ -74,8 +74,8 @@ fn example() -> Vec<u8> {
         tid: 4243,
         name: "io".into(),
     };
-    writer.thread(&thread).unwrap();
-    writer.anchor(&anchor(1000, 500)).unwrap();
+    writer.add(&thread).unwrap();
+    writer.add(&anchor(1000, 500)).unwrap();
     for block in blocks(0, &events(), 6) {
         writer.block(&block).unwrap();
     }
@@ -116,7 +116,7 @@ fn the_documented_dump_is_what_is_written_and_read() {
     let bytes = documented();
     assert_eq!(bytes, example());
     let trace = Trace::read(bytes.as_slice()).unwrap();
-    assert_eq!(trace.completeness(), Completeness::Complete);
+    assert_eq!(trace.coverage().completeness, Completeness::Complete);
     let events_read = trace.blocks().iter().flat_map(|block| block.events());
     assert_eq!(
         events_read.map(Result::unwrap).collect::<Vec<_>>(),
@@ -125,5 +125,5 @@ fn the_documented_dump_is_what_is_written_and_read() {
     let index = Survey::new(&trace, 1).index;
     assert_eq!(index.len(), 1);
     assert_eq!(index[0].before(1), Some((1, open_calls().to_vec())));
-    assert_eq!(trace.write_indexed(Vec::new(), &index).unwrap(), bytes);
+    assert_eq!(trace.write(Vec::new(), &index).unwrap(), bytes);
 }

@@ -122,30 +122,28 @@ fn sample() -> &'static [u8] {
     static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let mut writer = Writer::new(Vec::new()).unwrap();
-        writer.process(&process(0)).unwrap();
-        writer.module(&module(0, 0)).unwrap();
-        writer.module(&module(1, 0)).unwrap();
+        writer.add(&process(0)).unwrap();
+        writer.add(&module(0, 0)).unwrap();
+        writer.add(&module(1, 0)).unwrap();
         for (id, name) in [(0, "main"), (1, "work"), (2, "leaf")] {
-            writer.function(&function(id, id % 2, name)).unwrap();
+            writer.add(&function(id, id % 2, name)).unwrap();
         }
-        writer.thread(&thread(0, 0)).unwrap();
-        writer.anchor(&anchor(1000, 500)).unwrap();
+        writer.add(&thread(0, 0)).unwrap();
+        writer.add(&anchor(1000, 500)).unwrap();
         for block in blocks(0, &sample_events(), 16) {
             writer.block(&block).unwrap();
         }
         writer.lost(ThreadId(0), 5).unwrap();
         LIFETIMES
             .iter()
-            .for_each(|lifetime| writer.lifetime(lifetime).unwrap());
-        writer.anchor(&anchor(1 << 46, 1 << 45)).unwrap();
+            .for_each(|lifetime| writer.add(lifetime).unwrap());
+        writer.add(&anchor(1 << 46, 1 << 45)).unwrap();
         writer.origin(ProcessId(0), ORIGIN).unwrap();
         SUPPRESSIONS
             .iter()
-            .for_each(|rest| writer.suppression(rest).unwrap());
-        DUTY.iter().for_each(|window| writer.duty(window).unwrap());
-        filters()
-            .iter()
-            .for_each(|note| writer.filter(note).unwrap());
+            .for_each(|rest| writer.add(rest).unwrap());
+        DUTY.iter().for_each(|window| writer.add(window).unwrap());
+        filters().iter().for_each(|note| writer.add(note).unwrap());
         let totals = writer.totals();
         assert_eq!(
             totals,
@@ -197,9 +195,9 @@ fn times_of_modules_come_back_in_order() {
     let written = LIFETIMES.map(Item::Lifetime);
     assert_eq!(read[12..14], written);
     let trace = Trace::read(sample()).unwrap();
-    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let again = Trace::read(trace.write(Vec::new(), &[]).unwrap().as_slice()).unwrap();
     for trace in [trace, again] {
-        assert_eq!(trace.lifetimes(), [LIFETIMES[1], LIFETIMES[0]]);
+        assert_eq!(trace.coverage().lifetimes, [LIFETIMES[1], LIFETIMES[0]]);
     }
 }
 
@@ -210,12 +208,15 @@ fn unrecorded_times_come_back_in_order() {
     assert_eq!(read[18..20], DUTY.map(Item::Duty));
     assert_eq!(read[20..22], filters().map(Item::Filter));
     let trace = Trace::read(sample()).unwrap();
-    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let again = Trace::read(trace.write(Vec::new(), &[]).unwrap().as_slice()).unwrap();
     let [later, former] = filters();
     for trace in [trace, again] {
-        assert_eq!(trace.suppressions(), [SUPPRESSIONS[1], SUPPRESSIONS[0]]);
-        assert_eq!(trace.duty(), [DUTY[1], DUTY[0]]);
-        assert_eq!(trace.filters(), [former.clone(), later.clone()]);
+        assert_eq!(
+            trace.coverage().suppressions,
+            [SUPPRESSIONS[1], SUPPRESSIONS[0]]
+        );
+        assert_eq!(trace.coverage().duty, [DUTY[1], DUTY[0]]);
+        assert_eq!(trace.coverage().filters, [former.clone(), later.clone()]);
     }
 }
 
@@ -227,23 +228,23 @@ fn oversized_tables_of_unrecorded_times_are_refused() {
         // A repeated entry counts once.
         for _ in 0..2 {
             writer
-                .suppression(&Suppression {
+                .add(&Suppression {
                     from,
                     ..SUPPRESSIONS[0]
                 })
                 .unwrap();
-            writer.duty(&DutyWindow { from, ..DUTY[0] }).unwrap();
+            writer.add(&DutyWindow { from, ..DUTY[0] }).unwrap();
             let [filter, _] = filters();
             let since = Some(from);
-            writer.filter(&FilterNote { since, ..filter }).unwrap();
+            writer.add(&FilterNote { since, ..filter }).unwrap();
         }
     }
     let mut bytes = writer.into_inner();
     let trace = Trace::read(bytes.as_slice()).unwrap();
     let kept = [
-        trace.suppressions().len(),
-        trace.duty().len(),
-        trace.filters().len(),
+        trace.coverage().suppressions.len(),
+        trace.coverage().duty.len(),
+        trace.coverage().filters.len(),
     ];
     assert_eq!(kept, [1 << 16; 3]);
 
@@ -255,8 +256,8 @@ fn oversized_tables_of_unrecorded_times_are_refused() {
     ));
     bytes.extend(section(*b"SUPP", &[0, 0, 9, 1, 3, 0, 0]));
     let trace = Trace::read(bytes.as_slice()).unwrap();
-    assert_eq!(trace.duty()[0].until, Ticks(u64::MAX));
-    assert_eq!(trace.suppressions()[0].until, Some(Ticks(3)));
+    assert_eq!(trace.coverage().duty[0].until, Ticks(u64::MAX));
+    assert_eq!(trace.coverage().suppressions[0].until, Some(Ticks(3)));
     bytes.extend(section(*b"FILT", &[0, 0, 0xff, 0xff, 0x7f]));
     let error = refused(&bytes);
     assert!(error.contains("the maximum is 65536"), "{error}");
@@ -345,15 +346,15 @@ fn each_event_is_there_as_soon_as_its_last_byte_is() {
 #[test]
 fn rewriting_changes_nothing_but_the_order_of_sections() {
     let trace = Trace::read(sample()).unwrap();
-    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let again = Trace::read(trace.write(Vec::new(), &[]).unwrap().as_slice()).unwrap();
     assert_eq!(again.functions(), trace.functions());
     assert_eq!(again.blocks(), trace.blocks());
-    assert_eq!(again.losses(), trace.losses());
+    assert_eq!(again.coverage().losses, trace.coverage().losses);
     assert_eq!(again.clock(), trace.clock());
     assert_eq!(again.totals(), trace.totals());
     assert_eq!(
-        again.write(Vec::new()).unwrap(),
-        trace.write(Vec::new()).unwrap()
+        again.write(Vec::new(), &[]).unwrap(),
+        trace.write(Vec::new(), &[]).unwrap()
     );
 }
 
@@ -385,10 +386,10 @@ fn unknown_sections_and_unknown_trailing_fields_are_skipped() {
 #[test]
 fn a_second_thread_section_renames_the_thread() {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.thread(&thread(0, 0)).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
     let mut renamed = thread(0, 0);
     renamed.name = "renamed".into();
-    writer.thread(&renamed).unwrap();
+    writer.add(&renamed).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     assert_eq!(trace.threads(), [renamed]);
 }
@@ -401,21 +402,24 @@ fn types_of_events_have_a_name_in_each_process() {
         name: name.to_owned(),
     };
     let mut writer = Writer::new(Vec::new()).unwrap();
+    for process in 0..3 {
+        writer.add(&thread(process, process)).unwrap();
+    }
     for (process, number, name) in [(1, 7, "b"), (0, 7, "a"), (0, u16::MAX, ""), (1, 7, "c")] {
-        writer.event_type(&known(process, number, name)).unwrap();
+        writer.add(&known(process, number, name)).unwrap();
     }
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
-    let trace = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let trace = Trace::read(trace.write(Vec::new(), &[]).unwrap().as_slice()).unwrap();
     let expected = [known(0, 7, "a"), known(0, u16::MAX, ""), known(1, 7, "c")];
     assert_eq!(trace.event_types(), expected);
-    for (process, number, name) in [
+    for (thread, number, name) in [
         (0, 7, Some("a")),
         (1, 7, Some("c")),
         (0, u16::MAX, Some("")),
         (0, 8, None),
         (2, 7, None),
     ] {
-        assert_eq!(trace.event_type(ProcessId(process), number), name);
+        assert_eq!(trace.event_type(ThreadId(thread), number), name);
     }
     let mut bytes = Writer::new(Vec::new()).unwrap().into_inner();
     bytes.extend(section(*b"ETYP", &[0, 0x80, 0x80, 0x04, 1, b'a']));
@@ -427,7 +431,7 @@ fn types_of_events_have_a_name_in_each_process() {
 fn ids_with_gaps_are_found() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     for id in [9, 2, u32::MAX] {
-        writer.function(&function(id & 0xff, 0, "f")).unwrap();
+        writer.add(&function(id & 0xff, 0, "f")).unwrap();
     }
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     for (id, found) in [(2, true), (9, true), (255, true), (0, false), (3, false)] {
@@ -538,7 +542,7 @@ fn too_long_a_block_is_refused_before_anything_is_written() {
 fn too_long_a_text_is_cut_at_a_character() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer
-        .function(&function(0, 0, &format!("x{}", "ü".repeat(40_000))))
+        .add(&function(0, 0, &format!("x{}", "ü".repeat(40_000))))
         .unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     assert_eq!(trace.functions()[0].name.len(), 65_535);
@@ -591,7 +595,7 @@ proptest! {
             for block in trace.blocks() {
                 let _ = block.events().count();
             }
-            let _ = trace.write(Vec::new()).unwrap();
+            let _ = trace.write(Vec::new(), &[]).unwrap();
         }
     }
 

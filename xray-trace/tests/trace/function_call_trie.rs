@@ -179,7 +179,7 @@ const TWO_CALLEES: [(u64, u32, CallKind); 6] = [
 fn deep_copy() {
     let trace = trace(&NAMES, &[&events(&TWO_CALLEES)]);
     let mut copy = Vec::new();
-    trace.write(&mut copy).unwrap();
+    trace.write(&mut copy, &[]).unwrap();
     let copy = Trace::read(&copy[..]).unwrap();
     let (seen, _) = stacks_of(&[copy], Siblings::Closed);
     assert_eq!(seen, stacks_of(&[trace], Siblings::Closed).0);

@@ -93,7 +93,7 @@ fn a_flight_log_is_a_trace() {
 #[test]
 fn our_own_format_is_opened_as_it_is() {
     let original = trace(&NAMES, &[&[call(1, 0, Enter), call(2, 0, Exit)]]);
-    let bytes = original.write(Vec::new()).unwrap();
+    let bytes = original.write(Vec::new(), &[]).unwrap();
     let Opened { trace, format, .. } = opened(&bytes).unwrap();
     assert_eq!(format, Format::Xtrace);
     assert_eq!(trace.functions(), original.functions());

@@ -37,7 +37,7 @@ fn a_stored_trace_is_the_same_trace() {
     let bytes = file(&["a", "b", "c"], &[&events, &events]);
     let read = Trace::read(bytes.as_slice()).unwrap();
     let opened = Trace::open(stored(&bytes)).unwrap();
-    assert_eq!(opened.completeness(), Completeness::Complete);
+    assert_eq!(opened.coverage().completeness, Completeness::Complete);
     assert_eq!(opened.blocks(), read.blocks());
     assert_eq!(opened.totals(), read.totals());
     let all = Filter::default();
@@ -45,7 +45,7 @@ fn a_stored_trace_is_the_same_trace() {
         account(&opened, &all, Default::default()),
         account(&read, &all, Default::default())
     );
-    assert!(opened.write(Vec::new()).unwrap() == read.write(Vec::new()).unwrap());
+    assert!(opened.write(Vec::new(), &[]).unwrap() == read.write(Vec::new(), &[]).unwrap());
 }
 
 /// A stored trace that is cut anywhere equals the trace that is read from front to back.
@@ -58,7 +58,11 @@ fn a_stored_trace_may_be_cut_at_any_byte() {
         match (read, opened) {
             (Ok(read), Ok(opened)) => {
                 assert_eq!(opened.blocks(), read.blocks(), "{cut}");
-                assert_eq!(opened.completeness(), read.completeness(), "{cut}");
+                assert_eq!(
+                    opened.coverage().completeness,
+                    read.coverage().completeness,
+                    "{cut}"
+                );
             }
             (Err(read), Err(opened)) => assert_eq!(read.to_string(), opened.to_string(), "{cut}"),
             (read, opened) => panic!("{cut}: {read:?} but {opened:?}"),

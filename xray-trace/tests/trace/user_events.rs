@@ -19,12 +19,12 @@ fn talkative(user_event: &[(DataKind, &[u8])]) -> Trace {
     }
     encoder.push_call(Ticks(1000), FunctionId(0), Exit, None);
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
-    writer.module(&module(0, 0)).unwrap();
-    writer.function(&function(0, 0, "talk")).unwrap();
-    writer.thread(&thread(0, 0)).unwrap();
-    writer.anchor(&anchor(0, 0)).unwrap();
-    writer.anchor(&anchor(1000, 1000)).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
+    writer.add(&function(0, 0, "talk")).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
+    writer.add(&anchor(0, 0)).unwrap();
+    writer.add(&anchor(1000, 1000)).unwrap();
     writer.block(&encoder.finish().unwrap()).unwrap();
     let totals = writer.totals();
     writer.end(&totals).unwrap();

@@ -121,12 +121,12 @@ fn check_calls(trace: &Trace, filter: &Filter) {
 /// The same trace in memory without an index, with an index, and in a file.
 fn forms(trace: &Trace, spacing: u64) -> [Trace; 3] {
     let index = Survey::new(trace, spacing).index;
-    let bytes = trace.write_indexed(Vec::new(), &index).unwrap();
+    let bytes = trace.write(Vec::new(), &index).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&bytes).unwrap();
     file.rewind().unwrap();
     [
-        Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap(),
+        Trace::read(trace.write(Vec::new(), &[]).unwrap().as_slice()).unwrap(),
         Trace::read(bytes.as_slice()).unwrap(),
         Trace::open(file).unwrap(),
     ]
@@ -381,7 +381,7 @@ proptest! {
             first_block: 0,
             entries: Payload::from(bytes),
         });
-        let bytes = trace.write_indexed(Vec::new(), &lies.collect::<Vec<_>>()).unwrap();
+        let bytes = trace.write(Vec::new(), &lies.collect::<Vec<_>>()).unwrap();
         let Ok(trace) = Trace::read(bytes.as_slice()) else {
             return Ok(());
         };
@@ -441,7 +441,7 @@ fn a_short_window_of_a_long_trace_takes_little_reading() {
     assert!((1.0..4.0).contains(&tree), "{tree} % read");
 
     let mut file = tempfile::tempfile().unwrap();
-    trace.write(&mut file).unwrap();
+    trace.write(&mut file, &[]).unwrap();
     let open = || {
         (&file).rewind().unwrap();
         Trace::open(file.try_clone().unwrap()).unwrap()

@@ -17,19 +17,19 @@ use crate::common::{Enter, Exit, call, function, module, process, thread};
 fn trace(functions: &[(u32, u32)], modules: u32, same: &[u32]) -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
     for id in 0..modules.div_ceil(2) {
-        writer.process(&process(id)).unwrap();
+        writer.add(&process(id)).unwrap();
     }
     for id in 0..modules {
         let mut module = module(if same.contains(&id) { 0 } else { id }, id / 2);
         module.id = ModuleId(id);
-        writer.module(&module).unwrap();
+        writer.add(&module).unwrap();
     }
     for ((module, xray_id), id) in functions.iter().zip(0..) {
         let mut described = function(id, *module, "f");
         described.xray_id = *xray_id;
-        writer.function(&described).unwrap();
+        writer.add(&described).unwrap();
     }
-    writer.thread(&thread(0, 0)).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
     let count = u32::try_from(functions.len()).unwrap();
     let events: Vec<Event> = (0..count)
         .flat_map(|id| {

@@ -33,7 +33,7 @@ pub(crate) struct Excluded {
 impl RecordedTime {
     /// The times of all processes; empty if the trace is no such recording.
     pub(crate) fn of(trace: &Trace) -> Vec<Self> {
-        let windows = trace.recordings().iter().map(|window| {
+        let windows = trace.coverage().recordings.iter().map(|window| {
             let ns = |ticks| trace.clock().monotonic_ns(ticks);
             Self {
                 pid: trace.process(window.process).map(|process| process.pid),

@@ -72,7 +72,7 @@ impl OpenCalls {
         let stack = |open: &OpenThread| {
             let thread = trace.thread(open.thread);
             let process = thread.and_then(|thread| trace.process(thread.process));
-            let overwritten = trace.overwritten().iter();
+            let overwritten = trace.coverage().overwritten.iter();
             let mut overwritten = overwritten.filter(|its| its.thread == open.thread);
             OpenStack {
                 pid: process.map(|process| process.pid),
@@ -98,7 +98,7 @@ impl OpenCalls {
         Self {
             threads: open.iter().map(stack).collect(),
             others: wanted.count().saturating_sub(open.len()),
-            overwritten: trace.overwritten().len(),
+            overwritten: trace.coverage().overwritten.len(),
         }
     }
 

@@ -199,14 +199,14 @@ mod tests {
             executable: "/usr/bin/server".into(),
             host: None,
         };
-        writer.process(&process).unwrap();
+        writer.add(&process).unwrap();
         let thread = Thread {
             id: ThreadId(0),
             process: ProcessId(0),
             tid: 72,
             name: "worker".into(),
         };
-        writer.thread(&thread).unwrap();
+        writer.add(&thread).unwrap();
         let mut block = BlockEncoder::new(ThreadId(0));
         let mut at = 1000;
         let mut push = |after, function, kind| {

@@ -96,9 +96,12 @@ impl TraceInfo {
         let mut events = EventCounts::default();
         let mut notes = Notes::default();
         let mut threads = BTreeMap::<ThreadId, (u64, u64)>::new();
-        let known = trace.event_types().iter();
-        let known = known.map(|known| ((Some(known.process), known.number), 0));
-        let mut event_types = known.collect::<BTreeMap<_, u64>>();
+        let named = trace.event_types().iter();
+        let named = named.map(|named| {
+            let name = Some(named.name.clone());
+            ((Some(named.process), named.number), (name, 0))
+        });
+        let mut event_types = named.collect::<BTreeMap<_, (_, u64)>>();
         for block in trace.blocks() {
             let process = trace.thread(block.thread).map(|thread| thread.process);
             let thread = threads.entry(block.thread).or_default();
@@ -116,12 +119,12 @@ impl TraceInfo {
                     ..
                 } = event.body
                 {
-                    *event_types.entry((process, number)).or_default() += 1;
+                    event_types.entry((process, number)).or_default().1 += 1;
                 }
                 events.add(event.body);
             }
         }
-        for (thread, lost) in trace.losses() {
+        for (thread, lost) in &trace.coverage().losses {
             let thread = threads.entry(*thread).or_default();
             thread.1 = thread.1.saturating_add(*lost);
         }
@@ -131,7 +134,7 @@ impl TraceInfo {
             *functions.entry(function.module).or_default() += 1;
         }
         let mut lifetimes = BTreeMap::<_, Vec<_>>::new();
-        for lifetime in trace.lifetimes() {
+        for lifetime in &trace.coverage().lifetimes {
             let ns = |ticks: Option<Ticks>| Some(trace.clock().monotonic_ns(ticks?));
             lifetimes
                 .entry(lifetime.module)
@@ -149,17 +152,14 @@ impl TraceInfo {
             functions: functions.get(&module.id).copied().unwrap_or(0),
             lifetimes: lifetimes.remove(&module.id).unwrap_or_default(),
         });
-        let event_types =
-            event_types
-                .into_iter()
-                .map(|((process, number), events)| EventTypeInfo {
-                    pid: process.and_then(pid),
-                    number,
-                    name: process
-                        .and_then(|process| trace.event_type(process, number))
-                        .map(str::to_owned),
-                    events,
-                });
+        let event_types = event_types
+            .into_iter()
+            .map(|((process, number), (name, events))| EventTypeInfo {
+                pid: process.and_then(pid),
+                number,
+                name,
+                events,
+            });
         let threads = threads.into_iter().map(|(id, (events, lost))| {
             let thread = trace.thread(id);
             ThreadInfo {

@@ -104,7 +104,8 @@ pub(crate) fn span(trace: &Trace) -> Option<(u64, u64)> {
     let first = trace.begin()?;
     let last = trace.blocks().iter().map(|block| block.last).max()?;
     let last = trace
-        .snapshot()
+        .coverage()
+        .snapshot
         .map_or(last, |window| window.until.max(last));
     Some((
         trace.clock().monotonic_ns(first),
@@ -140,7 +141,7 @@ pub(crate) fn clock_lines(faults: impl Iterator<Item = (u64, bool)>) -> Vec<Stri
 impl OverwrittenEvents {
     /// `None` if there are none.
     pub(crate) fn of(trace: &Trace) -> Option<Self> {
-        let all = trace.overwritten();
+        let all = &trace.coverage().overwritten;
         let mut events = all.iter().map(|its| its.events);
         let events = events.try_fold(0_u64, |sum, events| Some(sum.saturating_add(events?)));
         (!all.is_empty()).then_some(Self {
@@ -213,7 +214,7 @@ impl TraceSummary {
             lost: totals.lost,
             overwritten: OverwrittenEvents::of(trace),
             recordings: RecordedTime::of(trace),
-            completeness: match trace.completeness() {
+            completeness: match trace.coverage().completeness {
                 Completeness::Complete => Ended::Complete,
                 Completeness::Unfinished { .. } => Ended::Unfinished,
                 Completeness::Cut { .. } => Ended::Cut,

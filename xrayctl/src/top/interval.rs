@@ -261,7 +261,7 @@ pub(super) mod tests {
             executable: String::new(),
             host: None,
         };
-        writer.process(&process).unwrap();
+        writer.add(&process).unwrap();
         let module = Module {
             id: ModuleId(0),
             process: ProcessId(0),
@@ -269,7 +269,7 @@ pub(super) mod tests {
             build_id: None,
             load_bias: 0,
         };
-        writer.module(&module).unwrap();
+        writer.add(&module).unwrap();
         for (id, name) in [(main, "main"), (parse, "ns::parse"), (next, UNIQ)] {
             let function = Function {
                 id,
@@ -281,7 +281,7 @@ pub(super) mod tests {
                 source: None,
                 sleds: 2,
             };
-            writer.function(&function).unwrap();
+            writer.add(&function).unwrap();
         }
         let thread = Thread {
             id: ThreadId(0),
@@ -289,14 +289,14 @@ pub(super) mod tests {
             tid: 4712,
             name: "worker".to_owned(),
         };
-        writer.thread(&thread).unwrap();
+        writer.add(&thread).unwrap();
         for tick in [0, 1_000_000_000] {
             let anchor = ClockAnchor {
                 ticks: Ticks(tick),
                 monotonic_ns: tick,
                 wall_ns: tick,
             };
-            writer.anchor(&anchor).unwrap();
+            writer.add(&anchor).unwrap();
         }
         for part in profiler.take().parts(ThreadId(0), |id| id) {
             writer.profile(&part).unwrap();

@@ -65,7 +65,7 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
         executable: "/usr/bin/server".into(),
         host: None,
     };
-    writer.process(&described).unwrap();
+    writer.add(&described).unwrap();
     for (id, file) in [(0, "/usr/bin/server"), (1, "/usr/lib/libfoo.so")] {
         let module = Module {
             id: ModuleId(id),
@@ -74,7 +74,7 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
             build_id: None,
             load_bias: 0,
         };
-        writer.module(&module).unwrap();
+        writer.add(&module).unwrap();
     }
     for (id, module, symbol, name) in [
         (0, 0, "main", "main"),
@@ -95,7 +95,7 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
             }),
             sleds: 2,
         };
-        writer.function(&function).unwrap();
+        writer.add(&function).unwrap();
     }
     for (id, name) in [(0, "server"), (1, "worker")] {
         let thread = Thread {
@@ -104,14 +104,14 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
             tid: 4711 + id,
             name: name.into(),
         };
-        writer.thread(&thread).unwrap();
+        writer.add(&thread).unwrap();
     }
     let anchor = |ticks| ClockAnchor {
         ticks: Ticks(ticks),
         monotonic_ns: 5_000_000 + ticks / 2,
         wall_ns: 1_700_000_000_000_000_000 + ticks / 2,
     };
-    writer.anchor(&anchor(0)).unwrap();
+    writer.add(&anchor(0)).unwrap();
 
     let mut main = BlockEncoder::new(ThreadId(0));
     let mut call = |ticks, function, kind, argument| {
@@ -137,7 +137,7 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
     worker.push_call(Ticks(4_000), FunctionId(3), CallKind::Enter, None);
     writer.block(&worker.finish().unwrap()).unwrap();
 
-    writer.anchor(&anchor(100_000_000)).unwrap();
+    writer.add(&anchor(100_000_000)).unwrap();
     let totals = writer.totals();
     writer.end(&totals).unwrap();
     path

@@ -223,7 +223,7 @@ fn written(blocks: &[Arc<ClosedBlock>]) -> (Vec<OpenCalls>, bool, u64, Trace) {
     let is_complete = index.is_complete();
     writer.end(&writer.totals()).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
-    assert_eq!(trace.completeness(), Completeness::Complete);
+    assert_eq!(trace.coverage().completeness, Completeness::Complete);
     (index.finish(), is_complete, entries, trace)
 }
 

@@ -49,7 +49,7 @@ fn a_recording_goes_into_a_pipe() -> Result<()> {
         ensure!(!scene.path("-").exists());
         let file = scene.path("piped.xtrace");
         fs::write(&file, trace)?;
-        ensure!(read(&file)?.completeness() == Completeness::Complete);
+        ensure!(read(&file)?.coverage().completeness == Completeness::Complete);
         ensure_exact(&file, &truth)?;
         ensure_as_compiled(&target)?;
         target.still_running()?;

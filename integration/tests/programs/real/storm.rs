@@ -393,7 +393,7 @@ impl<'work> Storm<'work> {
             ensure!(recorded["calls"] == calls, "{recorded} but {account}");
             sum.add(&recorded)?;
             let losses = trace::read(&self.scene.path(&file))?;
-            let losses = losses.losses().iter();
+            let losses = losses.coverage().losses.iter();
             let by_reader = losses.filter(|(thread, _)| *thread == TraceWriter::<Vec<u8>>::READER);
             sum.lost_by_reader += by_reader.map(|(_, lost)| lost).sum::<u64>();
             std::fs::remove_file(self.scene.path(&file))?;

@@ -151,7 +151,7 @@ proptest! {
         let mut writer = Writer::new(Vec::new()).unwrap();
         for tick in [0, 1_000_000_000] {
             let anchor = ClockAnchor { ticks: Ticks(tick), monotonic_ns: tick, wall_ns: tick };
-            writer.anchor(&anchor).unwrap();
+            writer.add(&anchor).unwrap();
         }
         let mut profile = writer.into_inner();
         let mut trace = Writer::going_on(profile.clone(), Default::default());
@@ -242,7 +242,7 @@ fn a_stack_without_end_is_cut() {
 fn a_profile_is_distinguished_from_a_trace() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer
-        .process(&Process {
+        .add(&Process {
             id: ProcessId(0),
             pid: 1,
             start_time_ticks: 0,
@@ -252,7 +252,7 @@ fn a_profile_is_distinguished_from_a_trace() {
         })
         .unwrap();
     writer
-        .thread(&Thread {
+        .add(&Thread {
             id: ThreadId(0),
             process: ProcessId(0),
             tid: 1,

@@ -1,15 +1,15 @@
 //! The rare events of a stack: exits that do not end the innermost call, losses, unwound calls, and
 //! events that are no calls. They close calls that have no exit.
 
-use super::Steps;
+use super::call_stack::CallStack;
 use crate::analysis::closing::{Cause, Closing};
 use crate::analysis::frames::Moment;
 use crate::analysis::step::{Ending, Siblings, Step, UserEvent};
 use crate::model::{CallKind, EventBody, FunctionId};
 
-// === impl Steps ===
+// === impl CallStack ===
 
-impl Steps<'_> {
+impl CallStack<'_> {
     /// Orders the end of a call that is not the innermost.
     #[cold]
     pub(super) fn exit_further_out(

@@ -16,58 +16,38 @@
 //! they began then. At the end the open calls are closed. Counts cover the window alone. So the
 //! result does not depend on where reading began before the window.
 
+mod call_stack;
 mod irregular;
 
 use std::vec;
 
+use self::call_stack::CallStack;
 use super::Filter;
 use super::closing::{Cause, Closing};
-use super::frames::{Frames, Moment};
-use super::step::{Ending, NoVisitor, Notes, Open, Siblings, Step, UserEvent, Visitor};
+use super::frames::Moment;
+use super::step::{NoVisitor, Notes, Open, Siblings, Step, UserEvent, Visitor};
 use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
-use crate::container::{Block, Events, Form, OpenCall, PlainCalls};
-use crate::model::{
-    CallKind, Clock, ClockReader, Event, EventBody, ThreadId, Ticks, Trace, Values,
-};
+use crate::container::{Block, Events, Form, OpenCall};
+use crate::model::{Clock, Event, EventBody, ThreadId, Ticks, Trace};
 
 /// The steps of one thread's stack, in order of time.
 #[derive(Debug)]
 pub struct Steps<'a> {
-    thread: ThreadId,
-    clock: ClockReader<'a>,
-    siblings: Siblings,
+    stack: CallStack<'a>,
     /// The blocks that were not begun yet.
     blocks: vec::IntoIter<&'a Block>,
     /// The events of the current block.
     events: Option<Events>,
     /// An event that was taken out of them too early, because it is not before `turn`.
     pending: Option<Event>,
-    /// The window of the analysis.
-    window: Window,
     /// The next bound: the begin of the window before it is reached, then its end.
     turn: Ticks,
     /// The calls that are open at the begin of the window, and have no step yet.
     begun: vec::IntoIter<Open>,
     /// The steps end when fewer calls are open than this. 0 until the end of the window.
     enough: usize,
-    /// The calls that are open.
-    frames: Frames,
-    /// The time of the latest event; 0 before the first.
-    now: Moment,
-    /// Calls that are to be closed before anything else.
-    closing: Option<Closing>,
-    /// True if the next event of the block is an exit of a call that is not open.
-    unmatched_exit: bool,
-    /// The irregularities so far.
-    notes: Notes,
-    /// The first exits without an entry. `stray` adds to the list; the list keeps none by default.
-    unmatched: UnmatchedExits,
-    /// The number of processor events so far.
-    processors: u64,
-    /// The latest processor.
-    processor: Option<u16>,
 }
 
 // === impl Steps ===
@@ -76,45 +56,33 @@ impl<'a> Steps<'a> {
     /// The steps of one thread. `blocks` are its blocks, in order of time.
     #[must_use]
     pub fn new(clock: &'a Clock, thread: ThreadId, blocks: Vec<&'a Block>) -> Self {
-        let mut clock = ClockReader::new(clock);
-        let now = (Ticks(0), clock.monotonic_ns(Ticks(0)));
         Self {
-            thread,
-            clock,
-            siblings: Siblings::Closed,
+            stack: CallStack::new(clock, thread),
             blocks: blocks.into_iter(),
             events: None,
             pending: None,
-            window: Window::default(),
             turn: Window::default().until,
             begun: Vec::new().into_iter(),
             enough: 0,
-            frames: Frames::new(thread),
-            now,
-            closing: None,
-            unmatched_exit: false,
-            notes: Notes::default(),
-            unmatched: UnmatchedExits::default(),
-            processors: 0,
-            processor: None,
         }
     }
 
     /// The same steps, with this treatment of calls that have no exit.
     #[must_use]
-    pub fn with_siblings(self, siblings: Siblings) -> Self {
-        Self { siblings, ..self }
+    pub fn with_siblings(mut self, siblings: Siblings) -> Self {
+        self.stack.siblings = siblings;
+        self
     }
 
     /// The same steps, which also keep the first `limit` exits without an entry.
-    pub(super) fn keeping_unmatched(self, limit: usize) -> Self {
-        let unmatched = UnmatchedExits::with_limit(limit);
-        Self { unmatched, ..self }
+    pub(super) fn keeping_unmatched(mut self, limit: usize) -> Self {
+        self.stack.unmatched = UnmatchedExits::with_limit(limit);
+        self
     }
 
     /// The exits without an entry that the steps kept.
     pub(super) fn into_unmatched(self) -> Vec<UnmatchedExit> {
-        self.unmatched.into_kept()
+        self.stack.unmatched.into_kept()
     }
 
     /// The steps of every thread of a trace that has events, by thread.
@@ -141,9 +109,9 @@ impl<'a> Steps<'a> {
             open,
             blocks,
         } = thread_blocks;
-        let steps = Self::new(trace.clock(), thread, blocks).with_siblings(siblings);
-        let mut this = steps.with_open(open);
-        this.window = window;
+        let mut this = Self::new(trace.clock(), thread, blocks).with_siblings(siblings);
+        this.stack.open(open);
+        this.stack.window = window;
         if window.since > Ticks(0) {
             this.turn = window.since;
             this.follow(&mut NoVisitor);
@@ -153,67 +121,44 @@ impl<'a> Steps<'a> {
         this
     }
 
-    /// The same steps, of a thread in which these calls are open before the first block, outermost
-    /// first.
-    pub(super) fn with_open(mut self, open: Vec<OpenCall>) -> Self {
-        for OpenCall {
-            function,
-            start,
-            args,
-        } in open
-        {
-            self.now = (start, self.clock.monotonic_ns(start));
-            self.frames.enter(function, args, self.now);
-        }
-        self
-    }
-
     /// The calls that are open before that moment, outermost first, and the time of the last event
-    /// before it.
-    pub(super) fn open_at(mut self, at: Ticks) -> (Vec<Open>, Moment) {
-        self.window.since = at;
+    /// before it. `open` are the calls that are open before the first block, outermost first.
+    pub(super) fn open_at(mut self, open: Vec<OpenCall>, at: Ticks) -> (Vec<Open>, Moment) {
+        self.stack.open(open);
+        self.stack.window.since = at;
         self.turn = at;
         self.follow(&mut NoVisitor);
-        (self.frames.opens().collect(), self.now)
+        (self.stack.frames.opens().collect(), self.stack.now)
     }
 
     /// Enters the window.
     fn begin(&mut self) {
-        self.now = (
-            self.window.since,
-            self.clock.monotonic_ns(self.window.since),
-        );
-        // Irregularities before the window do not count.
-        self.notes = Notes {
-            damaged_blocks: self.notes.damaged_blocks,
-            ..Notes::default()
-        };
-        self.frames.forget_callees();
-        self.begun = self.frames.opens().collect::<Vec<_>>().into_iter();
+        self.stack.begin_window();
+        self.begun = self.stack.frames.opens().collect::<Vec<_>>().into_iter();
     }
 
     /// The thread.
     #[must_use]
     pub fn thread(&self) -> ThreadId {
-        self.thread
+        self.stack.thread
     }
 
     /// The irregularities so far.
     #[must_use]
     pub fn notes(&self) -> Notes {
-        self.notes
+        self.stack.notes
     }
 
     /// The number of processor events so far. They are no steps.
     #[must_use]
     pub fn processors(&self) -> u64 {
-        self.processors
+        self.stack.processors
     }
 
     /// The latest processor of the thread; `None` before the first processor event.
     #[must_use]
     pub fn processor(&self) -> Option<u16> {
-        self.processor
+        self.stack.processor
     }
 
     /// The data of the user event of the latest step; empty after the next step.
@@ -227,7 +172,7 @@ impl<'a> Steps<'a> {
     /// The next event, or `None` at a bound.
     #[inline]
     fn event(&mut self) -> Option<Event> {
-        if self.frames.len() < self.enough {
+        if self.stack.frames.len() < self.enough {
             return None;
         }
         let event = match self.pending.take() {
@@ -243,11 +188,11 @@ impl<'a> Steps<'a> {
     /// Handles the first event that is not before the bound. Returns it if it is still needed.
     #[cold]
     fn after_turn(&mut self, event: Event) -> Option<Event> {
-        if self.turn == self.window.since {
+        if self.turn == self.stack.window.since {
             self.pending = Some(event);
             return None;
         }
-        let ends = self.window.is_over_at(event.ticks) && self.ends();
+        let ends = self.stack.window.is_over_at(event.ticks) && self.ends();
         (!ends).then_some(event)
     }
 
@@ -256,8 +201,8 @@ impl<'a> Steps<'a> {
     #[cold]
     fn ends(&mut self) -> bool {
         self.turn = Window::default().until;
-        self.enough = self.frames.begun_before(self.window.since) + 1;
-        self.frames.len() < self.enough
+        self.enough = self.stack.frames.begun_before(self.stack.window.since) + 1;
+        self.stack.frames.len() < self.enough
     }
 
     /// The next event. A damaged block ends in a loss of unknown size.
@@ -268,66 +213,26 @@ impl<'a> Steps<'a> {
                 match events.next() {
                     Some(Ok(event)) => return Some(event),
                     Some(Err(_)) => {
-                        self.notes.damaged_blocks += 1;
+                        self.stack.notes.damaged_blocks += 1;
                         return Some(Event {
-                            ticks: self.now.0,
+                            ticks: self.stack.now.0,
                             body: EventBody::Lost { events: 0 },
                         });
                     }
                     None => {
                         self.events = None;
                         // A reader that begins with the next block does not see the mark either.
-                        self.unmatched_exit = false;
+                        self.stack.unmatched_exit = false;
                     }
                 }
             }
             let next = self.blocks.as_slice().first()?;
-            let over = self.turn == self.window.until && self.window.is_over_at(next.first);
+            let over =
+                self.turn == self.stack.window.until && self.stack.window.is_over_at(next.first);
             if over && self.ends() {
                 return None;
             }
             self.events = Some(self.blocks.next()?.events());
-        }
-    }
-
-    /// Applies an event; `None` if it makes no step of its own.
-    #[inline]
-    fn take(&mut self, event: Event) -> Option<Step> {
-        let before = self.now;
-        let unmatched_exit = std::mem::take(&mut self.unmatched_exit);
-        let now = self.pass_to(event.ticks);
-        match event.body {
-            EventBody::Call {
-                function,
-                kind: CallKind::Enter,
-                values,
-            } => Some(Step::Enter(self.frames.enter(function, values, now))),
-            EventBody::Call {
-                function,
-                kind,
-                values,
-            } => {
-                let result = match kind {
-                    CallKind::Exit => values.first(),
-                    CallKind::Enter | CallKind::TailExit => None,
-                };
-                let how = if kind == CallKind::TailExit {
-                    Ending::TailExit
-                } else {
-                    Ending::Normal
-                };
-                if unmatched_exit {
-                    self.stray(function, how);
-                    return None;
-                }
-                // Usually the innermost call ends.
-                let call = self.frames.leave(function, how, now, result);
-                if call.is_none() {
-                    self.exit_further_out(function, how, result, before);
-                }
-                call.map(Step::Leave)
-            }
-            body => self.take_other(body, before),
         }
     }
 
@@ -356,7 +261,7 @@ impl<'a> Steps<'a> {
 
     /// The open calls.
     pub(super) fn open_calls(&self) -> impl ExactSizeIterator<Item = OpenCall> + Clone {
-        self.frames.open_calls()
+        self.stack.frames.open_calls()
     }
 
     /// Passes the latest step to `visitor`.
@@ -376,10 +281,10 @@ impl<'a> Steps<'a> {
         loop {
             self.visit_run(visitor);
             // Anything that the run did not handle.
-            let step = match self.closing {
-                Some(closing) => self.close(closing),
+            let step = match self.stack.closing {
+                Some(closing) => self.stack.close(closing),
                 None => match self.event() {
-                    Some(event) => self.take(event),
+                    Some(event) => self.stack.take(event),
                     None => break,
                 },
             };
@@ -393,76 +298,22 @@ impl<'a> Steps<'a> {
     /// step.
     #[inline(always)]
     pub(crate) fn visit_run(&mut self, visitor: &mut impl Visitor) {
-        if self.closing.is_none()
+        if self.stack.closing.is_none()
             && self.pending.is_none()
-            && !self.unmatched_exit
-            && self.frames.len() >= self.enough
+            && !self.stack.unmatched_exit
+            && self.stack.frames.len() >= self.enough
             && self.begun.as_slice().is_empty()
             && let Some(mut events) = self.events.take()
         {
-            match &mut events.0 {
-                Form::Packed(events) => self.visit_plain_calls(events, visitor),
+            let (turn, enough) = (self.turn, self.enough);
+            self.pending = match &mut events.0 {
+                Form::Packed(events) => self.stack.visit_plain_calls(events, turn, enough, visitor),
                 #[cfg(feature = "import")]
-                Form::InLog(events) => self.visit_plain_calls(events, visitor),
-                Form::Failed(_) => {}
-            }
+                Form::InLog(events) => self.stack.visit_plain_calls(events, turn, enough, visitor),
+                Form::Failed(_) => None,
+            };
             self.events = Some(events);
         }
-    }
-
-    /// Handles calls as long as they are properly nested, which they nearly always are. With all
-    /// code in one place, the compiler keeps the state in registers, and computes nothing that the
-    /// visitor does not use.
-    #[inline(always)]
-    fn visit_plain_calls(&mut self, events: &mut impl PlainCalls, visitor: &mut impl Visitor) {
-        let (turn, enough) = (self.turn, self.enough);
-        let mut now = self.now;
-        while !visitor.enough()
-            && let Some((ticks, function, kind)) = events.next_plain_call()
-        {
-            if ticks >= turn {
-                let values = Values::NONE;
-                let body = EventBody::Call {
-                    function,
-                    kind,
-                    values,
-                };
-                self.pending = Some(Event { ticks, body });
-                break;
-            }
-            let before = now;
-            if ticks > before.0 {
-                now = (ticks, self.clock.monotonic_ns(ticks));
-            }
-            let how = match kind {
-                CallKind::Enter => {
-                    visitor.enter(&self.frames.enter(function, Values::NONE, now));
-                    continue;
-                }
-                CallKind::Exit => Ending::Normal,
-                CallKind::TailExit => Ending::TailExit,
-            };
-            let Some(call) = self.frames.leave(function, how, now, None) else {
-                self.now = now;
-                self.exit_further_out(function, how, None, before);
-                break;
-            };
-            visitor.leave(&call);
-            if self.frames.len() < enough {
-                break;
-            }
-        }
-        self.now = now;
-    }
-
-    /// Advances the time. A hostile file may contain blocks in any order, but time does not run
-    /// backwards.
-    #[inline]
-    fn pass_to(&mut self, ticks: Ticks) -> Moment {
-        if ticks > self.now.0 {
-            self.now = (ticks, self.clock.monotonic_ns(ticks));
-        }
-        self.now
     }
 }
 
@@ -475,14 +326,14 @@ impl Iterator for Steps<'_> {
             return Some(Step::Enter(open));
         }
         loop {
-            let step = match self.closing {
-                Some(closing) => self.close(closing),
+            let step = match self.stack.closing {
+                Some(closing) => self.stack.close(closing),
                 None => match self.event() {
-                    Some(event) => self.take(event),
-                    None if self.frames.len() == 0 => return None,
+                    Some(event) => self.stack.take(event),
+                    None if self.stack.frames.len() == 0 => return None,
                     None => {
-                        let last_seen = self.now;
-                        self.closing = Some(Closing {
+                        let last_seen = self.stack.now;
+                        self.stack.closing = Some(Closing {
                             keep: 0,
                             last_seen,
                             cause: Cause::End,

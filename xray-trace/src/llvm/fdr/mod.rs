@@ -43,11 +43,13 @@
 pub mod verify;
 
 mod blocks;
+mod bounds;
 mod events;
 mod layout;
 mod print;
 mod reader;
 mod record;
+mod signs;
 mod writer;
 
 pub use blocks::{BlockInfo, blocks};

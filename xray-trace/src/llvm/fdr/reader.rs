@@ -4,11 +4,13 @@
 use std::io::Read;
 use std::ops::Range;
 
+use super::bounds::Bounds;
 use super::record::{FUNCTION_LEN, METADATA_LEN};
+use super::signs::{find_buffer, looks_like_buffer, looks_like_event};
 use super::{BitOrder, FunctionKind, Kind, Layout, Record};
 use crate::llvm::header::{Header, LogType};
 use crate::llvm::window::Window;
-use crate::llvm::{ByteOrder, Error, Mode, SkippedList};
+use crate::llvm::{Error, Mode, SkippedList};
 
 /// The longest event that is read. An event of the runtime has to fit into one of its buffers,
 /// which have 16 KiB by default.
@@ -34,12 +36,8 @@ pub struct Reader<R> {
     header: Header,
     bits: BitOrder,
     mode: Mode,
-    /// The begin of the current buffer, including its BufferExtents.
-    buffer: u64,
-    /// The end of the buffer: 0 before the first buffer, `u64::MAX` if unknown.
-    end: u64,
-    /// Typed events in it whose 16 bytes the extents may have omitted.
-    typed: u64,
+    /// The current buffer.
+    bounds: Bounds,
     /// Buffers whose last records the runtime has not written.
     cut: u64,
     skipped: SkippedList,
@@ -78,9 +76,7 @@ impl<R: Read> Reader<R> {
             header,
             bits: BitOrder::detect(header.order, first),
             mode,
-            buffer: 0,
-            end: 0,
-            typed: 0,
+            bounds: Bounds::default(),
             cut: 0,
             skipped: SkippedList::default(),
         })
@@ -104,7 +100,7 @@ impl<R: Read> Reader<R> {
     /// The bytes that have been read already and belong to the current buffer, at least one
     /// function record if there is one: the bytes that [`Reader::take`] may take.
     pub(super) fn read_ahead(&mut self) -> Result<&[u8], Error> {
-        let left = self.end.saturating_sub(self.window.offset());
+        let left = self.bounds.left(self.window.offset());
         let ahead = self.window.ahead(FUNCTION_LEN)?;
         let left = usize::try_from(left).unwrap_or(usize::MAX);
         Ok(&ahead[..ahead.len().min(left)])
@@ -117,7 +113,7 @@ impl<R: Read> Reader<R> {
 
     /// The begin of the buffer of the last record.
     pub fn buffer(&self) -> u64 {
-        self.buffer
+        self.bounds.begin
     }
 
     /// The number of buffers that end in the middle of a record. LLVM's runtime omits 16 bytes of
@@ -185,7 +181,7 @@ impl<R: Read> Reader<R> {
     #[inline]
     fn attempt(&mut self) -> Result<Option<Raw>, Error> {
         let offset = self.window.offset();
-        let (order, bits, end) = (self.header.order, self.bits, self.end);
+        let (order, bits, end) = (self.header.order, self.bits, self.bounds.end);
         if let Some(bytes) = self
             .window
             .ahead(METADATA_LEN)?
@@ -216,19 +212,20 @@ impl<R: Read> Reader<R> {
 
     /// Reads anything other than a whole function record inside of a buffer.
     fn other(&mut self, offset: u64) -> Result<Option<Raw>, Error> {
-        if offset >= self.end && !self.enter_buffer(offset)? {
+        if offset >= self.bounds.end && !self.enter_buffer(offset)? {
             return Ok(None);
         }
         // Function records that fit have been taken, and no other record is so short.
-        let left = self.end.saturating_sub(offset);
+        let left = self.bounds.left(offset);
         if left < METADATA_LEN as u64 && self.is_cut(left)? {
-            self.skip_cut(left)?;
+            self.cut += 1;
+            self.window.skip(left)?;
             return self.attempt();
         }
         let (order, bits) = (self.header.order, self.bits);
         let ahead = self.window.ahead(METADATA_LEN)?;
         let Some(first) = ahead.first() else {
-            return self.end_of_file(offset);
+            return self.bounds.end_of_file(offset).map(|()| None);
         };
         let Some(number) = bits.metadata(*first) else {
             let has = ahead.len();
@@ -248,8 +245,12 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         };
         match record {
-            Record::BufferExtents { size } => return self.extents(offset, size),
-            Record::NewBuffer { .. } if self.end == u64::MAX => self.buffer = offset,
+            Record::BufferExtents { size } => {
+                self.bounds.extents(offset, size)?;
+                self.window.take(METADATA_LEN);
+                return Ok(Some((offset, Record::BufferExtents { size })));
+            }
+            Record::NewBuffer { .. } if self.bounds.end == u64::MAX => self.bounds.begin = offset,
             Record::EndOfBuffer => {
                 self.end_of_buffer(offset)?;
                 return Ok(Some((offset, Record::EndOfBuffer)));
@@ -262,7 +263,7 @@ impl<R: Read> Reader<R> {
                 None => return self.attempt(),
             },
             None => {
-                self.fits(kind, offset, METADATA_LEN as u64)?;
+                self.bounds.fits(kind, offset, METADATA_LEN as u64)?;
                 self.window.take(METADATA_LEN);
                 record.map(|_| 0..0)
             }
@@ -278,12 +279,12 @@ impl<R: Read> Reader<R> {
             return Ok(false);
         };
         let kind = self.bits.metadata(first).and_then(Kind::from_number);
-        if kind != Some(Kind::BufferExtents) && self.typed > 0 {
+        if kind != Some(Kind::BufferExtents) && self.bounds.typed > 0 {
             // The buffer continues: the extents have omitted the records of its typed events.
-            self.extend();
+            self.bounds.extend();
             return Ok(true);
         }
-        if kind == Some(Kind::TypedEvent) && self.end != 0 {
+        if kind == Some(Kind::TypedEvent) && self.bounds.end != 0 {
             // The buffer continues here, too, with the first of them.
             return Ok(true);
         }
@@ -302,32 +303,11 @@ impl<R: Read> Reader<R> {
                 });
             }
         };
-        self.buffer = offset;
-        self.typed = 0;
         // The length of a buffer with extents comes from the extents. Until they are read, the
         // buffer consists of them.
-        self.end = found.unwrap_or(offset.saturating_add(METADATA_LEN as u64));
+        let end = found.unwrap_or(offset.saturating_add(METADATA_LEN as u64));
+        self.bounds = Bounds::new(offset, end);
         Ok(true)
-    }
-
-    fn extents(&mut self, offset: u64, size: u64) -> Result<Option<Raw>, Error> {
-        if offset != self.buffer {
-            if self.end != u64::MAX {
-                let missing = self.end.saturating_sub(offset);
-                return Err(Error::BufferInBuffer { offset, missing });
-            }
-            self.buffer = offset;
-            self.typed = 0;
-        }
-        let end = offset.checked_add(METADATA_LEN as u64);
-        let end = end.and_then(|end| end.checked_add(size));
-        // The greatest number means "unknown" here.
-        let Some(end) = end.filter(|end| *end != u64::MAX) else {
-            return Err(Error::Extents { offset, size });
-        };
-        self.end = end;
-        self.window.take(METADATA_LEN);
-        Ok(Some((offset, Record::BufferExtents { size })))
     }
 
     fn end_of_buffer(&mut self, offset: u64) -> Result<(), Error> {
@@ -335,13 +315,14 @@ impl<R: Read> Reader<R> {
         if version >= 2 {
             return Err(Error::EndOfBuffer { offset, version });
         }
-        self.fits(Kind::EndOfBuffer, offset, METADATA_LEN as u64)?;
+        self.bounds
+            .fits(Kind::EndOfBuffer, offset, METADATA_LEN as u64)?;
         self.window.take(METADATA_LEN);
-        if self.end != u64::MAX {
-            let padding = self.end.saturating_sub(self.window.offset());
+        if self.bounds.end != u64::MAX {
+            let padding = self.bounds.left(self.window.offset());
             self.window.skip(padding)?;
         }
-        self.end = 0;
+        self.bounds.end = 0;
         Ok(())
     }
 
@@ -363,18 +344,19 @@ impl<R: Read> Reader<R> {
         }
         let total = METADATA_LEN + len;
         if kind == Kind::TypedEvent {
-            self.typed += 1;
+            self.bounds.typed += 1;
         }
-        let left = self.end.saturating_sub(offset);
+        let left = self.bounds.left(offset);
         if left < total as u64 && self.is_cut(left)? {
-            self.skip_cut(left)?;
+            self.cut += 1;
+            self.window.skip(left)?;
             return Ok(None);
         }
         let has = self.window.ahead(total)?.len();
         if has < total {
             return Err(truncated(kind, offset, total, has));
         }
-        self.fits(kind, offset, total as u64)?;
+        self.bounds.fits(kind, offset, total as u64)?;
         self.window.take(METADATA_LEN);
         Ok(Some(self.window.take(len)))
     }
@@ -384,7 +366,7 @@ impl<R: Read> Reader<R> {
     /// rest.
     fn is_cut(&mut self, left: u64) -> Result<bool, Error> {
         const BUFFER: usize = 3 * METADATA_LEN;
-        let Some(left) = usize::try_from(left).ok().filter(|_| self.typed > 0) else {
+        let Some(left) = usize::try_from(left).ok().filter(|_| self.bounds.typed > 0) else {
             return Ok(false);
         };
         let ahead = self.window.ahead(left.saturating_add(BUFFER))?;
@@ -396,56 +378,15 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    fn skip_cut(&mut self, left: u64) -> Result<(), Error> {
-        self.cut += 1;
-        self.window.skip(left)?;
-        Ok(())
-    }
-
-    /// Checks that a record of this length ends in its buffer.
-    fn fits(&mut self, kind: Kind, offset: u64, len: u64) -> Result<(), Error> {
-        let record_end = offset.saturating_add(len);
-        if record_end > self.end && self.typed > 0 {
-            self.extend();
-        }
-        if record_end > self.end {
-            return Err(Error::BeyondBuffer {
-                record: kind,
-                offset,
-                end: self.end,
-                over: record_end - self.end,
-            });
-        }
-        Ok(())
-    }
-
-    /// Extends the buffer by the records of its typed events.
-    fn extend(&mut self) {
-        let more = std::mem::take(&mut self.typed) * METADATA_LEN as u64;
-        self.end = self.end.saturating_add(more);
-    }
-
     /// Reads a function record at the end of the file or of its buffer.
     fn short_function(&mut self, offset: u64, has: usize) -> Result<Option<Raw>, Error> {
         if has < FUNCTION_LEN {
             return Err(truncated(Kind::Function, offset, FUNCTION_LEN, has));
         }
-        self.fits(Kind::Function, offset, FUNCTION_LEN as u64)?;
+        self.bounds
+            .fits(Kind::Function, offset, FUNCTION_LEN as u64)?;
         // The buffer was extended, so that the record fits now.
         self.attempt()
-    }
-
-    fn end_of_file(&mut self, offset: u64) -> Result<Option<Raw>, Error> {
-        if self.end == u64::MAX || offset >= self.end {
-            return Ok(None);
-        }
-        let missing = self.end - offset;
-        // The error is reported once.
-        self.end = 0;
-        Err(Error::ShortBuffer {
-            offset: self.buffer,
-            missing,
-        })
     }
 
     /// Continues with the records behind extents that are too short, else with the next buffer.
@@ -460,90 +401,23 @@ impl<R: Read> Reader<R> {
             }
             _ => false,
         };
-        self.typed = 0;
+        self.bounds.typed = 0;
         if goes_on {
-            self.end = u64::MAX;
+            self.bounds.end = u64::MAX;
             self.skipped.push(from, from, why);
             return Ok(());
         }
-        let padded = self.header.version == 1 && self.end != u64::MAX && self.end > from;
+        let end = self.bounds.end;
+        let padded = self.header.version == 1 && end != u64::MAX && end > from;
         if padded {
-            self.window.skip(self.end - from)?;
+            self.window.skip(end - from)?;
         } else if !matches!(why, Error::BufferInBuffer { .. }) {
-            self.find_buffer()?;
+            find_buffer(&mut self.window, self.bits, self.header.version)?;
         }
-        self.end = 0;
+        self.bounds.end = 0;
         self.skipped.push(from, self.window.offset(), why);
         Ok(())
     }
-
-    /// Skips to the next place that looks like the begin of a buffer, excluding this one, or to the
-    /// end of the file.
-    fn find_buffer(&mut self) -> Result<(), Error> {
-        const LEN: usize = 3 * METADATA_LEN;
-        self.window.skip(1)?;
-        loop {
-            let ahead = self.window.ahead(LEN)?;
-            let len = ahead.len();
-            let found = ahead
-                .windows(LEN)
-                .position(|bytes| looks_like_buffer(self.bits, self.header.version, bytes));
-            match found {
-                Some(at) => self.window.take(at),
-                None if len < LEN => self.window.take(len),
-                None => {
-                    self.window.take(len + 1 - LEN);
-                    continue;
-                }
-            };
-            return Ok(());
-        }
-    }
-}
-
-/// Whether the bytes can be an event of the previous buffer. Function ids begin at 1; zeros are
-/// padding.
-fn looks_like_event(order: ByteOrder, bits: BitOrder, bytes: &[u8]) -> bool {
-    let Some(first) = bytes.first().filter(|_| bytes.len() >= FUNCTION_LEN) else {
-        return false;
-    };
-    match bits.metadata(*first) {
-        None => {
-            let (kind, function) = bits.function(order.u32(bytes, 0));
-            function != 0 && FunctionKind::from_number(kind).is_some()
-        }
-        Some(number) => matches!(
-            Kind::from_number(number),
-            Some(
-                Kind::NewCpuId
-                    | Kind::TscWrap
-                    | Kind::CallArg
-                    | Kind::CustomEvent
-                    | Kind::TypedEvent
-            )
-        ),
-    }
-}
-
-/// Whether the bytes can be a buffer's first three records. A function record can look like one of
-/// them, but three do not.
-fn looks_like_buffer(bits: BitOrder, version: u16, bytes: &[u8]) -> bool {
-    let kind = |at: usize| {
-        let first = bytes.get(at).copied().unwrap_or_default();
-        bits.metadata(first).and_then(Kind::from_number)
-    };
-    let start = [kind(0), kind(METADATA_LEN), kind(2 * METADATA_LEN)];
-    let extents = [
-        Some(Kind::BufferExtents),
-        Some(Kind::NewBuffer),
-        Some(Kind::WallClockTime),
-    ];
-    let bare = [
-        Some(Kind::NewBuffer),
-        Some(Kind::WallClockTime),
-        Some(Kind::NewCpuId),
-    ];
-    (version >= 2 && start == extents) || (version <= 2 && start == bare)
 }
 
 fn truncated(kind: Kind, offset: u64, needs: usize, has: usize) -> Error {

@@ -270,7 +270,7 @@ impl Output<'_, '_> {
                     if let DataKind::Typed(event_type) = user_event.kind {
                         text.put(",\"eventType\":");
                         text.number(event_type);
-                        if let Some(name) = thread.trace.event_type_in(thread.id, event_type) {
+                        if let Some(name) = thread.trace.event_type(thread.id, event_type) {
                             text.put(",\"typeName\":");
                             text.json(name);
                         }

@@ -367,17 +367,15 @@ fn check_account(csv: &str, trace: &Trace) {
 #[test]
 fn functions_of_libraries_have_their_object_in_the_upper_bits() {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
+    writer.add(&process(0)).unwrap();
     for id in 0..18 {
-        writer.module(&module(id, 0)).unwrap();
-        writer
-            .function(&crate::common::function(id, id, "f"))
-            .unwrap();
+        writer.add(&module(id, 0)).unwrap();
+        writer.add(&crate::common::function(id, id, "f")).unwrap();
     }
     let mut great = crate::common::function(18, 0, "great");
     great.xray_id = 1 << 24;
-    writer.function(&great).unwrap();
-    writer.thread(&thread(0, 0)).unwrap();
+    writer.add(&great).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
     let events = (0..20)
         .flat_map(|id| [call(0, id, Enter), call(0, id, Exit)])
         .collect::<Vec<_>>();

@@ -182,28 +182,28 @@ fn hostile_names_stay_in_the_document() {
     let make = |name: &str| {
         let mut writer = Writer::new(Vec::new()).unwrap();
         writer
-            .process(&xray_trace::model::Process {
+            .add(&xray_trace::model::Process {
                 command: name.into(),
                 executable: name.into(),
                 ..process(0)
             })
             .unwrap();
         writer
-            .module(&xray_trace::model::Module {
+            .add(&xray_trace::model::Module {
                 path: name.into(),
                 ..module(0, 0)
             })
             .unwrap();
         for id in 0..2 {
-            writer.function(&function(id, 0, name)).unwrap();
+            writer.add(&function(id, 0, name)).unwrap();
         }
         writer
-            .thread(&Thread {
+            .add(&Thread {
                 name: name.into(),
                 ..thread(0, 0)
             })
             .unwrap();
-        writer.anchor(&anchor(0, 0)).unwrap();
+        writer.add(&anchor(0, 0)).unwrap();
         let mut encoder = BlockEncoder::new(ThreadId(0));
         events.iter().for_each(|event| push(&mut encoder, *event));
         writer.block(&encoder.finish().unwrap()).unwrap();
@@ -293,18 +293,18 @@ fn a_page_is_never_too_large() {
     const THREADS: u32 = 300;
     let mut random = noise();
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
-    writer.module(&module(0, 0)).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
     for id in 0..FUNCTIONS {
         let name: String = (0..1200)
             .map(|_| char::from(b' ' + random(90) as u8))
             .collect();
-        writer.function(&function(id, 0, &name)).unwrap();
+        writer.add(&function(id, 0, &name)).unwrap();
     }
-    writer.anchor(&anchor(0, 0)).unwrap();
+    writer.add(&anchor(0, 0)).unwrap();
     let mut calls = 0_u64;
     for id in 0..THREADS {
-        writer.thread(&thread(id, 0)).unwrap();
+        writer.add(&thread(id, 0)).unwrap();
         let mut encoder = BlockEncoder::new(ThreadId(id));
         let mut now = 0;
         let mut open = Vec::new();
@@ -322,7 +322,7 @@ fn a_page_is_never_too_large() {
         }
         writer.block(&encoder.finish().unwrap()).unwrap();
     }
-    writer.anchor(&anchor(1 << 50, 1 << 50)).unwrap();
+    writer.add(&anchor(1 << 50, 1 << 50)).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
     let page = page(&trace, &Filter::default());
     let text = written(&page, Standing::Alone);

@@ -52,15 +52,13 @@ pub(super) fn busy(start: u64, rounds: u64) -> Vec<Event> {
 /// unknown.
 fn rich() -> Trace {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
-    writer.module(&module(0, 0)).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
     for (id, name) in (0..).zip(NAMES) {
-        writer.function(&function(id, 0, name)).unwrap();
+        writer.add(&function(id, 0, name)).unwrap();
     }
-    writer.anchor(&anchor(0, 7_000_000)).unwrap();
-    writer
-        .anchor(&anchor(3_000_000_000, 1_007_000_000))
-        .unwrap();
+    writer.add(&anchor(0, 7_000_000)).unwrap();
+    writer.add(&anchor(3_000_000_000, 1_007_000_000)).unwrap();
     let mut encoder = BlockEncoder::new(ThreadId(0));
     encoder.push_cpu(Ticks(900), 3);
     push(&mut encoder, call(1000, 0, Enter));
@@ -83,14 +81,14 @@ fn rich() -> Trace {
         encoder.finish().unwrap()
     };
     writer
-        .event_type(&EventType {
+        .add(&EventType {
             process: ProcessId(0),
             number: 8,
             name: "a \"type\"".to_owned(),
         })
         .unwrap();
-    writer.thread(&thread(0, 0)).unwrap();
-    writer.thread(&thread(1, 0)).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
+    writer.add(&thread(1, 0)).unwrap();
     writer.block(&encoder.finish().unwrap()).unwrap();
     writer.block(&second).unwrap();
     writer.lost(ThreadId(1), 4).unwrap();
@@ -189,10 +187,10 @@ fn every_format_counts_calls_alike() {
 #[test]
 fn data_cut_by_a_limit_is_marked_or_counted() {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.process(&process(0)).unwrap();
-    writer.module(&module(0, 0)).unwrap();
-    writer.function(&function(0, 0, "a")).unwrap();
-    writer.thread(&thread(0, 0)).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
+    writer.add(&function(0, 0, "a")).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
     let mut encoder = BlockEncoder::new(ThreadId(0));
     push(&mut encoder, call(1000, 0, Enter));
     encoder.push_user_event(Ticks(1500), DataKind::Custom, None, 5000, b"beginning");

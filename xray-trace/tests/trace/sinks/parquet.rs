@@ -14,7 +14,7 @@ fn read(trace: &Trace) -> Option<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.parquet");
     let report = export_folder("parquet", trace, &path);
-    let lost = trace.losses().len();
+    let lost = trace.coverage().losses.len();
     assert_eq!(report.left_out.len(), lost, "{report:?}");
     run("tables.py", &[&path])
 }

@@ -55,7 +55,7 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                             DataKind::Typed(event_type) => {
                                 set("event", "typed".into());
                                 set("event_type", event_type.into());
-                                if let Some(name) = trace.event_type_in(id, event_type) {
+                                if let Some(name) = trace.event_type(id, event_type) {
                                     set("event_type_name", name.into());
                                 }
                             }

@@ -108,7 +108,7 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     let name = match user_event.kind {
                         DataKind::Custom => "custom event".to_owned(),
                         DataKind::Typed(number) => {
-                            let name = trace.event_type_in(user_event.thread, number);
+                            let name = trace.event_type(user_event.thread, number);
                             name.map_or_else(|| format!("typed event {number}"), str::to_owned)
                         }
                     };

@@ -232,7 +232,7 @@ impl TreeRow {
             DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
         };
         let event_type_name =
-            event_type.and_then(|number| trace.event_type_in(user_event.thread, number));
+            event_type.and_then(|number| trace.event_type(user_event.thread, number));
         let kept = data.len();
         let data = match std::str::from_utf8(data) {
             Ok(data) => data.to_owned(),

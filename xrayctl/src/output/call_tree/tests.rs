@@ -43,7 +43,7 @@ fn trace(processes: u32) -> Trace {
             executable: executable.to_owned(),
             host: None,
         };
-        writer.process(&process).unwrap();
+        writer.add(&process).unwrap();
     }
     for (id, name) in [(0, "main\u{1b}"), (1, "")] {
         let thread = Thread {
@@ -52,7 +52,7 @@ fn trace(processes: u32) -> Trace {
             tid: 71 + id,
             name: name.to_owned(),
         };
-        writer.thread(&thread).unwrap();
+        writer.add(&thread).unwrap();
     }
     let module = Module {
         id: ModuleId(0),
@@ -61,7 +61,7 @@ fn trace(processes: u32) -> Trace {
         build_id: None,
         load_bias: 0,
     };
-    writer.module(&module).unwrap();
+    writer.add(&module).unwrap();
     for (id, name) in [(0, "run"), (1, "next (.llvm.77)")] {
         let function = Function {
             id: FunctionId(id),
@@ -73,7 +73,7 @@ fn trace(processes: u32) -> Trace {
             source: None,
             sleds: 2,
         };
-        writer.function(&function).unwrap();
+        writer.add(&function).unwrap();
     }
     Trace::read(writer.get_ref().as_slice()).unwrap()
 }

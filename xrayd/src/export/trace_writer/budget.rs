@@ -61,7 +61,7 @@ impl<W: Write> TraceWriter<W> {
                 suppression.function,
                 tables,
             )?;
-            self.writer.suppression(&Suppression {
+            self.writer.add(&Suppression {
                 function,
                 process,
                 ..suppression
@@ -76,7 +76,7 @@ impl<W: Write> TraceWriter<W> {
             };
             if !known {
                 reported.windows = Some(window.from);
-                self.writer.duty(&DutyWindow { process, ..window })?;
+                self.writer.add(&DutyWindow { process, ..window })?;
             }
         }
         let filters = tables.filters();
@@ -89,7 +89,7 @@ impl<W: Write> TraceWriter<W> {
                 .is_none_or(|reported| note.since > Some(reported))
             {
                 reported.filters = note.since;
-                self.writer.filter(&FilterNote { process, ..note })?;
+                self.writer.add(&FilterNote { process, ..note })?;
             }
         }
         if let Some(numbers) = self.descriptions.sources.get_mut(&source) {

@@ -87,7 +87,7 @@ impl Descriptions {
     ) -> io::Result<()> {
         let id = ProcessId(self.processes);
         self.processes = self.processes.saturating_add(1);
-        writer.process(&Process {
+        writer.add(&Process {
             id,
             ..process.clone()
         })?;
@@ -125,7 +125,7 @@ impl Descriptions {
         if self.described.insert(number)
             && let Some(function) = tables.function(id)
         {
-            writer.function(&Function {
+            writer.add(&Function {
                 id: number,
                 module,
                 ..function
@@ -147,7 +147,7 @@ impl Descriptions {
         if std::mem::replace(&mut self.more_stacks, true) {
             return Ok(());
         }
-        writer.function(&Function {
+        writer.add(&Function {
             id: MORE_STACKS,
             module: module.row,
             xray_id: 0,
@@ -208,7 +208,7 @@ impl Descriptions {
             if is_new {
                 self.functions = next.saturating_add(functions);
             }
-            writer.module(&Module {
+            writer.add(&Module {
                 id,
                 process: numbers.process,
                 ..module

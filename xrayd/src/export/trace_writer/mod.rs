@@ -158,7 +158,7 @@ impl<W: Write> TraceWriter<W> {
         }
         for lifetime in tables.lifetimes() {
             if let Some(module) = numbers.modules.get(lifetime.module.0 as usize) {
-                self.writer.lifetime(&Lifetime {
+                self.writer.add(&Lifetime {
                     module: module.row,
                     ..lifetime
                 })?;
@@ -174,7 +174,7 @@ impl<W: Write> TraceWriter<W> {
     pub fn thread(&mut self, source: Source, thread: &Thread) -> io::Result<()> {
         let id = self.descriptions.thread_number(source, thread.id);
         let process = self.descriptions.process_id(source);
-        self.writer.thread(&Thread {
+        self.writer.add(&Thread {
             id,
             process: process.unwrap_or(thread.process),
             ..thread.clone()
@@ -187,7 +187,7 @@ impl<W: Write> TraceWriter<W> {
     /// The error of the inner writer.
     pub fn event_type(&mut self, source: Source, event_type: &EventType) -> io::Result<()> {
         let process = self.descriptions.process_id(source);
-        self.writer.event_type(&EventType {
+        self.writer.add(&EventType {
             process: process.unwrap_or(event_type.process),
             ..event_type.clone()
         })
@@ -204,7 +204,7 @@ impl<W: Write> TraceWriter<W> {
             return Ok(());
         }
         self.anchored = Some((source, anchor.monotonic_ns));
-        self.writer.anchor(anchor)
+        self.writer.add(anchor)
     }
 
     /// Adds a function, unless it was added before.
@@ -298,7 +298,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// The error of the inner writer.
     pub fn snapshot(&mut self, window: &SnapshotWindow) -> io::Result<()> {
-        self.writer.snapshot(window)
+        self.writer.add(window)
     }
 
     /// Adds the time that the trace covers of a process, and what it leaves out.
@@ -307,9 +307,7 @@ impl<W: Write> TraceWriter<W> {
     /// The error of the inner writer.
     pub fn recording(&mut self, source: Source, window: &RecordingWindow) -> io::Result<()> {
         match self.descriptions.process_id(source) {
-            Some(process) => self
-                .writer
-                .recording(&RecordingWindow { process, ..*window }),
+            Some(process) => self.writer.add(&RecordingWindow { process, ..*window }),
             None => Ok(()),
         }
     }
@@ -320,7 +318,7 @@ impl<W: Write> TraceWriter<W> {
     /// The error of the inner writer.
     pub fn overwritten(&mut self, source: Source, overwritten: &Overwritten) -> io::Result<()> {
         let thread = self.descriptions.thread_number(source, overwritten.thread);
-        self.writer.overwritten(&Overwritten {
+        self.writer.add(&Overwritten {
             thread,
             ..*overwritten
         })

@@ -197,10 +197,13 @@ fn functions_are_described_once_and_only_when_they_are_called() {
     writer.reader_lost(11).unwrap();
     writer.end().unwrap();
     let trace = taken(&mut writer);
-    assert_eq!(trace.completeness(), Completeness::Complete);
+    assert_eq!(trace.coverage().completeness, Completeness::Complete);
     let ids: Vec<_> = trace.functions().iter().map(|f| f.id.0).collect();
     assert_eq!(ids, [2, 5, 9]);
-    assert_eq!(trace.losses(), [(TraceWriter::<Vec<u8>>::READER, 11)]);
+    assert_eq!(
+        trace.coverage().losses,
+        [(TraceWriter::<Vec<u8>>::READER, 11)]
+    );
     assert_eq!(writer.totals().events, 7);
     assert_eq!(writer.totals().reader_lost, 11);
 }
@@ -238,7 +241,7 @@ fn a_stream_that_breaks_off_leaves_a_valid_file() {
     writer.block(FIRST, &block(0, &[(1, 1)]), &demo).unwrap();
     let trace = taken(&mut writer);
     assert!(matches!(
-        trace.completeness(),
+        trace.coverage().completeness,
         Completeness::Unfinished { .. }
     ));
     assert_eq!(trace.totals().calls, 1);
@@ -306,7 +309,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
     writer.end().unwrap();
 
     let trace = taken(&mut writer);
-    let lifetimes = trace.lifetimes().iter();
+    let lifetimes = trace.coverage().lifetimes.iter();
     assert!(lifetimes.map(|lifetime| lifetime.module.0).eq([3, 4, 5]));
     let pids: Vec<_> = trace
         .processes()
@@ -317,7 +320,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
     let origins: Vec<_> = (0..3).map(|id| trace.origin(ProcessId(id))).collect();
     assert_eq!(origins, [None, None, Some(&origin)]);
     // A rewritten trace has them, too.
-    let again = Trace::read(trace.write(Vec::new()).unwrap().as_slice()).unwrap();
+    let again = Trace::read(trace.write(Vec::new(), &[]).unwrap().as_slice()).unwrap();
     assert_eq!(again.origin(ProcessId(2)), Some(&origin));
     let of: Vec<_> = trace
         .modules()
@@ -374,7 +377,7 @@ fn processes_share_the_functions_of_a_file_and_nothing_else() {
             }
         ] if values.first() == Some(77)
     ));
-    assert_eq!(trace.losses(), [(ThreadId(128), 2)]);
+    assert_eq!(trace.coverage().losses, [(ThreadId(128), 2)]);
 }
 
 /// The block with number `at` of a thread, in which a call begins that stays open.
@@ -435,7 +438,7 @@ fn a_stream_has_the_index_that_a_reader_of_the_whole_trace_makes() {
         let trace = taken(&mut writer);
         let survey = Survey::new(&trace, SPACING);
         assert_eq!(writer.totals().entries, survey.calls);
-        let whole = trace.write_indexed(Vec::new(), &survey.index).unwrap();
+        let whole = trace.write(Vec::new(), &survey.index).unwrap();
         let mut indexes = [writer.get_mut().as_slice(), whole.as_slice()].map(|bytes| {
             let mut reader = Reader::new(bytes).unwrap();
             let mut sections = Vec::new();
@@ -477,18 +480,18 @@ fn unrecorded_times_are_written_for_each_process() {
     }
     writer.end().unwrap();
     let trace = taken(&mut writer);
-    let suppressions = trace.suppressions().iter();
+    let suppressions = trace.coverage().suppressions.iter();
     let suppressions: Vec<_> = suppressions
         .map(|rest| (rest.function.0, rest.process.0))
         .collect();
     assert_eq!(suppressions, [(7, 0), (8, 0), (9, 0), (108, 1), (109, 1)]);
     assert_eq!(trace.function_name(FunctionId(108)), "/usr/bin/demo f8");
-    let duty = trace.duty().iter();
+    let duty = trace.coverage().duty.iter();
     let duty: Vec<_> = duty
         .map(|window| (window.process.0, window.from.0))
         .collect();
     assert_eq!(duty, [(0, 10), (0, 20), (1, 10), (1, 20)]);
-    let filters = trace.filters().iter();
+    let filters = trace.coverage().filters.iter();
     let filters: Vec<_> = filters
         .map(|note| (note.process.0, note.since.map(|since| since.0)))
         .collect();
@@ -544,7 +547,7 @@ fn a_counter_that_went_backwards_is_reported_by_the_trace() {
         writer.anchor(FIRST, &anchor).unwrap();
     }
     let trace = taken(&mut writer);
-    let again = trace.write(Vec::new()).unwrap();
+    let again = trace.write(Vec::new(), &[]).unwrap();
     let again = Trace::read(again.as_slice()).unwrap();
     for trace in [&trace, &again] {
         let [fault] = trace.clock().faults() else {
