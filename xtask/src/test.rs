@@ -45,6 +45,11 @@ const QUICK: &[(&str, &str)] = &[
 /// Busy threads beside tests under load.
 const LOAD: usize = 10;
 
+/// Tests at once for each processor: most of them wait more than they compute.
+const TESTS_AT_ONCE: usize = 2;
+/// The variable with the number of tests at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 /// The phases of a run, and how long each took, in whole seconds.
 #[derive(Debug, Default)]
 struct Phases(Vec<(&'static str, u64)>);
@@ -81,6 +86,10 @@ fn test(environment: &[(&str, &str)], rest: &[String]) -> Result<()> {
         test.arg("--workspace");
     }
     test.args(rest);
+    if std::env::var_os(TEST_THREADS).is_none() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        test.env(TEST_THREADS, (TESTS_AT_ONCE * processors).to_string());
+    }
     test.envs(environment.iter().copied());
     execute(&mut test)
 }

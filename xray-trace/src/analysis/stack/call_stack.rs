@@ -124,8 +124,8 @@ impl<'a> CallStack<'a> {
 
     /// Handles calls as long as they are properly nested, which they nearly always are. With all
     /// code in one place, the compiler keeps the state in registers, and computes nothing that the
-    /// visitor does not use. Stops before a call at `turn` or later, which it returns, and when fewer
-    /// than `enough` calls are open.
+    /// visitor does not use. Stops before a call at `turn` or later, which it returns, and when
+    /// fewer than `enough` calls are open.
     #[inline(always)]
     pub(super) fn visit_plain_calls(
         &mut self,
