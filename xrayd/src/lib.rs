@@ -37,6 +37,7 @@ pub mod store;
 #[expect(unsafe_code, reason = "the only raw system calls")]
 mod sys;
 pub mod target;
+mod tasks;
 mod text;
 pub mod triggers;
 pub mod types;

@@ -51,7 +51,7 @@ pub(crate) struct Liveness {
     pid: Pid,
     patience: Duration,
     longest: Duration,
-    /// The thread id; 0 before the thread has begun.
+    /// The thread id; 0 before the thread has begun, and between the steps of a pool's threads.
     thread: AtomicI32,
     /// True from the moment at which a waiting thread gave up until the thread takes up the next
     /// request.
@@ -70,6 +70,10 @@ pub(crate) enum NoAnswer {
     /// [`MOST_REQUESTS`] requests wait already, and the thread did not get this one.
     Full,
 }
+
+/// See [`Liveness::until_end`].
+#[derive(Debug)]
+pub(crate) struct Alive(Arc<Liveness>);
 
 /// Looks at a thread from one moment on.
 #[derive(Debug)]
@@ -107,6 +111,17 @@ impl Liveness {
             thread: AtomicI32::new(0),
             is_overdue: AtomicBool::new(false),
         })
+    }
+
+    /// Called by a thread of a pool when it begins a step of the work.
+    pub(crate) fn begins_step(&self) {
+        self.thread.store(gettid().as_raw(), Relaxed);
+        self.looks_for_requests();
+    }
+
+    /// Called by that thread at the end of the step. Until the next step, no thread can hang.
+    pub(crate) fn ends_step(&self) {
+        self.thread.store(0, Relaxed);
     }
 
     /// Called by the thread itself whenever it looks for requests.
@@ -200,14 +215,8 @@ impl Liveness {
 
     /// Called by the thread itself. Once the returned value is dropped, requests find that the
     /// thread has ended, and not that it hangs.
-    pub(crate) fn until_end(self: &Arc<Self>) -> impl Drop + use<> {
-        struct End(Arc<Liveness>);
-        impl Drop for End {
-            fn drop(&mut self) {
-                self.0.is_overdue.store(false, Relaxed);
-            }
-        }
-        End(Arc::clone(self))
+    pub(crate) fn until_end(self: &Arc<Self>) -> Alive {
+        Alive(Arc::clone(self))
     }
 
     /// The refusal of a request to a thread that hangs, or that has too many requests.
@@ -224,6 +233,14 @@ impl Liveness {
             ),
         };
         Refusal::new(Reason::Busy, message)
+    }
+}
+
+// === impl Alive ===
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.is_overdue.store(false, Relaxed);
     }
 }
 

@@ -21,7 +21,8 @@ use crate::{
 pub enum Resource {
     /// Sessions. Those of followed processes, and ended ones that are retained, count as well.
     Sessions,
-    /// Threads of sessions: a control thread, a drain thread, and a thread that follows.
+    /// Threads that sessions may take: a control thread, one for a drain that hangs, and a thread
+    /// that follows.
     Threads,
     /// Bytes of rings that are mapped into the daemon.
     Mapped,

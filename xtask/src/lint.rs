@@ -23,8 +23,9 @@ use crate::{columns, shell::say};
 /// The folders and files of `xrayd/src` in their order: each uses only those before it.
 const ORDER: &[&str] = &[
     "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "liveness",
-    "socket", "types", "sys", "target", "quotas", "inject", "triggers", "store", "collect",
-    "control", "export", "process", "metrics", "logs", "audit", "config", "rpc", "app", "main",
+    "socket", "tasks", "types", "sys", "target", "quotas", "inject", "triggers", "store",
+    "collect", "control", "export", "process", "metrics", "logs", "audit", "config", "rpc", "app",
+    "main",
 ];
 
 /// The crates whose imports are read, and the most files of each that may import each other in a

@@ -157,7 +157,7 @@ fn a_budget_holds_while_the_load_changes() -> Result<()> {
                 // Of 5000 calls in half a millisecond, the budget has room for a few hundred.
                 ensure!(seen.tiny < called.tiny / 5, "{seen:?} of {called:?}");
                 // During a try, even rings of this size may be too small for `tiny`, and other
-                // functions lose events. The less processor time is left for the drain thread, the
+                // functions lose events. The less processor time is left for the drain, the
                 // more events are lost. Lost events are counted. Without a loss, each call is
                 // there.
                 let lost = session.status().lost - lost;

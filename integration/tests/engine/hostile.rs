@@ -151,7 +151,7 @@ fn buckets_may_say_what_they_like() -> Result<()> {
     Ok(())
 }
 
-/// A panic of the drain thread ends its session, which reports it, and nothing else.
+/// A panic of the drain ends its session, which reports it, and nothing else.
 #[test]
 fn a_panic_while_draining_ends_one_session_and_is_reported() -> Result<()> {
     const BUG: &str = "freed the ring of a slow path that never ended";

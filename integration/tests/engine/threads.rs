@@ -156,7 +156,7 @@ fn threads_without_a_ring_are_counted() -> Result<()> {
     Ok(())
 }
 
-/// Threads are counted even without a drain thread. The next tracer reports them.
+/// Threads are counted even without a drain. The next tracer reports them.
 #[test]
 fn threads_without_a_ring_are_counted_between_two_tracers() -> Result<()> {
     let mut target = Target::spawn(

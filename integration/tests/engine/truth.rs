@@ -39,7 +39,7 @@ fn check(arguments: &[&str], options: AttachOptions) -> Result<GroundTruth> {
     Ok(truth)
 }
 
-/// Rings that hold all events of a thread, so that a slow drain thread loses nothing.
+/// Rings that hold all events of a thread, so that a slow drain loses nothing.
 fn roomy(ring_bytes: u64) -> AttachOptions {
     AttachOptions {
         ring_bytes,
@@ -148,7 +148,7 @@ fn losses_are_counted_exactly_while_the_rings_are_drained() -> Result<()> {
     Ok(())
 }
 
-/// No drain thread runs while the program does. The ring keeps the first events and counts the
+/// No drain runs while the program does. The ring keeps the first events and counts the
 /// rest.
 #[test]
 fn a_ring_that_nobody_drains_keeps_the_beginning_and_counts_the_rest() -> Result<()> {

@@ -50,7 +50,7 @@ fn traced(trace: &Trace) -> Edges {
 fn record(scenario: &str) -> Result<(Edges, Trace)> {
     let mut target = Target::spawn(Fixture::Unwinding, [""; 0])?;
     let registry = registry();
-    // Room for all events, so that a slow drain thread loses nothing.
+    // Room for all events, so that a slow drain loses nothing.
     let options = AttachOptions {
         ring_bytes: 8 << 20,
         ..AttachOptions::default()

@@ -241,7 +241,7 @@ fn a_recording_has_exactly_its_time_whatever_the_machine_does() -> Result<()> {
     Ok(())
 }
 
-/// In flight mode, the drain thread does not read the rings. Values of registers in them are no
+/// In flight mode, the drain does not read the rings. Values of registers in them are no
 /// events.
 #[test]
 fn values_do_not_count_as_events_in_flight() -> Result<()> {

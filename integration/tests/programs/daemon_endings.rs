@@ -23,7 +23,7 @@ fn a_killed_daemon_is_followed_by_another() -> Result<()> {
     }
     cli.ok(["enable", "--all"])?;
     daemon.kill()?;
-    // All functions are on without a drain thread. The programs run on.
+    // All functions are on without a drain. The programs run on.
     all_on(&target)?.context("not everything is on")?;
     busy.skip_lines();
     busy.line_with("beat ", DEADLINE)?;

@@ -22,7 +22,7 @@ const KEPT: usize = 256;
 #[derive(Debug, Clone)]
 pub(super) struct FrameBudget {
     /// Frames that no thread has taken. Shares take them and give them back, all on one thread: the
-    /// drain thread, or the thread that decodes a snapshot.
+    /// drain, or the thread that decodes a snapshot.
     left: Arc<AtomicUsize>,
     /// The most frames of one thread.
     frames: usize,

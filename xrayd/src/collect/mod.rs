@@ -1,6 +1,6 @@
 //! Drains the rings of one target into event blocks.
 //!
-//! The thread `drain-<pid>` (`drain`) reads each ring, and gives the events to the decoder of the
+//! The drain (`drain`) reads each ring, and gives the events to the decoder of the
 //! ring's thread (`thread_decoder`). The decoder follows the open calls (`shadow_stack`) and
 //! publishes blocks to the event store. Retention and live streams are in `store`.
 
@@ -29,7 +29,7 @@ mod watch;
 
 #[cfg(fuzzing)]
 pub use drain::drain_rings;
-pub(crate) use drain::{Asked, Drain, DrainCaller, DrainHandle, events_since};
+pub(crate) use drain::{Asked, DrainCaller, DrainHandle, events_since, spawn as spawn_drain};
 pub(crate) use event_filter::EventFilter;
 pub(crate) use ring_budget::{Promises, RingRefusal};
 pub(crate) use ring_bytes::bytes_of_threads;

@@ -261,7 +261,7 @@ impl Controller {
     fn leave_to_others(&mut self, failure: &str) -> Result<DetachReport> {
         let drain = lock(&self.patching.shared.drain).take();
         if let Some(Err(refusal)) = drain.map(DrainHandle::abandon) {
-            tracing::warn!(%refusal, "the drain thread did not read the last events");
+            tracing::warn!(%refusal, "the drain did not read the last events");
         }
         self.patching.output.close();
         self.claim = None;
@@ -452,7 +452,7 @@ impl Controller {
         let drain = lock(&self.patching.shared.drain).take();
         let finished = drain.map_or(Ok(()), DrainHandle::finish);
         finished.map_err(|refusal| {
-            tracing::warn!(%refusal, "the drain thread did not read the last events");
+            tracing::warn!(%refusal, "the drain did not read the last events");
             let message = "xrayd did not read the rings: the process's memory does not answer";
             self.patching.output.fail(message.to_owned());
             let message = format!("process {}: {message}", self.patching.target.pid());
@@ -509,7 +509,7 @@ impl Controller {
         if let Some(Err(refusal)) = self.patching.shared.drain().map(|drain| drain.flush()) {
             tracing::warn!(
                 %refusal,
-                "the drain thread did not read the last events before the detach"
+                "the drain did not read the last events before the detach"
             );
         }
         // This matters most if a sled could not be switched off: each thread that still takes it

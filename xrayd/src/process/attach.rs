@@ -18,7 +18,7 @@ use super::{
     started::Started,
 };
 use crate::{
-    collect::{Drain, Promises, RingSizes, SiteTable, events_since},
+    collect::{Promises, RingSizes, SiteTable, events_since, spawn_drain},
     control::{
         Commands, Control, Controller, Governor, Loading, Patching, PreparedUpdate, Reading,
         SessionNumbers, Shared, Staged, StartedChild, TracedModules, Watch, call_site_of,
@@ -37,6 +37,7 @@ use crate::{
         Credentials, Functions, Launch, Module, Objects, PerfWatcher, Preflight, RefusedModule,
         Survey, Target, Threads, Yama, preflight,
     },
+    tasks::Pool,
     types::{Budget, Mode, PatchSite, Settings, SettingsUpdate, Switch, Wanted},
 };
 
@@ -64,6 +65,8 @@ pub(super) struct Common {
     pub(crate) metering: Option<Arc<Metering>>,
     /// Memory that is promised to the rings of all sessions.
     pub(crate) promises: Arc<Promises>,
+    /// The threads that read rings.
+    pub(crate) collectors: Pool,
     /// The new session's share of the quotas.
     pub(crate) ticket: Ticket,
 }
@@ -90,6 +93,7 @@ pub(crate) fn prepare(
         perf_watcher,
         metering,
         promises,
+        collectors,
         mut ticket,
     } = common;
     let pid = target.pid();
@@ -227,7 +231,8 @@ pub(crate) fn prepare(
         output.profiles.came(&functions, loaded);
     }
     let layout = installed.layout;
-    let drain = Drain::spawn(
+    let drain = spawn_drain(
+        &collectors,
         pid,
         Arc::clone(&memory),
         installed,

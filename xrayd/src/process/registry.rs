@@ -33,6 +33,7 @@ use crate::{
         Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
         Sleds, Subject, Target, list, preflight,
     },
+    tasks::Pool,
     types::{DetachReport, FunctionRow, Run, Wanted},
 };
 
@@ -48,9 +49,12 @@ pub struct RegistryConfig {
     pub quotas: Quotas,
 }
 
-/// Threads of a session: a control thread and a drain thread. A process that is followed from has
-/// one more.
+/// Threads that a session may take: a control thread, and a collector that hangs in the target's
+/// memory. A process that is followed from has one more.
 const SESSION_THREADS: u64 = 2;
+
+/// The most threads that read rings, while none of them hangs.
+const MOST_COLLECTORS: usize = 8;
 
 /// All sessions of a daemon.
 #[derive(Debug, Clone)]
@@ -62,6 +66,8 @@ struct Inner {
     accounts: Arc<Accounts>,
     /// Memory of control groups that is promised to rings, by session.
     promises: Arc<Promises>,
+    /// The threads that read rings.
+    collectors: Pool,
     objects: Arc<Objects>,
     /// The watchers of mappings, and of forks, execs and exits.
     mappings: Arc<PerfWatcher>,
@@ -95,6 +101,8 @@ impl Registry {
     /// An empty registry, whose sessions have metrics.
     pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
         let accounts = Accounts::new(config.quotas);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let collectors = processors.clamp(2, MOST_COLLECTORS);
         let table = Arc::<SessionTable>::default();
         let inner = Inner {
             retention: Retention {
@@ -106,6 +114,7 @@ impl Registry {
             accounts,
             promises: Arc::default(),
             config,
+            collectors: Pool::new("collector", collectors),
             objects: Arc::default(),
             mappings: PerfWatcher::new(Subject::Mappings),
             processes: PerfWatcher::new(Subject::Processes),
@@ -540,6 +549,7 @@ impl Inner {
             perf_watcher: Arc::clone(&self.mappings),
             metering: self.metering.clone(),
             promises: Arc::clone(&self.promises),
+            collectors: self.collectors.clone(),
             ticket,
         }
     }

@@ -3,7 +3,7 @@
 //! trace writer.
 //!
 //! The loop runs at the client's pace. While it waits for the client, the subscription fills up to
-//! its bound, and then drops and counts items. The drain thread never waits for a reader.
+//! its bound, and then drops and counts items. The drain never waits for a reader.
 
 use std::{
     collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,

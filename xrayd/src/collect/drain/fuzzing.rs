@@ -198,7 +198,7 @@ impl Scene {
         }
     }
 
-    /// The first steps of the drain thread.
+    /// The first steps of the drain.
     fn begin(&mut self) {
         self.drain.settle_mode();
         self.drain.owners.discover();

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The pause between two looks is this many times as long as the last look took, within these
-/// bounds. A look may have taken long because the drain thread got no processor.
+/// bounds. A look may have taken long because the drain got no processor.
 const PAUSES: u32 = 20;
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);

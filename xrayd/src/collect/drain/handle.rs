@@ -1,13 +1,13 @@
-//! The drain thread as other threads see it: requests go in, and answers are waited for here. No
-//! wait lasts for ever, also while the drain hangs in the target's memory (`liveness`).
+//! The drain as other threads see it: requests go in, and answers are waited for here. No wait
+//! lasts for ever, also while the drain hangs in the target's memory (`liveness`).
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
-    thread::JoinHandle,
 };
 
 use xray_trace::model::Ticks;
@@ -21,6 +21,7 @@ use crate::{
     liveness::{Liveness, NoAnswer, Watch},
     refusal::Result,
     store::{Ask, ProfileSums},
+    tasks::Waker,
     types::ThreadChoice,
 };
 
@@ -56,27 +57,29 @@ pub(super) enum Request {
     Abandon(SyncSender<()>),
 }
 
-/// The drain thread, as its owner sees it.
+/// The drain, as its owner sees it.
 #[derive(Debug)]
 pub(crate) struct DrainHandle {
     pub(super) caller: DrainCaller,
     /// True if the rings are another tracer's, or may be a later session's by now. A thread that
     /// hung sees it before anything else.
     pub(super) is_abandoned: Arc<AtomicBool>,
-    pub(super) thread: Option<JoinHandle<()>>,
+    /// The sender goes with the task.
+    pub(super) ended: Receiver<Infallible>,
     pub(super) switches: Arc<Switches>,
 }
 
-/// The way to ask the drain thread for something.
+/// The way to ask the drain for something.
 #[derive(Debug, Clone)]
 pub(crate) struct DrainCaller {
     pub(super) requests: SyncSender<Request>,
+    pub(super) waker: Waker,
     pub(super) liveness: Arc<Liveness>,
     /// True while a [`Request::Wake`] waits. More of them would only take the room of others.
     pub(super) is_woken: Arc<AtomicBool>,
 }
 
-/// A request to the drain thread whose answer was not waited for yet.
+/// A request to the drain whose answer was not waited for yet.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Asked<T> {
@@ -119,7 +122,7 @@ impl DrainHandle {
         let Self {
             caller,
             is_abandoned,
-            thread,
+            ended,
             ..
         } = self;
         let asked = caller.hand_over(request, |request| {
@@ -130,8 +133,8 @@ impl DrainHandle {
             is_abandoned.store(true, Relaxed);
             return Err(refusal);
         }
-        // The thread catches its own panics, and the event store reports them.
-        let _ = thread.map(JoinHandle::join);
+        // Nothing is ever sent. The wait ends with the task.
+        let _ = ended.recv();
         Ok(())
     }
 }
@@ -160,6 +163,7 @@ impl DrainCaller {
         if self.requests.try_send(Request::Wake).is_err() {
             self.is_woken.store(false, Relaxed);
         }
+        self.waker.wake();
     }
 
     /// Makes the meaning of sites known, from `since` on. When this returns, they may be switched
@@ -194,6 +198,7 @@ impl DrainCaller {
         let (answer, _) = sync_channel(1);
         let request = Request::EventFilter(keep, threads, answer);
         let _ = self.liveness.send_anyway(&self.requests, request);
+        self.waker.wake();
     }
 
     /// Begins to count calls. Counts from before belong to an earlier session.
@@ -273,7 +278,9 @@ impl DrainCaller {
         send: impl FnOnce(Request) -> std::result::Result<(), NoAnswer>,
     ) -> Result<Asked<T>> {
         let (answer, answered) = sync_channel(1);
-        let answer = match send(request(answer)) {
+        let sent = send(request(answer));
+        self.waker.wake();
+        let answer = match sent {
             Ok(()) => Some((answered, self.liveness.watch())),
             Err(NoAnswer::Ended) => None,
             Err(why) => return Err(self.liveness.refusal(why)),
@@ -311,6 +318,7 @@ mod tests {
         let (requests, received) = sync_channel(MOST_REQUESTS);
         let caller = DrainCaller {
             requests,
+            waker: Waker::of_nothing(),
             liveness: Liveness::new(Pid::this()),
             is_woken: Arc::default(),
         };

@@ -1,16 +1,17 @@
-//! The thread `drain-<pid>`: reads every ring of a target in turn, decodes words into blocks, and
-//! publishes the blocks. It never waits for a reader of the blocks.
+//! The drain of a session: reads every ring of a target in turn, decodes words into blocks, and
+//! publishes the blocks. It never waits for a reader of the blocks. It is a task of the pool of
+//! collectors, so any thread of that pool runs it, and one at a time.
 //!
-//! The less there is to read, the longer the thread sleeps. It does not sleep while a ring fills
-//! up.
+//! The less there is to read, the longer the drain rests. It does not rest while a ring fills up.
 //!
-//! In mode `flight`, rings keep the newest events by themselves. The thread then looks after the
+//! In mode `flight`, rings keep the newest events by themselves. The drain then looks after the
 //! target's threads only. It reads a ring when the ring's thread or the session ends, and copies it
 //! for a snapshot.
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod.rs` | the loop of the thread, the requests, and the order of chores |
+//! | `mod.rs` | a round, the requests, and the order of chores |
+//! | `task.rs` | the steps of the drain in the pool |
 //! | `modes.rs` | the change of the mode |
 //! | `copies.rs` | copies of rings, for snapshots and samples |
 //! | `rings.rs` | the rings that were taken up: reading, and reports about them |
@@ -19,15 +20,10 @@
 //! | `endings.rs` | threads that have ended |
 //! | `growth.rs` | the opening of slots, where memory is limited |
 //! | `chore_times.rs` | the times of chores |
-//! | `handle.rs` | the thread as other threads see it |
+//! | `handle.rs` | the drain as other threads see it |
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, sync_channel},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -37,15 +33,12 @@ pub(crate) use handle::{Asked, DrainCaller, DrainHandle};
 use owners::RingOwners;
 use rings::{Busy, Rings};
 use shm_ring::{SharedMemory, layout};
+pub(crate) use task::spawn;
 use xray_trace::model::Ticks;
 
 use super::{SiteTable, ring::turns, ring_budget::RingBudget, slots::Slots};
 use crate::{
-    inject::Installed,
-    liveness::{Liveness, MOST_REQUESTS},
-    panics::message_of,
     pid::Pid,
-    quotas::Ticket,
     store::{Ask, EventStore},
     sys::{Memory, now_anchor, ticks_now},
 };
@@ -61,6 +54,7 @@ mod handle;
 mod modes;
 mod owners;
 mod rings;
+mod task;
 
 #[cfg(fuzzing)]
 pub use fuzzing::drain_rings;
@@ -76,7 +70,7 @@ const IDLE_SLEEP: Duration = Duration::from_millis(20);
 const LOST_RINGS: &str =
     "a process has cut the memory of the rings, or the system had no memory for them";
 
-/// The state of the drain thread.
+/// The state of the drain.
 #[derive(Debug)]
 pub(crate) struct Drain {
     /// The rings, and the threads that own them.
@@ -104,64 +98,6 @@ pub(crate) fn events_since(rings: &impl SharedMemory) -> Ticks {
 // === impl Drain ===
 
 impl Drain {
-    /// Starts the thread. It holds the session's ticket, because it can outlive the session while
-    /// it hangs.
-    ///
-    /// # Errors
-    /// The system cannot start a thread.
-    pub(crate) fn spawn(
-        pid: Pid,
-        memory: Arc<Memory>,
-        installed: Installed,
-        budget: RingBudget,
-        sites: SiteTable,
-        (output, ticket): (Arc<EventStore>, Arc<Ticket>),
-    ) -> std::io::Result<DrainHandle> {
-        let Installed {
-            layout,
-            rings,
-            rings_file,
-            adopted,
-            ..
-        } = installed;
-        let mut slots = Slots::new(layout, rings, rings_file);
-        slots.filtered = adopted;
-        let mut drain = Self::new(pid, memory, slots, budget, sites, output);
-        let switches = Arc::clone(drain.owners.rings.decoders.switches());
-        let (requests, received) = sync_channel(MOST_REQUESTS);
-        let liveness = Liveness::new(pid);
-        let of_thread = Arc::clone(&liveness);
-        let is_abandoned = Arc::new(AtomicBool::new(false));
-        let abandoned = Arc::clone(&is_abandoned);
-        let is_woken = Arc::new(AtomicBool::new(false));
-        let woken = Arc::clone(&is_woken);
-        let thread = std::thread::Builder::new()
-            .name(format!("drain-{pid}"))
-            .spawn(move || {
-                let _ticket = ticket;
-                let _end = of_thread.until_end();
-                let output = Arc::clone(&drain.owners.rings.output);
-                // Nothing uses the drain after a panic. What it shares is consistent between
-                // statements.
-                let ran = catch_unwind(AssertUnwindSafe(|| {
-                    drain.run(&received, &of_thread, (&abandoned, &woken));
-                }));
-                if let Err(payload) = ran {
-                    output.fail(format!("a bug in xrayd: {}", message_of(&*payload)));
-                }
-            })?;
-        Ok(DrainHandle {
-            caller: DrainCaller {
-                requests,
-                liveness,
-                is_woken,
-            },
-            is_abandoned,
-            thread: Some(thread),
-            switches,
-        })
-    }
-
     /// A drain that has read nothing so far.
     fn new(
         pid: Pid,
@@ -181,107 +117,83 @@ impl Drain {
         }
     }
 
-    fn run(
-        &mut self,
-        requests: &Receiver<Request>,
-        liveness: &Liveness,
-        (is_abandoned, is_woken): (&AtomicBool, &AtomicBool),
-    ) {
-        liveness.looks_for_requests();
+    /// Takes up what is there before the first round.
+    fn begin(&mut self) {
         self.settle_mode();
         self.owners.discover();
         if self.counting {
             self.begin_counts();
         }
         self.owners.begun = true;
-        let mut sleep = SHORT_SLEEP;
-        loop {
-            self.settle_mode();
-            let busy = self.round();
-            // Each may hang in the target's memory, which another tracer may have by then.
-            for step in [|drain: &mut Self| drain.owners.open_slots(), Self::chores] {
-                if is_abandoned.load(Relaxed) {
-                    self.publish_last();
-                    return;
+    }
+
+    /// The pause after a round that found so much work, and before which there was this pause.
+    fn pause(&self, busy: Busy, before: Duration) -> Duration {
+        let rings = &self.owners.rings;
+        match busy {
+            Busy::Full => Duration::ZERO,
+            Busy::Some => SHORT_SLEEP,
+            Busy::Little => ARMED_SLEEP,
+            Busy::Idle if rings.newest || self.counting => IDLE_SLEEP,
+            Busy::Idle if rings.output.armed.load(Relaxed) => ARMED_SLEEP,
+            Busy::Idle => (before.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
+        }
+    }
+
+    /// Carries a request out. Returns false if it was the last one.
+    fn carry_out(&mut self, request: Request) -> bool {
+        match request {
+            Request::Wake => {}
+            Request::Learn(sites, since, answer) => {
+                self.owners.rings.learn(sites, since);
+                let _ = answer.send(());
+            }
+            Request::Flush(answer) => {
+                self.flush();
+                // The asker may have given up waiting.
+                let _ = answer.send(());
+            }
+            Request::EventFilter(keep, threads, answer) => {
+                self.flush();
+                self.owners.rings.decoders.filter(keep);
+                self.owners.chosen = threads;
+                self.owners.choose_threads();
+                let _ = answer.send(());
+            }
+            Request::BeginCounts(answer) => {
+                self.begin_counts();
+                let _ = answer.send(());
+            }
+            Request::RenewFilters(answer) => {
+                self.owners.discover();
+                self.owners.rings.renew_filters();
+                let _ = answer.send(());
+            }
+            Request::RingCopies(bytes, moment, answer) => {
+                let _ = answer.send(self.copy_rings(bytes, moment));
+            }
+            Request::Sample(look, answer) => {
+                let _ = answer.send(self.sample(&look));
+            }
+            Request::Profile(ask, answer) => {
+                let is_given_up = answer.send(self.profile(ask)).is_err();
+                if let (true, Ask::Begin(number)) = (is_given_up, ask) {
+                    // No client knows of the sums.
+                    self.owners.rings.output.profiles.answer(Ask::End(number));
                 }
-                step(self);
             }
-            let rings = &self.owners.rings;
-            if rings.slots.rings.is_broken() {
-                rings.output.fail(LOST_RINGS.to_owned());
-                return;
+            Request::Finish(answer) => {
+                self.finish();
+                let _ = answer.send(());
+                return false;
             }
-            sleep = match busy {
-                Busy::Full => Duration::ZERO,
-                Busy::Some => SHORT_SLEEP,
-                Busy::Little => ARMED_SLEEP,
-                Busy::Idle if rings.newest || self.counting => IDLE_SLEEP,
-                Busy::Idle if rings.output.armed.load(Relaxed) => ARMED_SLEEP,
-                Busy::Idle => (sleep.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
-            };
-            liveness.looks_for_requests();
-            let request = requests.recv_timeout(sleep);
-            if is_abandoned.load(Relaxed) {
+            Request::Abandon(answer) => {
                 self.publish_last();
-                return;
-            }
-            match request {
-                Ok(Request::Wake) => is_woken.store(false, Relaxed),
-                Ok(Request::Learn(sites, since, answer)) => {
-                    self.owners.rings.learn(sites, since);
-                    let _ = answer.send(());
-                }
-                Ok(Request::Flush(answer)) => {
-                    self.flush();
-                    // The asker may have given up waiting.
-                    let _ = answer.send(());
-                }
-                Ok(Request::EventFilter(keep, threads, answer)) => {
-                    self.flush();
-                    self.owners.rings.decoders.filter(keep);
-                    self.owners.chosen = threads;
-                    self.owners.choose_threads();
-                    let _ = answer.send(());
-                }
-                Ok(Request::BeginCounts(answer)) => {
-                    self.begin_counts();
-                    let _ = answer.send(());
-                }
-                Ok(Request::RenewFilters(answer)) => {
-                    self.owners.discover();
-                    self.owners.rings.renew_filters();
-                    let _ = answer.send(());
-                }
-                Ok(Request::RingCopies(bytes, moment, answer)) => {
-                    let _ = answer.send(self.copy_rings(bytes, moment));
-                }
-                Ok(Request::Sample(look, answer)) => {
-                    let _ = answer.send(self.sample(&look));
-                }
-                Ok(Request::Profile(ask, answer)) => {
-                    let is_given_up = answer.send(self.profile(ask)).is_err();
-                    if let (true, Ask::Begin(number)) = (is_given_up, ask) {
-                        // No client knows of the sums.
-                        self.owners.rings.output.profiles.answer(Ask::End(number));
-                    }
-                }
-                Ok(Request::Finish(answer)) => {
-                    self.finish();
-                    let _ = answer.send(());
-                    return;
-                }
-                Ok(Request::Abandon(answer)) => {
-                    self.publish_last();
-                    let _ = answer.send(());
-                    return;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.finish();
-                    return;
-                }
+                let _ = answer.send(());
+                return false;
             }
         }
+        true
     }
 
     /// Reads every ring once.

@@ -1,0 +1,166 @@
+//! The drain as a task: a step is one request, a round, and the chores that are due.
+
+use std::{
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    Drain, LOST_RINGS, SHORT_SLEEP,
+    handle::{DrainCaller, DrainHandle, Request},
+};
+use crate::{
+    collect::{SiteTable, ring_budget::RingBudget, slots::Slots},
+    inject::Installed,
+    liveness::{Alive, Liveness, MOST_REQUESTS},
+    panics::message_of,
+    pid::Pid,
+    quotas::Ticket,
+    store::EventStore,
+    sys::Memory,
+    tasks::{Next, Pool, Task},
+};
+
+struct DrainTask {
+    drain: Drain,
+    requests: Receiver<Request>,
+    liveness: Arc<Liveness>,
+    is_abandoned: Arc<AtomicBool>,
+    is_woken: Arc<AtomicBool>,
+    has_begun: bool,
+    pause: Duration,
+    _alive: Alive,
+    /// The drain can outlive the session while it hangs.
+    _ticket: Arc<Ticket>,
+    /// Dropped last: it says that everything else is gone.
+    _ended: SyncSender<Infallible>,
+}
+
+/// Adds the drain of a session to the pool of collectors.
+///
+/// # Errors
+/// The system cannot start a thread.
+pub(crate) fn spawn(
+    collectors: &Pool,
+    pid: Pid,
+    memory: Arc<Memory>,
+    installed: Installed,
+    budget: RingBudget,
+    sites: SiteTable,
+    (output, ticket): (Arc<EventStore>, Arc<Ticket>),
+) -> std::io::Result<DrainHandle> {
+    let Installed {
+        layout,
+        rings,
+        rings_file,
+        adopted,
+        ..
+    } = installed;
+    let mut slots = Slots::new(layout, rings, rings_file);
+    slots.filtered = adopted;
+    let drain = Drain::new(pid, memory, slots, budget, sites, output);
+    let switches = Arc::clone(drain.owners.rings.decoders.switches());
+    let (requests, received) = sync_channel(MOST_REQUESTS);
+    let (ends, ended) = sync_channel(0);
+    let liveness = Liveness::new(pid);
+    let is_abandoned = Arc::new(AtomicBool::new(false));
+    let is_woken = Arc::new(AtomicBool::new(false));
+    let task = DrainTask {
+        drain,
+        requests: received,
+        _alive: liveness.until_end(),
+        liveness: Arc::clone(&liveness),
+        is_abandoned: Arc::clone(&is_abandoned),
+        is_woken: Arc::clone(&is_woken),
+        has_begun: false,
+        pause: SHORT_SLEEP,
+        _ticket: ticket,
+        _ended: ends,
+    };
+    let waker = collectors.add(|_| Box::new(task))?;
+    Ok(DrainHandle {
+        caller: DrainCaller {
+            requests,
+            waker,
+            liveness,
+            is_woken,
+        },
+        is_abandoned,
+        ended,
+        switches,
+    })
+}
+
+// === impl DrainTask ===
+
+impl Task for DrainTask {
+    fn step(&mut self) -> Next {
+        self.liveness.begins_step();
+        // Nothing uses the drain after a panic. What it shares is consistent between statements.
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.turn()));
+        self.liveness.ends_step();
+        stepped.unwrap_or_else(|payload| {
+            let message = format!("a bug in xrayd: {}", message_of(&*payload));
+            self.drain.owners.rings.output.fail(message);
+            Next::Done
+        })
+    }
+}
+
+impl DrainTask {
+    fn turn(&mut self) -> Next {
+        if !self.has_begun {
+            self.drain.begin();
+            self.has_begun = true;
+        }
+        let request = self.requests.try_recv();
+        // A drain that hung may have been given up.
+        if self.is_abandoned.load(Relaxed) {
+            self.drain.publish_last();
+            return Next::Done;
+        }
+        let has_request = request.is_ok();
+        match request {
+            Ok(request) => {
+                if matches!(request, Request::Wake) {
+                    self.is_woken.store(false, Relaxed);
+                }
+                if !self.drain.carry_out(request) {
+                    return Next::Done;
+                }
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                self.drain.finish();
+                return Next::Done;
+            }
+        }
+        self.drain.settle_mode();
+        let busy = self.drain.round();
+        // Each may hang in the target's memory, which another tracer may have by then.
+        for step in [|drain: &mut Drain| drain.owners.open_slots(), Drain::chores] {
+            if self.is_abandoned.load(Relaxed) {
+                self.drain.publish_last();
+                return Next::Done;
+            }
+            step(&mut self.drain);
+        }
+        let rings = &self.drain.owners.rings;
+        if rings.slots.rings.is_broken() {
+            rings.output.fail(LOST_RINGS.to_owned());
+            return Next::Done;
+        }
+        self.pause = self.drain.pause(busy, self.pause);
+        // Another request may wait.
+        match has_request || self.pause.is_zero() {
+            true => Next::Now,
+            false => Next::At(Instant::now() + self.pause),
+        }
+    }
+}

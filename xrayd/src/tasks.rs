@@ -1,0 +1,498 @@
+//! Runs many tasks on few threads.
+//!
+//! A task is the work of one session. A worker runs one step of it at a time, and the step says
+//! when the next one is due. So a session that has nothing to do takes no thread.
+//!
+//! ```text
+//!            woken, or due            a worker takes it
+//!  resting ─────────────────► ready ─────────────────────► running
+//!     ▲                         ▲                             │
+//!     │                         └── woken meanwhile, or now ──┤
+//!     └─────────────────────────────────────────── later ─────┴──► done
+//! ```
+//!
+//! A step may hang in the memory of a target, and its worker hangs with it. So one thread of the
+//! pool looks every [`WATCH_EVERY`] whether a task has been ready for that time. It replaces the
+//! workers then whose steps take as long. So a task that hangs takes one thread, and delays the
+//! other tasks by twice that time at most.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::lock::lock;
+
+/// Pause between two looks for ready tasks that no worker takes.
+const WATCH_EVERY: Duration = Duration::from_millis(50);
+/// A worker beyond the usual number ends after this time without work.
+const SPARE_FOR: Duration = Duration::from_secs(10);
+
+/// Work in steps.
+pub(crate) trait Task: Send + 'static {
+    /// Does one step. It catches its own panics.
+    fn step(&mut self) -> Next;
+}
+
+/// When the next step of a task is due, unless the task is woken before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    Now,
+    At(Instant),
+    /// Never. The task is dropped.
+    Done,
+}
+
+/// Threads that run tasks. They begin with the first task.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool(Arc<Shared>);
+
+/// Makes a task ready.
+#[derive(Debug, Clone)]
+pub(crate) struct Waker {
+    pool: Pool,
+    task: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The name of the threads.
+    name: &'static str,
+    /// The usual number of workers.
+    usual: usize,
+    state: Mutex<State>,
+    /// A task is ready, or due before all others. For workers.
+    has_work: Condvar,
+    /// There are tasks again. For the thread that looks for waiting tasks.
+    has_tasks: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tasks: HashMap<u64, Slot>,
+    /// The ready tasks, in the order in which they became ready, with the times of that.
+    ready: VecDeque<(Instant, u64)>,
+    /// The resting tasks that are due at some time.
+    due: BTreeSet<(Instant, u64)>,
+    last_task: u64,
+    workers: usize,
+    /// Workers that wait for work.
+    free: usize,
+    /// When one of them ends its wait by itself, if one does.
+    timed: Option<Instant>,
+    is_watched: bool,
+}
+
+struct Slot {
+    /// `None` while a worker runs it.
+    task: Option<Box<dyn Task>>,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Resting(Option<Instant>),
+    Ready,
+    Running { since: Instant, is_woken: bool },
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// A pool with this usual number of workers.
+    pub(crate) fn new(name: &'static str, usual: usize) -> Self {
+        Self(Arc::new(Shared {
+            name,
+            usual,
+            state: Mutex::default(),
+            has_work: Condvar::new(),
+            has_tasks: Condvar::new(),
+        }))
+    }
+
+    /// Adds a task, which is ready at once. `task` makes it.
+    ///
+    /// # Errors
+    /// The system starts no thread for the pool.
+    pub(crate) fn add(&self, task: impl FnOnce(&Waker) -> Box<dyn Task>) -> io::Result<Waker> {
+        let mut state = lock(&self.0.state);
+        if !state.is_watched {
+            let shared = Arc::clone(&self.0);
+            start(self.0.name, move || shared.watch())?;
+            state.is_watched = true;
+        }
+        if state.workers == 0 {
+            self.0.start_worker(&mut state)?;
+        }
+        state.last_task += 1;
+        let waker = Waker {
+            pool: self.clone(),
+            task: state.last_task,
+        };
+        let slot = Slot {
+            task: Some(task(&waker)),
+            phase: Phase::Resting(None),
+        };
+        state.tasks.insert(waker.task, slot);
+        self.0.make_ready(&mut state, waker.task);
+        drop(state);
+        self.0.has_tasks.notify_one();
+        Ok(waker)
+    }
+}
+
+// === impl Waker ===
+
+impl Waker {
+    /// Of no task.
+    #[cfg(test)]
+    pub(crate) fn of_nothing() -> Self {
+        let pool = Pool::new("test", 1);
+        Self { pool, task: 0 }
+    }
+
+    /// Makes the task ready. If it runs, it is ready again afterwards.
+    pub(crate) fn wake(&self) {
+        let shared = &self.pool.0;
+        let mut state = lock(&shared.state);
+        let Some(slot) = state.tasks.get_mut(&self.task) else {
+            return;
+        };
+        match &mut slot.phase {
+            Phase::Resting(due) => {
+                if let Some(due) = due.take() {
+                    state.due.remove(&(due, self.task));
+                }
+                shared.make_ready(&mut state, self.task);
+            }
+            Phase::Running { is_woken, .. } => *is_woken = true,
+            Phase::Ready => {}
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn make_ready(self: &Arc<Self>, state: &mut State, task: u64) {
+        if let Some(slot) = state.tasks.get_mut(&task) {
+            slot.phase = Phase::Ready;
+            state.ready.push_back((Instant::now(), task));
+        }
+        self.ask_for_worker(state);
+    }
+
+    /// Lets a free worker take a ready task, or adds one if there are fewer than usual.
+    fn ask_for_worker(self: &Arc<Self>, state: &mut State) {
+        if state.free > 0 {
+            self.has_work.notify_one();
+        } else if state.workers < self.usual {
+            // Without a new one, the task waits for one of the others.
+            let _ = self.start_worker(state);
+        }
+    }
+
+    fn start_worker(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        let shared = Arc::clone(self);
+        start(self.name, move || shared.work())?;
+        state.workers += 1;
+        Ok(())
+    }
+
+    /// Runs tasks until there is no more use for this worker.
+    fn work(self: Arc<Self>) {
+        let mut state = lock(&self.state);
+        loop {
+            let now = Instant::now();
+            state.take_due(now);
+            let Some((_, task)) = state.ready.pop_front() else {
+                let Some(again) = self.wait(state) else {
+                    return;
+                };
+                state = again;
+                continue;
+            };
+            if !state.ready.is_empty() {
+                self.ask_for_worker(&mut state);
+            }
+            let Some(slot) = state.tasks.get_mut(&task) else {
+                continue;
+            };
+            slot.phase = Phase::Running {
+                since: now,
+                is_woken: false,
+            };
+            let Some(mut running) = slot.task.take() else {
+                continue;
+            };
+            drop(state);
+            let next = running.step();
+            if next == Next::Done {
+                // Its end may take a while, and other tasks are not to wait for it.
+                drop(running);
+                state = lock(&self.state);
+                state.tasks.remove(&task);
+                continue;
+            }
+            state = lock(&self.state);
+            state.put_back(task, running, next);
+        }
+    }
+
+    /// Waits for work. `None` if this worker is one too many.
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
+        // The first task to be due is waited for by one worker.
+        let first = state.due.first().map(|(due, _)| *due);
+        let timed = first.filter(|first| state.timed.is_none_or(|timed| *first < timed));
+        let pause = match timed {
+            Some(due) => Some(due.saturating_duration_since(Instant::now())),
+            None if state.workers > self.usual => Some(SPARE_FOR),
+            None => None,
+        };
+        state.timed = timed.or(state.timed);
+        state.free += 1;
+        let is_over;
+        (state, is_over) = match pause {
+            None => {
+                let state = self.has_work.wait(state);
+                (state.unwrap_or_else(PoisonError::into_inner), false)
+            }
+            Some(pause) => {
+                let waited = self.has_work.wait_timeout(state, pause);
+                let (state, result) = waited.unwrap_or_else(PoisonError::into_inner);
+                (state, result.timed_out())
+            }
+        };
+        state.free -= 1;
+        if timed.is_some() {
+            state.timed = None;
+        } else if is_over && state.ready.is_empty() && state.workers > self.usual {
+            state.workers -= 1;
+            return None;
+        }
+        Some(state)
+    }
+
+    /// Looks for ready tasks that no worker takes, as long as there are tasks.
+    fn watch(self: Arc<Self>) {
+        let mut state = lock(&self.state);
+        loop {
+            if state.tasks.is_empty() {
+                state = self
+                    .has_tasks
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            thread::sleep(WATCH_EVERY);
+            state = lock(&self.state);
+            let now = Instant::now();
+            state.take_due(now);
+            let is_late = |since: Instant| now.duration_since(since) >= WATCH_EVERY;
+            let Some(&(since, _)) = state.ready.front() else {
+                continue;
+            };
+            if state.free > 0 {
+                // It may have been woken already, and wait for a processor.
+                self.has_work.notify_one();
+            } else if is_late(since) && state.workers < self.usual + state.running(is_late) {
+                // Without a new one, the task waits for one of the others.
+                let _ = self.start_worker(&mut state);
+            }
+        }
+    }
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work)?;
+    Ok(())
+}
+
+// === impl State ===
+
+impl State {
+    /// The number of tasks that run since a time for which `is_meant` is true.
+    fn running(&self, is_meant: impl Fn(Instant) -> bool) -> usize {
+        let phases = self.tasks.values().map(|slot| slot.phase);
+        let running = phases
+            .filter(|phase| matches!(phase, Phase::Running { since, .. } if is_meant(*since)));
+        running.count()
+    }
+
+    /// Makes the tasks ready that are due.
+    fn take_due(&mut self, now: Instant) {
+        while let Some(&(due, task)) = self.due.first()
+            && due <= now
+        {
+            self.due.pop_first();
+            if let Some(slot) = self.tasks.get_mut(&task) {
+                slot.phase = Phase::Ready;
+                self.ready.push_back((now, task));
+            }
+        }
+    }
+
+    /// Takes a task back after a step.
+    fn put_back(&mut self, task: u64, running: Box<dyn Task>, next: Next) {
+        let Some(slot) = self.tasks.get_mut(&task) else {
+            return;
+        };
+        slot.task = Some(running);
+        let is_woken = matches!(slot.phase, Phase::Running { is_woken: true, .. });
+        slot.phase = match next {
+            Next::At(due) if !is_woken => {
+                self.due.insert((due, task));
+                Phase::Resting(Some(due))
+            }
+            _ => {
+                self.ready.push_back((Instant::now(), task));
+                Phase::Ready
+            }
+        };
+    }
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot")
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        atomic::{AtomicU32, Ordering::SeqCst},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    };
+
+    use super::*;
+
+    /// Far longer than anything takes, but for a machine that is very busy.
+    const LONG: Duration = Duration::from_secs(60);
+
+    struct Steps<F>(F);
+
+    impl<F: FnMut() -> Next + Send + 'static> Task for Steps<F> {
+        fn step(&mut self) -> Next {
+            (self.0)()
+        }
+    }
+
+    fn later() -> Next {
+        Next::At(Instant::now() + LONG)
+    }
+
+    fn add(pool: &Pool, step: impl FnMut() -> Next + Send + 'static) -> Waker {
+        pool.add(|_| Box::new(Steps(step))).unwrap()
+    }
+
+    /// A step that says that it has begun, and waits until it may go on.
+    fn hanging() -> (
+        impl FnMut() -> Next + Send + 'static,
+        Receiver<()>,
+        SyncSender<()>,
+    ) {
+        let (begun, begins) = sync_channel(8);
+        let (go, goes) = sync_channel(8);
+        let step = move || {
+            begun.send(()).unwrap();
+            let _ = goes.recv();
+            Next::Done
+        };
+        (step, begins, go)
+    }
+
+    #[test]
+    fn a_task_runs_when_it_is_woken_and_when_it_is_due() {
+        let pool = Pool::new("test", 2);
+        let (ran, runs) = sync_channel(8);
+        let mut nexts = [later(), Next::Now, Next::At(Instant::now()), Next::Done].into_iter();
+        let waker = add(&pool, move || {
+            ran.send(()).unwrap();
+            nexts.next().unwrap()
+        });
+        runs.recv_timeout(LONG).unwrap();
+        assert!(runs.recv_timeout(2 * WATCH_EVERY).is_err(), "it rests");
+        waker.wake();
+        for _ in 0..3 {
+            runs.recv_timeout(LONG).unwrap();
+        }
+        // The task was dropped, and with it the sender.
+        assert!(runs.recv_timeout(LONG).is_err());
+        waker.wake();
+    }
+
+    #[test]
+    fn a_task_that_is_woken_while_it_runs_runs_once_more() {
+        let pool = Pool::new("test", 1);
+        let (begun, begins) = sync_channel(8);
+        let (go, goes) = sync_channel(8);
+        let waker = add(&pool, move || {
+            begun.send(()).unwrap();
+            goes.recv().map_or(Next::Done, |()| later())
+        });
+        begins.recv_timeout(LONG).unwrap();
+        waker.wake();
+        waker.wake();
+        go.send(()).unwrap();
+        begins.recv_timeout(LONG).unwrap();
+        go.send(()).unwrap();
+        assert!(begins.recv_timeout(2 * WATCH_EVERY).is_err());
+    }
+
+    /// As many tasks hang as there are workers, and more.
+    #[test]
+    fn tasks_that_hang_delay_no_other_task() {
+        let pool = Pool::new("test", 2);
+        let mut hanging_ones = Vec::new();
+        for _ in 0..5 {
+            let (step, begins, go) = hanging();
+            add(&pool, step);
+            begins.recv_timeout(LONG).unwrap();
+            hanging_ones.push(go);
+        }
+        let (ran, runs) = sync_channel(8);
+        add(&pool, move || {
+            // The test may be over.
+            let _ = ran.try_send(());
+            Next::At(Instant::now() + Duration::from_millis(1))
+        });
+        for _ in 0..20 {
+            runs.recv_timeout(LONG).unwrap();
+        }
+        assert!(lock(&pool.0.state).workers > 5);
+    }
+
+    #[test]
+    fn as_many_tasks_as_you_like_take_few_threads() {
+        let pool = Pool::new("test", 2);
+        let steps = Arc::new(AtomicU32::new(0));
+        for number in 0..1000_u64 {
+            let counted = Arc::clone(&steps);
+            let pause = Duration::from_micros(number % 7 * 300);
+            add(&pool, move || match counted.fetch_add(1, SeqCst) {
+                20_000.. => Next::Done,
+                _ => Next::At(Instant::now() + pause),
+            });
+        }
+        while !lock(&pool.0.state).tasks.is_empty() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(steps.load(SeqCst) >= 20_000);
+        let State {
+            ready,
+            due,
+            workers,
+            ..
+        } = &*lock(&pool.0.state);
+        assert!(ready.is_empty() && due.is_empty());
+        // A step may have got no processor for a while.
+        assert!(*workers < 20, "{workers} workers");
+    }
+}
