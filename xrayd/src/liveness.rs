@@ -71,9 +71,9 @@ pub(crate) enum NoAnswer {
     Full,
 }
 
-/// See [`Liveness::until_end`].
+/// Marks the end of a thread when it is dropped, see [`Liveness::until_end`].
 #[derive(Debug)]
-pub(crate) struct Alive(Arc<Liveness>);
+pub(crate) struct UntilEnd(Arc<Liveness>);
 
 /// Looks at a thread from one moment on.
 #[derive(Debug)]
@@ -215,8 +215,8 @@ impl Liveness {
 
     /// Called by the thread itself. Once the returned value is dropped, requests find that the
     /// thread has ended, and not that it hangs.
-    pub(crate) fn until_end(self: &Arc<Self>) -> Alive {
-        Alive(Arc::clone(self))
+    pub(crate) fn until_end(self: &Arc<Self>) -> UntilEnd {
+        UntilEnd(Arc::clone(self))
     }
 
     /// The refusal of a request to a thread that hangs, or that has too many requests.
@@ -236,9 +236,9 @@ impl Liveness {
     }
 }
 
-// === impl Alive ===
+// === impl UntilEnd ===
 
-impl Drop for Alive {
+impl Drop for UntilEnd {
     fn drop(&mut self) {
         self.0.is_overdue.store(false, Relaxed);
     }

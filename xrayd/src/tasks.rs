@@ -12,9 +12,11 @@
 //! ```
 //!
 //! A step may hang in the memory of a target, and its worker hangs with it. So one thread of the
-//! pool looks every [`WATCH_EVERY`] whether a task has been ready for that time. It replaces the
-//! workers then whose steps take as long. So a task that hangs takes one thread, and delays the
-//! other tasks by twice that time at most.
+//! pool looks every [`WATCH_EVERY`] whether a task has been ready for that time while no worker is
+//! free. Then it adds two workers for each step that takes as long, as far as tasks wait for them.
+//! So if many tasks hang at once, each look finds room for twice as many as the one before, and the
+//! other tasks are delayed by a few looks. Workers that were added and have nothing to do end after
+//! [`SPARE_FOR`].
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -37,10 +39,12 @@ pub(crate) trait Task: Send + 'static {
     fn step(&mut self) -> Next;
 }
 
-/// When the next step of a task is due, unless the task is woken before.
+/// When the next step of a task is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
+    /// At once, after the tasks that are ready already.
     Now,
+    /// At this time, or when the task is woken.
     At(Instant),
     /// Never. The task is dropped.
     Done,
@@ -113,11 +117,11 @@ impl Pool {
         }))
     }
 
-    /// Adds a task, which is ready at once. `task` makes it.
+    /// Adds a task, which is ready at once.
     ///
     /// # Errors
     /// The system starts no thread for the pool.
-    pub(crate) fn add(&self, task: impl FnOnce(&Waker) -> Box<dyn Task>) -> io::Result<Waker> {
+    pub(crate) fn add(&self, task: impl Task) -> io::Result<Waker> {
         let mut state = lock(&self.0.state);
         if !state.is_watched {
             let shared = Arc::clone(&self.0);
@@ -133,7 +137,7 @@ impl Pool {
             task: state.last_task,
         };
         let slot = Slot {
-            task: Some(task(&waker)),
+            task: Some(Box::new(task)),
             phase: Phase::Resting(None),
         };
         state.tasks.insert(waker.task, slot);
@@ -299,9 +303,13 @@ impl Shared {
             if state.free > 0 {
                 // It may have been woken already, and wait for a processor.
                 self.has_work.notify_one();
-            } else if is_late(since) && state.workers < self.usual + state.running(is_late) {
-                // Without a new one, the task waits for one of the others.
-                let _ = self.start_worker(&mut state);
+            } else if is_late(since) {
+                let most = self.usual + 2 * state.running(is_late);
+                let more = most.saturating_sub(state.workers).min(state.ready.len());
+                for _ in 0..more {
+                    // Without a new one, a task waits for one of the others.
+                    let _ = self.start_worker(&mut state);
+                }
             }
         }
     }
@@ -389,7 +397,7 @@ mod tests {
     }
 
     fn add(pool: &Pool, step: impl FnMut() -> Next + Send + 'static) -> Waker {
-        pool.add(|_| Box::new(Steps(step))).unwrap()
+        pool.add(Steps(step)).unwrap()
     }
 
     /// A step that says that it has begun, and waits until it may go on.
@@ -467,6 +475,37 @@ mod tests {
             runs.recv_timeout(LONG).unwrap();
         }
         assert!(lock(&pool.0.state).workers > 5);
+    }
+
+    /// All of them are ready before a task that does not hang.
+    #[test]
+    fn many_tasks_that_hang_at_once_are_passed() {
+        const HANG: usize = 64;
+        let pool = Pool::new("test", 2);
+        let (go, goes) = sync_channel::<()>(0);
+        let goes = Arc::new(Mutex::new(goes));
+        for _ in 0..HANG {
+            let goes = Arc::clone(&goes);
+            add(&pool, move || {
+                let _ = lock(&goes).recv();
+                Next::Done
+            });
+        }
+        let (ran, runs) = sync_channel(1);
+        add(&pool, move || {
+            let _ = ran.try_send(());
+            Next::Done
+        });
+        runs.recv_timeout(LONG).unwrap();
+        let workers = lock(&pool.0.state).workers;
+        assert!(
+            (HANG..=2 + 2 * HANG).contains(&workers),
+            "{workers} workers"
+        );
+        drop(go);
+        while !lock(&pool.0.state).tasks.is_empty() {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     collect::{SiteTable, ring_budget::RingBudget, slots::Slots},
     inject::Installed,
-    liveness::{Alive, Liveness, MOST_REQUESTS},
+    liveness::{Liveness, MOST_REQUESTS, UntilEnd},
     panics::message_of,
     pid::Pid,
     quotas::Ticket,
@@ -27,15 +27,18 @@ use crate::{
     tasks::{Next, Pool, Task},
 };
 
+/// A drain, and its ends of what [`DrainHandle`] has.
 struct DrainTask {
     drain: Drain,
     requests: Receiver<Request>,
     liveness: Arc<Liveness>,
     is_abandoned: Arc<AtomicBool>,
     is_woken: Arc<AtomicBool>,
+    /// True after the first step.
     has_begun: bool,
+    /// The pause after the last round.
     pause: Duration,
-    _alive: Alive,
+    _until_end: UntilEnd,
     /// The drain can outlive the session while it hangs.
     _ticket: Arc<Ticket>,
     /// Dropped last: it says that everything else is gone.
@@ -74,7 +77,7 @@ pub(crate) fn spawn(
     let task = DrainTask {
         drain,
         requests: received,
-        _alive: liveness.until_end(),
+        _until_end: liveness.until_end(),
         liveness: Arc::clone(&liveness),
         is_abandoned: Arc::clone(&is_abandoned),
         is_woken: Arc::clone(&is_woken),
@@ -83,7 +86,7 @@ pub(crate) fn spawn(
         _ticket: ticket,
         _ended: ends,
     };
-    let waker = collectors.add(|_| Box::new(task))?;
+    let waker = collectors.add(task)?;
     Ok(DrainHandle {
         caller: DrainCaller {
             requests,
