@@ -18,15 +18,9 @@ const SWITCH: &str = "XRAYD_SOAK";
 /// The environment variable with the seconds for which each real program is traced.
 const SECONDS: &str = "XRAYD_SOAK_SECONDS";
 
-/// The test programs with their packages, and their parts that have a long version.
-const LONG: &[(&str, &str, &[&str])] = &[
+/// The test programs of `integration`, and their parts that have a long version.
+const LONG: &[(&str, &[&str])] = &[
     (
-        "sled-encoders",
-        "execute",
-        &["filtered::a_handler_at_any_instruction"],
-    ),
-    (
-        "integration",
         "engine",
         &[
             "storm::",
@@ -43,7 +37,7 @@ const LONG: &[(&str, &str, &[&str])] = &[
             "rseq::",
         ],
     ),
-    ("integration", "programs", &["real::"]),
+    ("programs", &["real::"]),
 ];
 
 /// The time limit of a round.
@@ -68,8 +62,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let begun = Instant::now();
     let wanted = Duration::from_secs(arguments.minutes.saturating_mul(60));
     for round in 1.. {
-        for (package, program, parts) in LONG {
-            run_part(arguments, package, program, parts)?;
+        for (program, parts) in LONG {
+            run_part(arguments, program, parts)?;
         }
         say(&format!(
             "round {round} passed, {} s in all",
@@ -82,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn run_part(arguments: &Arguments, package: &str, program: &str, parts: &[&str]) -> Result<()> {
+fn run_part(arguments: &Arguments, program: &str, parts: &[&str]) -> Result<()> {
     let mut test = Command::new("timeout");
     test.args(["--kill-after=10", LIMIT])
         .arg(cargo_program())
@@ -92,7 +86,7 @@ fn run_part(arguments: &Arguments, package: &str, program: &str, parts: &[&str])
             "--locked",
             "--release",
             "--package",
-            package,
+            "integration",
             "--test",
             program,
         ])

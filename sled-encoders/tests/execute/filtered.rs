@@ -344,14 +344,6 @@ fn a_page_that_was_written_over_is_harmless() {
     }
 }
 
-/// The rounds of a loop in which it is interrupted: all of them in the long version.
-fn rounds() -> usize {
-    match std::env::var("XRAYD_SOAK").as_deref() {
-        Ok("1") => usize::MAX,
-        _ => 2,
-    }
-}
-
 /// Makes calls, each in the one before it; the last is of copy 0, with the events 0 and 1.
 #[inline(never)]
 fn nest(make: &dyn Fn(usize, Function, u32), calls: &[(Function, Function)]) {
@@ -406,7 +398,7 @@ fn a_handler_at_any_instruction_loses_and_doubles_nothing() {
                     let look = |event: usize, function: Function, copy| match event {
                         event if event == stepped => {
                             let call = (function, copy, 7);
-                            places.set(stepper.places(&machine, call, rounds()));
+                            places.set(stepper.places(&machine, call, usize::MAX));
                         }
                         _ => {
                             machine.call(function, copy, 7);
