@@ -232,6 +232,11 @@ impl Consumer {
         self.index
     }
 
+    /// True if the consumer stands at words that were reserved and not written so far.
+    pub const fn is_at_hole(&self) -> bool {
+        self.hole_since.is_some()
+    }
+
     /// Bytes consumed since the ring was claimed.
     pub const fn cursor(&self) -> u64 {
         self.cursor

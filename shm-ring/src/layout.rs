@@ -213,7 +213,8 @@ pub mod control {
     pub const REPORTED: u64 = 56;
 }
 
-/// Offsets in the rings' header page.
+/// Offsets in the rings' header page. The collector looks at the first cache line to find out
+/// whether there is anything to read.
 pub mod rings {
     /// u64: events dropped by threads that found neither a free slot nor a bucket. Producers count
     /// them with a locked increment.
@@ -230,9 +231,20 @@ pub mod rings {
     /// u64: sites that were given a number for counting, see [`super::CountRegion::ids`]. It may
     /// exceed the number of numbers. Producers write it with a locked addition.
     pub const COUNT_IDS: u64 = 32;
+    /// u64: changes after a slow path has recorded an event, or has counted one as lost in its
+    /// control line. A thread that has recorded nothing for the time of a view takes the slow path
+    /// for its next event. Producers store what no other store leaves here: the address of the
+    /// event's call word, or the losses in the control line.
+    pub const ACTIVITY: u64 = 40;
+    /// u64: changes after a chunk was begun. Producers store the chunk's address plus the number of
+    /// chunks begun.
+    pub const CHUNK: u64 = 48;
+    /// u64: changes after another thread has stored its id in a control line. Producers store that
+    /// id.
+    pub const CLAIM: u64 = 56;
     /// u64: not 0 from the end of a session that has let the process go until the next session
     /// begins to read; 0 after a collector that died. Written by the collector.
-    pub const LET_GO: u64 = 40;
+    pub const LET_GO: u64 = 64;
 }
 
 /// Offsets in a bucket.

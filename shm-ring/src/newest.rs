@@ -119,18 +119,19 @@ const SHARE_WORDS: usize = 512;
 
 impl EventShare {
     /// The share in ring `index` now: in the chunk under way, or, while that has hardly begun, at
-    /// the end of the chunk before it.
-    pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
+    /// the end of the chunk before it. Looks at `most` words at most.
+    pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, most: u64) -> Self {
         let line = geometry.control_offset(index);
         let started = memory.load(line + control::STARTED);
         let Some(whole) = started.checked_sub(1) else {
             return Self::default();
         };
-        let there = Self::before(memory, geometry, (index, whole));
-        let few = SHARE_WORDS as u64 / 8;
+        let most = most.min(SHARE_WORDS as u64);
+        let there = Self::before(memory, geometry, (index, whole), most);
+        let few = most.min(SHARE_WORDS as u64 / 8);
         match whole.checked_sub(1) {
             Some(last) if there.words < few && last >= untouched(memory, line) => {
-                Self::before(memory, geometry, (index, last))
+                Self::before(memory, geometry, (index, last), most)
             }
             _ => there,
         }
@@ -141,10 +142,11 @@ impl EventShare {
         memory: &M,
         geometry: Geometry,
         (index, number): (u32, u64),
+        most: u64,
     ) -> Self {
-        let written = written(memory, geometry, index, number);
+        let written = written(memory, geometry, (index, number), 0);
         let mut words = [0; SHARE_WORDS];
-        let many = written.min(SHARE_WORDS as u64);
+        let many = written.min(most);
         let Some(words) = usize::try_from(many)
             .ok()
             .and_then(|many| words.get_mut(..many))
@@ -173,8 +175,14 @@ impl EventShare {
     }
 }
 
-/// The number of written words of a chunk, without those in its guard.
-fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: u64) -> u64 {
+/// The number of written words of a chunk, without those in its guard. At least `known` are
+/// written. If they are nearly all, few words are read.
+fn written<M: SharedMemory>(
+    memory: &M,
+    geometry: Geometry,
+    (index, number): (u32, u64),
+    known: u64,
+) -> u64 {
     let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
     let words = chunk_offset(geometry, index, number) + GUARD_BYTES;
     // The collector has emptied the newest chunk if it has read it to its end. A session that ends
@@ -184,7 +192,17 @@ fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: 
         .saturating_sub(number.saturating_mul(geometry.chunk_bytes()));
     let read = (read.saturating_sub(GUARD_BYTES) / 8).min(usable);
     // The words of a chunk are written one after the other.
-    let (mut written, mut free) = (read, usable);
+    let (mut written, mut free) = (read.max(known).min(usable), usable);
+    let mut step = 1;
+    while written < free {
+        let at = (written + step - 1).min(free - 1);
+        if memory.load(words + 8 * at) & 0xffff_ffff == 0 {
+            free = at;
+            break;
+        }
+        written = at + 1;
+        step *= 2;
+    }
     while written < free {
         let middle = written + (free - written) / 2;
         match memory.load(words + 8 * middle) & 0xffff_ffff {
@@ -200,6 +218,11 @@ fn written<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, number: 
 impl Words {
     /// The words of ring `index` now.
     pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
+        Self::after(memory, geometry, index, 0)
+    }
+
+    /// The same, if `begun` words were there before. If few came since, few words are read.
+    pub fn after<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32, begun: u64) -> Self {
         let line = geometry.control_offset(index);
         let started = memory.load(line + control::STARTED);
         let released = memory.load(line + control::RELEASED) & !control::TAKING;
@@ -207,7 +230,8 @@ impl Words {
         let Some(whole) = started.checked_sub(1) else {
             return Self::default();
         };
-        let written = written(memory, geometry, index, whole);
+        let known = begun.saturating_sub(whole.saturating_mul(usable));
+        let written = written(memory, geometry, (index, whole), known);
         Self {
             begun: whole.saturating_mul(usable).saturating_add(written),
             overwritten: released.min(whole).saturating_mul(usable),

@@ -21,7 +21,7 @@ use crate::{
 pub enum Resource {
     /// Sessions. Those of followed processes, and ended ones that are retained, count as well.
     Sessions,
-    /// Threads that sessions may take: a control thread, one for a drain that hangs, and a thread
+    /// Threads that sessions may take: a controller, one for a drain that hangs, and a thread
     /// that follows.
     Threads,
     /// Bytes of rings that are mapped into the daemon.

@@ -21,7 +21,7 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -32,6 +32,16 @@ use crate::lock::lock;
 const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// A worker beyond the usual number ends after this time without work.
 const SPARE_FOR: Duration = Duration::from_secs(10);
+/// To wake a worker takes about 20 µs of processor time in a virtual machine. So a worker wakes no
+/// other one for the tasks behind a step that is expected to take less than this.
+const SHORT_STEP: Duration = Duration::from_micros(100);
+
+/// Times after a [`LONG_PAUSE`] are multiples of the first, and others of the second, so that one
+/// wake-up is for many tasks.
+const COARSE: Duration = Duration::from_millis(50);
+const FINE: Duration = Duration::from_millis(10);
+/// A pause of this length, or longer.
+const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// Work in steps.
 pub(crate) trait Task: Send + 'static {
@@ -50,16 +60,37 @@ pub(crate) enum Next {
     Done,
 }
 
-/// Threads that run tasks. They begin with the first task.
-#[derive(Debug, Clone)]
+/// A time at least this pause away, at which other tasks are due, too.
+pub(crate) fn shared_time_after(pause: Duration) -> Instant {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    let begin = *BEGIN.get_or_init(Instant::now);
+    let grid = if pause < LONG_PAUSE { FINE } else { COARSE };
+    let ticks = (begin.elapsed() + pause)
+        .as_nanos()
+        .div_ceil(grid.as_nanos());
+    let since_begin = u64::try_from(ticks * grid.as_nanos()).unwrap_or(u64::MAX);
+    begin + Duration::from_nanos(since_begin)
+}
+
+/// Threads that run tasks. They begin when tasks are about to come, and end with the last task once
+/// this is dropped.
+#[derive(Debug)]
 pub(crate) struct Pool(Arc<Shared>);
+
+/// A pool whose threads have begun.
+#[derive(Debug)]
+pub(crate) struct RunningPool(Arc<Shared>);
 
 /// Makes a task ready.
 #[derive(Debug, Clone)]
 pub(crate) struct Waker {
-    pool: Pool,
+    pool: Arc<Shared>,
     task: u64,
 }
+
+/// Makes a task ready that may not be in its pool so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LateWaker(Arc<OnceLock<Waker>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -88,12 +119,16 @@ struct State {
     /// When one of them ends its wait by itself, if one does.
     timed: Option<Instant>,
     is_watched: bool,
+    /// True if the threads are to end when there are no more tasks.
+    is_over: bool,
 }
 
 struct Slot {
     /// `None` while a worker runs it.
     task: Option<Box<dyn Task>>,
     phase: Phase,
+    /// True if the last step took less than [`SHORT_STEP`].
+    is_short: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,34 +152,57 @@ impl Pool {
         }))
     }
 
-    /// Adds a task, which is ready at once.
+    /// Starts the first threads, unless they run.
     ///
     /// # Errors
-    /// The system starts no thread for the pool.
-    pub(crate) fn add(&self, task: impl Task) -> io::Result<Waker> {
+    /// The system starts none.
+    pub(crate) fn begin(&self) -> io::Result<RunningPool> {
         let mut state = lock(&self.0.state);
         if !state.is_watched {
             let shared = Arc::clone(&self.0);
             start(self.0.name, move || shared.watch())?;
             state.is_watched = true;
         }
+        // Workers only end while there are more than usual.
         if state.workers == 0 {
             self.0.start_worker(&mut state)?;
         }
+        drop(state);
+        Ok(RunningPool(Arc::clone(&self.0)))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.0.state).is_over = true;
+        self.0.has_work.notify_all();
+        self.0.has_tasks.notify_all();
+    }
+}
+
+// === impl RunningPool ===
+
+impl RunningPool {
+    /// Adds a task, which is ready at once.
+    pub(crate) fn add(&self, task: impl Task) -> Waker {
+        let Self(pool) = self;
+        let mut state = lock(&pool.state);
         state.last_task += 1;
         let waker = Waker {
-            pool: self.clone(),
+            pool: Arc::clone(pool),
             task: state.last_task,
         };
         let slot = Slot {
             task: Some(Box::new(task)),
             phase: Phase::Resting(None),
+            is_short: false,
         };
         state.tasks.insert(waker.task, slot);
-        self.0.make_ready(&mut state, waker.task);
+        state.make_ready(waker.task);
+        pool.ask_for_worker(&mut state);
         drop(state);
-        self.0.has_tasks.notify_one();
-        Ok(waker)
+        pool.has_tasks.notify_one();
+        waker
     }
 }
 
@@ -154,26 +212,37 @@ impl Waker {
     /// Of no task.
     #[cfg(test)]
     pub(crate) fn of_nothing() -> Self {
-        let pool = Pool::new("test", 1);
+        let pool = Arc::clone(&Pool::new("test", 1).0);
         Self { pool, task: 0 }
     }
 
     /// Makes the task ready. If it runs, it is ready again afterwards.
     pub(crate) fn wake(&self) {
-        let shared = &self.pool.0;
-        let mut state = lock(&shared.state);
-        let Some(slot) = state.tasks.get_mut(&self.task) else {
-            return;
-        };
-        match &mut slot.phase {
-            Phase::Resting(due) => {
-                if let Some(due) = due.take() {
-                    state.due.remove(&(due, self.task));
-                }
-                shared.make_ready(&mut state, self.task);
-            }
-            Phase::Running { is_woken, .. } => *is_woken = true,
-            Phase::Ready => {}
+        let mut state = lock(&self.pool.state);
+        if state.wake(self.task) {
+            self.pool.ask_for_worker(&mut state);
+        }
+    }
+
+    /// Does the same within a short step of another task of the pool. The worker of that step then
+    /// takes the task, unless another one is faster.
+    pub(crate) fn wake_from_step(&self) {
+        lock(&self.pool.state).wake(self.task);
+    }
+}
+
+// === impl LateWaker ===
+
+impl LateWaker {
+    /// Sets the waker of the task, which is in its pool now. It takes a step for what came before.
+    pub(crate) fn set(&self, waker: Waker) {
+        self.0.get_or_init(|| waker).wake();
+    }
+
+    /// Makes the task ready, or has it take a step when it comes into its pool.
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.0.get() {
+            waker.wake();
         }
     }
 }
@@ -181,14 +250,6 @@ impl Waker {
 // === impl Shared ===
 
 impl Shared {
-    fn make_ready(self: &Arc<Self>, state: &mut State, task: u64) {
-        if let Some(slot) = state.tasks.get_mut(&task) {
-            slot.phase = Phase::Ready;
-            state.ready.push_back((Instant::now(), task));
-        }
-        self.ask_for_worker(state);
-    }
-
     /// Lets a free worker take a ready task, or adds one if there are fewer than usual.
     fn ask_for_worker(self: &Arc<Self>, state: &mut State) {
         if state.free > 0 {
@@ -219,9 +280,6 @@ impl Shared {
                 state = again;
                 continue;
             };
-            if !state.ready.is_empty() {
-                self.ask_for_worker(&mut state);
-            }
             let Some(slot) = state.tasks.get_mut(&task) else {
                 continue;
             };
@@ -232,6 +290,11 @@ impl Shared {
             let Some(mut running) = slot.task.take() else {
                 continue;
             };
+            let is_long = !slot.is_short;
+            let leaves_due = state.timed.is_none() && !state.due.is_empty();
+            if is_long && (leaves_due || !state.ready.is_empty()) {
+                self.ask_for_worker(&mut state);
+            }
             drop(state);
             let next = running.step();
             if next == Next::Done {
@@ -239,6 +302,10 @@ impl Shared {
                 drop(running);
                 state = lock(&self.state);
                 state.tasks.remove(&task);
+                if state.has_ended() {
+                    self.has_work.notify_all();
+                    self.has_tasks.notify_all();
+                }
                 continue;
             }
             state = lock(&self.state);
@@ -248,6 +315,10 @@ impl Shared {
 
     /// Waits for work. `None` if this worker is one too many.
     fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
+        if state.has_ended() {
+            state.workers -= 1;
+            return None;
+        }
         // The first task to be due is waited for by one worker.
         let first = state.due.first().map(|(due, _)| *due);
         let timed = first.filter(|first| state.timed.is_none_or(|timed| *first < timed));
@@ -284,6 +355,9 @@ impl Shared {
     fn watch(self: Arc<Self>) {
         let mut state = lock(&self.state);
         loop {
+            if state.has_ended() {
+                return;
+            }
             if state.tasks.is_empty() {
                 state = self
                     .has_tasks
@@ -323,6 +397,11 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 // === impl State ===
 
 impl State {
+    /// True if no task is there, and none will come.
+    fn has_ended(&self) -> bool {
+        self.is_over && self.tasks.is_empty()
+    }
+
     /// The number of tasks that run since a time for which `is_meant` is true.
     fn running(&self, is_meant: impl Fn(Instant) -> bool) -> usize {
         let phases = self.tasks.values().map(|slot| slot.phase);
@@ -344,23 +423,50 @@ impl State {
         }
     }
 
+    fn make_ready(&mut self, task: u64) {
+        if let Some(slot) = self.tasks.get_mut(&task) {
+            slot.phase = Phase::Ready;
+            self.ready.push_back((Instant::now(), task));
+        }
+    }
+
+    /// Makes a task ready, or ready again once it has run. True if it is newly ready.
+    fn wake(&mut self, task: u64) -> bool {
+        match self.tasks.get_mut(&task).map(|slot| &mut slot.phase) {
+            Some(Phase::Resting(due)) => {
+                if let Some(due) = due.take() {
+                    self.due.remove(&(due, task));
+                }
+                self.make_ready(task);
+                return true;
+            }
+            Some(Phase::Running { is_woken, .. }) => *is_woken = true,
+            Some(Phase::Ready) | None => {}
+        }
+        false
+    }
+
     /// Takes a task back after a step.
     fn put_back(&mut self, task: u64, running: Box<dyn Task>, next: Next) {
         let Some(slot) = self.tasks.get_mut(&task) else {
             return;
         };
         slot.task = Some(running);
-        let is_woken = matches!(slot.phase, Phase::Running { is_woken: true, .. });
-        slot.phase = match next {
-            Next::At(due) if !is_woken => {
+        let now = Instant::now();
+        let mut rests = None;
+        if let Phase::Running { since, is_woken } = slot.phase {
+            slot.is_short = now.duration_since(since) < SHORT_STEP;
+            if let (Next::At(due), false) = (next, is_woken) {
+                rests = Some(due);
+            }
+        }
+        match rests {
+            Some(due) => {
+                slot.phase = Phase::Resting(Some(due));
                 self.due.insert((due, task));
-                Phase::Resting(Some(due))
             }
-            _ => {
-                self.ready.push_back((Instant::now(), task));
-                Phase::Ready
-            }
-        };
+            None => self.make_ready(task),
+        }
     }
 }
 
@@ -397,7 +503,7 @@ mod tests {
     }
 
     fn add(pool: &Pool, step: impl FnMut() -> Next + Send + 'static) -> Waker {
-        pool.add(Steps(step)).unwrap()
+        pool.begin().unwrap().add(Steps(step))
     }
 
     /// A step that says that it has begun, and waits until it may go on.
@@ -434,6 +540,22 @@ mod tests {
         // The task was dropped, and with it the sender.
         assert!(runs.recv_timeout(LONG).is_err());
         waker.wake();
+    }
+
+    #[test]
+    fn the_threads_end_with_the_last_task_of_a_pool_that_was_dropped() {
+        let pool = Pool::new("test", 3);
+        let (step, begins, go) = hanging();
+        add(&pool, step);
+        let shared = Arc::downgrade(&pool.0);
+        begins.recv_timeout(LONG).unwrap();
+        drop(pool);
+        thread::sleep(2 * WATCH_EVERY);
+        assert!(lock(&shared.upgrade().unwrap().state).workers > 0);
+        go.send(()).unwrap();
+        while shared.strong_count() > 0 {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -212,7 +212,8 @@ fn after_a_killed_tracer_the_next_one_records_exactly() -> Result<()> {
 }
 
 /// The trace has the events of a killed target up to the last one. Each thread's events are the
-/// begin of its work, in order and without a gap (P61).
+/// begin of its work, in order and without a gap (P61). A thread that is seen to end before the
+/// process has left its calls.
 #[test]
 fn a_killed_target_leaves_everything_up_to_its_last_event() -> Result<()> {
     let mut target = Target::spawn(

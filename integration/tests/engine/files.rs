@@ -292,7 +292,7 @@ fn an_attach_that_hangs_is_given_up() -> Result<()> {
         })?;
     }
     ensure!(mount.was_read());
-    let control = format!("ctl-{pid}\n");
+    let control = format!("attach-{pid}\n");
     let names = fs::read_dir("/proc/self/task")?
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     ensure!(names.filter(|name| *name == control).count() == 1);

@@ -205,7 +205,7 @@ fn a_panic_while_draining_ends_one_session_and_is_reported() -> Result<()> {
     target.still_running()
 }
 
-/// A panic of the control thread of a session ends that session as well: its sleds go off, and
+/// A panic of the controller of a session ends that session as well: its sleds go off, and
 /// every client gets a report.
 #[test]
 fn a_panic_of_a_control_thread_ends_one_session_and_is_reported() -> Result<()> {

@@ -138,7 +138,7 @@ fn a_rule_holds_for_a_library_that_has_just_come_back() -> Result<()> {
 /// The status has the method and the delay (P63).
 #[test]
 fn a_library_is_noticed_with_perf_events_and_without() -> Result<()> {
-    // If the host maps faster than a starved control thread reads, the kernel's records get lost,
+    // If the host maps faster than a starved controller reads, the kernel's records get lost,
     // and a look finds the library.
     let by_word = (0..20).find_map(|_| {
         let armed = Tracer::spawn().and_then(|tracer| armed_by(tracer, "Perf"));

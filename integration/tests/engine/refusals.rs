@@ -306,20 +306,11 @@ fn the_memory_of_ended_processes_is_bounded() -> Result<()> {
         target.ask("go", "done")?;
         target.close_stdin();
         target.wait(DEADLINE)?;
-        wait_until(DEADLINE, "the session is over, and its thread", || {
-            let threads = procfs::process::Process::myself()?.tasks()?.flatten();
-            let name = format!("ctl-{pid}");
-            let runs = threads
-                .filter_map(|task| task.stat().ok())
-                .any(|stat| stat.comm == name);
-            Ok((session.has_exited() && !runs).then_some(()))
+        wait_until(DEADLINE, "the session is over, and alone", || {
+            let sessions = registry.sessions();
+            let kept: Vec<_> = sessions.iter().map(|session| session.pid()).collect();
+            Ok((session.has_exited() && kept == [pid]).then_some(()))
         })?;
-        let kept: Vec<_> = registry
-            .sessions()
-            .iter()
-            .map(|session| session.pid())
-            .collect();
-        ensure!(kept == [pid], "{kept:?} after the end of {pid}");
         let refusal = session.toggle(&everything(), Switch::Off, Run::Real).err();
         let refusal = refusal.context("a process that has ended was switched")?;
         ensure!(refusal.reason == Reason::TargetExited, "{refusal}");

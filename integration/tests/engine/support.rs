@@ -161,6 +161,8 @@ pub(crate) struct Seen {
     pub(crate) hash: SequenceHash,
     pub(crate) all: Vec<CallEvent>,
     pub(crate) lost: u64,
+    /// The calls that were open when the thread ended.
+    pub(crate) left: u64,
 }
 
 /// All events of the trace, by thread id, with the function indexes of the program `counted`.
@@ -179,6 +181,7 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
         seen.calls.resize(truth.functions.len(), 0);
         for block in blocks {
             for event in block.events() {
+                ensure!(seen.left == 0, "an event after the thread's end");
                 match event?.body {
                     EventBody::Call { function, kind, .. } => {
                         let function = *indexes.get(&function).context("no such function")?;
@@ -196,11 +199,10 @@ pub(crate) fn seen(trace: &Trace, truth: &GroundTruth) -> Result<BTreeMap<i32, S
                         seen.all.push(event);
                     }
                     EventBody::Lost { events } => seen.lost += events,
-                    // The end of a snapshot, with open calls.
-                    EventBody::Unwound { calls: 0 } => {}
+                    // The end of a snapshot, or of a thread, with open calls.
+                    EventBody::Unwound { calls } => seen.left = calls,
                     other @ (EventBody::Data { .. }
                     | EventBody::Cpu { .. }
-                    | EventBody::Unwound { .. }
                     | EventBody::UnmatchedExit) => {
                         anyhow::bail!("the engine recorded {other:?}")
                     }
@@ -226,6 +228,10 @@ pub(crate) fn assert_exact(trace: &Trace, truth: &GroundTruth) -> Result<()> {
         "{} events in the trace, {} in the program",
         trace.totals().calls,
         truth.events()
+    );
+    ensure!(
+        seen.values().all(|thread| thread.left == 0),
+        "threads have ended within calls"
     );
     for thread in &truth.threads {
         let twins = truth.threads.iter().filter(|other| other.tid == thread.tid);

@@ -254,7 +254,7 @@ fn session_threads(daemon: &Daemon) -> Result<Vec<String>> {
     let names = fs::read_dir(tasks)?
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     let is_own = |name: &String| {
-        ["ctl-", "borrow-", "halt-", "follow-"]
+        ["attach-", "borrow-", "halt-", "follow-"]
             .iter()
             .any(|own| name.starts_with(own))
     };

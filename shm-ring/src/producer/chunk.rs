@@ -2,7 +2,7 @@
 
 use super::{Recording, Step, Target, begin_view::ViewStep, losses::LossStep, writing::Written};
 use crate::{
-    layout::{SLOW_WORDS, control},
+    layout::{SLOW_WORDS, control, rings},
     memory::SharedMemory,
     sync::Ordering,
 };
@@ -17,9 +17,11 @@ pub(super) enum ChunkStep {
     ClaimChunk,
     LookForOwner,
     SetOwner,
+    TellClaim,
     SetLimit,
     ReadStarted,
     Publish,
+    TellChunk,
 }
 
 // === impl Recording ===
@@ -86,6 +88,10 @@ impl Recording {
                 target
                     .rings
                     .store(target.line(self.index, control::OWNER), u64::from(self.tid));
+                Step::Chunk(ChunkStep::TellClaim)
+            }
+            ChunkStep::TellClaim => {
+                target.rings.store(rings::CLAIM, u64::from(self.tid));
                 Step::Chunk(ChunkStep::SetLimit)
             }
             ChunkStep::SetLimit => {
@@ -97,7 +103,7 @@ impl Recording {
             ChunkStep::ReadStarted => {
                 self.seen = target.rings.load(target.line(self.index, control::STARTED));
                 if self.seen > self.started {
-                    Step::View(ViewStep::SetView)
+                    Step::Chunk(ChunkStep::TellChunk)
                 } else {
                     Step::Chunk(ChunkStep::Publish)
                 }
@@ -108,10 +114,17 @@ impl Recording {
                     .rings
                     .exchange(line, self.seen, self.started.wrapping_add(1))
                 {
-                    Step::View(ViewStep::SetView)
+                    Step::Chunk(ChunkStep::TellChunk)
                 } else {
                     Step::Chunk(ChunkStep::ReadStarted)
                 }
+            }
+            ChunkStep::TellChunk => {
+                let begun = self.started.wrapping_add(1);
+                target
+                    .rings
+                    .store(rings::CHUNK, self.cursor.wrapping_add(begun));
+                Step::View(ViewStep::SetView)
             }
         }
     }

@@ -6,7 +6,7 @@ use super::{
     parked, writing::Written,
 };
 use crate::{
-    layout::{GUARD_BYTES, control},
+    layout::{GUARD_BYTES, control, rings},
     memory::SharedMemory,
     sync::Ordering,
     word,
@@ -23,6 +23,7 @@ pub(super) enum FinishStep {
     Unpark,
     CallWord,
     Idle,
+    Tell,
 }
 
 // === impl Recording ===
@@ -103,6 +104,14 @@ impl Recording {
             FinishStep::Idle => {
                 let line = target.line(self.index, control::BUSY);
                 target.rings.exchange(line, self.parked(), 0);
+                Step::Finish(FinishStep::Tell)
+            }
+            FinishStep::Tell => {
+                let news = match self.outcome {
+                    Outcome::Recorded => self.cursor,
+                    _ => self.lost,
+                };
+                target.rings.store(rings::ACTIVITY, news);
                 Step::Oldest(OldestStep::Keep)
             }
         }

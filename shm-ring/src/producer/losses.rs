@@ -15,6 +15,7 @@ pub(super) enum LossStep {
     CountFull,
     Repark,
     CountLoss,
+    TellLoss,
     NoSlot,
     Bucket,
     TakeBucket,
@@ -63,6 +64,10 @@ impl Recording {
             }
             LossStep::CountLoss => {
                 self.count_loss(target);
+                Step::Loss(LossStep::TellLoss)
+            }
+            LossStep::TellLoss => {
+                target.rings.store(rings::ACTIVITY, self.lost);
                 Step::Done
             }
             LossStep::NoSlot => {
@@ -113,12 +118,15 @@ impl Recording {
 
     fn count_loss<M: SharedMemory>(&mut self, target: &Target<'_, M>) {
         let line = target.line(self.index, control::LOST);
-        increment(target.rings, line);
+        self.lost = increment(target.rings, line);
         self.outcome = Outcome::Lost;
     }
 }
 
-/// Adds one. It wraps as the trampolines' counter does: the memory may hold any value.
-fn increment<M: SharedMemory>(memory: &M, place: u64) {
-    memory.store(place, memory.load(place).wrapping_add(1));
+/// Adds one, and returns the sum. It wraps as the trampolines' counter does: the memory may hold
+/// any value.
+fn increment<M: SharedMemory>(memory: &M, place: u64) -> u64 {
+    let sum = memory.load(place).wrapping_add(1);
+    memory.store(place, sum);
+    sum
 }

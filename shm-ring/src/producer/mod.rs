@@ -13,12 +13,12 @@
 //!          ▼                             ▼      ▼                  ▼ in vain     ▼ unusable
 //!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ (Busy) ─ Mark ─ Park ─ Chunk ─ …
 //!                                                    │ busy
-//!                                                    └─ (Repark) ─ CountLoss
+//!                                                    └─ (Repark) ─ CountLoss ─ TellLoss
 //!
-//!        Chunk ─┬────────────────────── (view) ─ Losses ─ puts ─ Unpark ─ CallWord ─ Idle ─ Keep
-//!               └─ puts ─ NewChunk ─ … ─ view ───┘                                    ▲
-//!                            │ full                                                   │
-//!                            └─ PutBack ─ CountFull ──────────────────────────────────┘
+//!        Chunk ─┬───────────────────── (view) ─ Losses ─ puts ─ Unpark ─ CallWord ─ Idle ─ Tell
+//!               └─ puts ─ NewChunk ─ … ─ view ──┘                                    ▲       │
+//!                            │ full                                                  │      Keep
+//!                            └─ PutBack ─ CountFull ─────────────────────────────────┘
 //!
 //!        Keep, where the newest are kept and all chunks are begun:
 //!               ReadBegun ─ Take ─ KeepStill ─ Marked ─ Empty … ─ GiveBack
@@ -28,7 +28,7 @@
 //!  puts  Read ─ Look ─ Write, for each word, and for SetSince and SetBase
 //! ```
 //!
-//! Done follows on the words, CountLoss, Keep and GiveBack. Each look that finds the head parked by
+//! Done follows on the words, TellLoss, Keep and GiveBack. Each look that finds the head parked by
 //! another context leads to Robbed, or to CountLoss where no word of the event is in the ring.
 //!
 //! Each part of the drawing is a file:
@@ -111,6 +111,8 @@ pub struct Recording {
     /// Losses that a gap word is to report, and losses reported before.
     news: u64,
     reported: u64,
+    /// The losses of the thread, with this event.
+    lost: u64,
     /// Chunks begun, as the slow path counts them.
     started: u64,
     /// Chunks given back, as the slow path that takes one back counts them.
@@ -187,6 +189,7 @@ impl Recording {
             put: Put::Read,
             news: 0,
             reported: 0,
+            lost: 0,
             started: 0,
             released: 0,
             outcome: Outcome::UnderWay,

@@ -4,6 +4,7 @@
 //! ring's thread (`thread_decoder`). The decoder follows the open calls (`shadow_stack`) and
 //! publishes blocks to the event store. Retention and live streams are in `store`.
 
+mod activity;
 mod buckets;
 #[cfg(test)]
 mod closed_blocks;
@@ -27,6 +28,7 @@ mod thread_decoders;
 mod time_range;
 mod watch;
 
+pub(crate) use activity::Collectors;
 #[cfg(fuzzing)]
 pub use drain::drain_rings;
 pub(crate) use drain::{Asked, DrainCaller, DrainHandle, events_since, spawn as spawn_drain};

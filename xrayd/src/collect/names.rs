@@ -12,7 +12,7 @@ use std::{
 use crate::{
     pid::{Pid, Tid},
     sys::PidNamespace,
-    target::{StartTime, Threads},
+    target::{StartTime, ThreadCount, Threads},
 };
 
 /// A thread that no listing shows has ended if a listing this much later does not show it either. A
@@ -24,6 +24,8 @@ const ABSENT_FOR: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Names {
     pid: Pid,
+    /// `None` if the process was ending. Then it is listed each time.
+    threads: Option<ThreadCount>,
     namespace: Namespace,
     /// The living threads of another namespace: by their ids here, and by their ids inside. Written
     /// by `living`.
@@ -84,6 +86,7 @@ impl Names {
     fn with(pid: Pid, namespace: Namespace) -> Self {
         Self {
             pid,
+            threads: ThreadCount::open(pid).ok(),
             namespace,
             inner: HashMap::new(),
             outer: HashMap::new(),
@@ -115,6 +118,16 @@ impl Names {
         self.outer = self.inner.iter().map(|(&tid, &id)| (id, tid)).collect();
         self.absent.retain(|id, _| !self.outer.contains_key(id));
         self.outer.keys().copied().collect()
+    }
+
+    /// The number of living threads. `None` if the process is ending.
+    pub(super) fn count(&self) -> Option<u64> {
+        self.threads.as_ref()?.get()
+    }
+
+    /// True if threads wait for a second listing, which shows whether they have ended.
+    pub(super) fn miss_threads(&self) -> bool {
+        !self.absent.is_empty()
     }
 
     /// The thread that has the id now.

@@ -154,8 +154,11 @@ impl Ring {
     fn words(&self, slots: &Slots) -> newest::Words {
         match self.consumer {
             Some(_) => newest::Words::default(),
-            None => newest::Words::of(&slots.rings, slots.layout.geometry, self.index)
-                .since(self.words_before),
+            None => {
+                let seen = self.words_before.begun.saturating_add(self.words_seen);
+                newest::Words::after(&slots.rings, slots.layout.geometry, self.index, seen)
+                    .since(self.words_before)
+            }
         }
     }
 
@@ -165,7 +168,8 @@ impl Ring {
         let words = self.words(slots);
         let more = words.begun.saturating_sub(self.words_seen);
         if more > 0 {
-            let share = newest::EventShare::of(&slots.rings, slots.layout.geometry, self.index);
+            let share =
+                newest::EventShare::of(&slots.rings, slots.layout.geometry, self.index, more);
             self.words_seen = words.begun;
             self.events_seen = self.events_seen.saturating_add(share.events_in(more));
         }
@@ -177,6 +181,22 @@ impl Ring {
             events: self.events_seen,
             overwritten: all.events_in(words.overwritten),
         }
+    }
+
+    /// True if the drain is to read the ring, and has not begun: its thread takes a chunk back.
+    pub(super) fn is_unread(&self) -> bool {
+        self.consumer.is_none() && !self.left
+    }
+
+    /// True if the consumer stands at words that were reserved and not written so far.
+    pub(super) fn stands_at_hole(&self) -> bool {
+        self.consumer.as_ref().is_some_and(Consumer::is_at_hole)
+    }
+
+    /// True if losses of the thread are to be told once it is quiet, or if its slow path may have
+    /// been left by a jump.
+    pub(super) fn is_unsettled(&self, slots: &Slots) -> bool {
+        self.suspicious || self.consumer.is_some() && self.unreported_losses(slots) > 0
     }
 
     /// True if its owner has gone on to another ring.

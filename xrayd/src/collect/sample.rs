@@ -55,7 +55,7 @@ pub(crate) enum Look {
 }
 
 /// A time in which all events are counted, and the clocks of the threads that work in it. The
-/// control thread begins and ends it while the drain reads events.
+/// controller begins and ends it while the drain reads events.
 ///
 /// The drain reads no event before it happens. So the events that it has read before the begin or
 /// the end was set are of the time before.

@@ -1,21 +1,24 @@
 //! The meaning of the site names in a ring. A name is the low 32 bits of a return address, and
 //! means a function and a kind of event.
 //!
-//! The table has two levels over the 32-bit space. A page of 4 KiB of text has a leaf of 512
+//! The table has three levels over the 32-bit space. A page of 4 KiB of text has a leaf of 512
 //! entries, one for each 8 bytes. The return addresses of two sleds are at least 9 bytes apart, so
-//! an entry has one site at most at a time.
+//! an entry has one site at most at a time. 4 MiB of text have a branch of 1024 leaves. A process
+//! has few of them, so its table is about as big as its sleds are many.
 //!
 //! Libraries come and go, and one may come where another one was. So the meaning of a name is a
 //! function of time. A meaning holds from a moment on. The moment lies after the last event of the
 //! meaning before, since the older library was unmapped by then. It lies before the first event of
-//! its own, since no sled of the newer library was on yet. The control thread chooses the moment.
+//! its own, since no sled of the newer library was on yet. The controller chooses the moment.
 
 use xray_trace::model::{CallKind, FunctionId, Ticks};
 
 const LEAF_BITS: u32 = 9;
 const LEAF: usize = 1 << LEAF_BITS;
 const GRAIN_BITS: u32 = 3;
-const ROOT: usize = 1 << (32 - LEAF_BITS - GRAIN_BITS);
+const BRANCH_BITS: u32 = 10;
+const BRANCH: usize = 1 << BRANCH_BITS;
+const ROOT: usize = 1 << (32 - BRANCH_BITS - LEAF_BITS - GRAIN_BITS);
 /// The most meanings of one entry that are kept. An event that is older than all of them has no
 /// name and counts as lost. It would have been in its ring while as many libraries came and went.
 const MEANINGS: usize = 8;
@@ -47,8 +50,10 @@ pub(crate) enum SiteKind {
 pub(crate) struct SiteTable {
     /// Present and past meanings of names. The first one belongs to no site, and ends every chain.
     meanings: Vec<Meaning>,
-    /// Index into `leaves`, by the upper bits of a name.
+    /// Index into `branches`, by the upper bits of a name.
     root: Vec<u32>,
+    /// Index into `leaves`, by the next bits. The first branch stays empty.
+    branches: Vec<[u32; BRANCH]>,
     /// Index into `meanings` of the latest meaning; 0 for none. The first leaf stays empty.
     leaves: Vec<[u32; LEAF]>,
     /// True if a site of a user event was added.
@@ -83,6 +88,7 @@ impl SiteTable {
         Self {
             meanings: vec![NO_MEANING],
             root: vec![0; ROOT],
+            branches: vec![[0; BRANCH]],
             leaves: vec![[0; LEAF]],
             events: false,
         }
@@ -91,12 +97,17 @@ impl SiteTable {
     /// Adds a site whose events are not older than `since`. False if another site of the same or a
     /// later time has its place: then the events of both could not be told apart.
     pub(crate) fn insert(&mut self, site: CallSite, since: Ticks) -> bool {
-        let (root, entry) = split(site.name);
+        let (root, branch, entry) = split(site.name);
         if self.root[root] == 0 {
-            self.root[root] = u32::try_from(self.leaves.len()).unwrap_or(0);
+            self.root[root] = u32::try_from(self.branches.len()).unwrap_or(0);
+            self.branches.push([0; BRANCH]);
+        }
+        let leaf = &mut self.branches[self.root[root] as usize][branch];
+        if *leaf == 0 {
+            *leaf = u32::try_from(self.leaves.len()).unwrap_or(0);
             self.leaves.push([0; LEAF]);
         }
-        let leaf = self.root[root] as usize;
+        let leaf = *leaf as usize;
         let latest = self.leaves[leaf][entry];
         match self.meaning(latest) {
             Some(before) if before.since >= since => return false,
@@ -127,8 +138,9 @@ impl SiteTable {
     /// The meaning of a name at a moment.
     #[inline]
     pub(crate) fn find(&self, name: u32, at: Ticks) -> Option<&CallSite> {
-        let (root, entry) = split(name);
-        let leaf = *self.root.get(root)? as usize;
+        let (root, branch, entry) = split(name);
+        let branches = self.branches.get(*self.root.get(root)? as usize)?;
+        let leaf = branches[branch] as usize;
         let mut index = self.leaves.get(leaf)?[entry];
         loop {
             let meaning = self.meanings.get(index as usize)?;
@@ -162,10 +174,11 @@ impl SiteTable {
     }
 }
 
-const fn split(name: u32) -> (usize, usize) {
-    let root = (name >> (LEAF_BITS + GRAIN_BITS)) as usize;
+const fn split(name: u32) -> (usize, usize, usize) {
+    let root = (name >> (BRANCH_BITS + LEAF_BITS + GRAIN_BITS)) as usize;
+    let branch = (name >> (LEAF_BITS + GRAIN_BITS)) as usize & (BRANCH - 1);
     let entry = (name >> GRAIN_BITS) as usize & (LEAF - 1);
-    (root, entry)
+    (root, branch, entry)
 }
 
 #[cfg(test)]

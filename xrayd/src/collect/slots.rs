@@ -38,6 +38,13 @@ impl Slots {
         }
     }
 
+    /// Another mapping of the header page.
+    pub(super) fn map_header(&self) -> io::Result<Mapping> {
+        let skip = self.layout.rings - self.layout.rings_map.0;
+        let header = self.file.map(skip, layout::HEADER_BYTES)?;
+        header.ok_or_else(|| io::Error::other("the file of the rings is too short"))
+    }
+
     /// The calls and events that the thread with slot `index` has left out since it has the slot.
     pub(crate) fn left_out(&self, index: u32) -> u64 {
         let page = self.layout.geometry.filter_offset(index);

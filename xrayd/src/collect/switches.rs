@@ -9,7 +9,7 @@
 //!  real calls     ▐ first call ▌ ▐ second ▌ ▐ third ▌
 //! ```
 //!
-//! The control thread marks functions once they are off. It marks them once more before they are
+//! The controller marks functions once they are off. It marks them once more before they are
 //! switched on, for threads that were in a trampoline at the first mark. A decoder looks for marks
 //! before each event that is later than its last look. Marks that matter for an event are older
 //! than the event.

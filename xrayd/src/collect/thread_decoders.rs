@@ -6,14 +6,19 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use shm_ring::{Item, Sink};
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{
-    EventFilter, SiteTable, frame_budget::FrameBudget, names::Names, switches::Switches,
-    thread_decoder::ThreadDecoder, time_range::OpenByThread,
+    EventFilter, SiteTable,
+    frame_budget::FrameBudget,
+    names::Names,
+    switches::Switches,
+    thread_decoder::{BLOCK_AGE, ThreadDecoder},
+    time_range::OpenByThread,
 };
 use crate::{
     store::{EventStore, EventUses},
@@ -29,6 +34,8 @@ pub(super) struct ThreadDecoders {
     switches: Arc<Switches>,
     /// What becomes of their events.
     keeps: EventUses,
+    /// The age at which their blocks are closed.
+    block_age: Duration,
     /// The filter on their events; `None` for all.
     filter: Option<Arc<EventFilter>>,
     /// The triggers that watch them, and the version of that set.
@@ -61,6 +68,7 @@ impl ThreadDecoders {
             room: FrameBudget::new(),
             switches,
             keeps,
+            block_age: BLOCK_AGE,
             filter: None,
             armed: Vec::new(),
             armed_version: 0,
@@ -89,6 +97,20 @@ impl ThreadDecoders {
             self.iter_mut()
                 .for_each(|decoder| decoder.keep(keeps, output));
         }
+    }
+
+    /// Sets the age at which blocks of all threads are closed.
+    pub(super) fn close_blocks_at(&mut self, age: Duration) {
+        if age != self.block_age {
+            self.block_age = age;
+            self.iter_mut().for_each(|decoder| decoder.block_age = age);
+        }
+    }
+
+    /// True while a block of some thread is under way.
+    pub(super) fn have_block(&self) -> bool {
+        let mut decoders = self.threads.values();
+        decoders.any(|known| known.decoder.as_ref().is_some_and(ThreadDecoder::has_block))
     }
 
     /// Sets the filter for the next events; `None` keeps all.
@@ -158,6 +180,7 @@ impl ThreadDecoders {
     ) -> Option<u32> {
         let (room, switches) = (self.room.clone(), Arc::clone(&self.switches));
         let (keeps, filter) = (self.keeps, self.filter.clone());
+        let block_age = self.block_age;
         let armed = self.armed.clone();
         let known = self.known(owner, names, output);
         let left = (known.rings > 0).then_some(known.latest);
@@ -169,6 +192,7 @@ impl ThreadDecoders {
             .get_or_insert_with(|| {
                 let mut decoder = ThreadDecoder::new(thread, reported, &room, switches);
                 decoder.filter(filter);
+                decoder.block_age = block_age;
                 if !armed.is_empty() {
                     decoder.watch(&armed);
                 }

@@ -1,12 +1,12 @@
-//! The loop of the control thread `ctl-<pid>`: every change to the target after the attach, and the
-//! watch on the target's life. The attach itself is in `process/attach.rs`.
+//! The control of a session: every change to the target after the attach, and the watch on the
+//! target's life. It runs as a task (`task.rs`). The attach itself is in `process/attach.rs`.
 
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        mpsc::{RecvTimeoutError, SendError},
+        mpsc::{SendError, TryRecvError},
     },
     time::{Duration, Instant},
 };
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     collect::DrainHandle,
-    inject::{ClaimState, TableClaim, clear_live},
+    inject::{ClaimState, RENEW_EVERY, TableClaim, clear_live},
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
@@ -35,15 +35,16 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::Claim,
     target::{Ending, Indexes, let_threads_run},
+    tasks::{Next, shared_time_after},
     types::{
         DetachReport, LeaseId, PatchSite, Phase, Run, Settings, ToggleReport, ToggleTo, Wanted,
     },
 };
 
-/// Interval of the checks whether the target still lives.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
+/// Work that is due after this time or later may be a little late.
+const NOT_URGENT: Duration = Duration::from_millis(500);
 
-/// The state of the control thread.
+/// The state of a session's control.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) patching: Patching,
@@ -57,116 +58,125 @@ pub(crate) struct Controller {
     pub(crate) claim: Option<(TableClaim, Claim)>,
     /// The clocks at the attach.
     pub(crate) attached: ClockAnchor,
+    /// When the program was last seen in the target.
+    pub(crate) seen: Instant,
     pub(crate) governor: Governor,
     /// The session's share of its payer's quotas. Dropped last, after everything above.
     pub(crate) ticket: Arc<Ticket>,
 }
 
+/// Whether a session goes on after a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Served {
+    Goes,
+    Ended,
+}
+
 // === impl Controller ===
 
 impl Controller {
-    /// Serves the session until a detach or the end of the target. After a panic the control thread
-    /// detaches from the process, and the session has failed. Commands that arrive meanwhile get no
-    /// answer.
-    pub(crate) fn run(mut self, commands: &Commands) {
-        let _end = commands.liveness().until_end();
-        commands.liveness().looks_for_requests();
-        // After a panic the control thread does not continue its last operation. The cleanup uses
-        // only the target's memory and the list of its sleds. Data behind locks is consistent
-        // between statements.
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(commands)));
-        if let Err(payload) = served {
-            let message = format!("a bug in xrayd: {}", message_of(&*payload));
-            self.patching.output.fail(message);
-            self.end_of_session("control");
-        }
-        self.child.collect_later(&self.patching.shared);
+    /// Comes before the first step.
+    pub(super) fn begin(&mut self) {
+        self.reading.read(&self.patching);
     }
 
-    fn serve(&mut self, commands: &Commands) {
-        self.reading.read(&self.patching);
-        let mut seen = Instant::now();
-        loop {
-            let pause = self
-                .loading
-                .until_look(&self.patching.traced)
-                .min(WATCH_EVERY);
-            let pause = pause.min(self.governor.until_due());
-            let command = commands.next(pause, self.patching.target.pidfd());
-            self.loading.receive();
-            let now = Instant::now();
-            match self.tend_claim() {
-                ClaimState::Held => {}
-                ClaimState::Gone => {
-                    self.end_of_target(seen);
-                    break;
-                }
-                ClaimState::Lost(why) => {
-                    self.end_of_tenure(&why);
-                    break;
-                }
+    /// Carries a command out, if there is one, and does what is due.
+    pub(super) fn step(&mut self, commands: &Commands) -> Next {
+        self.loading.receive();
+        let now = Instant::now();
+        match self.tend_claim() {
+            ClaimState::Held => {}
+            ClaimState::Gone => {
+                self.end_of_target(self.seen);
+                return Next::Done;
             }
-            seen = now;
-            if self.patching.output.failure.get().is_some() {
-                self.end_of_session("drain");
-                break;
-            }
-            match command {
-                Ok(Command::Toggle { request, answer }) => {
-                    // The client may have gone. The toggle stands all the same.
-                    let _ = answer.send(self.toggle(*request));
-                }
-                Ok(Command::Release { from, answer }) => {
-                    let _ = answer.send(self.release(from));
-                }
-                Ok(Command::Begin {
-                    rules,
-                    effect,
-                    of,
-                    answer,
-                }) => {
-                    let _ = answer.send(self.begin(rules, effect, &of));
-                }
-                Ok(Command::Look { answer }) => {
-                    let _ = answer.send(self.look());
-                }
-                Ok(Command::Update { prepared, answer }) => {
-                    let updated = self.look().and_then(|()| self.update(*prepared));
-                    // An update that was given up is undone.
-                    if let Err(SendError(Ok(before))) = answer.send(updated) {
-                        self.settings_writer().restore(&before);
-                    }
-                }
-                Ok(Command::NameTypes { answer }) => {
-                    self.reading.read(&self.patching);
-                    let _ = answer.send(Ok(()));
-                }
-                Ok(Command::Resume { answer }) => {
-                    let _ = answer.send(self.resume());
-                }
-                Ok(Command::Detach { answer }) => {
-                    // The report waits for the next detach if this one was given up.
-                    if let Err(SendError(report)) = answer.send(self.detach()) {
-                        *lock(&self.patching.shared.final_report) = Some((Instant::now(), report));
-                    }
-                    break;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    if let Err(error) = self.detach() {
-                        tracing::error!(pid = self.patching.target.pid().as_raw(), %error, "cannot detach");
-                    }
-                    break;
-                }
-            }
-            self.reading.tend(&self.patching);
-            self.governor.tend(&mut self.patching);
-            if self.loading.until_look(&self.patching.traced).is_zero()
-                && let Err(error) = self.look()
-            {
-                tracing::debug!(pid = self.patching.target.pid().as_raw(), %error, "cannot look for libraries");
+            ClaimState::Lost(why) => {
+                self.end_of_tenure(&why);
+                return Next::Done;
             }
         }
+        self.seen = now;
+        if self.patching.output.failure.get().is_some() {
+            self.end_of_session("drain");
+            return Next::Done;
+        }
+        let has_command = match commands.next() {
+            Ok(command) => {
+                if self.carry_out(command) == Served::Ended {
+                    return Next::Done;
+                }
+                true
+            }
+            Err(TryRecvError::Empty) => false,
+            Err(TryRecvError::Disconnected) => {
+                if let Err(error) = self.detach() {
+                    tracing::error!(pid = self.patching.target.pid().as_raw(), %error, "cannot detach");
+                }
+                return Next::Done;
+            }
+        };
+        self.reading.tend(&self.patching);
+        self.governor.tend(&mut self.patching);
+        if self.loading.is_due(&self.patching.traced)
+            && let Err(error) = self.look()
+        {
+            tracing::debug!(pid = self.patching.target.pid().as_raw(), %error, "cannot look for libraries");
+        }
+        if has_command {
+            // Another one may wait.
+            return Next::Now;
+        }
+        let pause = self.loading.until_look(&self.patching.traced);
+        let pause = pause.min(self.governor.until_due()).min(RENEW_EVERY);
+        match pause < NOT_URGENT {
+            true => Next::At(Instant::now() + pause),
+            false => Next::At(shared_time_after(pause)),
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) -> Served {
+        match command {
+            Command::Toggle { request, answer } => {
+                // The client may have gone. The toggle stands all the same.
+                let _ = answer.send(self.toggle(*request));
+            }
+            Command::Release { from, answer } => {
+                let _ = answer.send(self.release(from));
+            }
+            Command::Begin {
+                rules,
+                effect,
+                of,
+                answer,
+            } => {
+                let _ = answer.send(self.begin_rules(rules, effect, &of));
+            }
+            Command::Look { answer } => {
+                let _ = answer.send(self.look());
+            }
+            Command::Update { prepared, answer } => {
+                let updated = self.look().and_then(|()| self.update(*prepared));
+                // An update that was given up is undone.
+                if let Err(SendError(Ok(before))) = answer.send(updated) {
+                    self.settings_writer().restore(&before);
+                }
+            }
+            Command::NameTypes { answer } => {
+                self.reading.read(&self.patching);
+                let _ = answer.send(Ok(()));
+            }
+            Command::Resume { answer } => {
+                let _ = answer.send(self.resume());
+            }
+            Command::Detach { answer } => {
+                // The report waits for the next detach if this one was given up.
+                if let Err(SendError(report)) = answer.send(self.detach()) {
+                    *lock(&self.patching.shared.final_report) = Some((Instant::now(), report));
+                }
+                return Served::Ended;
+            }
+        }
+        Served::Goes
     }
 
     /// Renews the claim to the table, and checks that it still holds. The process may have ended,
@@ -223,9 +233,9 @@ impl Controller {
     }
 
     /// Ends the session after a panic of one of its threads, or after the loss of its rings. The
-    /// control thread detaches from the program. The session keeps what the program recorded until
+    /// controller detaches from the program. The session keeps what the program recorded until
     /// a detach asks for the report.
-    fn end_of_session(&mut self, thread: &'static str) {
+    pub(super) fn end_of_session(&mut self, thread: &'static str) {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
         let report = let_go.unwrap_or_else(|payload| Err(self.abandon(message_of(&*payload))));
         let pid = self.patching.target.pid().as_raw();
@@ -358,7 +368,7 @@ impl Controller {
         failed.map_or(Ok(report), Err)
     }
 
-    fn begin(&mut self, rules: Rules, effect: RuleEffect, of: &Indexes) -> Result<()> {
+    fn begin_rules(&mut self, rules: Rules, effect: RuleEffect, of: &Indexes) -> Result<()> {
         self.loading.take_rules(rules);
         lock(&self.patching.shared.leases).extend(effect.leases);
         effect.on.into_iter().try_for_each(|(capture, ids)| {
@@ -464,10 +474,7 @@ impl Controller {
         let Some(held) = self.patching.held.take() else {
             return Ok(());
         };
-        let pid = self.patching.target.pid();
-        held.release()
-            .map(drop)
-            .map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")))
+        held.resume()
     }
 
     fn detach(&mut self) -> Result<DetachReport> {

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Limit on the type numbers that are remembered for all modules together.
 const MOST_READ: usize = 16 * MOST_TYPE_NAMES;
 
-/// The names that the control thread has read.
+/// The names that the controller has read.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     /// The time of the last look.

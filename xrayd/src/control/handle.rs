@@ -1,19 +1,9 @@
-//! The handle of a session to its control thread: commands go in, and answers come back. What the
-//! control thread publishes is in `shared`.
+//! The handle of a session to its controller: commands go in, and answers come back. What the
+//! controller publishes is in `shared`.
 
-use std::{
-    io,
-    os::fd::AsFd as _,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
-    },
-    time::Duration,
-};
-
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::{EfdFlags, EventFd},
+use std::sync::{
+    Arc,
+    mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
 };
 
 use super::{
@@ -29,19 +19,20 @@ use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
     store::{Ask, EventStore, ProfileSums},
-    sys::PidFd,
     target::Indexes,
+    tasks::LateWaker,
     types::{DetachReport, LeaseId, Mode, Phase, Run, Settings, ToggleReport, Wanted},
 };
 
-/// The session's handle to its control thread.
+/// The session's handle to its controller.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) pid: Pid,
-    commands: SyncSender<Command>,
-    /// Wakes the control thread from its wait for commands.
-    eventfd: Arc<EventFd>,
-    /// No wait for the control thread lasts for ever.
+    /// `None` once the handle is dropped.
+    commands: Option<SyncSender<Command>>,
+    /// Wakes the controller for commands.
+    waker: LateWaker,
+    /// No wait for the controller lasts for ever.
     liveness: Arc<Liveness>,
     pub(crate) shared: Arc<Shared>,
     output: Arc<EventStore>,
@@ -50,35 +41,31 @@ pub(crate) struct Control {
 // === impl Control ===
 
 impl Control {
-    /// The session's handle, and the commands for [`Controller::run`].
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub(crate) fn new(
-        pid: Pid,
-        shared: Arc<Shared>,
-        output: Arc<EventStore>,
-    ) -> io::Result<(Self, Commands)> {
+    /// The session's handle, and the commands for the controller.
+    pub(crate) fn new(pid: Pid, shared: Arc<Shared>, output: Arc<EventStore>) -> (Self, Commands) {
         let (commands, received) = sync_channel(MOST_REQUESTS);
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let eventfd = Arc::new(EventFd::from_flags(flags)?);
         let control = Self {
             pid,
-            commands,
-            eventfd: Arc::clone(&eventfd),
+            commands: Some(commands),
+            waker: LateWaker::default(),
             liveness: Liveness::new(pid),
             shared,
             output,
         };
         let commands = Commands {
             received,
-            eventfd,
+            waker: control.waker.clone(),
             liveness: Arc::clone(&control.liveness),
         };
-        Ok((control, commands))
+        (control, commands)
     }
 
-    /// Makes the drain read all rings, and then the control thread the names of event types that
+    /// Has the controller look whether the process still runs its program.
+    pub(crate) fn look_for_exec(&self) {
+        self.waker.wake();
+    }
+
+    /// Makes the drain read all rings, and then the controller the names of event types that
     /// the drain met.
     ///
     /// # Errors
@@ -136,7 +123,7 @@ impl Control {
     /// along, so their types are unknown until the copies are decoded.
     pub(crate) fn name_copied_types(&self) {
         if self.output.mode() == Mode::Flight {
-            // A control thread that has ended has read all names that it could.
+            // A controller that has ended has read all names that it could.
             let _ = self.ask(|answer| Command::NameTypes { answer });
         }
         self.name_types();
@@ -201,7 +188,7 @@ impl Control {
     pub(crate) fn detach(&self) -> Result<DetachReport> {
         self.undo(|answer| Command::Detach { answer })
             .or_else(|refusal| {
-                // The control thread ends with its target.
+                // The controller ends with its target.
                 let final_report = lock(&self.shared.final_report).take();
                 final_report.map_or(Err(refusal), |(_, report)| report)
             })
@@ -217,25 +204,25 @@ impl Control {
         Refusal::new(Reason::SessionFailed, message)
     }
 
-    /// Hands a command over, and waits for the answer. A control thread that hangs does not get it.
+    /// Hands a command over, and waits for the answer. A controller that hangs does not get it.
     fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
-        self.wait_for(command, |command| {
-            self.liveness.send(&self.commands, command)
+        self.wait_for(command, |commands, command| {
+            self.liveness.send(commands, command)
         })
     }
 
-    /// The same for a command that undoes something. A control thread that hangs carries it out
+    /// The same for a command that undoes something. A controller that hangs carries it out
     /// later.
     fn undo<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
-        self.wait_for(command, |command| {
-            self.liveness.send_anyway(&self.commands, command)
+        self.wait_for(command, |commands, command| {
+            self.liveness.send_anyway(commands, command)
         })
     }
 
     fn wait_for<T>(
         &self,
         command: impl FnOnce(SyncSender<Result<T>>) -> Command,
-        send: impl FnOnce(Command) -> std::result::Result<(), NoAnswer>,
+        send: impl FnOnce(&SyncSender<Command>, Command) -> std::result::Result<(), NoAnswer>,
     ) -> Result<T> {
         let gone = || match self.shared.ended() {
             Some(_) if self.shared.phase() == Phase::Failed => self.failed(),
@@ -253,73 +240,58 @@ impl Control {
             NoAnswer::Hangs | NoAnswer::Refused | NoAnswer::Full => self.liveness.refusal(why),
         };
         let (answer, answered) = sync_channel(1);
-        send(command(answer)).map_err(no_answer)?;
-        // The write fails only if the counter would overflow. The control thread wakes up then as
-        // well.
-        let _ = self.eventfd.write(1);
+        let Some(commands) = &self.commands else {
+            return Err(gone());
+        };
+        send(commands, command(answer)).map_err(no_answer)?;
+        self.waker.wake();
         let answer = self.liveness.watch().wait(&answered);
         if answer.as_ref().err() == Some(&NoAnswer::Ended) {
             // The thread has ended, or it panicked and detaches from the process. The result of
             // that is known when it takes no command any more.
             let (answer, ended) = sync_channel(1);
-            let sent = self.liveness.send(&self.commands, Command::Look { answer });
+            let sent = self.liveness.send(commands, Command::Look { answer });
+            self.waker.wake();
             let _ = sent.and_then(|()| self.liveness.watch().wait(&ended));
         }
         answer.map_err(no_answer)?
     }
 }
 
-/// The commands of one session, for its control thread.
+impl Drop for Control {
+    fn drop(&mut self) {
+        // The task detaches when it finds that no sender is left.
+        self.commands = None;
+        self.waker.wake();
+    }
+}
+
+/// The commands of one session, for its controller.
 #[derive(Debug)]
 pub(crate) struct Commands {
     received: Receiver<Command>,
-    eventfd: Arc<EventFd>,
+    waker: LateWaker,
     liveness: Arc<Liveness>,
 }
 
 // === impl Commands ===
 
 impl Commands {
-    /// The liveness of the thread that takes the commands.
+    /// The liveness of the task that takes the commands.
     pub(crate) fn liveness(&self) -> &Arc<Liveness> {
         &self.liveness
     }
 
-    /// The descriptor that makes [`Self::next`] return when it is written.
-    pub(crate) fn eventfd(&self) -> Arc<EventFd> {
-        Arc::clone(&self.eventfd)
+    /// Wakes the task that takes the commands.
+    pub(crate) fn waker(&self) -> LateWaker {
+        self.waker.clone()
     }
 
-    /// The next command. Waits until the descriptor is written, the process has ended, or the time
-    /// is over.
+    /// The next command.
     ///
     /// # Errors
-    /// No command came, or all senders are gone.
-    pub(crate) fn next(
-        &self,
-        patience: Duration,
-        end: &PidFd,
-    ) -> std::result::Result<Command, RecvTimeoutError> {
-        self.liveness.looks_for_requests();
-        match self.received.try_recv() {
-            Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
-            Ok(command) => return Ok(command),
-        }
-        let mut fds = [
-            PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN),
-            PollFd::new(end.as_fd(), PollFlags::POLLIN),
-        ];
-        // Rounded up, because a wait that ends too early would be repeated at once.
-        let milliseconds = patience.as_micros().div_ceil(1000);
-        let milliseconds = u16::try_from(milliseconds).unwrap_or(u16::MAX);
-        // An error such as an interruption is a wait that ends early.
-        let _ = poll(&mut fds, PollTimeout::from(milliseconds));
-        // Read before the look, because a later command writes it again.
-        let _ = self.eventfd.read();
-        self.received.try_recv().map_err(|error| match error {
-            TryRecvError::Empty => RecvTimeoutError::Timeout,
-            TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-        })
+    /// There is none, or all senders are gone.
+    pub(crate) fn next(&self) -> std::result::Result<Command, TryRecvError> {
+        self.received.try_recv()
     }
 }

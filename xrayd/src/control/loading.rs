@@ -36,8 +36,8 @@ use crate::{
     store::Counts,
     sys::ticks_now,
     target::{
-        Activity, Functions, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, loads_of,
-        modules_among, survey,
+        Activity, Functions, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, VmSize,
+        loads_of, modules_among, survey,
     },
     types::{Armed, LeaseId, PatchSite, Since, Switch, ToggleTo, Wanted},
 };
@@ -50,12 +50,15 @@ const LOOKS: u8 = 5;
 /// reports no mappings, and the interval otherwise.
 const PACE: Duration = Duration::from_millis(4);
 const IDLE_PACE: Duration = Duration::from_secs(1);
+/// Longest interval of looks at the maps while no library is expected and the size of the address
+/// space stays the same.
+const SAME_SIZE_PACE: Duration = Duration::from_secs(60);
 /// Looks without a report take one part in [`SHARE`] of the time at most. Looks after a report take
 /// one part in [`SHARE_IF_HEARD`].
 const SHARE: u32 = 100;
 const SHARE_IF_HEARD: u32 = 10;
 
-/// The control thread's state of what is loaded.
+/// The controller's state of what is loaded.
 #[derive(Debug)]
 pub(crate) struct Loading {
     objects: Arc<Objects>,
@@ -74,6 +77,11 @@ pub(crate) struct Loading {
     /// failed.
     last: Instant,
     cost: Option<Duration>,
+    /// The size of the address space, and the size before that look.
+    size: VmSize,
+    pages: Option<u64>,
+    /// The last time at which the size was the same.
+    same: Instant,
 }
 
 /// The interval until the next look at the maps.
@@ -91,7 +99,12 @@ enum Pace {
 
 impl Loading {
     /// `functions` is the number of functions in the modules of `maps`.
-    pub(crate) fn new(objects: Arc<Objects>, functions: usize, maps: &Maps, watch: Watch) -> Self {
+    pub(crate) fn new(
+        objects: Arc<Objects>,
+        functions: usize,
+        (maps, size): (&Maps, VmSize),
+        watch: Watch,
+    ) -> Self {
         Self {
             objects,
             rules: Rules::default(),
@@ -102,19 +115,43 @@ impl Loading {
             received: Activity::Nothing,
             last: Instant::now(),
             cost: Some(Duration::ZERO),
+            size,
+            pages: None,
+            same: Instant::now(),
         }
     }
 
     /// Time until the next look.
     pub(super) fn until_look(&self, traced: &TracedModules) -> Duration {
+        let pause = self.pace(traced).pause(self.cost);
+        pause.saturating_sub(self.last.max(self.same).elapsed())
+    }
+
+    /// True if it is time for a look.
+    pub(super) fn is_due(&mut self, traced: &TracedModules) -> bool {
+        if !self.until_look(traced).is_zero() {
+            return false;
+        }
+        if matches!(self.pace(traced), Pace::Idle)
+            && self.cost.is_some()
+            && self.pages.is_some()
+            && self.last.elapsed() < SAME_SIZE_PACE
+            && self.size.pages() == self.pages
+        {
+            self.same = Instant::now();
+            return false;
+        }
+        true
+    }
+
+    fn pace(&self, traced: &TracedModules) -> Pace {
         let receives = self.watch.receives() && !self.is_unsettled(traced);
-        let pace = match self.received {
+        match self.received {
             _ if traced.is_suspect => Pace::Activity,
             Activity::Something => Pace::Activity,
             Activity::Nothing if self.rules.is_empty() || receives => Pace::Idle,
             Activity::Nothing | Activity::Lost => Pace::Poll,
-        };
-        pace.pause(self.cost).saturating_sub(self.last.elapsed())
+        }
     }
 
     /// True if a module is to be tried again.
@@ -163,6 +200,8 @@ impl Loading {
     pub(crate) fn look(&mut self, switcher: &mut Switcher<'_>) -> Result<()> {
         let before = std::mem::replace(&mut self.last, Instant::now());
         self.cost = None;
+        // A change from now on shows at the next look.
+        self.pages = self.size.pages();
         let maps = switcher.patching.target.maps()?;
         // A report from now on may be of a mapping after the maps were read.
         self.received = self.watch.catch_up();

@@ -1,11 +1,13 @@
-//! The control thread of one session: everything that changes the target after the attach.
+//! The control of one session: everything that changes the target after the attach.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `handle` | the session's handle to the thread `ctl-<pid>` |
+//! | `handle` | the session's handle to the controller |
 //! | `request` | the requests that it sends |
-//! | `shared` | the state that the thread publishes |
-//! | `controller` | that thread: requests, the watch on the target's life, detach |
+//! | `shared` | the state that the task publishes |
+//! | `controller` | that task: requests, the watch on the target's life, detach |
+//! | `task` | its steps in the pool of all sessions |
+//! | `held` | a program that xrayd started, until it runs |
 //! | `child` | the exit status of a process that xrayd started |
 //! | `patching` | the target, and everything that writes its sleds |
 //! | `switcher` | switching of functions: sleds, states and the governor together |
@@ -31,6 +33,7 @@ mod filter;
 mod fuzzing;
 mod governor;
 mod handle;
+mod held;
 mod leases;
 mod loading;
 mod numbers;
@@ -43,6 +46,7 @@ mod shared;
 mod sites;
 mod states;
 mod switcher;
+mod task;
 mod traced;
 mod watch;
 
@@ -53,6 +57,7 @@ pub(crate) use event_types::Reading;
 pub(crate) use fuzzing::{keep_filter, keep_selection};
 pub(crate) use governor::Governor;
 pub(crate) use handle::{Commands, Control};
+pub(crate) use held::{Held, Holder};
 pub(crate) use loading::Loading;
 pub(crate) use numbers::SessionNumbers;
 pub(crate) use patching::Patching;
@@ -62,5 +67,6 @@ pub(crate) use rules::{RuleEffect, Rules};
 pub(crate) use settings::PreparedUpdate;
 pub(crate) use shared::Shared;
 pub(crate) use sites::{Staged, call_site_of, patch_sites, range_of, staged_sites, stubs_of};
+pub(crate) use task::Controllers;
 pub(crate) use traced::TracedModules;
 pub(crate) use watch::Watch;

@@ -1,18 +1,18 @@
-//! What the control thread needs to write the sleds of its target. It owns this, and hands it to
+//! What the controller needs to write the sleds of its target. It owns this, and hands it to
 //! the parts that switch sleds. Nothing is decided here.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use xray_trace::model::FunctionId;
 
-use super::{shared::Shared, traced::TracedModules};
+use super::{held::Held, shared::Shared, traced::TracedModules};
 use crate::{
     collect::{DrainHandle, Switches, bytes_of_threads},
     inject::{DispatchMode, Layout, PatchReport, Patcher, RunState, TrampolineFilter},
     lock::lock,
     refusal::{Reason, Refusal, Result},
     store::EventStore,
-    sys::{Memory, ptrace::Stopped},
+    sys::Memory,
     target::{Target, Threads, memory_room},
     types::{Capture, PatchSite, Settings, ToggleReport, Wanted},
 };
@@ -20,7 +20,7 @@ use crate::{
 /// Limit on names of matched functions in a report.
 const SAMPLE: usize = 5;
 
-/// The target of a control thread, and everything that writes its sleds.
+/// The target of a controller, and everything that writes its sleds.
 #[derive(Debug)]
 pub(crate) struct Patching {
     pub(crate) target: Target,
@@ -32,7 +32,7 @@ pub(crate) struct Patching {
     pub(crate) output: Arc<EventStore>,
     pub(crate) shared: Arc<Shared>,
     /// A process that xrayd started and has not let run yet.
-    pub(crate) held: Option<Stopped>,
+    pub(crate) held: Option<Held>,
     /// True once the process's control group had room for the rings. Set by `has_room_for`.
     pub(crate) has_room_for_rings: bool,
 }

@@ -1,4 +1,4 @@
-//! The requests of a session to its control thread.
+//! The requests of a session to its controller.
 
 use std::sync::{Arc, mpsc::SyncSender};
 
@@ -15,7 +15,7 @@ use crate::{
     types::{DetachReport, LeaseId, Run, Settings, ToggleReport, ToggleTo},
 };
 
-/// A request of the session to its control thread.
+/// A request of the session to its controller.
 #[derive(Debug)]
 pub(crate) enum Command {
     Toggle {

@@ -1,6 +1,6 @@
 //! Mode, filter and budget: one change, which is put into force as a whole or refused as a whole.
 //!
-//! The thread of a request compiles the patterns ([`PreparedUpdate`]). The control thread checks
+//! The thread of a request compiles the patterns ([`PreparedUpdate`]). The controller checks
 //! the change against the settings in force, and makes it ([`SettingsWriter`]).
 //!
 //! ```text
@@ -39,7 +39,7 @@ pub(crate) struct PreparedUpdate {
     budget: Option<(Budget, KeptFunctions)>,
 }
 
-/// The parts of the control thread that put settings into force.
+/// The parts of the controller that put settings into force.
 #[derive(Debug)]
 pub(super) struct SettingsWriter<'a> {
     pub(super) patching: &'a mut Patching,

@@ -1,4 +1,4 @@
-//! The state that the control thread publishes. Its session reads it.
+//! The state that the controller publishes. Its session reads it.
 
 use std::{
     collections::VecDeque,
@@ -28,34 +28,34 @@ use crate::{
     types::{DetachReport, Detection, Filter, Mode, Phase, Settings},
 };
 
-/// The state that the control thread publishes.
+/// The state that the controller publishes.
 #[derive(Debug)]
 pub(crate) struct Shared {
     phase: AtomicU8,
     /// Set when an `exec` has replaced the traced program: the time at which it was last seen.
-    /// Written by the control thread.
+    /// Written by the controller.
     pub(crate) executed: OnceLock<Instant>,
     pub(crate) copied: AtomicU64,
     pub(crate) states: States,
-    /// The functions that are leased. Written by the control thread.
+    /// The functions that are leased. Written by the controller.
     pub(crate) leases: Mutex<Leases>,
-    /// The limit on the cost of tracing, and its effect. Written by the control thread.
+    /// The limit on the cost of tracing, and its effect. Written by the controller.
     pub(crate) history: History,
     /// Filters that were set, as options, with the time from which each was in force. The latest is
-    /// last. Written by the control thread.
+    /// last. Written by the controller.
     pub(super) filter_notes: Mutex<VecDeque<(Ticks, String)>>,
-    /// The filter in force. Written by the control thread.
+    /// The filter in force. Written by the controller.
     pub(super) filtering: Mutex<Filtering>,
-    /// Loaded modules with sleds that cannot be traced. Written by the control thread.
+    /// Loaded modules with sleds that cannot be traced. Written by the controller.
     pub(super) refused: Mutex<Vec<RefusedModule>>,
-    /// The detection method for libraries. Written by the control thread.
+    /// The detection method for libraries. Written by the controller.
     detection: Mutex<Detection>,
     /// `None` once the rings are finished.
     pub(crate) drain: Mutex<Option<DrainHandle>>,
     /// The time at which the target ended or the session failed, and the report for a detach.
-    /// Written by the control thread, taken by the detach.
+    /// Written by the controller, taken by the detach.
     pub(super) final_report: Mutex<Option<(Instant, Result<DetachReport>)>>,
-    /// How the process ended. Written by the control thread.
+    /// How the process ended. Written by the controller.
     pub(crate) ending: OnceLock<Ending>,
     /// The exit status of a process that xrayd started, once it has ended.
     pub(crate) exit_status: Mutex<Option<ExitStatus>>,

@@ -1,4 +1,4 @@
-//! The known state of each function's sleds. Only the control thread changes it, and any thread
+//! The known state of each function's sleds. Only the controller changes it, and any thread
 //! reads it. Sleds are written elsewhere.
 
 use std::{

@@ -2,8 +2,8 @@
 //!
 //! | state | when | the maps are looked at |
 //! |---|---|---|
-//! | idle | no rule can switch anything on | once a second |
-//! | perf | a rule can, and the kernel reports mappings | at each report, and once a second for lost ones |
+//! | idle | no rule can switch anything on | once a second, if the address space has another size |
+//! | perf | a rule can, and the kernel reports mappings | at each report, and as when idle |
 //! | maps | a rule can, and the kernel does not report | every few milliseconds |
 //!
 //! The watch becomes idle one second after the last such rule went. So a client that switches on
@@ -14,27 +14,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::eventfd::EventFd;
-
 use super::shared::Shared;
 use crate::{
     pid::Pid,
     sys::instant_of,
     target::{Activity, PerfWatcher, Subscription},
+    tasks::LateWaker,
     types::Detection,
 };
 
 /// Time for which an unneeded watch goes on.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The control thread's watch on its target's mappings.
+/// The controller's watch on its target's mappings.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pid: Pid,
     shared: Arc<Shared>,
     perf_watcher: Arc<PerfWatcher>,
-    /// Wakes the control thread.
-    eventfd: Arc<EventFd>,
+    /// Wakes the controller.
+    waker: LateWaker,
     state: State,
     /// The time since when no rule needs the watch, while it goes on.
     unwanted: Option<Instant>,
@@ -50,18 +49,18 @@ enum State {
 // === impl Watch ===
 
 impl Watch {
-    /// An idle watch. `eventfd` is written when a mapping is reported.
+    /// An idle watch. `waker` wakes the task when a mapping is reported.
     pub(crate) fn new(
         pid: Pid,
         shared: Arc<Shared>,
         perf_watcher: Arc<PerfWatcher>,
-        eventfd: Arc<EventFd>,
+        waker: LateWaker,
     ) -> Self {
         Self {
             pid,
             shared,
             perf_watcher,
-            eventfd,
+            waker,
             state: State::Idle,
             unwanted: None,
         }
@@ -119,7 +118,7 @@ impl Watch {
     }
 
     fn listen(&mut self) {
-        match self.perf_watcher.listen(Arc::clone(&self.eventfd)) {
+        match self.perf_watcher.listen(Arc::new(self.waker.clone())) {
             Ok(subscription) => {
                 subscription.to(self.pid);
                 self.enter(State::Perf(subscription), Detection::Perf);

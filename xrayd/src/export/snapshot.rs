@@ -89,7 +89,7 @@ where
         }
         let within = begun.elapsed();
         for (session, _) in &taken {
-            // A control thread that hangs takes its time. The types of later processes then have
+            // A controller that hangs takes its time. The types of later processes then have
             // their numbers alone.
             if begun.elapsed() > within + NAMES_WITHIN {
                 break;

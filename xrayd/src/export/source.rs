@@ -25,11 +25,11 @@ use crate::{
 pub struct TraceSource {
     /// Its description.
     pub(crate) process: Process,
-    /// Its functions. The control thread adds those of libraries that are loaded later.
+    /// Its functions. The controller adds those of libraries that are loaded later.
     pub(crate) functions: Arc<Functions>,
     /// Its events.
     pub(crate) output: Arc<EventStore>,
-    /// The handle of its control thread.
+    /// The handle of its controller.
     pub(crate) control: Control,
     /// Its origin. Set before the process joins a group that existed before it.
     pub(crate) kinship: OnceLock<Kinship>,

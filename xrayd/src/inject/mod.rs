@@ -36,5 +36,5 @@ pub(crate) use ring_plan::{RingPlan, RingsNeeded};
 pub(crate) use rings_file::RingsFile;
 pub(crate) use sled_encoders::x86_64::{DispatchMode, Enable};
 pub(crate) use thread_id::finds_thread_id;
-pub(crate) use tracer_record::{ClaimState, TableClaim};
+pub(crate) use tracer_record::{ClaimState, RENEW_EVERY, TableClaim};
 pub(crate) use trampoline_filter::TrampolineFilter;

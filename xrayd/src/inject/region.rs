@@ -2,7 +2,7 @@
 //! stubs.
 //!
 //! ```text
-//!  +0     magic "xrayd" 0 0 9 | bytes | table | rings | rings mapping: start, bytes
+//!  +0     magic "xrayd" 0 0 10 | bytes | table | rings | rings mapping: start, bytes
 //!         | ring shift, slots shift | thread id offset
 //!  +256   trampolines
 //!  +12288 stubs, 64 bytes each
@@ -21,7 +21,7 @@ use sled_encoders::{
 
 use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x09";
+const MAGIC: [u8; 8] = *b"xrayd\0\0\x0a";
 /// All ways that the byte of a gate can lead.
 const WAYS: [(DispatchMode, Enable); 4] = [
     (DispatchMode::None, Enable::On),

@@ -167,7 +167,7 @@ impl RingsFile {
     }
 
     /// Maps a part of the file here; `None` if the file is shorter.
-    pub(super) fn map(&self, offset: u64, bytes: u64) -> io::Result<Option<Mapping>> {
+    pub(crate) fn map(&self, offset: u64, bytes: u64) -> io::Result<Option<Mapping>> {
         let is_whole = offset
             .checked_add(bytes)
             .is_some_and(|end| self.file.metadata().is_ok_and(|it| it.len() >= end));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Metrics are off unless an address is configured. A request is cheap: it reads nothing of a
-//! target, and asks no drain and no control thread. The endpoint is unauthenticated;
+//! target, and asks no drain and no controller. The endpoint is unauthenticated;
 //! `docs/threat-model.md` describes the consequences.
 
 mod address;

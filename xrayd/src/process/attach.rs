@@ -1,4 +1,4 @@
-//! The steps from a process to a session, on the thread that will control it. Following and the
+//! The steps from a process to a session, on a thread of the attach. Following and the
 //! registry of sessions are elsewhere.
 
 use std::{
@@ -18,10 +18,10 @@ use super::{
     started::Started,
 };
 use crate::{
-    collect::{Promises, RingSizes, SiteTable, events_since, spawn_drain},
+    collect::{Collectors, Promises, RingSizes, SiteTable, events_since, spawn_drain},
     control::{
-        Commands, Control, Controller, Governor, Loading, Patching, PreparedUpdate, Reading,
-        SessionNumbers, Shared, Staged, StartedChild, TracedModules, Watch, call_site_of,
+        Commands, Control, Controller, Governor, Held, Holder, Loading, Patching, PreparedUpdate,
+        Reading, SessionNumbers, Shared, Staged, StartedChild, TracedModules, Watch, call_site_of,
         patch_sites, range_of, staged_sites, stubs_of,
     },
     export::TraceSource,
@@ -32,12 +32,11 @@ use crate::{
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
     store::{EventStore, Metering, Subject},
-    sys::{Claim, Memory, now_anchor},
+    sys::{Claim, Memory, now_anchor, ptrace::Stopped},
     target::{
         Credentials, Functions, Launch, Module, Objects, PerfWatcher, Preflight, RefusedModule,
-        Survey, Target, Threads, Yama, preflight,
+        Survey, Target, Threads, VmSize, Yama, preflight,
     },
-    tasks::Pool,
     types::{Budget, Mode, PatchSite, Settings, SettingsUpdate, Switch, Wanted},
 };
 
@@ -66,21 +65,23 @@ pub(super) struct Common {
     /// Memory that is promised to the rings of all sessions.
     pub(crate) promises: Arc<Promises>,
     /// The threads that read rings.
-    pub(crate) collectors: Pool,
+    pub(crate) collectors: Collectors,
     /// The new session's share of the quotas.
     pub(crate) ticket: Ticket,
 }
 
-/// The result of [`prepare`], for the new control thread.
+/// The result of [`prepare`], for the thread that attaches.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(crate) session: Session,
     pub(crate) report: AttachReport,
     pub(crate) controller: Controller,
     pub(crate) commands: Commands,
+    /// The thread of a program that xrayd started, and what says when it runs.
+    pub(crate) held: Option<(Holder, Stopped)>,
 }
 
-/// Attaches, on the thread that will control the session.
+/// Attaches. A program that xrayd started is held by the thread that calls this.
 pub(crate) fn prepare(
     target: Target,
     common: Common,
@@ -242,8 +243,7 @@ pub(crate) fn prepare(
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
-    let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output))
-        .map_err(|error| Refusal::from_io(pid, "create an eventfd", &error))?;
+    let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
     let metered = metering.map(|metering| {
         let subject = Subject {
             pid,
@@ -259,11 +259,13 @@ pub(crate) fn prepare(
         };
         metering.enter(subject, numbers)
     });
+    let size =
+        VmSize::open(pid).map_err(|error| Refusal::from_io(pid, "open its statm", &error))?;
     let loading = Loading::new(
         objects,
         functions.ids(),
-        &flight.maps,
-        Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.eventfd()),
+        (&flight.maps, size),
+        Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.waker()),
     );
     let traced = TracedModules::new(Arc::clone(&functions));
     let session = Session {
@@ -284,6 +286,7 @@ pub(crate) fn prepare(
         _metered: metered,
         ticket: Arc::clone(&ticket),
     };
+    let (held, holder) = thread.is_some().then(|| Held::new(pid)).unzip();
     let mut controller = Controller {
         patching: Patching {
             target,
@@ -293,7 +296,7 @@ pub(crate) fn prepare(
             layout,
             output,
             shared,
-            held: thread,
+            held,
             has_room_for_rings: false,
         },
         loading,
@@ -302,6 +305,7 @@ pub(crate) fn prepare(
         child: StartedChild(child),
         claim: Some((table_claim, claim)),
         attached,
+        seen: Instant::now(),
         governor: Governor::default(),
         ticket,
     };
@@ -318,6 +322,7 @@ pub(crate) fn prepare(
         report,
         controller,
         commands,
+        held: holder.zip(thread),
     })
 }
 

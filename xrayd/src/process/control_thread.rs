@@ -1,4 +1,5 @@
-//! The thread that attaches to a process or starts a program, and then controls the session.
+//! The thread that attaches to a process or starts a program. It hands the session's control to the
+//! pool of all sessions. If it has started a program, it holds the program until that may run.
 
 use std::sync::{
     Arc,
@@ -12,11 +13,12 @@ use super::{
     untraced::LaunchThread,
 };
 use crate::{
+    control::Controllers,
     pid::Pid,
     refusal::{Refusal, Result},
 };
 
-/// The result of `begin` on a control thread, for that thread.
+/// The result of `begin` on the thread of an attach, for that thread.
 #[derive(Debug)]
 pub(super) enum Begun {
     /// A session, and the reservation of its pid where there is one.
@@ -34,16 +36,21 @@ pub(super) enum Stands {
     Untraced(Root),
 }
 
-/// Runs `begin` on a new thread, which then controls the new session until its end. The result
-/// comes from the returned receiver. If that is gone by then, the session ends at once. The thread
-/// calls `after` when the session has ended.
+/// Calls a function when it is dropped.
+struct AtEnd<F: FnOnce()>(Option<F>);
+
+/// Runs `begin` on a new thread. The result comes from the returned receiver. If that is gone by
+/// then, the session ends at once. `after` is called when the session has ended.
 pub(super) fn start_control_thread(
     name: String,
     pid: Pid,
+    controllers: &Controllers,
     begin: impl FnOnce() -> Result<Begun> + Send + 'static,
     after: impl FnOnce() + Send + 'static,
 ) -> Result<Receiver<Result<Stands>>> {
+    let no_thread = |error| Refusal::from_io(pid, "start a thread", &error);
     let (answer, answered) = sync_channel(1);
+    let controllers = controllers.begin().map_err(no_thread)?;
     std::thread::Builder::new()
         .name(name)
         .spawn(move || match begin() {
@@ -53,6 +60,7 @@ pub(super) fn start_control_thread(
                     report,
                     controller,
                     commands,
+                    held,
                 } = *prepared;
                 let session = Arc::new(session);
                 let attached = Attached { session, report };
@@ -65,9 +73,13 @@ pub(super) fn start_control_thread(
                     }
                     _ => None,
                 };
-                controller.run(&commands);
-                drop(reserved);
-                after();
+                // The reservation goes first.
+                controllers.add(controller, commands, (reserved, AtEnd(Some(after))));
+                if let Some((holder, thread)) = held
+                    && let Some(release) = holder.wait()
+                {
+                    release.release(thread);
+                }
             }
             Ok(Begun::Untraced {
                 launch_thread,
@@ -80,11 +92,19 @@ pub(super) fn start_control_thread(
                 let _ = answer.send(Err(refusal));
             }
         })
-        .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+        .map_err(no_thread)?;
     Ok(answered)
 }
 
-/// The name of the control thread of a process.
+impl<F: FnOnce()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        if let Some(after) = self.0.take() {
+            after();
+        }
+    }
+}
+
+/// The name of the thread that attaches to a process.
 pub(super) fn control_thread_name(pid: Pid) -> String {
-    format!("ctl-{pid}")
+    format!("attach-{pid}")
 }

@@ -132,7 +132,7 @@ pub(super) fn begin(
     // A program that cannot be traced is killed, because the user did not ask for an untraced run.
     let started = start(&mut command)?;
     let pid = started.undo.pid();
-    // The name is that of any other control thread.
+    // The name is that of any other controller.
     if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
         tracing::debug!(%error, "cannot name a thread");
     }

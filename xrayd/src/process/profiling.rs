@@ -26,7 +26,7 @@ impl Profiling {
     pub fn begin(session: &Arc<Session>) -> Result<Self> {
         let number = session.source.output.profiles.number();
         // The events in the rings were recorded before.
-        let _coming = session.source.output.readers.expect_reader();
+        let _coming = session.source.output.expect_reader();
         session.source.control.profile(Ask::Begin(number))?;
         Ok(Self {
             session: Arc::clone(session),

@@ -22,8 +22,8 @@ use super::{
     session_table::{Reservation, SessionTable},
 };
 use crate::{
-    collect::Promises,
-    control::{Patterns, Rules, patch_sites},
+    collect::{Collectors, Promises},
+    control::{Controllers, Patterns, Rules, patch_sites},
     liveness::{Liveness, NoAnswer},
     pid::Pid,
     quotas::{Accounts, Quotas, Resource, Ticket},
@@ -33,7 +33,6 @@ use crate::{
         Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
         Sleds, Subject, Target, list, preflight,
     },
-    tasks::Pool,
     types::{DetachReport, FunctionRow, Run, Wanted},
 };
 
@@ -49,12 +48,17 @@ pub struct RegistryConfig {
     pub quotas: Quotas,
 }
 
-/// Threads that a session may take: a control thread, and a collector that hangs in the target's
-/// memory. A process that is followed from has one more.
+/// Threads that a session may take: a worker of each pool that hangs in the target's memory. A
+/// process that is followed from has one more.
 const SESSION_THREADS: u64 = 2;
 
 /// The most threads that read rings, while none of them hangs.
 const MOST_COLLECTORS: usize = 8;
+
+/// The least and the most threads that control sessions, while none of them hangs. A step can take
+/// tens of milliseconds, mostly in the kernel.
+const LEAST_CONTROLLERS: usize = 4;
+const MOST_CONTROLLERS: usize = 8;
 
 /// All sessions of a daemon.
 #[derive(Debug, Clone)]
@@ -67,7 +71,8 @@ struct Inner {
     /// Memory of control groups that is promised to rings, by session.
     promises: Arc<Promises>,
     /// The threads that read rings.
-    collectors: Pool,
+    collectors: Collectors,
+    controllers: Controllers,
     objects: Arc<Objects>,
     /// The watchers of mappings, and of forks, execs and exits.
     mappings: Arc<PerfWatcher>,
@@ -114,7 +119,8 @@ impl Registry {
             accounts,
             promises: Arc::default(),
             config,
-            collectors: Pool::new("collector", collectors),
+            collectors: Collectors::new(collectors),
+            controllers: Controllers::new(processors.clamp(LEAST_CONTROLLERS, MOST_CONTROLLERS)),
             objects: Arc::default(),
             mappings: PerfWatcher::new(Subject::Mappings),
             processes: PerfWatcher::new(Subject::Processes),
@@ -249,7 +255,7 @@ impl Registry {
     fn attach_session(&self, pid: Pid, options: AttachOptions) -> Result<(Attached, bool)> {
         let reserved = match self.0.table.reserve(pid)? {
             Reservation::Running(session) => {
-                // The control thread notices the end of that process soon.
+                // The controller notices the end of that process soon.
                 if options
                     .start_time
                     .is_some_and(|start_time| start_time != session.start_time())
@@ -284,7 +290,8 @@ impl Registry {
             Ok(Begun::Traced(Box::new(prepared), Some(reserved)))
         };
         let name = control_thread_name(pid);
-        let answered = start_control_thread(name, pid, attach, self.after_session())?;
+        let answered =
+            start_control_thread(name, pid, &self.0.controllers, attach, self.after_session())?;
         let stands = liveness.watch().wait(&answered).map_err(|why| match why {
             NoAnswer::Ended => lost_thread(pid),
             // The receiver is gone then, so that the attach is undone when the thread goes on.
@@ -320,8 +327,9 @@ impl Registry {
             let common = inner.common(ticket);
             launch::begin(command, common, inner.config.retain_bytes, options)
         };
-        let (this, name) = (Pid::this(), "ctl-launch".to_owned());
-        let answered = start_control_thread(name, this, start, self.after_session())?;
+        let (this, name) = (Pid::this(), "attach-launch".to_owned());
+        let answered =
+            start_control_thread(name, this, &self.0.controllers, start, self.after_session())?;
         let stands = answered.recv().map_err(|_| lost_thread(this))?;
         let (root, session, report) = match stands? {
             Stands::Traced(Attached { session, report }, _) => {
@@ -501,7 +509,7 @@ impl Registry {
         })
     }
 
-    /// The last step of a control thread, when its session has ended.
+    /// The last step of a controller, when its session has ended.
     fn after_session(&self) -> impl FnOnce() + Send + use<> {
         // A weak reference, so that a registry that is dropped drops its sessions, and their
         // threads detach.

@@ -1,5 +1,5 @@
 //! One attached process, as clients and other processes of its group see it. It changes the process
-//! only through the control thread.
+//! only through the controller.
 
 use std::{sync::Arc, time::Instant};
 
@@ -41,7 +41,7 @@ pub struct Session {
     pub(super) attached: ClockAnchor,
     /// The entry of the session in the metrics, if they are enabled.
     pub(super) _metered: Option<Metered>,
-    /// The session's share of its payer's quotas. The control thread holds it as well, so the later
+    /// The session's share of its payer's quotas. The controller holds it as well, so the later
     /// of the two ends gives it back.
     pub(super) ticket: Arc<Ticket>,
 }
@@ -211,7 +211,7 @@ impl Session {
     /// Has the rings read until the returned value is dropped. The events in them are not new any
     /// more then.
     pub(super) fn expect_reader(&self) -> impl Drop {
-        let coming = self.source.output.readers.expect_reader();
+        let coming = self.source.output.expect_reader();
         if self.source.output.mode() == Mode::Flight {
             // A drain that hangs publishes them later.
             let _ = self.source.control.flush();

@@ -121,7 +121,7 @@ impl Trigger {
             (self.since, frequency),
         )?;
         let matcher = Arc::new(matcher);
-        session.source.output.triggers.arm(Arc::clone(&matcher));
+        session.source.output.arm(Arc::clone(&matcher));
         if let Some(ending) = session.ending() {
             // The process may have ended just before.
             matcher.ended(ending);

@@ -3,26 +3,23 @@
 
 use std::{
     process::ExitStatus,
-    sync::{
-        Arc, Mutex,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
+    sync::{Arc, Mutex},
 };
 
-use super::{refusals::lost_thread, started::Started};
+use super::started::Started;
 use crate::{
+    control::{Held, Holder},
     lock::lock,
     pid::Pid,
-    refusal::{Reason, Refusal, Result},
+    refusal::Result,
 };
 
 /// The handle to the program.
 #[derive(Debug)]
 pub(crate) struct Untraced {
     pid: Pid,
-    /// The channel to the thread that holds the program. If it is closed before the program runs,
-    /// the thread kills the program.
-    resume: SyncSender<SyncSender<Result<()>>>,
+    /// If it is dropped before the program runs, the thread that holds the program kills it.
+    held: Held,
     exit_status: Arc<Mutex<Option<ExitStatus>>>,
 }
 
@@ -30,22 +27,22 @@ pub(crate) struct Untraced {
 #[derive(Debug)]
 pub(super) struct LaunchThread {
     started: Started,
-    resume: Receiver<SyncSender<Result<()>>>,
+    holder: Holder,
     exit_status: Arc<Mutex<Option<ExitStatus>>>,
 }
 
 /// Both parts, for a program that has not run yet.
 pub(crate) fn untraced(started: Started) -> (Untraced, LaunchThread) {
-    let (resume, received) = sync_channel(1);
+    let (held, holder) = Held::new(started.undo.pid());
     let exit_status = Arc::default();
     let untraced = Untraced {
         pid: started.undo.pid(),
-        resume,
+        held,
         exit_status: Arc::clone(&exit_status),
     };
     let launch_thread = LaunchThread {
         started,
-        resume: received,
+        holder,
         exit_status,
     };
     (untraced, launch_thread)
@@ -60,10 +57,7 @@ impl Untraced {
 
     /// Lets the program run.
     pub(crate) fn resume(&self) -> Result<()> {
-        let (answer, answered) = sync_channel(1);
-        let lost = || lost_thread(self.pid);
-        self.resume.send(answer).map_err(|_| lost())?;
-        answered.recv().map_err(|_| lost())?
+        self.held.resume()
     }
 
     /// The exit status of the program, once it has ended.
@@ -80,10 +74,10 @@ impl LaunchThread {
     pub(crate) fn run(self) {
         let Self {
             started,
-            resume,
+            holder,
             exit_status,
         } = self;
-        let Ok(answer) = resume.recv() else {
+        let Some(release) = holder.wait() else {
             // The user did not ask for an untraced run. The program is killed as `started` is
             // dropped.
             return;
@@ -93,13 +87,8 @@ impl LaunchThread {
             mut child,
             thread,
         } = started;
-        let pid = undo.pid();
         undo.disarm();
-        let released = thread.release().map(drop);
-        let released =
-            released.map_err(|error| Refusal::new(Reason::Io, format!("process {pid}: {error}")));
-        // The program runs even if the receiver is gone.
-        let _ = answer.send(released);
+        release.release(thread);
         match child.wait() {
             Ok(status) => *lock(&exit_status) = Some(status),
             Err(error) => {

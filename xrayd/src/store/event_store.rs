@@ -2,7 +2,7 @@
 //! them to live readers. It does not decode events, and does not read rings.
 
 use std::sync::{
-    Mutex, OnceLock,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
@@ -22,7 +22,13 @@ use super::{
     retained::{Retained, Snapshot},
     subscription::{ProcessPublisher, PublishedBlock, StreamItem},
 };
-use crate::{lock::lock, sys::ticks_now, triggers::Triggers, types::Mode};
+use crate::{
+    lock::lock,
+    sys::ticks_now,
+    tasks::LateWaker,
+    triggers::{TriggerMatcher, Triggers},
+    types::Mode,
+};
 
 /// What becomes of the events of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +62,10 @@ pub(crate) struct EventStore {
     retained: Mutex<Retained>,
     /// The thread that stands for losses without a ring, once there are any.
     ringless: OnceLock<ThreadId>,
+    /// Wakes the drain, which rests while no events come.
+    pub(crate) drain: LateWaker,
+    /// Wakes the controller when nothing is read any more.
+    pub(crate) control: LateWaker,
     /// The reason why nothing is read any more though the process lives. Written by the drain's
     /// last act.
     pub(crate) failure: OnceLock<String>,
@@ -79,6 +89,8 @@ impl EventStore {
             retain_bytes: AtomicU64::new(retain_bytes),
             retained: Mutex::default(),
             ringless: OnceLock::new(),
+            drain: LateWaker::default(),
+            control: LateWaker::default(),
             failure: OnceLock::new(),
         }
     }
@@ -191,6 +203,7 @@ impl EventStore {
     pub(crate) fn fail(&self, message: String) {
         // This can happen once: the drain's thread ends with it.
         let _ = self.failure.set(message);
+        self.control.wake();
         self.counters.set_ring_use(0, 1);
     }
 
@@ -203,15 +216,19 @@ impl EventStore {
 
     /// True if rings are to keep the newest events by themselves, since no reader wants events.
     pub(crate) fn keeps_newest(&self) -> bool {
-        let is_read = self.readers.has_any() || self.triggers.see_events();
-        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !is_read
+        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_live()
+    }
+
+    /// True if somebody waits for events: a live reader, or a trigger.
+    pub(crate) fn is_live(&self) -> bool {
+        self.readers.has_any() || self.triggers.see_events()
     }
 
     /// What becomes of events that are read.
     pub(crate) fn keeps(&self) -> EventUses {
         let profile = self.mode() == Mode::Profile;
         EventUses {
-            blocks: !profile || self.readers.has_any() || self.triggers.see_events(),
+            blocks: !profile || self.is_live(),
             sums: profile || self.profiles.are_asked_for(),
         }
     }
@@ -224,7 +241,7 @@ impl EventStore {
         }
     }
 
-    // --- by the control thread
+    // --- by the controller
 
     /// Adds a name that a module of the program gives to a number of event types.
     pub(crate) fn name_event_type(&self, number: u16, name: &str) {
@@ -249,9 +266,23 @@ impl EventStore {
         Mode::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// Sets the mode. The drain notices it by itself, soon.
+    /// Sets the mode. The drain notices it soon.
     pub(crate) fn set_mode(&self, mode: Mode) {
         self.mode.store(mode.index(), Relaxed);
+        self.drain.wake();
+    }
+
+    /// Counts as a reader until the returned value is dropped.
+    pub(crate) fn expect_reader(&self) -> impl Drop {
+        let coming = self.readers.expect_reader();
+        self.drain.wake();
+        coming
+    }
+
+    /// Arms one more trigger.
+    pub(crate) fn arm(&self, armed: Arc<TriggerMatcher>) {
+        self.triggers.arm(armed);
+        self.drain.wake();
     }
 
     /// The event types that have names.
@@ -283,6 +314,8 @@ impl EventStore {
             publisher.send(StreamItem::EventType(event_type));
         }
         self.readers.add(publisher);
+        drop(retained);
+        self.drain.wake();
     }
 
     /// Reads or changes what is retained.

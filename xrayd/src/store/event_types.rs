@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  collector: an event of a type without a name ──► request
-//!  control thread: reads the program's tables ──► names ──► live streams
+//!  controller: reads the program's tables ──► names ──► live streams
 //! ```
 //!
 //! A program can register types at any time. The first event of a type requests a look at once. A
@@ -41,11 +41,11 @@ pub(crate) enum NameRequest {
 pub(crate) struct EventTypes {
     /// Numbers that events had. Written by the drain.
     met: Numbers,
-    /// Numbers that have names. Written by the control thread.
+    /// Numbers that have names. Written by the controller.
     named: Numbers,
-    /// A [`NameRequest`]. Raised by the collector, cleared by the control thread.
+    /// A [`NameRequest`]. Raised by the collector, cleared by the controller.
     request: AtomicU8,
-    /// At most [`MOST_TYPE_NAMES`]. Written by the control thread.
+    /// At most [`MOST_TYPE_NAMES`]. Written by the controller.
     names: Mutex<BTreeMap<u16, String>>,
 }
 

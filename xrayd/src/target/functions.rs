@@ -33,7 +33,7 @@ const MOST_HUNG: usize = 2;
 /// The threads that read source lines and were left behind, and the users of their processes.
 static HUNG_READERS: Mutex<Vec<(u32, Weak<()>)>> = Mutex::new(Vec::new());
 
-/// All functions that a target has or had. A [`FunctionId`] names one for ever. The control thread
+/// All functions that a target has or had. A [`FunctionId`] names one for ever. The controller
 /// adds modules and never removes one: events of an unloaded library keep their names.
 #[derive(Debug)]
 pub(crate) struct Functions {
@@ -65,7 +65,7 @@ pub(crate) struct Loaded {
     source: OnceLock<Option<SourceMap>>,
     /// The thread that reads them, while it lives.
     reader: Mutex<Weak<()>>,
-    /// Written by the control thread, as are the fields below.
+    /// Written by the controller, as are the fields below.
     unloaded: AtomicBool,
     /// The load periods, the oldest first; periods beyond the limit are forgotten. Empty while the
     /// module has always been there.

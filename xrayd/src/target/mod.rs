@@ -9,6 +9,7 @@ mod credentials;
 mod ending;
 mod errand;
 mod event_types;
+mod exit_watch;
 mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -38,6 +39,7 @@ mod settle;
 mod sleds;
 mod threads;
 mod tree;
+mod vm_size;
 mod walk;
 
 pub use access::Caller;
@@ -53,6 +55,7 @@ pub(crate) use access::{
 pub(crate) use check::{Launch, Preflight, preflight, tracer_of};
 pub(crate) use credentials::{OwnProcess, namespace_at};
 pub(crate) use event_types::{BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name, new_type_names};
+pub(crate) use exit_watch::{AwaitedExit, ExitWatch};
 pub(crate) use functions::{Functions, Indexes, Loaded};
 pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
@@ -73,7 +76,8 @@ pub(crate) use run_clocks::{MOST_CLOCKS, RunClocks};
 pub(crate) use seccomp::Passage;
 pub(crate) use settle::let_threads_run;
 pub(crate) use sleds::{Survey, survey};
-pub(crate) use threads::{StartTime, ThreadState, ThreadStatus, Threads};
+pub(crate) use threads::{StartTime, ThreadCount, ThreadState, ThreadStatus, Threads};
 pub(crate) use tree::{
     Children, Glance, Incarnation, Program, age_of, has_sleds, is_older, is_there,
 };
+pub(crate) use vm_size::VmSize;

@@ -9,6 +9,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt::Debug,
     ops::Range,
     os::fd::AsFd as _,
     path::PathBuf,
@@ -29,7 +30,7 @@ use super::{
     perf_events::{ONLINE, PerfEvents, PerfUnavailable, Processors, Subject},
     record::PerfRecord,
 };
-use crate::{lock::lock, pid::Pid};
+use crate::{lock::lock, pid::Pid, tasks::LateWaker};
 
 /// Most mappings that are remembered for each subscription.
 const MARKS: usize = 256;
@@ -38,6 +39,12 @@ const MARKS: usize = 256;
 const COALESCE: Duration = Duration::from_millis(1);
 /// Time between two looks for new processors, in milliseconds.
 const PROCESSORS_EVERY: u16 = 1000;
+
+/// A thread or a task that waits for activity.
+pub(crate) trait Subscriber: Debug + Send + Sync {
+    /// Wakes it. Called from another thread.
+    fn wake(&self);
+}
 
 /// The events of one subject. A registry has one watcher for each subject.
 #[derive(Debug)]
@@ -95,7 +102,7 @@ struct Noted {
     since: AtomicU64,
     /// The latest mappings, the oldest first.
     marks: Mutex<VecDeque<Mark>>,
-    eventfd: Arc<EventFd>,
+    subscriber: Arc<dyn Subscriber>,
 }
 
 #[derive(Debug)]
@@ -103,6 +110,24 @@ struct Mark {
     range: Range<u64>,
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     when: u64,
+}
+
+// === impl Subscriber for EventFd ===
+
+/// A thread that waits for the descriptor. It clears it before it takes.
+impl Subscriber for EventFd {
+    fn wake(&self) {
+        // The write fails only if the counter would overflow. The thread wakes up then as well.
+        let _ = self.write(1);
+    }
+}
+
+// === impl Subscriber for LateWaker ===
+
+impl Subscriber for LateWaker {
+    fn wake(&self) {
+        Self::wake(self);
+    }
 }
 
 // === impl PerfWatcher ===
@@ -120,11 +145,11 @@ impl PerfWatcher {
         })
     }
 
-    /// Begins a subscription without processes. The eventfd `eventfd` is signalled when there is
-    /// something to [`Subscription::take`]. The subscriber clears it before it takes.
+    /// Begins a subscription without processes. The subscriber is woken when there is something to
+    /// [`Subscription::take`].
     pub(crate) fn listen(
         self: &Arc<Self>,
-        eventfd: Arc<EventFd>,
+        subscriber: Arc<dyn Subscriber>,
     ) -> Result<Subscription, PerfUnavailable> {
         let mut open = lock(&self.open);
         let shared = match &mut *open {
@@ -137,7 +162,7 @@ impl PerfWatcher {
                 Arc::clone(&open.insert(begun).shared)
             }
         };
-        let noted = Arc::new(Noted::new(eventfd));
+        let noted = Arc::new(Noted::new(subscriber));
         Ok(Subscription {
             perf_watcher: Arc::clone(self),
             shared,
@@ -313,13 +338,13 @@ impl Drop for Subscription {
 // === impl Noted ===
 
 impl Noted {
-    fn new(eventfd: Arc<EventFd>) -> Self {
+    fn new(subscriber: Arc<dyn Subscriber>) -> Self {
         Self {
             any: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             since: AtomicU64::new(u64::MAX),
             marks: Mutex::default(),
-            eventfd,
+            subscriber,
         }
     }
 
@@ -336,8 +361,7 @@ impl Noted {
     fn ring_since(&self, when: u64) {
         self.since.fetch_min(when, Ordering::AcqRel);
         if !self.any.swap(true, Ordering::AcqRel) {
-            // An eventfd that would overflow is readable anyway.
-            let _ = self.eventfd.write(1);
+            self.subscriber.wake();
         }
     }
 
@@ -345,7 +369,7 @@ impl Noted {
         // The time is unknown.
         self.since.fetch_min(0, Ordering::AcqRel);
         if !self.lost.swap(true, Ordering::AcqRel) {
-            let _ = self.eventfd.write(1);
+            self.subscriber.wake();
         }
     }
 
@@ -373,9 +397,16 @@ mod tests {
         Arc::new(EventFd::from_flags(flags).unwrap())
     }
 
-    /// `None`, with a message, where the kernel has no perf events for us.
     fn subscription(perf_watcher: &Arc<PerfWatcher>) -> Option<Subscription> {
-        match perf_watcher.listen(eventfd()) {
+        subscription_of(eventfd(), perf_watcher)
+    }
+
+    /// `None`, with a message, where the kernel has no perf events for us.
+    fn subscription_of(
+        eventfd: Arc<EventFd>,
+        perf_watcher: &Arc<PerfWatcher>,
+    ) -> Option<Subscription> {
+        match perf_watcher.listen(eventfd) {
             Ok(subscription) => Some(subscription),
             Err(why) => {
                 assert!(std::env::var_os("CI").is_none(), "{why}");
@@ -385,11 +416,8 @@ mod tests {
         }
     }
 
-    fn is_rung(subscription: &Subscription) -> bool {
-        let mut fds = [PollFd::new(
-            subscription.noted.eventfd.as_fd(),
-            PollFlags::POLLIN,
-        )];
+    fn is_rung(eventfd: &EventFd) -> bool {
+        let mut fds = [PollFd::new(eventfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::from(10_000_u16)).unwrap() == 1
     }
 
@@ -417,7 +445,8 @@ mod tests {
     #[test]
     fn a_subscriber_of_a_process_sees_its_forks() {
         let perf_watcher = PerfWatcher::new(Subject::Processes);
-        let Some(own) = subscription(&perf_watcher) else {
+        let eventfd = eventfd();
+        let Some(own) = subscription_of(Arc::clone(&eventfd), &perf_watcher) else {
             return;
         };
         let other = subscription(&perf_watcher).unwrap();
@@ -427,7 +456,7 @@ mod tests {
         other.to(Pid::try_from(1).unwrap());
         Command::new("true").status().unwrap();
         let after = monotonic_now().unwrap();
-        assert!(is_rung(&own));
+        assert!(is_rung(&eventfd));
         let since = own.catch_up_since().unwrap();
         // Or a record was lost.
         assert!(
@@ -503,21 +532,23 @@ mod tests {
 
     #[test]
     fn a_subscriber_that_loses_records_is_informed() {
-        let noted = Noted::new(eventfd());
+        let eventfd = eventfd();
+        let noted = Noted::new(Arc::<EventFd>::clone(&eventfd));
         for when in 0..10 * MARKS as u64 {
             noted.mark(0..1, when);
         }
         assert_eq!(lock(&noted.marks).len(), MARKS);
-        assert_eq!(noted.eventfd.read().unwrap(), 1);
+        assert_eq!(eventfd.read().unwrap(), 1);
         assert_eq!(noted.take(), Activity::Something);
     }
 
     #[test]
     fn what_was_lost_is_distinguished_from_what_was_heard() {
-        let noted = Noted::new(eventfd());
+        let eventfd = eventfd();
+        let noted = Noted::new(Arc::<EventFd>::clone(&eventfd));
         noted.ring_lost();
         noted.ring_lost();
-        assert_eq!(noted.eventfd.read().unwrap(), 1);
+        assert_eq!(eventfd.read().unwrap(), 1);
         assert_eq!(noted.since.load(Ordering::Acquire), 0);
         assert_eq!(noted.take(), Activity::Lost);
         assert_eq!(noted.take(), Activity::Nothing);

@@ -1,6 +1,10 @@
 //! The threads of a process, as `/proc` shows them.
 
-use std::{fs, io, iter};
+use std::{
+    fs::{self, File},
+    io, iter,
+    os::unix::fs::MetadataExt as _,
+};
 
 use nix::libc;
 
@@ -57,6 +61,26 @@ pub(crate) struct StartTime(u64);
 /// The threads of a process at one moment.
 #[derive(Debug)]
 pub(crate) struct Threads;
+
+/// The directory of a process's threads, open to be asked for their number.
+#[derive(Debug)]
+pub(crate) struct ThreadCount(File);
+
+// === impl ThreadCount ===
+
+impl ThreadCount {
+    /// # Errors
+    /// The process is gone, or no descriptor is left.
+    pub(crate) fn open(pid: Pid) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/task")).map(Self)
+    }
+
+    /// The number of threads; `None` if the process is gone.
+    pub(crate) fn get(&self) -> Option<u64> {
+        // The directory has a link for each thread, `.` and the one from above.
+        self.0.metadata().ok()?.nlink().checked_sub(2)
+    }
+}
 
 // === impl Threads ===
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  ring ─► decoder ──► Watch ──► TriggerMatcher ──► FiringLimiter ──► Matches
 //!                      thread    trigger, process   trigger
-//!  control thread: the process has ended ──► TriggerMatcher
+//!  controller: the process has ended ──► TriggerMatcher
 //! ```
 //!
 //! The thread that reads the rings judges the events. It never waits: only a match that the limiter

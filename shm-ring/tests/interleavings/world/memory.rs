@@ -15,14 +15,20 @@ pub(super) struct Consumers<'w, 'c>(pub(super) &'w World<'c>);
 // === impl SharedMemory for Producers ===
 
 impl Producers<'_, '_> {
-    /// The word at an offset that this thread may touch: in its control line, its ring or
-    /// KEEP_NEWEST.
+    /// The word at an offset that this thread may touch: in its control line, its ring, KEEP_NEWEST,
+    /// or a word by which it tells of news.
     fn word(&self, offset: u64) -> &Cell<u64> {
         let geometry = self.0.geometry;
         let line = geometry.control_offset(0)..geometry.control_offset(1);
         let ring = geometry.ring_offset(0)..geometry.ring_offset(1);
+        let shared = [
+            rings::KEEP_NEWEST,
+            rings::ACTIVITY,
+            rings::CHUNK,
+            rings::CLAIM,
+        ];
         assert!(
-            line.contains(&offset) || ring.contains(&offset) || offset == rings::KEEP_NEWEST,
+            line.contains(&offset) || ring.contains(&offset) || shared.contains(&offset),
             "{offset:#x} is not its own"
         );
         &self.0.words[usize::try_from(offset / 8).unwrap()]

@@ -54,6 +54,8 @@ const LIVE: u32 = offset(table::LIVE);
 const MINE: u32 = offset(table::MINE);
 const NO_SLOT: u32 = offset(rings::NO_SLOT);
 const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
+const CHUNK: u32 = offset(rings::CHUNK);
+const CLAIM: u32 = offset(rings::CLAIM);
 const BUCKET_TID: u32 = offset(bucket::TID);
 const BUCKET_LOST: u32 = offset(bucket::LOST);
 const BASE_HALF_STEP: u32 = offset(view::BASE_STEP / 2);
@@ -112,7 +114,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     );
     emit_slot(a, spec);
     emit_take_head(a, spec, ways);
-    emit_new_chunk(a, ways, g);
+    emit_new_chunk(a, spec, ways);
     emit_words(a, spec, ways);
     dynasm!(a
         ; .arch aarch64
@@ -122,9 +124,16 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; clear:
         ; ldxr x6, [x7]
         ; eor x6, x6, x14
-        ; cbnz x6, >out
+        ; cbnz x6, >tell
         ; stxr w6, xzr, [x7]
         ; cbnz w6, <clear
+        // x3 = the call word, or the losses.
+        ; tell:
+    );
+    load64(a, 7, spec.rings + rings::ACTIVITY);
+    dynasm!(a
+        ; .arch aarch64
+        ; stlr x3, [x7]
         ; b >out
 
         // Another context has taken the slow path over, or this is a child, whose table is private.
@@ -165,6 +174,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x6, x6, #1
         ; stxr w10, x6, [x7]
         ; cbnz w10, <count_full
+        ; mov x3, x6
         ; b <idle
 
         // Each vain attempt adds to the head. This removes the addition, unless another context
@@ -190,6 +200,8 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; add x6, x6, #1
         ; stxr w10, x6, [x7]
         ; cbnz w10, <count_busy
+        ; mov x3, x6
+        ; b <tell
 
         ; out:
         ; mov x30, x15
@@ -302,7 +314,8 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
 }
 
 /// Begins a chunk: x0 = its first word, x13 = the end of its guard. Goes to `write_view`.
-fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
+fn emit_new_chunk(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
+    let g = spec.geometry;
     let chunks_shift = g.ring_shift() - g.chunk_shift();
     dynasm!(a
         ; .arch aarch64
@@ -335,6 +348,12 @@ fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
         ; .arch aarch64
         ; str x8, [x4, OWNER]
         ; str x12, [x1, LIMIT]
+    );
+    load64(a, 16, spec.rings);
+    dynasm!(a
+        ; .arch aarch64
+        ; add x7, x16, CLAIM
+        ; stlr x8, [x7]
         // Publishes the owner, and that the words of earlier chunks were written. The number never
         // goes back.
         ; add x7, x4, PUBLISHED
@@ -345,6 +364,9 @@ fn emit_new_chunk(a: &mut Assembler, ways: Ways, g: Geometry) {
         ; stlxr w6, x10, [x7]
         ; cbnz w6, <publish
         ; published:
+        ; add x7, x0, x10
+        ; add x6, x16, CHUNK
+        ; stlr x7, [x6]
         ; add x13, x0, offset(GUARD_BYTES)
         ; b >write_view
     );

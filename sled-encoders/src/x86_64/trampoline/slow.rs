@@ -205,6 +205,9 @@ pub(super) fn emit_slow(
     a.cmpxchg(field64(rdi, control::STARTED), r8)?;
     a.jne(publish)?;
     a.set_label(&mut published)?;
+    a.lea(r9, ptr(rbx + r8))?;
+    a.mov(rax, spec.rings)?;
+    a.mov(field64(rax, rings::CHUNK), r9)?;
     // The guard is filled below, up to there.
     a.lea(rcx, ptr(rbx + small(GUARD_BYTES)))?;
     a.jmp(write_view)?;
@@ -328,7 +331,9 @@ pub(super) fn emit_slow(
     a.mov(rax, r13)?;
     a.xor(r9d, r9d)?;
     a.cmpxchg(field64(rdi, control::BUSY), r9)?;
+    // rdx = the call word, or the losses.
     a.mov(r8, spec.rings)?;
+    a.mov(field64(r8, rings::ACTIVITY), rdx)?;
     a.cmp(field64(r8, rings::KEEP_NEWEST), 0)?;
     a.jne(keep)?;
     a.set_label(&mut out)?;
@@ -368,6 +373,7 @@ pub(super) fn emit_slow(
     a.mov(r8, spec.table)?;
     leave_if_child(a, r8, out)?;
     a.inc(field64(rdi, control::LOST))?;
+    a.mov(rdx, field64(rdi, control::LOST))?;
     a.jmp(idle)?;
 
     a.set_label(&mut keep)?;
@@ -384,6 +390,9 @@ pub(super) fn emit_slow(
     a.set_label(&mut not_in_vain)?;
     leave_if_child(a, rbx, out)?;
     a.inc(field64(rdi, control::LOST))?;
+    a.mov(rdx, field64(rdi, control::LOST))?;
+    a.mov(r8, spec.rings)?;
+    a.mov(field64(r8, rings::ACTIVITY), rdx)?;
     a.jmp(out)?;
     a.set_label(&mut no_slot)?;
     emit_no_slot(a, spec, out)?;
@@ -479,8 +488,12 @@ pub(super) fn emit_slot(
     // does not store it.
     a.mov(rdx, spec.table)?;
     leave_if_child(a, rdx, found)?;
-    a.mov(rdx, spec.rings + HEADER_BYTES)?;
-    a.mov(qword_ptr(rdx + rcx + small(control::OWNER)), rdi)?;
+    a.mov(rdx, spec.rings)?;
+    a.mov(
+        qword_ptr(rdx + rcx + small(HEADER_BYTES + control::OWNER)),
+        rdi,
+    )?;
+    a.mov(field64(rdx, rings::CLAIM), rdi)?;
     a.test(edx, 0)?;
     a.ret()
 }

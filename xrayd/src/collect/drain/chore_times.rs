@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 /// Time between two rounds of chores: looking for ended threads, freeing stuck slow paths, and so
-/// on.
-const CHORES_EVERY: Duration = Duration::from_millis(100);
+/// on. It is longer while the drain rests.
+pub(super) const CHORES_EVERY: Duration = Duration::from_millis(100);
+/// Time between two full rounds of chores, which look at what nothing tells of.
+const FULL_EVERY: Duration = Duration::from_secs(30);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
 /// Time between two reads of the counts of all threads and sites.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
@@ -20,6 +22,8 @@ const LONGEST_MEASURE_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct ChoreTimes {
     last_chores: Instant,
+    /// Time of the next full round.
+    next_full: Instant,
     /// Time of the next clock reading. The first one follows the attach soon, so that an early
     /// reader has two points. Later ones are a second apart.
     next_anchor: Instant,
@@ -38,6 +42,7 @@ impl ChoreTimes {
         let now = Instant::now();
         Self {
             last_chores: now,
+            next_full: now,
             next_anchor: now,
             next_count: now,
             next_choice: now,
@@ -52,6 +57,11 @@ impl ChoreTimes {
             self.last_chores = Instant::now();
         }
         is_time
+    }
+
+    /// True if this round of chores is a full one.
+    pub(super) fn is_full(&mut self) -> bool {
+        is_due(&mut self.next_full, self.last_chores, FULL_EVERY)
     }
 
     /// True if thread names are to be read in this round of chores.
@@ -86,6 +96,7 @@ impl ChoreTimes {
     pub(super) fn make_due(&mut self) {
         let now = Instant::now();
         self.last_chores = now.checked_sub(CHORES_EVERY).unwrap_or(now);
+        self.next_full = now;
         self.next_count = now;
         self.next_choice = now;
         self.next_measuring = now;

@@ -183,6 +183,6 @@ fn seen(rings: &Rings, copy: RingCopy, sample: &RingSample, more: u64) -> Seen {
     let lost = rings.slots.lost(index);
     let is_whole = copy.missing() <= sample.given.saturating_sub(more).saturating_sub(lost);
     let should_have = (!is_whole)
-        .then(|| EventShare::of(&rings.slots.rings, rings.geometry(), index).events_in(more));
+        .then(|| EventShare::of(&rings.slots.rings, rings.geometry(), index, more).events_in(more));
     Seen::Copy(copy, should_have)
 }

@@ -17,7 +17,10 @@
 //! The thread with the reused id may stand in a trampoline with the withdrawn slot. Its next event
 //! gets another slot.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use shm_ring::layout::slot::WITHDRAWN;
 
@@ -30,22 +33,28 @@ const ENDS_AT_ONCE: usize = 128;
 /// look. Threads that live for a moment only would otherwise use up all slots before the next
 /// chores.
 const SLOTS_PER_LOOK: usize = 16;
-/// Slots of the table that are read in one chore.
+/// Slots of the table that are read at once.
 const SWEEP_SLOTS: u32 = 4096;
 /// Rings in one chore whose thread's start time is read, though a listing shows its id. Each read
 /// takes 6 µs.
 const ASKED_AT_ONCE: usize = 16;
+/// Time in which all rings have their turn while chores are rare. The kernel reuses an id when it
+/// has given out all others.
+const ASK_ALL_IN: Duration = Duration::from_secs(30);
+/// Chores are rare if the last ones were this long ago.
+const RARE: Duration = Duration::from_millis(500);
 
 impl RingOwners {
     /// Takes up the rings of threads that were killed between claiming a slot and beginning a
-    /// chunk. Only the table names such a thread. Its ring is then taken back like others. Each
-    /// call looks at a part of the table.
+    /// chunk. Only the table names such a thread. Its ring is then taken back like others.
     pub(super) fn take_up_unused(&mut self) {
-        let first = self.swept;
-        self.swept = match first.saturating_add(SWEEP_SLOTS) {
-            next if next < self.rings.geometry().slots() => next,
-            _ => 0,
-        };
+        let slots = self.rings.geometry().slots();
+        for first in (0..slots).step_by(SWEEP_SLOTS as usize) {
+            self.take_up_unused_from(first);
+        }
+    }
+
+    fn take_up_unused_from(&mut self, first: u32) {
         // The memory of an ending process cannot be read. Then there is nothing to free.
         let Ok(claims) = self.rings.slots.claims(&self.memory, first, SWEEP_SLOTS) else {
             return;
@@ -75,13 +84,26 @@ impl RingOwners {
         self.more_ended || taken >= (slots / SLOTS_PER_LOOK).max(1)
     }
 
+    /// True if a thread may have ended since the last call of [`Self::retire_dead`].
+    pub(super) fn may_have_ended(&self) -> bool {
+        let is_same = self.threads_seen.is_some() && self.names.count() == self.threads_seen;
+        !is_same || self.are_unsettled()
+    }
+
+    /// True if ended threads wait for the next call of [`Self::retire_dead`].
+    pub(super) fn are_unsettled(&self) -> bool {
+        self.more_ended || self.names.miss_threads()
+    }
+
     /// Takes back the rings of threads that no listing shows any more.
     pub(super) fn retire_dead(&mut self) {
         self.more_ended = false;
+        // A thread that ends meanwhile shows at the next look.
+        self.threads_seen = self.names.count();
         self.rings_seen = self.rings.by_slot.len();
         let living = self.names.living();
         if living.is_empty() {
-            // The process is ending. The control thread reports that.
+            // The process is ending. The controller reports that.
             return;
         }
         let mut ended = HashSet::new();
@@ -110,8 +132,22 @@ impl RingOwners {
     /// Takes back the rings of threads whose id another thread has by now. Each call looks at a
     /// part of the rings.
     pub(super) fn retire_replaced(&mut self) {
+        let rings = self.rings.order.len();
+        let elapsed = self.asked_at.elapsed();
+        let due = match elapsed < RARE {
+            true => ASKED_AT_ONCE,
+            false => {
+                let share = elapsed.as_millis().saturating_mul(rings as u128);
+                let share = usize::try_from(share / ASK_ALL_IN.as_millis());
+                share.map_or(ASKED_AT_ONCE, |share| share.min(ASKED_AT_ONCE))
+            }
+        };
+        if due == 0 {
+            return;
+        }
+        self.asked_at = Instant::now();
         let mut replaced = HashSet::new();
-        for _ in 0..self.rings.order.len().min(ASKED_AT_ONCE) {
+        for _ in 0..rings.min(due) {
             self.asked = match self.asked + 1 {
                 next if next < self.rings.order.len() => next,
                 _ => 0,

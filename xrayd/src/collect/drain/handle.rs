@@ -25,7 +25,7 @@ use crate::{
     types::ThreadChoice,
 };
 
-/// A request of the control thread to the drain.
+/// A request of the controller to the drain.
 #[derive(Debug)]
 pub(super) enum Request {
     /// Events are about to come.

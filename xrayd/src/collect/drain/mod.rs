@@ -2,7 +2,8 @@
 //! publishes the blocks. It never waits for a reader of the blocks. It is a task of the pool of
 //! collectors, so any thread of that pool runs it, and one at a time.
 //!
-//! The less there is to read, the longer the drain rests. It does not rest while a ring fills up.
+//! The less there is to read, the longer the drain rests. It does not rest while a ring fills up,
+//! and is woken when threads record something (`rest.rs`, `../activity.rs`).
 //!
 //! In mode `flight`, rings keep the newest events by themselves. The drain then looks after the
 //! target's threads only. It reads a ring when the ring's thread or the session ends, and copies it
@@ -12,6 +13,7 @@
 //! |---|---|
 //! | `mod.rs` | a round, the requests, and the order of chores |
 //! | `task.rs` | the steps of the drain in the pool |
+//! | `rest.rs` | for how long the drain rests, and for which news it is woken |
 //! | `modes.rs` | the change of the mode |
 //! | `copies.rs` | copies of rings, for snapshots and samples |
 //! | `rings.rs` | the rings that were taken up: reading, and reports about them |
@@ -24,19 +26,26 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use chore_times::ChoreTimes;
 use handle::Request;
 pub(crate) use handle::{Asked, DrainCaller, DrainHandle};
 use owners::RingOwners;
+use rest::{LastLook, Rest, Situation};
 use rings::{Busy, Rings};
 use shm_ring::{SharedMemory, layout};
 pub(crate) use task::spawn;
 use xray_trace::model::Ticks;
 
-use super::{SiteTable, ring::turns, ring_budget::RingBudget, slots::Slots};
+use super::{
+    SiteTable,
+    activity::News,
+    ring::{Ring, turns},
+    ring_budget::RingBudget,
+    slots::Slots,
+};
 use crate::{
     pid::Pid,
     store::{Ask, EventStore},
@@ -53,18 +62,12 @@ mod growth;
 mod handle;
 mod modes;
 mod owners;
+mod rest;
 mod rings;
 mod task;
 
 #[cfg(fuzzing)]
 pub use fuzzing::drain_rings;
-
-/// Sleep between two rounds: while many events come, while few come or may come, and while no
-/// function is on. A function of 20 ns fills a ring of 1 MiB in 1.3 ms. Waking up takes about 40 µs
-/// of processor time in a virtual machine.
-const SHORT_SLEEP: Duration = Duration::from_micros(300);
-const ARMED_SLEEP: Duration = Duration::from_micros(700);
-const IDLE_SLEEP: Duration = Duration::from_millis(20);
 
 /// The reason why a session with broken rings ends.
 const LOST_RINGS: &str =
@@ -80,6 +83,7 @@ pub(crate) struct Drain {
     /// True if the mode is [`Mode::Count`](crate::types::Mode::Count).
     counting: bool,
     times: ChoreTimes,
+    last: LastLook,
 }
 
 /// The time from which on events in adopted rings belong to a new session.
@@ -114,6 +118,7 @@ impl Drain {
             profile: false,
             counting: false,
             times: ChoreTimes::new(),
+            last: LastLook::none(),
         }
     }
 
@@ -127,17 +132,23 @@ impl Drain {
         self.owners.begun = true;
     }
 
-    /// The pause after a round that found so much work, and before which there was this pause.
-    fn pause(&self, busy: Busy, before: Duration) -> Duration {
-        let rings = &self.owners.rings;
-        match busy {
-            Busy::Full => Duration::ZERO,
-            Busy::Some => SHORT_SLEEP,
-            Busy::Little => ARMED_SLEEP,
-            Busy::Idle if rings.newest || self.counting => IDLE_SLEEP,
-            Busy::Idle if rings.output.armed.load(Relaxed) => ARMED_SLEEP,
-            Busy::Idle => (before.max(SHORT_SLEEP) * 2).min(IDLE_SLEEP),
-        }
+    /// The rest after a look that found so much work and these news.
+    fn rest(&self, busy: Busy, news: News) -> Rest {
+        let owners = &self.owners;
+        let rings = &owners.rings;
+        let mut all = rings.by_slot.values();
+        let situation = Situation {
+            is_silent: rings.newest || self.counting,
+            is_armed: rings.output.armed.load(Relaxed),
+            is_live: rings.output.is_live(),
+            has_block: rings.decoders.have_block(),
+            is_unread: !rings.newest && all.clone().any(Ring::is_unread),
+            is_unsettled: owners.are_unsettled()
+                || all.any(|ring| ring.stands_at_hole() || ring.is_unsettled(&rings.slots)),
+            is_counted: self.counting || rings.slots.filtered,
+            opens_slots: owners.growth.budget.has_closed(),
+        };
+        situation.rest(busy, news)
     }
 
     /// Carries a request out. Returns false if it was the last one.
@@ -196,9 +207,14 @@ impl Drain {
         true
     }
 
-    /// Reads every ring once.
+    /// Looks for rings, and reads every ring once.
     fn round(&mut self) -> Busy {
         self.owners.discover();
+        self.read()
+    }
+
+    /// Reads every ring once.
+    fn read(&mut self) -> Busy {
         match self.owners.rings.newest {
             true => Busy::Idle,
             false => self.owners.rings.read(),
@@ -212,7 +228,11 @@ impl Drain {
             }
             return;
         }
-        self.owners.take_up_unused();
+        let is_full = self.times.is_full();
+        if is_full {
+            self.owners.discover();
+            self.owners.take_up_unused();
+        }
         if self.times.chooses() {
             self.owners.choose_threads();
         }
@@ -220,7 +240,9 @@ impl Drain {
         if self.counting && self.times.counts() {
             self.owners.rings.count();
         }
-        self.owners.retire_dead();
+        if is_full || self.owners.may_have_ended() {
+            self.owners.retire_dead();
+        }
         self.owners.retire_replaced();
         self.owners.rings.report_quiet();
         self.owners.rings.free_stuck();

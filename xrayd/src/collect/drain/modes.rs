@@ -1,8 +1,9 @@
 //! The modes of a session, as the drain carries them out: rings keep the newest events or are read,
 //! and events that are read become blocks, sums or counts. Clients set the mode in the event store.
 
-use super::Drain;
+use super::{Drain, rest::LIVE};
 use crate::{
+    collect::thread_decoder::BLOCK_AGE,
     store::{Ask, ProfileSums},
     types::Mode,
 };
@@ -19,6 +20,12 @@ impl Drain {
         }
         rings.decoders.keep(rings.output.keeps(), &rings.output);
         rings.decoders.watch(&rings.output);
+        rings
+            .decoders
+            .close_blocks_at(match rings.output.is_live() {
+                true => LIVE,
+                false => BLOCK_AGE,
+            });
         let profile = rings.output.mode() == Mode::Profile;
         if profile != self.profile {
             self.profile = profile;

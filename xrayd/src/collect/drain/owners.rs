@@ -37,11 +37,13 @@ pub(super) struct RingOwners {
     pub(super) rings_seen: usize,
     /// True if that look found more ended threads than are taken back at once.
     pub(super) more_ended: bool,
-    /// The slot at which the search for unused claims continues.
-    pub(super) swept: u32,
+    /// The number of threads before that look; `None` before the first one.
+    pub(super) threads_seen: Option<u64>,
     /// The place in the order of rings at which the search continues for rings whose thread id was
     /// reused.
     pub(super) asked: usize,
+    /// When it continued last.
+    pub(super) asked_at: Instant,
 }
 
 // === impl RingOwners ===
@@ -58,8 +60,9 @@ impl RingOwners {
             choosing: false,
             rings_seen: 0,
             more_ended: false,
-            swept: 0,
+            threads_seen: None,
             asked: 0,
+            asked_at: Instant::now(),
         }
     }
 

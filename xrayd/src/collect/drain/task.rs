@@ -4,19 +4,27 @@ use std::{
     convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
+use shm_ring::Mapping;
+
 use super::{
-    Drain, LOST_RINGS, SHORT_SLEEP,
+    Drain, LOST_RINGS,
     handle::{DrainCaller, DrainHandle, Request},
+    rest::Rest,
 };
 use crate::{
-    collect::{SiteTable, ring_budget::RingBudget, slots::Slots},
+    collect::{
+        SiteTable,
+        activity::{CALM, Collectors, RestingPlace, Words},
+        ring_budget::RingBudget,
+        slots::Slots,
+    },
     inject::Installed,
     liveness::{Liveness, MOST_REQUESTS, UntilEnd},
     panics::message_of,
@@ -24,7 +32,7 @@ use crate::{
     quotas::Ticket,
     store::EventStore,
     sys::Memory,
-    tasks::{Next, Pool, Task},
+    tasks::{Next, Task, shared_time_after},
 };
 
 /// A drain, and its ends of what [`DrainHandle`] has.
@@ -36,8 +44,9 @@ struct DrainTask {
     is_woken: Arc<AtomicBool>,
     /// True after the first step.
     has_begun: bool,
-    /// The pause after the last round.
-    pause: Duration,
+    header: Arc<Mapping>,
+    /// Where the drain rests. It is set once the task is in the pool.
+    place: Arc<OnceLock<RestingPlace>>,
     _until_end: UntilEnd,
     /// The drain can outlive the session while it hangs.
     _ticket: Arc<Ticket>,
@@ -50,7 +59,7 @@ struct DrainTask {
 /// # Errors
 /// The system cannot start a thread.
 pub(crate) fn spawn(
-    collectors: &Pool,
+    collectors: &Collectors,
     pid: Pid,
     memory: Arc<Memory>,
     installed: Installed,
@@ -67,13 +76,16 @@ pub(crate) fn spawn(
     } = installed;
     let mut slots = Slots::new(layout, rings, rings_file);
     slots.filtered = adopted;
-    let drain = Drain::new(pid, memory, slots, budget, sites, output);
+    let pool = collectors.begin()?;
+    let header = Arc::new(slots.map_header()?);
+    let drain = Drain::new(pid, memory, slots, budget, sites, Arc::clone(&output));
     let switches = Arc::clone(drain.owners.rings.decoders.switches());
     let (requests, received) = sync_channel(MOST_REQUESTS);
     let (ends, ended) = sync_channel(0);
     let liveness = Liveness::new(pid);
     let is_abandoned = Arc::new(AtomicBool::new(false));
     let is_woken = Arc::new(AtomicBool::new(false));
+    let place = Arc::new(OnceLock::new());
     let task = DrainTask {
         drain,
         requests: received,
@@ -82,11 +94,15 @@ pub(crate) fn spawn(
         is_abandoned: Arc::clone(&is_abandoned),
         is_woken: Arc::clone(&is_woken),
         has_begun: false,
-        pause: SHORT_SLEEP,
+        header: Arc::clone(&header),
+        place: Arc::clone(&place),
         _ticket: ticket,
         _ended: ends,
     };
-    let waker = collectors.add(task)?;
+    let waker = pool.add(task);
+    // Nobody else sets it.
+    let _ = place.set(collectors.place(&header, &waker));
+    output.drain.set(waker.clone());
     Ok(DrainHandle {
         caller: DrainCaller {
             requests,
@@ -118,6 +134,9 @@ impl Task for DrainTask {
 
 impl DrainTask {
     fn turn(&mut self) -> Next {
+        if let Some(place) = self.place.get() {
+            place.leave();
+        }
         if !self.has_begun {
             self.drain.begin();
             self.has_begun = true;
@@ -145,7 +164,13 @@ impl DrainTask {
             }
         }
         self.drain.settle_mode();
-        let busy = self.drain.round();
+        let words = Words::of(&self.header);
+        let news = words.since(&self.drain.last.words);
+        self.drain.last.words = words;
+        let busy = match self.drain.last.needs_rings(news) {
+            true => self.drain.round(),
+            false => self.drain.read(),
+        };
         // Each may hang in the target's memory, which another tracer may have by then.
         for step in [|drain: &mut Drain| drain.owners.open_slots(), Drain::chores] {
             if self.is_abandoned.load(Relaxed) {
@@ -159,11 +184,19 @@ impl DrainTask {
             rings.output.fail(LOST_RINGS.to_owned());
             return Next::Done;
         }
-        self.pause = self.drain.pause(busy, self.pause);
-        // Another request may wait.
-        match has_request || self.pause.is_zero() {
-            true => Next::Now,
-            false => Next::At(Instant::now() + self.pause),
+        if has_request {
+            // Another one may wait.
+            return Next::Now;
+        }
+        match (self.drain.rest(busy, news), self.place.get()) {
+            (Rest::None, _) => Next::Now,
+            (Rest::For(pause), _) => Next::At(Instant::now() + pause),
+            (Rest::Until(pause, wants), Some(place)) => {
+                place.rest(words, wants);
+                Next::At(shared_time_after(pause))
+            }
+            // It is set at any moment.
+            (Rest::Until(..), None) => Next::At(Instant::now() + CALM),
         }
     }
 }

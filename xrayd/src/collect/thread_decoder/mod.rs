@@ -45,7 +45,7 @@ use crate::{
 /// A block is closed when its bytes reach this size…
 const BLOCK_BYTES: usize = 48 << 10;
 /// …or it is this old, so that readers of the live stream see events soon.
-const BLOCK_AGE: Duration = Duration::from_millis(100);
+pub(super) const BLOCK_AGE: Duration = Duration::from_millis(100);
 
 /// The decoder of one thread.
 #[derive(Debug)]
@@ -73,6 +73,8 @@ pub(super) struct ThreadDecoder {
     early: u64,
     /// The begin of the block under way.
     begun: Option<Instant>,
+    /// The age at which a block is closed.
+    pub(super) block_age: Duration,
     /// User events in the block under way.
     user_events: u32,
     /// The changes of the open calls since the last block.
@@ -161,6 +163,7 @@ impl ThreadDecoder {
             last: reported.0,
             early: 0,
             begun: None,
+            block_age: BLOCK_AGE,
             user_events: 0,
             changes: CallChanges::default(),
             tally: (0, 0),
@@ -309,7 +312,7 @@ impl ThreadDecoder {
             return;
         }
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        if begun.elapsed() >= BLOCK_AGE {
+        if begun.elapsed() >= self.block_age {
             self.publish(output);
         }
     }
@@ -402,6 +405,11 @@ impl ThreadDecoder {
                 kept.map(|(open, _)| call(open)).collect()
             }
         })
+    }
+
+    /// True while a block is under way.
+    pub(super) fn has_block(&self) -> bool {
+        !self.encoder.is_empty()
     }
 
     /// True if losses wait for an event.

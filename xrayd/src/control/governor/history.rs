@@ -1,5 +1,5 @@
 //! The history of suppressed functions and of duty cycle windows, for users and for traces. The
-//! control thread writes it, and any thread reads it. It decides nothing.
+//! controller writes it, and any thread reads it. It decides nothing.
 
 use std::{
     cmp::Reverse,

@@ -26,7 +26,7 @@
 //! | `tick_rate` | the duration of a tick |
 //! | `overhead` | a limit on the overhead: looks, trials, suppression |
 //! | `duty_cycle` | the windows of a duty cycle |
-//! | `run` | the control thread's part: limits begin, do their steps and end |
+//! | `run` | the controller's part: limits begin, do their steps and end |
 
 mod cost_model;
 mod duty_cycle;

@@ -1,4 +1,4 @@
-//! The control thread's part of the governor: it puts a limit into force, does its next step when
+//! The controller's part of the governor: it puts a limit into force, does its next step when
 //! that is due, and ends it.
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::{
     types::Budget,
 };
 
-/// The control thread's state of a limit on the cost of tracing.
+/// The controller's state of a limit on the cost of tracing.
 #[derive(Debug, Default)]
 pub(crate) struct Governor {
     limit: Limit,

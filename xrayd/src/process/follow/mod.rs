@@ -66,7 +66,7 @@ pub(crate) fn start_search<S: Sessions>(
         eventfd: Arc::new(eventfd),
         over: AtomicBool::new(false),
     });
-    let subscription = processes.listen(Arc::clone(&signal.eventfd));
+    let subscription = processes.listen(Arc::<EventFd>::clone(&signal.eventfd));
     let root = group.root();
     let liveness = Liveness::new(root);
     let of_thread = Arc::clone(&liveness);

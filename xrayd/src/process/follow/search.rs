@@ -343,7 +343,13 @@ impl Search {
                 session.source.control.shared.phase(),
                 session.source.control.shared.executed(),
             ) {
-                (Phase::Tracing | Phase::Detaching, _) => return false,
+                (Phase::Tracing, _) => {
+                    if follow.execs() {
+                        session.source.control.look_for_exec();
+                    }
+                    return false;
+                }
+                (Phase::Detaching, _) => return false,
                 // A look shows the other program later than the session does, or not at all.
                 (Phase::Exited, Some(still)) if follow.execs() => {
                     known.becomes(pid, program, Some(still));

@@ -2,7 +2,7 @@
 //! lives.
 //!
 //! The drain hands over sums by stack, about once a second, and the meter keeps the calls of chosen
-//! functions. A reading does not wait for the drain or the control thread.
+//! functions. A reading does not wait for the drain or the controller.
 
 use std::{
     collections::HashMap,

@@ -1,0 +1,480 @@
+//! Finds out which resting drains have something to read, so that no drain polls its rings.
+//!
+//! The header page of the rings has words that change when a thread records something
+//! ([`shm_ring::layout::rings`]). They share a cache line. A drain that has nothing to do rests,
+//! and leaves the words here as it saw them before its last look at the rings. The *scanner*
+//! compares them with the words in memory, and wakes the drain when they differ. It is one task of
+//! the pool for all drains:
+//!
+//! | look | how often | for |
+//! |---|---|---|
+//! | prompt | every millisecond, every two for 1,000 drains | news that a drain wants at once: a thread fills its ring |
+//! | calm | every 20 ms | news for somebody who waits |
+//! | lazy | every 100 ms | all news that a drain wants |
+//!
+//! The scanner holds no lock while it reads a target's memory.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use shm_ring::{
+    Mapping, SharedMemory as _,
+    layout::{LINE_BYTES, rings},
+};
+
+use crate::{
+    lock::lock,
+    tasks::{Next, Pool, RunningPool, Task, Waker, shared_time_after},
+};
+
+/// Time between two prompt looks, and how much longer it is for each drain that waits for one. A
+/// wake-up takes about 16 µs of processor time in a virtual machine, and a drain 40 ns. So prompt
+/// looks take less than 3 % of a processor.
+const PROMPT: Duration = Duration::from_millis(1);
+const PROMPT_FOR_EACH: Duration = Duration::from_micros(1);
+/// Time between two calm looks.
+pub(super) const CALM: Duration = Duration::from_millis(20);
+/// A lazy look is one in this many calm looks.
+const LAZY: u32 = 5;
+/// Pause of the scanner while no drain rests.
+const NOTHING_TO_DO: Duration = Duration::from_secs(3600);
+
+/// The pool of the drains, and the scanner that wakes them. The scanner ends with the last of these.
+#[derive(Debug, Clone)]
+pub(crate) struct Collectors(Arc<Owner>);
+
+#[derive(Debug)]
+struct Owner {
+    pool: Pool,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+/// The words of a rings' header that change with news. They are read before what they tell of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Words {
+    activity: u64,
+    chunk: u64,
+    claim: u64,
+    /// Losses of threads without a slot.
+    slotless: [u64; 2],
+}
+
+/// A choice of news, or the news that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct News {
+    /// A slow path has ended.
+    pub(super) activity: bool,
+    /// A chunk was begun.
+    pub(super) chunk: bool,
+    /// A thread has claimed a slot, or has lost events for lack of one.
+    pub(super) threads: bool,
+}
+
+/// What a resting drain waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wants {
+    /// Looked for at prompt looks.
+    pub(super) promptly: News,
+    /// Looked for at calm looks.
+    pub(super) calmly: News,
+    /// Looked for at lazy looks.
+    pub(super) lazily: News,
+}
+
+/// A drain, as the scanner knows it.
+#[derive(Debug)]
+pub(super) struct Rester {
+    rings: Arc<Mapping>,
+    waker: Waker,
+    /// The number of its rests, and of its steps after them. A rest with another number is over.
+    number: AtomicU64,
+}
+
+/// A drain's way to rest.
+#[derive(Debug)]
+pub(super) struct RestingPlace {
+    collectors: Collectors,
+    rester: Arc<Rester>,
+}
+
+/// Drains that have begun to rest since the last look.
+#[derive(Debug, Default)]
+struct Inbox {
+    resting: Vec<Resting>,
+    scanner: Option<Waker>,
+    /// True if the scanner is to end.
+    is_over: bool,
+    /// When the scanner looks next; `None` while it looks. Then it looks into the inbox again.
+    next_look: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Resting {
+    rester: Arc<Rester>,
+    number: u64,
+    words: Words,
+    wants: Wants,
+}
+
+/// The task that looks.
+struct Scanner {
+    inbox: Arc<Mutex<Inbox>>,
+    resting: Vec<Resting>,
+    next_calm: Instant,
+    calm_looks: u32,
+}
+
+/// A kind of look, the most frequent one first. Each also looks for what those before it look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    Prompt,
+    Calm,
+    Lazy,
+}
+
+// === impl Collectors ===
+
+impl Collectors {
+    /// A pool with this usual number of workers.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self(Arc::new(Owner {
+            pool: Pool::new("collector", workers),
+            inbox: Arc::default(),
+        }))
+    }
+
+    /// Starts the first threads of the pool, and the scanner.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub(super) fn begin(&self) -> io::Result<RunningPool> {
+        let Self(owner) = self;
+        let pool = owner.pool.begin()?;
+        let mut inbox = lock(&owner.inbox);
+        if inbox.scanner.is_none() {
+            inbox.scanner = Some(pool.add(Scanner {
+                inbox: Arc::clone(&owner.inbox),
+                resting: Vec::new(),
+                next_calm: Instant::now(),
+                calm_looks: 0,
+            }));
+        }
+        Ok(pool)
+    }
+
+    /// The place for the drain of these rings, whose task `waker` wakes.
+    pub(super) fn place(&self, rings: &Arc<Mapping>, waker: &Waker) -> RestingPlace {
+        let rester = Rester {
+            rings: Arc::clone(rings),
+            waker: waker.clone(),
+            number: AtomicU64::new(0),
+        };
+        RestingPlace {
+            collectors: self.clone(),
+            rester: Arc::new(rester),
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_over = true;
+        if let Some(scanner) = &inbox.scanner {
+            scanner.wake();
+        }
+    }
+}
+
+// === impl RestingPlace ===
+
+impl RestingPlace {
+    /// The drain works from now on. The scanner does not wake it any more.
+    pub(super) fn leave(&self) {
+        self.rester.number.fetch_add(1, Relaxed);
+    }
+
+    /// The drain rests from now on, and is woken for news. `words` were read before its last look
+    /// at the rings.
+    pub(super) fn rest(&self, words: Words, wants: Wants) {
+        let number = self.rester.number.load(Relaxed);
+        let mut inbox = lock(&self.collectors.0.inbox);
+        inbox.resting.push(Resting {
+            rester: Arc::clone(&self.rester),
+            number,
+            words,
+            wants,
+        });
+        let soon = Instant::now() + wants.pause(1);
+        if let (Some(next), Some(scanner)) = (inbox.next_look, &inbox.scanner)
+            && next > soon
+        {
+            scanner.wake_from_step();
+            // The next drain need not wake it, too.
+            inbox.next_look = None;
+        }
+    }
+}
+
+// === impl Task for Scanner ===
+
+impl Task for Scanner {
+    fn step(&mut self) -> Next {
+        {
+            let mut inbox = lock(&self.inbox);
+            if inbox.is_over {
+                return Next::Done;
+            }
+            inbox.next_look = None;
+            self.resting.append(&mut inbox.resting);
+        }
+        let now = Instant::now();
+        let mut look = Look::Prompt;
+        if now >= self.next_calm {
+            self.next_calm = shared_time_after(CALM / 2);
+            self.calm_looks = self.calm_looks.wrapping_add(1);
+            look = match self.calm_looks.is_multiple_of(LAZY) {
+                true => Look::Lazy,
+                false => Look::Calm,
+            };
+        }
+        let mut prompt = 0;
+        self.resting.retain(|resting| {
+            let stays = resting.stays(look);
+            prompt += u32::from(stays && resting.wants.promptly.is_any());
+            stays
+        });
+        let next = match prompt {
+            0 if self.resting.is_empty() => now + NOTHING_TO_DO,
+            0 => self.next_calm,
+            drains => (now + PROMPT + PROMPT_FOR_EACH * drains).min(self.next_calm),
+        };
+        let mut inbox = lock(&self.inbox);
+        if inbox.resting.is_empty() {
+            inbox.next_look = Some(next);
+            Next::At(next)
+        } else {
+            Next::At(next.min(now + PROMPT))
+        }
+    }
+}
+
+// === impl Resting ===
+
+impl Resting {
+    /// Wakes the drain if there is what it waits for. False if the rest is over.
+    fn stays(&self, look: Look) -> bool {
+        let wanted = self.wants.at(look);
+        // First: it touches no other memory than this.
+        if !wanted.is_any() {
+            return true;
+        }
+        if self.rester.number.load(Relaxed) != self.number {
+            return false;
+        }
+        let news = Words::of(&self.rester.rings).since(&self.words);
+        let has_news = news.has_any_of(wanted);
+        if has_news {
+            self.rester.waker.wake_from_step();
+        }
+        !has_news
+    }
+}
+
+// === impl Wants ===
+
+impl Wants {
+    /// The longest time until the next look that these wants allow, among so many drains.
+    fn pause(self, drains: u32) -> Duration {
+        match self.promptly.is_any() {
+            true => PROMPT + PROMPT_FOR_EACH * drains,
+            false => CALM,
+        }
+    }
+
+    /// What is looked for.
+    fn at(self, look: Look) -> News {
+        match look {
+            Look::Prompt => self.promptly,
+            Look::Calm => self.promptly.or(self.calmly),
+            Look::Lazy => self.promptly.or(self.calmly).or(self.lazily),
+        }
+    }
+}
+
+// === impl News ===
+
+impl News {
+    fn or(self, other: Self) -> Self {
+        Self {
+            activity: self.activity || other.activity,
+            chunk: self.chunk || other.chunk,
+            threads: self.threads || other.threads,
+        }
+    }
+
+    /// Nothing.
+    pub(super) const NONE: Self = Self {
+        activity: false,
+        chunk: false,
+        threads: false,
+    };
+
+    pub(super) fn is_any(self) -> bool {
+        self != Self::NONE
+    }
+
+    fn has_any_of(self, wanted: Self) -> bool {
+        self.activity && wanted.activity
+            || self.chunk && wanted.chunk
+            || self.threads && wanted.threads
+    }
+}
+
+// === impl Words ===
+
+impl Words {
+    /// The words as they are now.
+    pub(super) fn of(memory: &Mapping) -> Self {
+        let mut line = [0; (LINE_BYTES / 8) as usize];
+        memory.copy_words(0, &mut line);
+        let word = |offset: u64| line[(offset / 8) as usize];
+        Self {
+            activity: word(rings::ACTIVITY),
+            chunk: word(rings::CHUNK),
+            claim: word(rings::CLAIM),
+            slotless: [word(rings::NO_SLOT), word(rings::BUCKETS_TAKEN)],
+        }
+    }
+
+    /// What has happened since the words were like `before`.
+    pub(super) fn since(&self, before: &Self) -> News {
+        News {
+            activity: self.activity != before.activity,
+            chunk: self.chunk != before.chunk,
+            threads: self.claim != before.claim || self.slotless != before.slotless,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use shm_ring::layout::HEADER_BYTES;
+
+    use super::*;
+
+    /// Far longer than anything takes, but for a machine that is very busy.
+    const LONG: Duration = Duration::from_secs(60);
+    /// Longer than the time between two lazy looks.
+    const WHILE: Duration = Duration::from_millis(300);
+
+    const CHUNK: News = News {
+        chunk: true,
+        ..News::NONE
+    };
+    const ACTIVITY: News = News {
+        activity: true,
+        ..News::NONE
+    };
+
+    struct Tells(SyncSender<()>);
+
+    impl Task for Tells {
+        fn step(&mut self) -> Next {
+            let _ = self.0.send(());
+            Next::At(Instant::now() + LONG)
+        }
+    }
+
+    /// A header page, and the place of its drain, which tells of its steps.
+    fn drain(collectors: &Collectors) -> (Arc<Mapping>, RestingPlace, Receiver<()>) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(HEADER_BYTES).unwrap();
+        let header = Arc::new(Mapping::new(&file, 0, HEADER_BYTES).unwrap());
+        let (ran, runs) = sync_channel(8);
+        let waker = collectors.begin().unwrap().add(Tells(ran));
+        runs.recv_timeout(LONG).unwrap();
+        let place = collectors.place(&header, &waker);
+        (header, place, runs)
+    }
+
+    fn wants(promptly: News, calmly: News, lazily: News) -> Wants {
+        Wants {
+            promptly,
+            calmly,
+            lazily,
+        }
+    }
+
+    #[test]
+    fn a_drain_is_woken_once_for_the_news_that_it_waits_for() {
+        let collectors = Collectors::new(2);
+        let (header, place, runs) = drain(&collectors);
+        let (_other, beside, others_runs) = drain(&collectors);
+        beside.rest(Words::default(), wants(CHUNK, ACTIVITY, ACTIVITY));
+        for (at, wants) in [
+            (rings::CHUNK, wants(CHUNK, News::NONE, News::NONE)),
+            (rings::ACTIVITY, wants(CHUNK, ACTIVITY, News::NONE)),
+            (rings::ACTIVITY, wants(News::NONE, News::NONE, ACTIVITY)),
+        ] {
+            place.leave();
+            place.rest(Words::of(&header), wants);
+            assert!(runs.recv_timeout(WHILE).is_err(), "nothing has come");
+            header.store(at, header.load(at) + 1);
+            runs.recv_timeout(LONG).unwrap();
+            header.store(at, header.load(at) + 1);
+            assert!(runs.recv_timeout(WHILE).is_err(), "it does not rest");
+        }
+        assert!(others_runs.try_recv().is_err());
+    }
+
+    /// What changes between the look of the drain and its rest is not overlooked.
+    #[test]
+    fn news_from_before_the_rest_wake_the_drain() {
+        let collectors = Collectors::new(2);
+        let (header, place, runs) = drain(&collectors);
+        let words = Words::of(&header);
+        header.store(rings::CLAIM, 7);
+        let threads = News {
+            threads: true,
+            ..News::NONE
+        };
+        place.rest(words, wants(News::NONE, News::NONE, threads));
+        runs.recv_timeout(LONG).unwrap();
+    }
+
+    #[test]
+    fn other_news_and_news_after_the_rest_wake_nobody() {
+        let collectors = Collectors::new(2);
+        let (header, place, runs) = drain(&collectors);
+        place.rest(Words::of(&header), wants(CHUNK, CHUNK, CHUNK));
+        header.store(rings::ACTIVITY, 7);
+        assert!(runs.recv_timeout(WHILE).is_err());
+        place.leave();
+        header.store(rings::CHUNK, 7);
+        assert!(runs.recv_timeout(WHILE).is_err());
+    }
+
+    #[test]
+    fn the_scanner_ends_with_the_last_place() {
+        let collectors = Collectors::new(2);
+        let (_, place, _) = drain(&collectors);
+        let inbox = Arc::downgrade(&collectors.0.inbox);
+        drop(collectors);
+        assert!(inbox.strong_count() > 0);
+        drop(place);
+        let deadline = Instant::now() + LONG;
+        while inbox.strong_count() > 0 {
+            assert!(Instant::now() < deadline, "the scanner goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

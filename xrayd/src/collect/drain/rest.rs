@@ -1,0 +1,258 @@
+//! For how long the drain rests after a look, and for which news it is woken before.
+//!
+//! ```text
+//!                    few events                     no news since the look before
+//!  reading: 0 to 300 µs ──► attentive: 100 ms or 1 s ────────────────────────────► asleep: 10 s
+//!     ▲  ▲                      │             ▲                                      │
+//!     │  └── a chunk was begun ─┘             └────────── anything was recorded ─────┤
+//!     └────────────────────────────── a chunk was begun ─────────────────────────────┘
+//! ```
+//!
+//! If somebody waits for events (a live reader or a trigger), the drain also reads them while it is
+//! attentive, at the next calm look of the scanner. A request wakes it at any time.
+//!
+//! A thread tells in its slow path that it has recorded something. For the time of a view after
+//! that, its events are silent. A thread that loses its processor within the trampoline stores its
+//! event later. So a look without news is followed by another one before the drain is asleep, and
+//! by one every ten seconds after that.
+
+use std::time::{Duration, Instant};
+
+use super::{chore_times::CHORES_EVERY, rings::Busy};
+use crate::collect::activity::{News, Wants, Words};
+
+/// The rest while many events come. A function of 20 ns fills a ring of 1 MiB in 2.6 ms. A wake-up
+/// takes about 16 µs of processor time in a virtual machine.
+const SHORT: Duration = Duration::from_micros(300);
+/// The rest while a thread takes a chunk back, which ends soon.
+const UNREAD: Duration = Duration::from_millis(1);
+/// The rest before blocks are closed that somebody waits for, and the age of these blocks.
+pub(super) const LIVE: Duration = Duration::from_millis(10);
+/// The rest while few events come that nobody waits for.
+const ATTENTIVE: Duration = Duration::from_secs(1);
+/// The rest while nothing comes.
+const ASLEEP: Duration = Duration::from_secs(10);
+/// Time between two looks for rings of threads that have not told of them.
+const LOOK_FOR_RINGS: Duration = Duration::from_millis(20);
+
+/// The rest after a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// None: there is more to read.
+    None,
+    /// For so long, whatever comes.
+    For(Duration),
+    /// For so long, or until there is one of these news.
+    Until(Duration, Wants),
+}
+
+/// What the drain knows of the last look.
+#[derive(Debug)]
+pub(super) struct LastLook {
+    /// The words before it.
+    pub(super) words: Words,
+    /// The last look for rings.
+    rings: Option<Instant>,
+}
+
+/// All that the rest depends on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Situation {
+    /// Rings keep the newest events by themselves, or calls are counted without events.
+    pub(super) is_silent: bool,
+    /// Functions are on.
+    pub(super) is_armed: bool,
+    /// Somebody waits for events.
+    pub(super) is_live: bool,
+    /// A block is under way.
+    pub(super) has_block: bool,
+    /// A ring cannot be read just now.
+    pub(super) is_unread: bool,
+    /// Something was seen that the next chores judge.
+    pub(super) is_unsettled: bool,
+    /// Something changes without news: counts of calls, and of calls that were left out.
+    pub(super) is_counted: bool,
+    /// Slots are opened for the threads that need them.
+    pub(super) opens_slots: bool,
+}
+
+// === impl LastLook ===
+
+impl LastLook {
+    pub(super) fn none() -> Self {
+        Self {
+            words: Words::default(),
+            rings: None,
+        }
+    }
+
+    /// True if rings are to be looked for, given the news since the last look.
+    pub(super) fn needs_rings(&mut self, news: News) -> bool {
+        let is_due = |at: Instant| news.chunk && at.elapsed() >= LOOK_FOR_RINGS;
+        let needs = news.threads || self.rings.is_none_or(is_due);
+        if needs {
+            self.rings = Some(Instant::now());
+        }
+        needs
+    }
+}
+
+// === impl Situation ===
+
+impl Situation {
+    /// The rest after a look that found so much work and these news.
+    pub(super) fn rest(self, busy: Busy, news: News) -> Rest {
+        match busy {
+            Busy::Full => return Rest::None,
+            Busy::Some => return Rest::For(SHORT),
+            Busy::Little | Busy::Idle if self.is_unread => return Rest::For(UNREAD),
+            Busy::Little | Busy::Idle => {}
+        }
+        let has_news = news.is_any() || busy == Busy::Little;
+        let pause = if self.is_live && (has_news || self.has_block) {
+            LIVE
+        } else if self.is_unsettled || self.is_silent && news.chunk {
+            CHORES_EVERY
+        } else if has_news || self.has_block || self.is_counted {
+            ATTENTIVE
+        } else {
+            ASLEEP
+        };
+        let promptly = News {
+            chunk: self.is_armed && !self.is_silent,
+            threads: self.opens_slots,
+            activity: false,
+        };
+        let calmly = News {
+            activity: self.is_live,
+            chunk: false,
+            threads: self.is_live,
+        };
+        let lazily = News {
+            activity: pause == ASLEEP,
+            chunk: false,
+            threads: true,
+        };
+        let wants = Wants {
+            promptly,
+            calmly,
+            lazily,
+        };
+        Rest::Until(pause, wants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACTIVITY: News = News {
+        activity: true,
+        ..News::NONE
+    };
+    const CHUNK: News = News {
+        activity: true,
+        chunk: true,
+        ..News::NONE
+    };
+    /// Rings are read, and nobody waits for the events.
+    const READ: Situation = Situation {
+        is_silent: false,
+        is_armed: true,
+        is_live: false,
+        has_block: false,
+        is_unread: false,
+        is_unsettled: false,
+        is_counted: false,
+        opens_slots: false,
+    };
+
+    /// The pause, and the wants at prompt, calm and lazy looks.
+    fn until(situation: Situation, busy: Busy, news: News) -> (Duration, Wants) {
+        match situation.rest(busy, news) {
+            Rest::Until(pause, wants) => (pause, wants),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_drain_with_much_to_read_does_not_wait_for_news() {
+        assert_eq!(READ.rest(Busy::Full, CHUNK), Rest::None);
+        assert_eq!(READ.rest(Busy::Some, News::NONE), Rest::For(SHORT));
+        let unread = Situation {
+            is_unread: true,
+            ..READ
+        };
+        assert_eq!(unread.rest(Busy::Idle, News::NONE), Rest::For(UNREAD));
+    }
+
+    #[test]
+    fn a_drain_sleeps_after_a_look_without_news_only() {
+        for (busy, news) in [(Busy::Idle, ACTIVITY), (Busy::Little, News::NONE)] {
+            let (pause, wants) = until(READ, busy, news);
+            assert_eq!(pause, ATTENTIVE);
+            // It looks by itself. A thread that records now and then wakes it no more often.
+            assert!(wants.promptly.chunk && !wants.calmly.activity && !wants.lazily.activity);
+        }
+        let (pause, wants) = until(READ, Busy::Idle, News::NONE);
+        assert_eq!(pause, ASLEEP);
+        assert!(wants.promptly.chunk && wants.lazily.activity && wants.lazily.threads);
+        for counted in [true, false] {
+            let open = Situation {
+                has_block: !counted,
+                is_counted: counted,
+                ..READ
+            };
+            assert_eq!(until(open, Busy::Idle, News::NONE).0, ATTENTIVE);
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_events_soon() {
+        let live = Situation {
+            is_live: true,
+            ..READ
+        };
+        let (pause, wants) = until(live, Busy::Little, ACTIVITY);
+        assert_eq!(pause, LIVE);
+        assert!(wants.calmly.activity);
+        let with_block = Situation {
+            has_block: true,
+            ..live
+        };
+        assert_eq!(until(with_block, Busy::Idle, News::NONE).0, LIVE);
+        let (pause, wants) = until(live, Busy::Idle, News::NONE);
+        assert_eq!(pause, ASLEEP);
+        assert!(wants.calmly.activity && wants.calmly.threads);
+    }
+
+    #[test]
+    fn rings_that_keep_the_newest_events_are_only_counted() {
+        let flight = Situation {
+            is_silent: true,
+            ..READ
+        };
+        for news in [News::NONE, ACTIVITY, CHUNK] {
+            assert!(!until(flight, Busy::Idle, news).1.promptly.is_any());
+        }
+        assert_eq!(until(flight, Busy::Idle, CHUNK).0, CHORES_EVERY);
+        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, ATTENTIVE);
+        let limited = Situation {
+            opens_slots: true,
+            ..flight
+        };
+        assert!(until(limited, Busy::Idle, News::NONE).1.promptly.threads);
+    }
+
+    #[test]
+    fn what_is_unsettled_is_looked_at_soon() {
+        let unsettled = Situation {
+            is_unsettled: true,
+            is_armed: false,
+            ..READ
+        };
+        let (pause, wants) = until(unsettled, Busy::Idle, News::NONE);
+        assert_eq!(pause, CHORES_EVERY);
+        assert!(!wants.promptly.is_any(), "nothing is on");
+    }
+}
