@@ -22,7 +22,8 @@ use loom::sync::{
 };
 use shm_ring::{
     Consumer, Content, Data, Event, Geometry, Half, Item, LOAD, Outcome, Producer, STORE,
-    SharedMemory, Table, Target, layout::GUARD_BYTES,
+    SharedMemory, Table, Target,
+    layout::{GUARD_BYTES, rings},
 };
 
 /// Words of the ring that the four events touch.
@@ -35,9 +36,11 @@ const ALIKE: Range<u64> = 4..GUARD_BYTES / 8 - 1;
 /// The place on the stack.
 const SP: u64 = 0x7ffd_0000_8008;
 
-/// The first control line and the beginning of the first ring.
+/// A word of the header, the first control line and the beginning of the first ring.
 struct Few {
     geometry: Geometry,
+    /// The word that tells of events. Other words of the header do not take part.
+    activity: AtomicU64,
     line: Vec<AtomicU64>,
     ring: Vec<Word>,
 }
@@ -61,6 +64,7 @@ impl Few {
         };
         Self {
             geometry,
+            activity: AtomicU64::new(0),
             line: (0..8).map(|_| AtomicU64::new(0)).collect(),
             ring: (0..WORDS).map(word).collect(),
         }
@@ -79,6 +83,9 @@ impl Few {
 
 impl SharedMemory for Few {
     fn load(&self, offset: u64) -> u64 {
+        if offset == rings::ACTIVITY {
+            return self.activity.load(LOAD);
+        }
         if let Some(word) = self.line(offset) {
             return word.load(LOAD);
         }
@@ -96,6 +103,11 @@ impl SharedMemory for Few {
     /// Stores a word. A word that is stored whole is whole at once; storing its low half last is as
     /// good.
     fn store(&self, offset: u64, value: u64) {
+        match offset {
+            rings::ACTIVITY => return self.activity.store(value, STORE),
+            rings::CHUNK | rings::CLAIM => return,
+            _ => {}
+        }
         if let Some(word) = self.line(offset) {
             word.store(value, STORE);
             return;
@@ -217,4 +229,39 @@ fn a_word_of_a_new_chunk_that_is_seen_is_whole() {
 #[test]
 fn a_word_of_the_hot_path_and_of_a_new_view_that_is_seen_is_whole() {
     check(1..4);
+}
+
+/// A collector that sees the word of an event sees the event.
+#[test]
+fn an_event_whose_word_in_the_header_is_seen_is_there() {
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 100_000;
+    let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+    let seen_in_model = std::sync::Arc::clone(&seen);
+    model.check(move || {
+        let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        let memory = Arc::new(Few::new(geometry));
+        let shared = Arc::clone(&memory);
+        let reader = loom::thread::spawn(move || {
+            let has_news = shared.load(rings::ACTIVITY) != 0;
+            let mut events = 0;
+            if has_news {
+                let mut consumer = Consumer::resume(&*shared, geometry, 0);
+                consumer.drain(&*shared, Producer::Alive, 0, 1000, |_| events += 1);
+            }
+            (has_news, events)
+        });
+        let table = Table::new(geometry);
+        let target = Target {
+            table: &table,
+            rings: &*memory,
+            geometry,
+        };
+        let outcome = target.record(geometry.slots(), event(0), ticks(0));
+        assert_eq!(outcome, Outcome::Recorded);
+        let (has_news, events) = reader.join().unwrap();
+        assert_eq!(events, u32::from(has_news));
+        seen_in_model.lock().unwrap().insert(has_news);
+    });
+    assert_eq!(seen.lock().unwrap().len(), 2, "both were met");
 }
