@@ -34,4 +34,4 @@ pub use encode::{
 };
 pub use event::EventArguments;
 pub use stub::{STUB_BYTES, Stub};
-pub use trampoline::{DispatchMode, Enable, Gate, TrampolineSpec, Trampolines};
+pub use trampoline::{DispatchMode, Enable, Gate, Template, TrampolineSpec, Trampolines};

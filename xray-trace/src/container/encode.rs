@@ -29,8 +29,8 @@ pub struct BlockEncoder {
     named: NamedFunctions,
     /// The number of lost events in the block. Reset by `finish`.
     lost: u64,
-    /// The expectation of the next event. Reset by `finish`.
-    predictor: Box<Predictor>,
+    /// The expectation of the next event; `None` before the first event. Reset by `finish`.
+    predictor: Option<Box<Predictor>>,
 }
 
 /// The packed events of a block, and the facts about them for the block.
@@ -67,7 +67,7 @@ impl BlockEncoder {
             entries: 0,
             named: NamedFunctions::new(),
             lost: 0,
-            predictor: Predictor::new(),
+            predictor: None,
         }
     }
 
@@ -160,12 +160,12 @@ impl BlockEncoder {
         if !bare || kind == CallKind::TailExit || delta >> DELTA_BITS != 0 {
             self.put_rare(function, kind, &values.into(), delta);
         } else if kind == CallKind::Enter {
-            match self.predictor.enter(function) {
+            match self.predictor().enter(function) {
                 true => self.packed.put_head(head_kind::ENTER_EXPECTED, delta),
                 false => self.put_unexpected(function, kind, delta),
             }
         } else {
-            match self.predictor.exit_innermost(function) {
+            match self.predictor().exit_innermost(function) {
                 true => self.packed.put_head(head_kind::EXIT_INNERMOST, delta),
                 false => self.put_unexpected(function, kind, delta),
             }
@@ -183,7 +183,7 @@ impl BlockEncoder {
     pub fn push_unwound(&mut self, ticks: Ticks, calls: u64) {
         self.begin_extended(ticks, extended::UNWOUND);
         self.packed.put_number(calls);
-        self.predictor.unwind(calls);
+        self.predictor().unwind(calls);
     }
 
     /// Marks the exit that is pushed next: it belongs to no open call.
@@ -244,7 +244,9 @@ impl BlockEncoder {
         self.entries = 0;
         self.named.clear();
         self.lost = 0;
-        self.predictor.reset();
+        if let Some(predictor) = &mut self.predictor {
+            predictor.reset();
+        }
         Some(block)
     }
 
@@ -254,6 +256,12 @@ impl BlockEncoder {
         let delta = self.packed.put_advance(delta);
         self.packed.put_head(head_kind::EXTENDED, delta);
         self.packed.put_byte(kind);
+    }
+
+    /// The expectation of the next event. A thread without events has none: it takes 18 KiB.
+    #[inline]
+    fn predictor(&mut self) -> &mut Predictor {
+        self.predictor.get_or_insert_with(Predictor::new)
     }
 
     /// The time since the previous event.
@@ -276,7 +284,7 @@ impl BlockEncoder {
         match kind {
             CallKind::Enter => self.packed.put_head(head_kind::ENTER_NAMED, delta),
             CallKind::Exit | CallKind::TailExit => {
-                self.predictor.exit_other(function);
+                self.predictor().exit_other(function);
                 self.packed.put_head(head_kind::EXTENDED, delta);
                 self.packed.put_byte(extended::EXIT | extended::NAMED);
             }
@@ -293,7 +301,7 @@ impl BlockEncoder {
             CallKind::Exit => extended::EXIT,
             CallKind::TailExit => extended::TAIL_EXIT,
         };
-        let expected = self.predictor.follow(function, kind);
+        let expected = self.predictor().follow(function, kind);
         if !expected {
             byte |= extended::NAMED;
         }

@@ -88,6 +88,25 @@ impl Slots {
         u32::try_from(self.rings.load(line + layout::control::OWNER)).unwrap_or(0)
     }
 
+    /// The slots that have an owner, with its id in the target.
+    pub(crate) fn owned(&self) -> Vec<(u32, u32)> {
+        let geometry = self.layout.geometry;
+        let slots = geometry.slots();
+        let skip = self.layout.rings - self.layout.rings_map.0;
+        let lines = geometry.control_offset(0)..geometry.control_offset(slots);
+        let in_file = skip + lines.start..skip + lines.end;
+        let parts = self.file.written(in_file).into_iter();
+        let indexes = parts.flat_map(|part| {
+            let index = |at: u64| {
+                let lines = at.saturating_sub(skip + lines.start) / layout::LINE_BYTES;
+                u32::try_from(lines).map_or(slots, |index| index.min(slots))
+            };
+            index(part.start)..index(part.end + layout::LINE_BYTES - 1)
+        });
+        let owned = indexes.map(|index| (index, self.owner(index)));
+        owned.filter(|(_, owner)| *owner != 0).collect()
+    }
+
     /// The claims in the table, from slot `first` on, of `count` slots at most: slot and thread.
     pub(crate) fn claims(
         &self,

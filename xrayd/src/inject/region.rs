@@ -11,15 +11,19 @@
 //! The handshake is as trustworthy as the target. A tracer that takes a region over generates its
 //! trampolines anew from the handshake, and compares every byte.
 
-use std::{io, ops::Range};
+use std::{
+    io,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 
 use shm_ring::Geometry;
 use sled_encoders::{
     EncodeError,
-    x86_64::{DispatchMode, Enable, STUB_BYTES, TrampolineSpec, Trampolines},
+    x86_64::{DispatchMode, Enable, STUB_BYTES, Template, Trampolines},
 };
 
-use crate::{pid::TargetAddr, sys::Memory, target::MapEntry};
+use crate::{lock::lock, pid::TargetAddr, sys::Memory, target::MapEntry};
 
 const MAGIC: [u8; 8] = *b"xrayd\0\0\x0a";
 /// All ways that the byte of a gate can lead.
@@ -29,6 +33,8 @@ const WAYS: [(DispatchMode, Enable); 4] = [
     (DispatchMode::Filter, Enable::On),
     (DispatchMode::None, Enable::Off),
 ];
+/// Trampolines that are kept assembled. A process chooses its sizes, if it forges a handshake.
+const MOST_TEMPLATES: usize = 8;
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
 const STUBS_AT: u64 = 3 * 4096;
@@ -69,18 +75,23 @@ pub(crate) struct Neighbourhood {
     pub(crate) stubs: u64,
 }
 
-// === impl Layout ===
-
-impl Layout {
-    fn spec(&self, region: u64) -> TrampolineSpec {
-        TrampolineSpec {
-            origin: region + TRAMPOLINES_AT,
-            tid_offset: self.tid_offset,
-            table: self.table,
-            rings: self.rings,
-            geometry: self.geometry,
-        }
+/// The trampolines of these sizes, which most processes share. The latest ones are kept.
+fn template(geometry: Geometry, tid_offset: i32) -> Result<Arc<Template>, EncodeError> {
+    static KEPT: Mutex<Vec<(Geometry, i32, Arc<Template>)>> = Mutex::new(Vec::new());
+    let find = |kept: &[(Geometry, i32, Arc<Template>)]| {
+        let is_it = |one: &&(Geometry, i32, _)| (one.0, one.1) == (geometry, tid_offset);
+        kept.iter().find(is_it).map(|(.., it)| Arc::clone(it))
+    };
+    if let Some(template) = find(&lock(&KEPT)) {
+        return Ok(template);
     }
+    let template = Arc::new(Template::assemble(geometry, tid_offset)?);
+    let mut kept = lock(&KEPT);
+    if find(&kept).is_none() {
+        kept.insert(0, (geometry, tid_offset, Arc::clone(&template)));
+        kept.truncate(MOST_TEMPLATES);
+    }
+    Ok(template)
 }
 
 // === impl Region ===
@@ -88,7 +99,9 @@ impl Layout {
 impl Region {
     /// A region as it will be at `address`. Nothing is written.
     pub(crate) fn plan(address: u64, bytes: u64, layout: &Layout) -> Result<Self, EncodeError> {
-        let trampolines = Trampolines::assemble(&layout.spec(address))?;
+        let template = template(layout.geometry, layout.tid_offset)?;
+        let origin = address + TRAMPOLINES_AT;
+        let trampolines = template.place(origin, layout.table, layout.rings);
         if trampolines.code.len() as u64 > STUBS_AT - TRAMPOLINES_AT {
             return Err(EncodeError::Assembler(
                 "the trampolines do not fit into their pages".to_owned(),

@@ -22,11 +22,13 @@ use std::{
 
 use nix::{
     fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl},
+    libc,
     sys::{
         memfd::{MFdFlags, memfd_create},
         stat::{major, minor},
         statfs::{TMPFS_MAGIC, fstatfs},
     },
+    unistd::{Whence, lseek},
 };
 use shm_ring::Mapping;
 
@@ -176,6 +178,36 @@ impl RingsFile {
             .transpose()
     }
 
+    /// The parts of a range that may hold something else than zeros. To read a part that was never
+    /// written would take memory.
+    pub(crate) fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let seek = |from: u64, whence| {
+            let from = i64::try_from(from).map_err(io::Error::other)?;
+            let to = lseek(&self.file, from, whence)?;
+            u64::try_from(to).map_err(io::Error::other)
+        };
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let begin = match seek(at, Whence::SeekData) {
+                Ok(begin) => begin.max(at),
+                // Nothing is written from there on.
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+                Err(_) => at,
+            };
+            if begin >= range.end {
+                break;
+            }
+            let end = seek(begin, Whence::SeekHole).unwrap_or(range.end);
+            // The target can take the part away meanwhile.
+            let page = begin / PAGE.unsigned_abs() * PAGE.unsigned_abs();
+            let end = end.max(page + PAGE.unsigned_abs()).min(range.end);
+            parts.push(begin..end);
+            at = end;
+        }
+        parts
+    }
+
     /// Returns the memory of a part to the system. The part then reads as zero.
     pub(crate) fn give_back(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let offset = i64::try_from(offset).map_err(io::Error::other)?;
@@ -237,9 +269,11 @@ fn link_of(file: &File) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _};
-
-    use nix::libc;
+    use std::{
+        fs::OpenOptions,
+        io::Write as _,
+        os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    };
 
     use super::*;
 
@@ -298,5 +332,23 @@ mod tests {
         if let Ok(huge) = memfd_create(name.as_str(), huge) {
             assert!(refused(File::from(huge), &name).contains("file system"));
         }
+    }
+
+    #[test]
+    fn the_written_parts_of_a_file_are_found() {
+        let file = memfd("parts", MFdFlags::MFD_CLOEXEC);
+        file.set_len(64 * 4096).unwrap();
+        let rings = RingsFile::own(file);
+        assert_eq!(rings.written(0..64 * 4096), []);
+        for page in [3_u64, 4, 60] {
+            rings.file.write_at(b"x", page * 4096 + 7).unwrap();
+        }
+        let parts = rings.written(4096..64 * 4096);
+        assert_eq!(parts, [3 * 4096..5 * 4096, 60 * 4096..61 * 4096]);
+        let within = rings.written(3 * 4096 + 64..4 * 4096 + 64);
+        assert_eq!(within, [3 * 4096 + 64..4 * 4096 + 64]);
+        rings.give_back(3 * 4096, 4096).unwrap();
+        let parts = rings.written(0..8 * 4096);
+        assert_eq!(parts, [4 * 4096..5 * 4096]);
     }
 }

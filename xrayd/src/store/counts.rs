@@ -21,7 +21,7 @@ pub(crate) struct Counts {
     /// The functions that were there at the attach.
     first: Vec<AtomicU64>,
     /// The functions that came later.
-    later: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    later: OnceLock<Box<[OnceLock<Box<[AtomicU64]>>]>>,
 }
 
 // === impl Counts ===
@@ -34,14 +34,21 @@ impl Counts {
     pub(crate) fn new(functions: usize) -> Self {
         Self {
             first: zeros(functions).collect(),
-            later: std::iter::repeat_with(OnceLock::new).take(PARTS).collect(),
+            later: OnceLock::new(),
         }
     }
 
     /// Makes room for this many functions in all. Functions beyond the limit are not counted.
     pub(crate) fn grow(&self, functions: usize) {
         let parts = functions.saturating_sub(self.first.len()).div_ceil(PART);
-        for part in self.later.iter().take(parts) {
+        if parts == 0 {
+            return;
+        }
+        let later = self.later.get_or_init(|| {
+            let none = std::iter::repeat_with(OnceLock::new);
+            none.take(PARTS).collect()
+        });
+        for part in later.iter().take(parts) {
             part.get_or_init(|| zeros(PART).collect());
         }
     }
@@ -89,7 +96,8 @@ impl Counts {
         let index = function.0 as usize;
         self.first.get(index).or_else(|| {
             let index = index.checked_sub(self.first.len())?;
-            self.later.get(index / PART)?.get()?.get(index % PART)
+            let later = self.later.get()?;
+            later.get(index / PART)?.get()?.get(index % PART)
         })
     }
 }

@@ -118,6 +118,14 @@ impl Gate {
         self.closed.is_some()
     }
 
+    /// The same gate in code that stands so much higher.
+    pub(super) fn moved_by(self, distance: u64) -> Self {
+        Self {
+            address: self.address + distance,
+            ..self
+        }
+    }
+
     fn new(address: u64, off: u8, count: Option<u8>, filter: Option<u8>) -> Self {
         let on = [count, filter].map(|on| on.unwrap_or(off));
         Self {

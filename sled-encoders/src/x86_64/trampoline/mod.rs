@@ -85,9 +85,11 @@ mod filter;
 mod gate;
 mod payload;
 mod slow;
+mod template;
 mod values;
 
 pub use gate::{DispatchMode, Enable, Gate};
+pub use template::Template;
 
 /// The addresses and sizes of all memory that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,7 +192,25 @@ impl Trampolines {
     /// # Errors
     /// [`EncodeError::Assembler`]: a mistake in here.
     pub fn assemble(spec: &TrampolineSpec) -> std::result::Result<Self, EncodeError> {
-        Self::generate(spec).map_err(|error| EncodeError::Assembler(error.to_string()))
+        let template = Template::assemble(spec.geometry, spec.tid_offset)?;
+        Ok(template.place(spec.origin, spec.table, spec.rings))
+    }
+
+    /// The same code at `origin`, if this one was assembled for the origin 0.
+    fn moved_to(&self, origin: u64) -> Self {
+        let gates = self.gates.iter().map(|gate| gate.moved_by(origin));
+        Self {
+            code: self.code.clone(),
+            gates: gates.collect(),
+            entry: origin + self.entry,
+            exit: origin + self.exit,
+            tail: origin + self.tail,
+            argument: origin + self.argument,
+            stub: origin + self.stub,
+            event: origin + self.event,
+            arguments: self.arguments.map(|address| origin + address),
+            result: origin + self.result,
+        }
     }
 
     /// Address of the trampoline that a staged sled of `kind` calls. For an event, the one that its

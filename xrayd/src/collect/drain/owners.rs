@@ -70,11 +70,8 @@ impl RingOwners {
     pub(super) fn discover(&mut self) {
         self.names.expect_news();
         let rings = &self.rings;
-        let slots = 0..rings.geometry().slots();
-        let owners = slots.map(|index| (index, rings.slots.owner(index)));
-        let news =
-            owners.filter(|(index, owner)| *owner != 0 && !rings.by_slot.contains_key(index));
-        let mut news: Vec<(u32, u32)> = news.collect();
+        let mut news = rings.slots.owned();
+        news.retain(|(index, _)| !rings.by_slot.contains_key(index));
         // Of two rings of one thread, the one that it has left comes first. A thread only moves to
         // slots that it probes earlier.
         let mask = rings.geometry().slots() - 1;
