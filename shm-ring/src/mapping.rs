@@ -71,12 +71,26 @@ impl Mapping {
         self.guard.is_broken()
     }
 
+    /// Reads a word as [`SharedMemory::load`] does, and touches no other memory: not even what says
+    /// that the mapping is broken. A broken mapping reads as zero there, too.
+    #[inline]
+    pub fn peek(&self, offset: u64) -> u64 {
+        self.mapped_words(offset, 1)
+            .first()
+            .map_or(0, |word| word.load(LOAD))
+    }
+
     /// The words from `offset` on, at most `count`. Fewer, or none, where the mapping ends, and
     /// none of a broken mapping.
     fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
-        if self.is_broken() {
-            return &[];
+        match self.is_broken() {
+            true => &[],
+            false => self.mapped_words(offset, count),
         }
+    }
+
+    /// The same, also of a broken mapping. Its pages may be those that were there before.
+    fn mapped_words(&self, offset: u64, count: usize) -> &[AtomicU64] {
         let length = self.map.len();
         let Some(offset) = usize::try_from(offset)
             .ok()

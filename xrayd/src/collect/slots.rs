@@ -2,7 +2,7 @@
 //! ring back from a thread that is gone. Reading rings is in `ring`. Threads without a slot are in
 //! `buckets`.
 
-use std::io;
+use std::{io, ops::Range};
 
 use shm_ring::{Half, Mapping, SharedMemory, layout};
 
@@ -91,20 +91,22 @@ impl Slots {
     /// The slots that have an owner, with its id in the target.
     pub(crate) fn owned(&self) -> Vec<(u32, u32)> {
         let geometry = self.layout.geometry;
-        let slots = geometry.slots();
-        let skip = self.layout.rings - self.layout.rings_map.0;
-        let lines = geometry.control_offset(0)..geometry.control_offset(slots);
-        let in_file = skip + lines.start..skip + lines.end;
-        let parts = self.file.written(in_file).into_iter();
-        let indexes = parts.flat_map(|part| {
-            let index = |at: u64| {
-                let lines = at.saturating_sub(skip + lines.start) / layout::LINE_BYTES;
-                u32::try_from(lines).map_or(slots, |index| index.min(slots))
-            };
-            index(part.start)..index(part.end + layout::LINE_BYTES - 1)
-        });
+        let slots = geometry.control_offset(0)..geometry.control_offset(geometry.slots());
+        let indexes = self.written_in(slots, layout::LINE_BYTES);
+        let indexes = indexes.filter_map(|index| u32::try_from(index).ok());
         let owned = indexes.map(|index| (index, self.owner(index)));
         owned.filter(|(_, owner)| *owner != 0).collect()
+    }
+
+    /// The indexes of the elements of a table that may hold something else than zeros. `table` is
+    /// its range, and `size` the size of an element.
+    fn written_in(&self, table: Range<u64>, size: u64) -> impl Iterator<Item = u64> {
+        let skip = self.layout.rings - self.layout.rings_map.0;
+        let parts = self.file.written(skip + table.start..skip + table.end);
+        parts.into_iter().flat_map(move |part| {
+            let from_start = |at: u64| at.saturating_sub(skip + table.start);
+            from_start(part.start) / size..from_start(part.end).div_ceil(size)
+        })
     }
 
     /// The claims in the table, from slot `first` on, of `count` slots at most: slot and thread.
@@ -189,7 +191,8 @@ impl Slots {
     /// The names of sites that have a number, and their numbers.
     pub(crate) fn names(&self) -> impl Iterator<Item = (u32, u64)> {
         let region = self.layout.geometry.count_region();
-        let entries = (0..region.names()).map(move |entry| {
+        let table = region.names_offset()..region.names_offset() + 8 * region.names();
+        let entries = self.written_in(table, 8).map(move |entry| {
             let entry = self.rings.load(region.names_offset() + 8 * entry);
             #[expect(clippy::cast_possible_truncation, reason = "the low half is the name")]
             (entry as u32, entry >> 32)

@@ -50,8 +50,9 @@ const LOOKS: u8 = 5;
 /// reports no mappings, and the interval otherwise.
 const PACE: Duration = Duration::from_millis(4);
 const IDLE_PACE: Duration = Duration::from_secs(1);
-/// Longest interval of looks at the maps while no library is expected and the size of the address
-/// space stays the same.
+/// Interval of looks at the size of the address space while no library is expected, and the longest
+/// interval of looks at the maps if it stays the same.
+const SIZE_PACE: Duration = Duration::from_secs(2);
 const SAME_SIZE_PACE: Duration = Duration::from_secs(60);
 /// Looks without a report take one part in [`SHARE`] of the time at most. Looks after a report take
 /// one part in [`SHARE_IF_HEARD`].
@@ -123,7 +124,11 @@ impl Loading {
 
     /// Time until the next look.
     pub(super) fn until_look(&self, traced: &TracedModules) -> Duration {
-        let pause = self.pace(traced).pause(self.cost);
+        let pace = self.pace(traced);
+        let pause = match pace {
+            Pace::Idle if self.cost.is_some() => SIZE_PACE,
+            _ => pace.pause(self.cost),
+        };
         pause.saturating_sub(self.last.max(self.same).elapsed())
     }
 

@@ -150,8 +150,10 @@ impl Session {
         switching::release(&self.source, from)
     }
 
-    /// State and counters.
+    /// State and counters. While few events come, the counters are up to four seconds old. The
+    /// drain looks again now, for those who ask again.
     pub fn status(&self) -> Status {
+        self.source.output.drain.wake();
         // Read before the sum, so that the sum is never less.
         let losses = self
             .source

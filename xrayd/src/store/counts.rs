@@ -21,8 +21,11 @@ pub(crate) struct Counts {
     /// The functions that were there at the attach.
     first: Vec<AtomicU64>,
     /// The functions that came later.
-    later: OnceLock<Box<[OnceLock<Box<[AtomicU64]>>]>>,
+    later: OnceLock<Box<[OnceLock<Part>]>>,
 }
+
+/// The counts of [`PART`] functions.
+type Part = Box<[AtomicU64]>;
 
 // === impl Counts ===
 

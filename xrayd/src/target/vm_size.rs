@@ -1,4 +1,5 @@
-//! The size of a process's address space, to find out cheaply whether its mappings may have changed.
+//! The size of a process's address space, to find out cheaply whether its mappings may have
+//! changed.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 

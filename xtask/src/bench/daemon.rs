@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -158,6 +158,18 @@ impl Daemon {
         Ok(answer["processes"][0].take())
     }
 
+    /// Starts `xrayctl watch`, which prints a line of JSON for each event.
+    pub(crate) fn watch(&self, pid: i32) -> Result<Guard> {
+        let mut command = Command::new(&self.xrayctl);
+        command
+            .args(["watch", "--json", "--pid", &pid.to_string()])
+            .env("XRAYD_SOCKET", self.socket())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let child = command.spawn().context("cannot start xrayctl")?;
+        Ok(Guard::new(child))
+    }
+
     /// Events and losses of an attached process.
     pub(crate) fn counters(&self, pid: i32) -> Result<(u64, u64)> {
         let process = self.status(pid)?;
@@ -250,6 +262,11 @@ impl Guard {
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.0.id().cast_signed())
+    }
+
+    /// Its input and output, where they are pipes that nobody has taken so far.
+    pub(crate) fn pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>) {
+        (self.0.stdin.take(), self.0.stdout.take())
     }
 
     /// Its exit status, once it has ended.

@@ -15,8 +15,8 @@ pub(super) struct Consumers<'w, 'c>(pub(super) &'w World<'c>);
 // === impl SharedMemory for Producers ===
 
 impl Producers<'_, '_> {
-    /// The word at an offset that this thread may touch: in its control line, its ring, KEEP_NEWEST,
-    /// or a word by which it tells of news.
+    /// The word at an offset that this thread may touch: in its control line, its ring,
+    /// KEEP_NEWEST, or a word by which it tells of news.
     fn word(&self, offset: u64) -> &Cell<u64> {
         let geometry = self.0.geometry;
         let line = geometry.control_offset(0)..geometry.control_offset(1);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                    few events                     no news since the look before
-//!  reading: 0 to 300 µs ──► attentive: 100 ms or 1 s ────────────────────────────► asleep: 10 s
+//!  reading: 0 to 300 µs ──► attentive: 100 ms to 4 s ────────────────────────────► asleep: 10 s
 //!     ▲  ▲                      │             ▲                                      │
 //!     │  └── a chunk was begun ─┘             └────────── anything was recorded ─────┤
 //!     └────────────────────────────── a chunk was begun ─────────────────────────────┘
@@ -28,8 +28,9 @@ const SHORT: Duration = Duration::from_micros(300);
 const UNREAD: Duration = Duration::from_millis(1);
 /// The rest before blocks are closed that somebody waits for, and the age of these blocks.
 pub(super) const LIVE: Duration = Duration::from_millis(10);
-/// The rest while few events come that nobody waits for.
+/// The rest while few events come that nobody waits for, and the same if they are not even read.
 const ATTENTIVE: Duration = Duration::from_secs(1);
+const ATTENTIVE_IF_SILENT: Duration = Duration::from_secs(4);
 /// The rest while nothing comes.
 const ASLEEP: Duration = Duration::from_secs(10);
 /// Time between two looks for rings of threads that have not told of them.
@@ -114,7 +115,10 @@ impl Situation {
         } else if self.is_unsettled || self.is_silent && news.chunk {
             CHORES_EVERY
         } else if has_news || self.has_block || self.is_counted {
-            ATTENTIVE
+            match self.is_silent {
+                true => ATTENTIVE_IF_SILENT,
+                false => ATTENTIVE,
+            }
         } else {
             ASLEEP
         };
@@ -236,7 +240,7 @@ mod tests {
             assert!(!until(flight, Busy::Idle, news).1.promptly.is_any());
         }
         assert_eq!(until(flight, Busy::Idle, CHUNK).0, CHORES_EVERY);
-        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, ATTENTIVE);
+        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, ATTENTIVE_IF_SILENT);
         let limited = Situation {
             opens_slots: true,
             ..flight

@@ -42,8 +42,6 @@ struct DrainTask {
     liveness: Arc<Liveness>,
     is_abandoned: Arc<AtomicBool>,
     is_woken: Arc<AtomicBool>,
-    /// True after the first step.
-    has_begun: bool,
     header: Arc<Mapping>,
     /// Where the drain rests. It is set once the task is in the pool.
     place: Arc<OnceLock<RestingPlace>>,
@@ -54,7 +52,7 @@ struct DrainTask {
     _ended: SyncSender<Infallible>,
 }
 
-/// Adds the drain of a session to the pool of collectors.
+/// Begins the drain of a session, and adds it to the pool of collectors.
 ///
 /// # Errors
 /// The system cannot start a thread.
@@ -78,7 +76,9 @@ pub(crate) fn spawn(
     slots.filtered = adopted;
     let pool = collectors.begin()?;
     let header = Arc::new(slots.map_header()?);
-    let drain = Drain::new(pid, memory, slots, budget, sites, Arc::clone(&output));
+    let mut drain = Drain::new(pid, memory, slots, budget, sites, Arc::clone(&output));
+    // The mode is in force before a function is on: a small ring is full soon.
+    drain.begin();
     let switches = Arc::clone(drain.owners.rings.decoders.switches());
     let (requests, received) = sync_channel(MOST_REQUESTS);
     let (ends, ended) = sync_channel(0);
@@ -93,7 +93,6 @@ pub(crate) fn spawn(
         liveness: Arc::clone(&liveness),
         is_abandoned: Arc::clone(&is_abandoned),
         is_woken: Arc::clone(&is_woken),
-        has_begun: false,
         header: Arc::clone(&header),
         place: Arc::clone(&place),
         _ticket: ticket,
@@ -136,10 +135,6 @@ impl DrainTask {
     fn turn(&mut self) -> Next {
         if let Some(place) = self.place.get() {
             place.leave();
-        }
-        if !self.has_begun {
-            self.drain.begin();
-            self.has_begun = true;
         }
         let request = self.requests.try_recv();
         // A drain that hung may have been given up.

@@ -50,7 +50,7 @@ use crate::{
 };
 
 /// Time between two renewals of the counter.
-pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(2);
 /// A record whose counter was not renewed for this time may be a dead tracer's.
 const STALE: Duration = Duration::from_secs(5);
 const WATCH_EVERY: Duration = Duration::from_millis(50);
