@@ -13,7 +13,10 @@
 
 use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
 
-use nix::unistd::Uid;
+use nix::{
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::Uid,
+};
 use tokio::{
     net::UnixListener,
     runtime::Runtime,
@@ -301,6 +304,16 @@ fn access_of(user: Uid) -> Access {
     match user.is_root() {
         true => Access::Everybody,
         false => Access::Owner,
+    }
+}
+
+/// Lets the daemon have as many descriptors as the system allows. A session takes six, and a
+/// user's programs begin with 1,024 as a rule. The daemon starts no programs that would inherit it.
+pub fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit on open files");
     }
 }
 

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
 
 fn run(config: &Config) -> anyhow::Result<()> {
     config.check()?;
+    app::raise_descriptor_limit();
     let runtime = app::runtime().context("cannot start the runtime")?;
     let app = {
         let _context = runtime.enter();

@@ -84,10 +84,11 @@ impl RingOwners {
         self.more_ended || taken >= (slots / SLOTS_PER_LOOK).max(1)
     }
 
-    /// True if a thread may have ended since the last call of [`Self::retire_dead`].
+    /// True if a thread may have ended since the last call of [`Self::retire_dead`]. The number of
+    /// threads stays the same if another one has begun. That one shows when it gets a ring.
     pub(super) fn may_have_ended(&self) -> bool {
         let is_same = self.threads_seen.is_some() && self.names.count() == self.threads_seen;
-        !is_same || self.are_unsettled()
+        !is_same || self.rings.by_slot.len() != self.rings_seen || self.are_unsettled()
     }
 
     /// True if ended threads wait for the next call of [`Self::retire_dead`].

@@ -141,6 +141,7 @@ impl Drain {
             is_silent: rings.newest || self.counting,
             is_armed: rings.output.armed.load(Relaxed),
             is_live: rings.output.is_live(),
+            was_quiet: self.last.was_quiet,
             has_block: rings.decoders.have_block(),
             is_unread: !rings.newest && all.clone().any(Ring::is_unread),
             is_unsettled: owners.are_unsettled()

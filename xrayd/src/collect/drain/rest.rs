@@ -52,6 +52,8 @@ pub(super) enum Rest {
 pub(super) struct LastLook {
     /// The words before it.
     pub(super) words: Words,
+    /// True if it found nothing new.
+    pub(super) was_quiet: bool,
     /// The last look for rings.
     rings: Option<Instant>,
 }
@@ -65,6 +67,8 @@ pub(super) struct Situation {
     pub(super) is_armed: bool,
     /// Somebody waits for events.
     pub(super) is_live: bool,
+    /// The look before found nothing new.
+    pub(super) was_quiet: bool,
     /// A block is under way.
     pub(super) has_block: bool,
     /// A ring cannot be read just now.
@@ -83,6 +87,7 @@ impl LastLook {
     pub(super) fn none() -> Self {
         Self {
             words: Words::default(),
+            was_quiet: false,
             rings: None,
         }
     }
@@ -98,6 +103,11 @@ impl LastLook {
     }
 }
 
+/// True if a look found something new.
+pub(super) fn finds_news(busy: Busy, news: News) -> bool {
+    news.is_any() || busy >= Busy::Little
+}
+
 // === impl Situation ===
 
 impl Situation {
@@ -109,12 +119,12 @@ impl Situation {
             Busy::Little | Busy::Idle if self.is_unread => return Rest::For(UNREAD),
             Busy::Little | Busy::Idle => {}
         }
-        let has_news = news.is_any() || busy == Busy::Little;
+        let has_news = finds_news(busy, news);
         let pause = if self.is_live && (has_news || self.has_block) {
             LIVE
         } else if self.is_unsettled || self.is_silent && news.chunk {
             CHORES_EVERY
-        } else if has_news || self.has_block || self.is_counted {
+        } else if has_news || self.has_block || self.is_counted || self.is_live && !self.was_quiet {
             match self.is_silent {
                 true => ATTENTIVE_IF_SILENT,
                 false => ATTENTIVE,
@@ -164,6 +174,7 @@ mod tests {
         is_silent: false,
         is_armed: true,
         is_live: false,
+        was_quiet: true,
         has_block: false,
         is_unread: false,
         is_unsettled: false,
@@ -225,9 +236,16 @@ mod tests {
             ..live
         };
         assert_eq!(until(with_block, Busy::Idle, News::NONE).0, LIVE);
-        let (pause, wants) = until(live, Busy::Idle, News::NONE);
-        assert_eq!(pause, ASLEEP);
-        assert!(wants.calmly.activity && wants.calmly.threads);
+        // A thread that lost its processor may store its event late.
+        let first = Situation {
+            was_quiet: false,
+            ..live
+        };
+        for (situation, expected) in [(first, ATTENTIVE), (live, ASLEEP)] {
+            let (pause, wants) = until(situation, Busy::Idle, News::NONE);
+            assert_eq!(pause, expected);
+            assert!(wants.calmly.activity && wants.calmly.threads);
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use shm_ring::Mapping;
 use super::{
     Drain, LOST_RINGS,
     handle::{DrainCaller, DrainHandle, Request},
-    rest::Rest,
+    rest::{Rest, finds_news},
 };
 use crate::{
     collect::{
@@ -183,7 +183,9 @@ impl DrainTask {
             // Another one may wait.
             return Next::Now;
         }
-        match (self.drain.rest(busy, news), self.place.get()) {
+        let rest = self.drain.rest(busy, news);
+        self.drain.last.was_quiet = !finds_news(busy, news);
+        match (rest, self.place.get()) {
             (Rest::None, _) => Next::Now,
             (Rest::For(pause), _) => Next::At(Instant::now() + pause),
             (Rest::Until(pause, wants), Some(place)) => {
