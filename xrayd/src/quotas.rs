@@ -21,8 +21,8 @@ use crate::{
 pub enum Resource {
     /// Sessions. Those of followed processes, and ended ones that are retained, count as well.
     Sessions,
-    /// Threads that sessions may take: a controller, one for a drain that hangs, and a thread
-    /// that follows.
+    /// Threads that sessions may take: one that hangs in a step of the controller, one in a step of
+    /// the drain, and a thread that follows.
     Threads,
     /// Bytes of rings that are mapped into the daemon.
     Mapped,

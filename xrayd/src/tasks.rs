@@ -21,6 +21,7 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -45,7 +46,7 @@ const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// Work in steps.
 pub(crate) trait Task: Send + 'static {
-    /// Does one step. It catches its own panics.
+    /// Does one step. A panic ends the task.
     fn step(&mut self) -> Next;
 }
 
@@ -91,6 +92,11 @@ pub(crate) struct Waker {
 /// Makes a task ready that may not be in its pool so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateWaker(Arc<OnceLock<Waker>>);
+
+/// Wakes a task when it is dropped. The sender of a queue that the task reads stands before it in a
+/// struct, so that the task finds that no sender is left.
+#[derive(Debug)]
+pub(crate) struct WakeAtEnd(pub(crate) LateWaker);
 
 #[derive(Debug)]
 struct Shared {
@@ -209,13 +215,6 @@ impl RunningPool {
 // === impl Waker ===
 
 impl Waker {
-    /// Of no task.
-    #[cfg(test)]
-    pub(crate) fn of_nothing() -> Self {
-        let pool = Arc::clone(&Pool::new("test", 1).0);
-        Self { pool, task: 0 }
-    }
-
     /// Makes the task ready. If it runs, it is ready again afterwards.
     pub(crate) fn wake(&self) {
         let mut state = lock(&self.pool.state);
@@ -244,6 +243,14 @@ impl LateWaker {
         if let Some(waker) = self.0.get() {
             waker.wake();
         }
+    }
+}
+
+// === impl WakeAtEnd ===
+
+impl Drop for WakeAtEnd {
+    fn drop(&mut self) {
+        self.0.wake();
     }
 }
 
@@ -296,7 +303,9 @@ impl Shared {
                 self.ask_for_worker(&mut state);
             }
             drop(state);
-            let next = running.step();
+            // Nothing uses the task after a panic.
+            let stepped = catch_unwind(AssertUnwindSafe(|| running.step()));
+            let next = stepped.unwrap_or(Next::Done);
             if next == Next::Done {
                 // Its end may take a while, and other tasks are not to wait for it.
                 drop(running);
@@ -554,6 +563,21 @@ mod tests {
         assert!(lock(&shared.upgrade().unwrap().state).workers > 0);
         go.send(()).unwrap();
         while shared.strong_count() > 0 {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_its_task_alone() {
+        let pool = Pool::new("test", 1);
+        add(&pool, || panic!("provoked by a test"));
+        let (ran, runs) = sync_channel(1);
+        add(&pool, move || {
+            let _ = ran.try_send(());
+            Next::Done
+        });
+        runs.recv_timeout(LONG).unwrap();
+        while !lock(&pool.0.state).tasks.is_empty() {
             thread::sleep(Duration::from_millis(5));
         }
     }

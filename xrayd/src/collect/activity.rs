@@ -9,7 +9,7 @@
 //! | look | how often | for |
 //! |---|---|---|
 //! | prompt | every 2 ms, every 4 ms for 1,000 drains | news that a drain wants at once: a thread fills its ring |
-//! | calm | every 20 ms | news for somebody who waits |
+//! | calm | every 20 ms | news for a live reader or a trigger |
 //! | lazy | every 200 ms | all news that a drain wants |
 //!
 //! The scanner holds no lock while it reads a target's memory.
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn other_news_and_news_after_the_rest_wake_nobody() {
+    fn other_news_and_news_after_the_rest_wake_no_drain() {
         let collectors = Collectors::new(2);
         let (header, place, runs) = drain(&collectors);
         place.rest(Words::of(&header), wants(CHUNK, CHUNK, CHUNK));

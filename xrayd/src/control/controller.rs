@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -65,13 +66,6 @@ pub(crate) struct Controller {
     pub(crate) ticket: Arc<Ticket>,
 }
 
-/// Whether a session goes on after a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Served {
-    Goes,
-    Ended,
-}
-
 // === impl Controller ===
 
 impl Controller {
@@ -82,6 +76,7 @@ impl Controller {
 
     /// Carries a command out, if there is one, and does what is due.
     pub(super) fn step(&mut self, commands: &Commands) -> Next {
+        let pid = self.patching.target.pid().as_raw();
         self.loading.receive();
         let now = Instant::now();
         match self.tend_claim() {
@@ -102,7 +97,7 @@ impl Controller {
         }
         let has_command = match commands.next() {
             Ok(command) => {
-                if self.carry_out(command) == Served::Ended {
+                if self.carry_out(command).is_break() {
                     return Next::Done;
                 }
                 true
@@ -110,7 +105,7 @@ impl Controller {
             Err(TryRecvError::Empty) => false,
             Err(TryRecvError::Disconnected) => {
                 if let Err(error) = self.detach() {
-                    tracing::error!(pid = self.patching.target.pid().as_raw(), %error, "cannot detach");
+                    tracing::error!(pid, %error, "cannot detach");
                 }
                 return Next::Done;
             }
@@ -120,7 +115,7 @@ impl Controller {
         if self.loading.is_due(&self.patching.traced)
             && let Err(error) = self.look()
         {
-            tracing::debug!(pid = self.patching.target.pid().as_raw(), %error, "cannot look for libraries");
+            tracing::debug!(pid, %error, "cannot look for libraries");
         }
         if has_command {
             // Another one may wait.
@@ -134,7 +129,8 @@ impl Controller {
         }
     }
 
-    fn carry_out(&mut self, command: Command) -> Served {
+    /// Breaks if the session has ended.
+    fn carry_out(&mut self, command: Command) -> ControlFlow<()> {
         match command {
             Command::Toggle { request, answer } => {
                 // The client may have gone. The toggle stands all the same.
@@ -173,10 +169,10 @@ impl Controller {
                 if let Err(SendError(report)) = answer.send(self.detach()) {
                     *lock(&self.patching.shared.final_report) = Some((Instant::now(), report));
                 }
-                return Served::Ended;
+                return ControlFlow::Break(());
             }
         }
-        Served::Goes
+        ControlFlow::Continue(())
     }
 
     /// Renews the claim to the table, and checks that it still holds. The process may have ended,

@@ -20,7 +20,7 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     store::{Ask, EventStore, ProfileSums},
     target::Indexes,
-    tasks::LateWaker,
+    tasks::{LateWaker, WakeAtEnd},
     types::{DetachReport, LeaseId, Mode, Phase, Run, Settings, ToggleReport, Wanted},
 };
 
@@ -28,8 +28,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) pid: Pid,
-    /// `None` once the handle is dropped.
-    commands: Option<SyncSender<Command>>,
+    commands: SyncSender<Command>,
+    /// Behind the sender. The controller detaches when no sender is left.
+    _end: WakeAtEnd,
     /// Wakes the controller for commands.
     waker: LateWaker,
     /// No wait for the controller lasts for ever.
@@ -44,10 +45,12 @@ impl Control {
     /// The session's handle, and the commands for the controller.
     pub(crate) fn new(pid: Pid, shared: Arc<Shared>, output: Arc<EventStore>) -> (Self, Commands) {
         let (commands, received) = sync_channel(MOST_REQUESTS);
+        let waker = LateWaker::default();
         let control = Self {
             pid,
-            commands: Some(commands),
-            waker: LateWaker::default(),
+            commands,
+            _end: WakeAtEnd(waker.clone()),
+            waker,
             liveness: Liveness::new(pid),
             shared,
             output,
@@ -206,23 +209,23 @@ impl Control {
 
     /// Hands a command over, and waits for the answer. A controller that hangs does not get it.
     fn ask<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
-        self.wait_for(command, |commands, command| {
-            self.liveness.send(commands, command)
+        self.wait_for(command, |command| {
+            self.liveness.send(&self.commands, command)
         })
     }
 
     /// The same for a command that undoes something. A controller that hangs carries it out
     /// later.
     fn undo<T>(&self, command: impl FnOnce(SyncSender<Result<T>>) -> Command) -> Result<T> {
-        self.wait_for(command, |commands, command| {
-            self.liveness.send_anyway(commands, command)
+        self.wait_for(command, |command| {
+            self.liveness.send_anyway(&self.commands, command)
         })
     }
 
     fn wait_for<T>(
         &self,
         command: impl FnOnce(SyncSender<Result<T>>) -> Command,
-        send: impl FnOnce(&SyncSender<Command>, Command) -> std::result::Result<(), NoAnswer>,
+        send: impl FnOnce(Command) -> std::result::Result<(), NoAnswer>,
     ) -> Result<T> {
         let gone = || match self.shared.ended() {
             Some(_) if self.shared.phase() == Phase::Failed => self.failed(),
@@ -240,29 +243,18 @@ impl Control {
             NoAnswer::Hangs | NoAnswer::Refused | NoAnswer::Full => self.liveness.refusal(why),
         };
         let (answer, answered) = sync_channel(1);
-        let Some(commands) = &self.commands else {
-            return Err(gone());
-        };
-        send(commands, command(answer)).map_err(no_answer)?;
+        send(command(answer)).map_err(no_answer)?;
         self.waker.wake();
         let answer = self.liveness.watch().wait(&answered);
         if answer.as_ref().err() == Some(&NoAnswer::Ended) {
             // The thread has ended, or it panicked and detaches from the process. The result of
             // that is known when it takes no command any more.
             let (answer, ended) = sync_channel(1);
-            let sent = self.liveness.send(commands, Command::Look { answer });
+            let sent = self.liveness.send(&self.commands, Command::Look { answer });
             self.waker.wake();
             let _ = sent.and_then(|()| self.liveness.watch().wait(&ended));
         }
         answer.map_err(no_answer)?
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // The task detaches when it finds that no sender is left.
-        self.commands = None;
-        self.waker.wake();
     }
 }
 

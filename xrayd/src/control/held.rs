@@ -62,7 +62,7 @@ impl Held {
 // === impl Holder ===
 
 impl Holder {
-    /// Waits until the program may run. `None` if nobody is left who can say so.
+    /// Waits until the program may run. `None` if its [`Held`] was dropped.
     pub(crate) fn wait(self) -> Option<Release> {
         let answer = self.resume.recv().ok()?;
         Some(Release {

@@ -25,7 +25,7 @@ use super::{
     attach::{Common, prepare},
     attach_options::AttachOptions,
     attach_report::AttachReport,
-    control_thread::{Begun, control_thread_name},
+    attach_thread::{Begun, attach_thread_name},
     group::{Group, Root},
     refusals::lost_thread,
     session::Session,
@@ -132,8 +132,8 @@ pub(super) fn begin(
     // A program that cannot be traced is killed, because the user did not ask for an untraced run.
     let started = start(&mut command)?;
     let pid = started.undo.pid();
-    // The name is that of any other controller.
-    if let Err(error) = fs::write("/proc/thread-self/comm", control_thread_name(pid)) {
+    // The name is as for any other attach.
+    if let Err(error) = fs::write("/proc/thread-self/comm", attach_thread_name(pid)) {
         tracing::debug!(%error, "cannot name a thread");
     }
     let target = Target::open(pid)?;

@@ -7,8 +7,8 @@
 //! | `follow` | finding processes to follow |
 //! | `retention` | the retained events of living processes, and the sessions of ended ones |
 //! | `launch` | starting a program, stopped before its `main` |
-//! | `control_thread` | the thread that attaches, and then controls the session |
 //! | `session_table` | which processes are attached, and their groups |
+//! | `attach_thread` | the thread that attaches, and holds a program until it runs |
 //! | `attach` | the steps from a pid to a session |
 //! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `members` | the members of a group, and the readers of later ones |
@@ -30,7 +30,7 @@
 mod attach;
 mod attach_options;
 mod attach_report;
-mod control_thread;
+mod attach_thread;
 mod follow;
 mod group;
 mod group_status;

@@ -9,7 +9,7 @@ use crate::{
 pub(super) fn lost_thread(pid: Pid) -> Refusal {
     Refusal::new(
         Reason::Io,
-        format!("process {pid}: the controller ended unexpectedly; see the log"),
+        format!("process {pid}: the thread that attaches ended unexpectedly; see the log"),
     )
 }
 

@@ -11,7 +11,7 @@ use super::{
     attach::{Attached, Common, prepare, unless_ended},
     attach_options::AttachOptions,
     attach_report::AttachReport,
-    control_thread::{Begun, Stands, control_thread_name, start_control_thread},
+    attach_thread::{Begun, Stands, attach_thread_name, start_attach_thread},
     follow::{Follow, Sessions, start_search},
     group::{Group, Root},
     launch::{self, LaunchOptions, Launched},
@@ -289,9 +289,9 @@ impl Registry {
             .map_err(|refusal| unless_ended(pid, start_time, refusal))?;
             Ok(Begun::Traced(Box::new(prepared), Some(reserved)))
         };
-        let name = control_thread_name(pid);
+        let name = attach_thread_name(pid);
         let answered =
-            start_control_thread(name, pid, &self.0.controllers, attach, self.after_session())?;
+            start_attach_thread(name, pid, &self.0.controllers, attach, self.after_session())?;
         let stands = liveness.watch().wait(&answered).map_err(|why| match why {
             NoAnswer::Ended => lost_thread(pid),
             // The receiver is gone then, so that the attach is undone when the thread goes on.
@@ -329,7 +329,7 @@ impl Registry {
         };
         let (this, name) = (Pid::this(), "attach-launch".to_owned());
         let answered =
-            start_control_thread(name, this, &self.0.controllers, start, self.after_session())?;
+            start_attach_thread(name, this, &self.0.controllers, start, self.after_session())?;
         let stands = answered.recv().map_err(|_| lost_thread(this))?;
         let (root, session, report) = match stands? {
             Stands::Traced(Attached { session, report }, _) => {

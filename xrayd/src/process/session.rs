@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// State and counters. While few events come, the counters are up to four seconds old. The
-    /// drain looks again now, for those who ask again.
+    /// drain looks again now, for the next call.
     pub fn status(&self) -> Status {
         self.source.output.drain.wake();
         // Read before the sum, so that the sum is never less.

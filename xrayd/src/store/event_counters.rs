@@ -120,7 +120,7 @@ impl EventCounters {
     pub(crate) fn measure_rate(&self) {
         let mut rate = lock(&self.rate);
         let elapsed = rate.since.elapsed().as_secs_f64();
-        if elapsed < 0.9 {
+        if elapsed < 1.0 {
             return;
         }
         let events = self.all_events();

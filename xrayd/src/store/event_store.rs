@@ -64,7 +64,7 @@ pub(crate) struct EventStore {
     ringless: OnceLock<ThreadId>,
     /// Wakes the drain, which rests while no events come.
     pub(crate) drain: LateWaker,
-    /// Wakes the controller when nothing is read any more.
+    /// Wakes the controller: an event type has no name, or nothing is read any more.
     pub(crate) control: LateWaker,
     /// The reason why nothing is read any more though the process lives. Written by the drain's
     /// last act.
@@ -207,6 +207,13 @@ impl EventStore {
         self.counters.set_ring_use(0, 1);
     }
 
+    /// Notes an event of this type. The controller reads its name, if it has none.
+    pub(crate) fn meet_event_type(&self, number: u16) {
+        if self.event_types.meet(number) {
+            self.control.wake();
+        }
+    }
+
     /// Ends every subscription: nothing more will come.
     pub(crate) fn close(&self) {
         self.counters.close();
@@ -219,7 +226,7 @@ impl EventStore {
         self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_live()
     }
 
-    /// True if somebody waits for events: a live reader, or a trigger.
+    /// True if a live reader or a trigger waits for events.
     pub(crate) fn is_live(&self) -> bool {
         self.readers.has_any() || self.triggers.see_events()
     }

@@ -65,10 +65,10 @@ impl EventTypes {
         }
     }
 
-    /// Notes an event with this number. Called by the drain.
-    pub(crate) fn meet(&self, number: u16) {
+    /// Notes an event with this number. Called by the drain. True if names are to be read at once.
+    pub(crate) fn meet(&self, number: u16) -> bool {
         if self.named.has(number) {
-            return;
+            return false;
         }
         let request = match self.met.add(number) {
             true => NameRequest::Now,
@@ -76,7 +76,9 @@ impl EventTypes {
         };
         if self.request() < request {
             self.request.fetch_max(request as u8, Relaxed);
+            return request == NameRequest::Now;
         }
+        false
     }
 
     /// True if an event of a type without a name was met since names were read last.

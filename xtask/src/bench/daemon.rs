@@ -264,7 +264,7 @@ impl Guard {
         Pid::from_raw(self.0.id().cast_signed())
     }
 
-    /// Its input and output, where they are pipes that nobody has taken so far.
+    /// Its input and output, where they are pipes. Each is returned once.
     pub(crate) fn pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>) {
         (self.0.stdin.take(), self.0.stdout.take())
     }

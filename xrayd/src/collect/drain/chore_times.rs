@@ -50,13 +50,14 @@ impl ChoreTimes {
         }
     }
 
-    /// Begins a round of chores, if it is time.
-    pub(super) fn begin(&mut self) -> bool {
-        let is_time = self.last_chores.elapsed() >= CHORES_EVERY;
-        if is_time {
+    /// Begins a round of chores, if it is time. Returns the time since the last one.
+    pub(super) fn begin(&mut self) -> Option<Duration> {
+        let elapsed = self.last_chores.elapsed();
+        let is_time = elapsed >= CHORES_EVERY;
+        is_time.then(|| {
             self.last_chores = Instant::now();
-        }
-        is_time
+            elapsed
+        })
     }
 
     /// True if this round of chores is a full one.

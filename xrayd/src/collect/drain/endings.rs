@@ -131,14 +131,14 @@ impl RingOwners {
     }
 
     /// Takes back the rings of threads whose id another thread has by now. Each call looks at a
-    /// part of the rings.
-    pub(super) fn retire_replaced(&mut self) {
+    /// part of the rings, the smaller the rarer chores are.
+    pub(super) fn retire_replaced(&mut self, since_last: Duration) {
         let rings = self.rings.order.len();
-        let elapsed = self.asked_at.elapsed();
-        let due = match elapsed < RARE {
+        let due = match since_last < RARE {
             true => ASKED_AT_ONCE,
             false => {
-                let share = elapsed.as_millis().saturating_mul(rings as u128);
+                let elapsed = self.asked_at.elapsed().as_millis();
+                let share = elapsed.saturating_mul(rings as u128);
                 let share = usize::try_from(share / ASK_ALL_IN.as_millis());
                 share.map_or(ASKED_AT_ONCE, |share| share.min(ASKED_AT_ONCE))
             }

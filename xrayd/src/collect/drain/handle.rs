@@ -21,7 +21,7 @@ use crate::{
     liveness::{Liveness, NoAnswer, Watch},
     refusal::Result,
     store::{Ask, ProfileSums},
-    tasks::Waker,
+    tasks::{LateWaker, WakeAtEnd},
     types::ThreadChoice,
 };
 
@@ -73,10 +73,12 @@ pub(crate) struct DrainHandle {
 #[derive(Debug, Clone)]
 pub(crate) struct DrainCaller {
     pub(super) requests: SyncSender<Request>,
-    pub(super) waker: Waker,
+    pub(super) waker: LateWaker,
     pub(super) liveness: Arc<Liveness>,
     /// True while a [`Request::Wake`] waits. More of them would only take the room of others.
     pub(super) is_woken: Arc<AtomicBool>,
+    /// Behind the sender. The drain finishes when no caller is left.
+    pub(super) _end: Arc<WakeAtEnd>,
 }
 
 /// A request to the drain whose answer was not waited for yet.
@@ -318,9 +320,10 @@ mod tests {
         let (requests, received) = sync_channel(MOST_REQUESTS);
         let caller = DrainCaller {
             requests,
-            waker: Waker::of_nothing(),
+            waker: LateWaker::default(),
             liveness: Liveness::new(Pid::this()),
             is_woken: Arc::default(),
+            _end: Arc::new(WakeAtEnd(LateWaker::default())),
         };
         for _ in 0..2 * MOST_REQUESTS {
             caller.wake();

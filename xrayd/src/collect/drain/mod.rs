@@ -223,12 +223,12 @@ impl Drain {
     }
 
     fn chores(&mut self) {
-        if !self.times.begin() {
+        let Some(since_last) = self.times.begin() else {
             if self.owners.should_look_for_ended() {
                 self.owners.retire_dead();
             }
             return;
-        }
+        };
         let is_full = self.times.is_full();
         if is_full {
             self.owners.discover();
@@ -244,7 +244,7 @@ impl Drain {
         if is_full || self.owners.may_have_ended() {
             self.owners.retire_dead();
         }
-        self.owners.retire_replaced();
+        self.owners.retire_replaced(since_last);
         self.owners.rings.report_quiet();
         self.owners.rings.free_stuck();
         self.owners.retire_ringless();

@@ -8,7 +8,7 @@
 //!     └────────────────────────────── a chunk was begun ─────────────────────────────┘
 //! ```
 //!
-//! If somebody waits for events (a live reader or a trigger), the drain also reads them while it is
+//! If a live reader or a trigger waits for events, the drain also reads them while it is
 //! attentive, at the next calm look of the scanner. A request wakes it at any time.
 //!
 //! A thread tells in its slow path that it has recorded something. For the time of a view after
@@ -26,9 +26,9 @@ use crate::collect::activity::{News, Wants, Words};
 const SHORT: Duration = Duration::from_micros(300);
 /// The rest while a thread takes a chunk back, which ends soon.
 const UNREAD: Duration = Duration::from_millis(1);
-/// The rest before blocks are closed that somebody waits for, and the age of these blocks.
+/// The rest before blocks are closed for a live reader or a trigger, and the age of these blocks.
 pub(super) const LIVE: Duration = Duration::from_millis(10);
-/// The rest while few events come that nobody waits for, and the same if they are not even read.
+/// The rest while few events come without a live reader, and the same if the drain reads none.
 const ATTENTIVE: Duration = Duration::from_secs(1);
 const ATTENTIVE_IF_SILENT: Duration = Duration::from_secs(4);
 /// The rest while nothing comes.
@@ -65,7 +65,7 @@ pub(super) struct Situation {
     pub(super) is_silent: bool,
     /// Functions are on.
     pub(super) is_armed: bool,
-    /// Somebody waits for events.
+    /// A live reader or a trigger waits for events.
     pub(super) is_live: bool,
     /// The look before found nothing new.
     pub(super) was_quiet: bool,
@@ -169,7 +169,7 @@ mod tests {
         chunk: true,
         ..News::NONE
     };
-    /// Rings are read, and nobody waits for the events.
+    /// Rings are read, without a live reader.
     const READ: Situation = Situation {
         is_silent: false,
         is_armed: true,

@@ -32,7 +32,7 @@ use crate::{
     quotas::Ticket,
     store::EventStore,
     sys::Memory,
-    tasks::{Next, Task, shared_time_after},
+    tasks::{Next, Task, WakeAtEnd, shared_time_after},
 };
 
 /// A drain, and its ends of what [`DrainHandle`] has.
@@ -99,12 +99,14 @@ pub(crate) fn spawn(
         _ended: ends,
     };
     let waker = pool.add(task);
-    // Nobody else sets it.
+    // This is the only place that sets it.
     let _ = place.set(collectors.place(&header, &waker));
-    output.drain.set(waker.clone());
+    output.drain.set(waker);
+    let waker = output.drain.clone();
     Ok(DrainHandle {
         caller: DrainCaller {
             requests,
+            _end: Arc::new(WakeAtEnd(waker.clone())),
             waker,
             liveness,
             is_woken,

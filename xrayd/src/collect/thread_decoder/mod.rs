@@ -257,7 +257,7 @@ impl ThreadDecoder {
             SiteKind::Call(_) => return self.lose(1),
         };
         if let DataKind::Typed(number) = kind {
-            output.event_types.meet(number);
+            output.meet_event_type(number);
         }
         self.count(function, happens, ticks);
         self.pass(ticks);

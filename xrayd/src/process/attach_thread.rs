@@ -41,7 +41,7 @@ struct AtEnd<F: FnOnce()>(Option<F>);
 
 /// Runs `begin` on a new thread. The result comes from the returned receiver. If that is gone by
 /// then, the session ends at once. `after` is called when the session has ended.
-pub(super) fn start_control_thread(
+pub(super) fn start_attach_thread(
     name: String,
     pid: Pid,
     controllers: &Controllers,
@@ -105,6 +105,6 @@ impl<F: FnOnce()> Drop for AtEnd<F> {
 }
 
 /// The name of the thread that attaches to a process.
-pub(super) fn control_thread_name(pid: Pid) -> String {
+pub(super) fn attach_thread_name(pid: Pid) -> String {
     format!("attach-{pid}")
 }
