@@ -114,10 +114,12 @@ impl Scene {
         if !command.get_args().any(|argument| argument == "--log") {
             command.args(["--log", "text"]);
         }
+        // No daemon of a test goes on with the sessions of another one, unless the test says so.
         let child = command
             .arg("--socket")
             .arg(&socket)
             .env_remove("XRAYD_METRICS")
+            .env("XRAYD_STATE_DIR", "off")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)

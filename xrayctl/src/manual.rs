@@ -26,9 +26,21 @@ const SECTIONS: [Section; 6] = [
                  minute, even if a process does not answer. A second signal changes nothing.",
             ),
             (
-                "SIGHUP, SIGQUIT, SIGKILL",
-                "End at once, without a detach. The traced programs run on, and the next daemon \
-                 takes their memory over.",
+                "SIGHUP",
+                "Execute the daemon's program anew, in the same process and with the same \
+                 arguments. The new daemon goes on with all sessions: functions stay on, and \
+                 events in the rings are read. Recordings and other streams of clients end. Without \
+                 a state folder (--state-dir), the daemon detaches from every process first.",
+            ),
+            (
+                "SIGUSR1",
+                "The next SIGTERM or SIGINT leaves all processes as they are, because another \
+                 daemon comes. It needs a state folder, too.",
+            ),
+            (
+                "SIGQUIT, SIGKILL",
+                "End at once. The traced programs run on, and the next daemon goes on with the \
+                 sessions.",
             ),
         ],
     ),
@@ -50,18 +62,23 @@ const SECTIONS: [Section; 6] = [
         "",
         &[
             (
-                "XRAYD_SOCKET, XRAYD_METRICS, XRAYD_AUDIT, XRAYD_LOG_LEVEL",
-                "Values of --socket, --metrics, --audit and --log-level. An option takes \
-                 precedence.",
+                "XRAYD_SOCKET, XRAYD_STATE_DIR, XRAYD_METRICS, XRAYD_AUDIT, XRAYD_LOG_LEVEL",
+                "Values of --socket, --state-dir, --metrics, --audit and --log-level. An option \
+                 takes precedence.",
+            ),
+            (
+                "STATE_DIRECTORY, XDG_STATE_HOME",
+                "Set by the service manager, and by a user: where the default state folder is.",
             ),
             (
                 "XDG_RUNTIME_DIR",
                 "The directory of the default socket of a user's daemon.",
             ),
             (
-                "LISTEN_FDS, LISTEN_PID, NOTIFY_SOCKET",
+                "LISTEN_FDS, LISTEN_PID, NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID",
                 "Set by the service manager. It may pass one unix socket for clients and one TCP \
-                 socket for metrics, and receives the daemon's state.",
+                 socket for metrics, and receives the daemon's state. It may watch whether the \
+                 daemon's threads get to work.",
             ),
             (
                 "JOURNAL_STREAM, NO_COLOR",
@@ -86,6 +103,11 @@ const SECTIONS: [Section; 6] = [
                 "SOCKET.lock",
                 "The lock beside each socket. A daemon holds it while it lives. The file is never \
                  removed.",
+            ),
+            (
+                "/var/lib/xrayd, $XDG_STATE_HOME/xrayd",
+                "The default state folder of root's daemon, and of a user's: a file for each \
+                 session, which names the functions that are on. Mode 0700.",
             ),
             (
                 "xrayd.service, xrayd.socket, xrayd-metrics.socket",

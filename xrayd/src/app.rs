@@ -4,14 +4,26 @@
 //! The order of the shutdown:
 //!
 //! 1. The daemon accepts no more connections, and serves no more metrics.
-//! 2. It detaches from every process, which ends the live streams.
+//! 2. It detaches from every process, which ends the live streams. Or, if another daemon comes, it
+//!    leaves them as they are.
 //! 3. It waits for the connections to end, and aborts those that do not end by themselves.
-//! 4. It detaches from the processes that were attached meanwhile.
+//! 4. It detaches from the processes that were attached meanwhile, or leaves them.
 //! 5. It removes the socket.
+//! 6. For a restart, it executes its program anew ([`Restart`]).
 //!
 //! A second signal changes nothing, because half a detach is of no use.
 
-use std::{io, net, os::unix::net::UnixStream, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    env, io, net,
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt as _},
+    },
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use nix::{
     sys::resource::{Resource, getrlimit, setrlimit},
@@ -26,19 +38,23 @@ use tokio::{
 
 use crate::{
     audit::{AuditError, AuditLog},
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, StateSetting},
     metrics, notify,
     notify::InheritError,
-    process::{Registry, RegistryConfig},
+    process::{Registry, RegistryConfig, SessionRecords},
     refusal::{Reason, Refusal},
     rpc, shutdown,
-    shutdown::Signals,
+    shutdown::{Signals, Wish},
     socket::{Access, BoundSocket, SocketError},
+    state::{self, FolderError, StateFolder},
     store::Metering,
 };
 
 /// Time for connections to end by themselves when the daemon stops.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
+
+/// The same when the daemon leaves its processes to the next one: their rings fill meanwhile.
+const SHORT_DRAIN_TIME: Duration = Duration::from_millis(300);
 
 /// Longest wait at shutdown for the daemon's detaches, and for an attach or a detach that is under
 /// way. A process may use a file system that does not answer.
@@ -49,6 +65,9 @@ const LATE_DETACH_TIME: Duration = Duration::from_secs(10);
 /// before, between these bounds.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest wait for the sessions of an earlier daemon before the first call is served.
+const RECOVERY_TIME: Duration = Duration::from_secs(20);
 
 /// Interval of the status lines for the service manager.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
@@ -63,10 +82,22 @@ pub struct App {
     /// The metrics endpoint, if metrics are enabled.
     metrics: Option<Metrics>,
     registry: Registry,
+    /// What outlives the daemon. `None`: nothing.
+    state: Option<Arc<StateFolder>>,
+    restart: Restart,
     audit: AuditLog,
     /// Registered before the socket is bound. So a client that sees the socket can rely on a clean
     /// end.
     signals: Signals,
+}
+
+/// How the daemon's program is executed anew.
+#[derive(Debug)]
+pub struct Restart {
+    /// The path of the program at the start. It may be a new program by now.
+    program: io::Result<PathBuf>,
+    /// The sockets of the service manager.
+    descriptors: Vec<OwnedFd>,
 }
 
 /// A metrics endpoint that listens and does not answer yet.
@@ -97,6 +128,9 @@ pub enum BuildError {
     /// The sink of the audit record cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// The configured folder of the state cannot be used.
+    #[error(transparent)]
+    State(#[from] FolderError),
     /// The signal handlers cannot be installed.
     #[error("cannot install the signal handlers")]
     Signals(#[source] io::Error),
@@ -131,6 +165,10 @@ impl App {
         let signals = Signals::listen().map_err(BuildError::Signals)?;
         let audit = AuditLog::start(&config.audit)?;
         let inherited = notify::inherited()?;
+        let restart = Restart {
+            program: env::current_exe(),
+            descriptors: inherited.descriptors,
+        };
         // Metrics come before the socket, so a client that sees the socket can rely on a started
         // daemon.
         let metrics = Metrics::build(inherited.metrics, config).map_err(|error| {
@@ -159,27 +197,36 @@ impl App {
         };
         let metering = metrics.as_ref();
         let metering = metering.map(|metrics| Arc::clone(&metrics.metering));
-        let registry = Registry::with_metering(registry_config, metering);
+        // After the socket: a second daemon of this user is told of the first one by its socket.
+        let state = state_folder(config)?;
+        let records = state.clone().map(|state| state as Arc<dyn SessionRecords>);
+        let registry = Registry::of_daemon(registry_config, metering, records);
         Ok(Self {
             socket,
             metrics,
             registry,
+            state,
+            restart,
             audit,
             signals,
         })
     }
 
     /// Serves until SIGTERM or SIGINT, then detaches from every process and removes the socket.
+    /// After SIGUSR1 it leaves the processes as they are for the next daemon. After SIGHUP it does
+    /// so, and returns how to execute the daemon anew.
     ///
     /// # Errors
     ///
     /// The runtime refuses the socket, or the server ends by itself. The daemon detaches from all
     /// processes in these cases, too.
-    pub async fn run(self) -> Result<(), RunError> {
+    pub async fn run(self) -> Result<Option<Restart>, RunError> {
         let Self {
             socket,
             metrics,
             registry,
+            state,
+            restart,
             audit,
             mut signals,
         } = self;
@@ -187,6 +234,11 @@ impl App {
         let (listener, file) = socket.into_parts();
         let listener = UnixListener::from_std(listener).map_err(setup("poll the socket"))?;
 
+        let has_state = state.is_some();
+        if let Some(state) = state.clone() {
+            // Before the first call is served, so that it sees the sessions.
+            recover(&registry, state).await;
+        }
         let (stop, stopping) = shutdown::channel();
         let scraped = match metrics {
             Some(Metrics { listener, metering }) => {
@@ -205,24 +257,52 @@ impl App {
         ));
         notify::ready();
 
-        let mut status = tokio::time::interval(STATUS_INTERVAL);
+        let watchdog = notify::watchdog();
+        let beat = watchdog.map_or(STATUS_INTERVAL, |time| STATUS_INTERVAL.min(time / 3));
+        let mut status = tokio::time::interval(beat);
         let ended = loop {
             tokio::select! {
-                signal = signals.next() => {
-                    tracing::info!(signal, "stopping");
-                    break None;
+                wish = signals.next() => {
+                    tracing::info!(?wish, "stopping");
+                    break Err(wish);
                 }
-                ended = &mut server => break Some(ended),
-                _ = status.tick() => notify::status(&status_line(&registry)),
+                ended = &mut server => break Ok(ended),
+                _ = status.tick() => {
+                    notify::status(&status_line(&registry));
+                    // The runtime lives, or this would not run. Workers that hang are replaced.
+                    let waits = registry.longest_wait();
+                    match waits < watchdog.unwrap_or(Duration::MAX) {
+                        true => notify::alive(),
+                        false => tracing::error!(?waits, "sessions wait for workers"),
+                    }
+                }
             }
         };
 
-        notify::stopping();
+        let wish = match ended {
+            Err(wish) if has_state => wish,
+            // The next daemon would not know the processes.
+            Err(Wish::Detach | Wish::Leave) | Ok(_) => Wish::Detach,
+            Err(Wish::Restart) => Wish::Restart,
+        };
+        match wish {
+            Wish::Restart => notify::restarting(),
+            Wish::Detach | Wish::Leave => notify::stopping(),
+        }
         stop.stop();
-        detach_all(&registry, DETACH_TIME).await;
+        let leaves = has_state && wish != Wish::Detach;
+        let end_all = async |time| match leaves {
+            true => leave_all(&registry, time).await,
+            false => detach_all(&registry, time).await,
+        };
+        end_all(DETACH_TIME).await;
+        let drain_time = match leaves {
+            true => SHORT_DRAIN_TIME,
+            false => DRAIN_TIME,
+        };
         let result = match ended {
-            Some(ended) => served(ended),
-            None => match tokio::time::timeout(DRAIN_TIME, &mut server).await {
+            Ok(ended) => served(ended),
+            Err(_) => match tokio::time::timeout(drain_time, &mut server).await {
                 Ok(ended) => served(ended),
                 Err(_) => {
                     tracing::warn!("closing connections that did not end in time");
@@ -235,8 +315,8 @@ impl App {
             // It ends soon by itself. The panic hook has logged a panic.
             let _ = scraped.await;
         }
-        // Detaches from processes whose attach was under way during the first round.
-        detach_all(&registry, LATE_DETACH_TIME).await;
+        // Those whose attach was under way during the first round.
+        end_all(LATE_DETACH_TIME).await;
         if let Some(file) = file {
             let path = file.path().to_owned();
             if let Err(error) = file.remove() {
@@ -246,7 +326,30 @@ impl App {
         let flushed = tokio::task::spawn_blocking(move || audit.flush());
         let _ = timeout_at(Instant::now() + DRAIN_TIME, flushed).await;
         tracing::info!("stopped");
-        result.map_err(RunError::Server)
+        result.map_err(RunError::Server)?;
+        Ok((wish == Wish::Restart).then_some(restart))
+    }
+}
+
+// === impl Restart ===
+
+impl Restart {
+    /// Executes the daemon's program anew, with the same arguments. Returns only after an error.
+    #[must_use]
+    pub fn execute(self) -> io::Error {
+        let Self {
+            program,
+            descriptors,
+        } = self;
+        let program = match program {
+            Ok(program) => program,
+            Err(error) => return error,
+        };
+        if let Err(error) = notify::pass_on(&descriptors) {
+            return error;
+        }
+        let mut command = Command::new(program);
+        command.args(env::args_os().skip(1)).exec()
     }
 }
 
@@ -317,10 +420,93 @@ pub fn raise_descriptor_limit() {
     }
 }
 
+/// The configured folder of the state, or the default one if that can be used.
+fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError> {
+    match &config.state_dir {
+        Some(StateSetting::Off) => Ok(None),
+        Some(StateSetting::Folder(path)) => StateFolder::open(path).map(Some),
+        None => {
+            let opened = state::default_folder().map(|path| StateFolder::open(&path));
+            Ok(opened.and_then(|opened| {
+                opened
+                    .inspect_err(|error| {
+                        tracing::warn!(
+                            %error,
+                            "sessions do not outlive this daemon: see --state-dir"
+                        );
+                    })
+                    .ok()
+            }))
+        }
+    }
+}
+
+/// Goes on with the sessions of a daemon that has ended. Waits for [`RECOVERY_TIME`] at most:
+/// processes whose files do not answer are attached to later.
+async fn recover(registry: &Registry, state: Arc<StateFolder>) {
+    let registry = registry.clone();
+    let (done, is_done) = oneshot::channel();
+    let recover = move || {
+        let started = std::time::Instant::now();
+        let records = state.records();
+        if !records.is_empty() {
+            let (mut going_on, mut others) = (0, 0);
+            for (pid, outcome) in registry.recover(records) {
+                match outcome {
+                    Ok(report) => {
+                        going_on += 1;
+                        for note in report.notes {
+                            tracing::info!(%pid, note, "a session goes on");
+                        }
+                    }
+                    Err(Refusal { reason, message }) => {
+                        others += 1;
+                        tracing::warn!(%pid, %reason, message, "a session does not go on");
+                    }
+                }
+            }
+            tracing::info!(
+                going_on,
+                others,
+                within_ms = started.elapsed().as_millis(),
+                "went on with the sessions of an earlier daemon"
+            );
+        }
+        // The receiver may have stopped waiting.
+        let _ = done.send(());
+    };
+    let thread = std::thread::Builder::new().name("recover".to_owned());
+    if let Err(error) = thread.spawn(recover) {
+        tracing::error!(%error, "cannot start the thread that goes on with sessions");
+        return;
+    }
+    if tokio::time::timeout(RECOVERY_TIME, is_done).await.is_err() {
+        tracing::warn!("some sessions of an earlier daemon are still to go on");
+    }
+}
+
 /// The path of this daemon's socket, if another daemon answers there.
 fn running_at(config: &Config) -> Option<PathBuf> {
     let path = config.socket_path().ok()?;
     UnixStream::connect(&path).is_ok().then_some(path)
+}
+
+/// Leaves every process as it is, for the next daemon. Waits up to `time`.
+async fn leave_all(registry: &Registry, time: Duration) {
+    let deadline = Instant::now() + time;
+    let registry = registry.clone();
+    let left = tokio::task::spawn_blocking(move || registry.leave_all(deadline.into_std()));
+    // The panic hook has logged a panic.
+    let left = timeout_at(deadline + DRAIN_TIME, left).await;
+    for (pid, outcome) in left.ok().and_then(Result::ok).unwrap_or_default() {
+        match outcome {
+            Ok(()) => tracing::info!(%pid, "left to the next daemon"),
+            Err(refusal) if refusal.reason == Reason::TargetExited => {}
+            Err(Refusal { reason, message }) => {
+                tracing::warn!(%pid, %reason, message, "cannot end the session of a process");
+            }
+        }
+    }
 }
 
 /// Detaches from every process. Waits up to `time` for processes whose attach or detach is under

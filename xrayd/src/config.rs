@@ -2,7 +2,7 @@
 //!
 //! Nothing is opened or changed here.
 
-use std::path::PathBuf;
+use std::{convert::Infallible, path::PathBuf, str::FromStr};
 
 use clap::Parser;
 use tracing::level_filters::LevelFilter;
@@ -31,6 +31,16 @@ pub struct Config {
     /// A socket that the service manager passes takes precedence.
     #[arg(long, env = "XRAYD_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
+
+    /// Keep what a later daemon needs in this folder: PATH, or off [default: $STATE_DIRECTORY, else
+    /// /var/lib/xrayd for root, else $XDG_STATE_HOME/xrayd or ~/.local/state/xrayd]
+    ///
+    /// A daemon that starts goes on with the sessions of a daemon that was killed: the same
+    /// functions are on, with the same settings, and the events in the rings are read. The folder
+    /// must belong to the daemon's user, and no other user may write to it. A default folder that
+    /// cannot be used is a warning.
+    #[arg(long, env = "XRAYD_STATE_DIR", value_name = "WHERE")]
+    pub state_dir: Option<StateSetting>,
 
     /// Retain up to this size of events of each process, in packed bytes; the oldest are dropped
     /// first
@@ -96,6 +106,15 @@ pub struct Config {
         default_value = "info"
     )]
     pub log_level: LevelFilter,
+}
+
+/// The value of `--state-dir`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateSetting {
+    /// Nothing outlives the daemon.
+    Off,
+    /// The folder of the state.
+    Folder(PathBuf),
 }
 
 /// Least size of retained events. Less cannot hold a block of events.
@@ -171,6 +190,19 @@ impl Config {
     }
 }
 
+// === impl StateSetting ===
+
+impl FromStr for StateSetting {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "off" => Self::Off,
+            path => Self::Folder(path.into()),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -195,6 +227,8 @@ mod tests {
         let args = [
             "--socket",
             "/tmp/x.sock",
+            "--state-dir",
+            "/tmp/state",
             "--retain",
             "1GiB",
             "--retain-exited",
@@ -214,6 +248,8 @@ mod tests {
         ];
         let config = config(&args).unwrap();
         assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
+        let folder = StateSetting::Folder("/tmp/state".into());
+        assert_eq!(config.state_dir, Some(folder));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
         assert_eq!(config.retain_exited, ByteSize::new(3 << 30));
         let metrics = config.metrics.as_ref().unwrap();
@@ -241,6 +277,12 @@ mod tests {
         assert_eq!(config.metrics, None);
         assert!(config.measured_functions().unwrap().is_none());
         assert_eq!(config.metrics_max_functions, 100);
+    }
+
+    #[test]
+    fn the_state_can_be_switched_off() {
+        let config = config(&["--state-dir", "off"]).unwrap();
+        assert_eq!(config.state_dir, Some(StateSetting::Off));
     }
 
     #[test]

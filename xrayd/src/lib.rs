@@ -33,6 +33,7 @@ pub mod rpc;
 mod shutdown;
 mod size;
 pub mod socket;
+pub mod state;
 pub mod store;
 #[expect(unsafe_code, reason = "the only raw system calls")]
 mod sys;

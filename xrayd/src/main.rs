@@ -34,5 +34,8 @@ fn run(config: &Config) -> anyhow::Result<()> {
     // What could be detached is, so blocking reads of closed connections may be abandoned, and
     // calls that hang.
     runtime.shutdown_background();
-    Ok(ran?)
+    match ran? {
+        Some(restart) => Err(restart.execute()).context("cannot execute the daemon anew"),
+        None => Ok(()),
+    }
 }

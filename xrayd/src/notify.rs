@@ -11,10 +11,14 @@ use std::{
         unix::net::UnixListener,
     },
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
-use nix::sys::socket::{
-    AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname, getsockopt, sockopt,
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    sys::socket::{
+        AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname, getsockopt, sockopt,
+    },
 };
 use sd_notify::NotifyState;
 
@@ -45,6 +49,9 @@ pub(crate) struct Inherited {
     pub(crate) clients: Option<UnixListener>,
     /// The socket for metrics.
     pub(crate) metrics: Option<TcpListener>,
+    /// The descriptors themselves, by number from 3 on. A program that this process executes
+    /// inherits them if [`pass_on`] says so.
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 /// Reports that the socket is bound and the daemon answers calls.
@@ -60,6 +67,22 @@ pub(crate) fn status(text: &str) {
 /// Reports that the daemon shuts down.
 pub(crate) fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("detaching")]);
+}
+
+/// Reports that the daemon makes room for a new one in the same process.
+pub(crate) fn restarting() {
+    send(&[NotifyState::Status("restarting")]);
+}
+
+/// The time within which the service manager wants to hear of the daemon again and again. `None`:
+/// it does not watch.
+pub(crate) fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled()
+}
+
+/// Reports that the daemon is at work.
+pub(crate) fn alive() {
+    send(&[NotifyState::Watchdog]);
 }
 
 fn send(states: &[NotifyState<'_>]) {
@@ -93,7 +116,9 @@ pub(crate) fn inherited() -> Result<Inherited, InheritError> {
         // which fails for a closed one); nothing else here owns it, because only this function
         // takes it, each number once, and TAKEN lets it do so once.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-        let listening = Listening::try_from(descriptor).map_err(InheritError::Kind)?;
+        let listening = descriptor.try_clone().and_then(Listening::try_from);
+        let listening = listening.map_err(InheritError::Kind)?;
+        inherited.descriptors.push(descriptor);
         let is_second = match listening {
             Listening::Clients(listener) => inherited.clients.replace(listener).is_some(),
             Listening::Metrics(listener) => inherited.metrics.replace(listener).is_some(),
@@ -103,6 +128,18 @@ pub(crate) fn inherited() -> Result<Inherited, InheritError> {
         }
     }
     Ok(inherited)
+}
+
+/// Lets a program that this process executes inherit the sockets, as the service manager passed
+/// them: `LISTEN_PID` still names this process.
+///
+/// # Errors
+/// The error of the system.
+pub(crate) fn pass_on(descriptors: &[OwnedFd]) -> io::Result<()> {
+    for descriptor in descriptors {
+        fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    }
+    Ok(())
 }
 
 /// A socket that was passed, by its purpose.

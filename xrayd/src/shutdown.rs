@@ -8,11 +8,26 @@ use tokio::{
     sync::watch,
 };
 
-/// SIGTERM and SIGINT. While this value lives, neither of them kills the process.
+/// The signals that end the daemon. While this value lives, none of them kills the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
+    user: Signal,
+    /// True after SIGUSR1.
+    leaves: bool,
+}
+
+/// What a signal asks of the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// SIGTERM or SIGINT: detach from all processes, and end.
+    Detach,
+    /// The same after SIGUSR1: leave all processes as they are for the next daemon, and end.
+    Leave,
+    /// SIGHUP: leave all processes as they are, and execute the daemon's program anew.
+    Restart,
 }
 
 /// The sender of the stop notification.
@@ -42,16 +57,32 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
+            leaves: false,
         })
     }
 
-    /// Waits for the next signal and returns its name.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            Some(()) = self.terminate.recv() => "SIGTERM",
-            Some(()) = self.interrupt.recv() => "SIGINT",
-            // Both streams end only with the runtime, and no task waits here by then.
-            else => std::future::pending().await,
+    /// Waits for the next signal that ends the daemon.
+    pub(crate) async fn next(&mut self) -> Wish {
+        loop {
+            tokio::select! {
+                // SIGUSR1 comes before the signal that it is meant for.
+                biased;
+                Some(()) = self.user.recv() => self.leaves = true,
+                Some(()) = self.hang_up.recv() => return Wish::Restart,
+                Some(()) = self.terminate.recv() => return self.end(),
+                Some(()) = self.interrupt.recv() => return self.end(),
+                // The streams end only with the runtime, and no task waits here by then.
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    fn end(&self) -> Wish {
+        match self.leaves {
+            true => Wish::Leave,
+            false => Wish::Detach,
         }
     }
 }

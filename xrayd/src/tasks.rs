@@ -176,6 +176,16 @@ impl Pool {
         drop(state);
         Ok(RunningPool(Arc::clone(&self.0)))
     }
+
+    /// The longest time for which a task has been waiting for a worker. Work goes on as long as it
+    /// is short, however many steps hang.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let state = lock(&self.0.state);
+        let ready = state.ready.front().map(|(since, _)| *since);
+        let due = state.due.first().map(|(at, _)| *at);
+        let oldest = ready.into_iter().chain(due).min();
+        oldest.map_or(Duration::ZERO, |since| since.elapsed())
+    }
 }
 
 impl Drop for Pool {

@@ -19,6 +19,7 @@ const TARGETS: &[(&str, u32)] = &[
     ("target_files", 5_000),
     ("target_memory", 20_000),
     ("requests", 10_000),
+    ("records", 20_000),
     ("metrics", 5_000),
     ("view", 5_000),
     ("conditions", 5_000),

@@ -37,7 +37,7 @@ const LONG: &[(&str, &[&str])] = &[
             "rseq::",
         ],
     ),
-    ("programs", &["real::"]),
+    ("programs", &["real::", "daemon_kills::"]),
 ];
 
 /// The time limit of a round.

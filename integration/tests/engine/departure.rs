@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
-    DEADLINE, Fixture, GroundTruth, ProcessState, Target, Tool, build, opens_map_files, wait_until,
+    DEADLINE, Fixture, GroundTruth, ProcessState, Target, Tool, build, opens_map_files, ran_right,
+    wait_until,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
@@ -18,7 +19,7 @@ use xrayd::{
 };
 
 use crate::{
-    adoption::{ran_right, wait_for_events},
+    adoption::wait_for_events,
     support::{
         all_stopped, attach, attach_with, detach, everything, memory, pid_of, registry, switch,
         text_is_as_compiled,

@@ -20,14 +20,7 @@ use xrayd::{
     types::{DetachReport, Reach, Run, Switch, ToggleReport},
 };
 
-/// `short` by default, `long` with `XRAYD_SOAK=1`.
-pub(crate) fn soak<T>(short: T, long: T) -> T {
-    if std::env::var_os("XRAYD_SOAK").is_some_and(|value| value == "1") {
-        long
-    } else {
-        short
-    }
-}
+pub(crate) use integration::soak;
 
 pub(crate) fn registry() -> Registry {
     Registry::new(RegistryConfig::default())

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use integration::{DEADLINE, Fixture, GroundTruth, ProcessState, Target, copy_into, wait_until};
+use integration::{
+    DEADLINE, Fixture, GroundTruth, ProcessState, Target, copy_into, ran_right, wait_until,
+};
 
-use crate::adoption::ran_right;
 use crate::support::{assert_exact, text_is_as_compiled};
 use crate::tracer::Tracer;
 

@@ -12,13 +12,13 @@ use xray_trace::model::{CallKind, EventBody};
 use crate::scene::{Cli, Scene, ensure_as_compiled, rows, send, sleds_on_in};
 use crate::trace::read;
 
-fn child_of(target: &mut Target) -> Result<u32> {
+pub(crate) fn child_of(target: &mut Target) -> Result<u32> {
     let line = target.ask("child", "child ")?;
     Ok(line.trim_start_matches("child ").parse()?)
 }
 
 /// Lets a child make a thousand calls more.
-fn work(target: &mut Target, child: u32) -> Result<()> {
+pub(crate) fn work(target: &mut Target, child: u32) -> Result<()> {
     send(child, Signal::SIGUSR1)?;
     target.line_with(&format!("tally {child} "), DEADLINE)?;
     Ok(())
@@ -26,7 +26,7 @@ fn work(target: &mut Target, child: u32) -> Result<()> {
 
 /// Waits until a child is traced. The sleds of a forked child are on from its begin, but its events
 /// are recorded only once it is found.
-fn is_traced(cli: &Cli, child: u32) -> Result<()> {
+pub(crate) fn is_traced(cli: &Cli, child: u32) -> Result<()> {
     wait_until(DEADLINE, "it is traced", || {
         let status = cli.json(["status"])?;
         let rows = rows(&status, "processes")?;
@@ -38,7 +38,7 @@ fn is_traced(cli: &Cli, child: u32) -> Result<()> {
 }
 
 /// Entries of `work` by process.
-fn works(file: &Path) -> Result<BTreeMap<u32, u64>> {
+pub(crate) fn works(file: &Path) -> Result<BTreeMap<u32, u64>> {
     let trace = read(file)?;
     ensure!(trace.totals().lost == 0, "{:?}", trace.totals());
     let mut works = BTreeMap::new();

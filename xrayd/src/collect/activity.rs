@@ -170,6 +170,11 @@ impl Collectors {
         Ok(pool)
     }
 
+    /// See [`Pool::longest_wait`].
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.0.pool.longest_wait()
+    }
+
     /// The place for the drain of these rings, whose task `waker` wakes.
     pub(super) fn place(&self, rings: &Arc<Mapping>, waker: &Waker) -> RestingPlace {
         let rester = Rester {

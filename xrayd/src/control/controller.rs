@@ -16,6 +16,7 @@ use xray_trace::model::{ClockAnchor, FunctionId};
 
 use super::{
     child::StartedChild,
+    choices::{ChoiceKeeper, Choices, CompiledChoices},
     event_types::Reading,
     governor::Governor,
     handle::Commands,
@@ -38,7 +39,8 @@ use crate::{
     target::{Ending, Indexes, let_threads_run},
     tasks::{Next, shared_time_after},
     types::{
-        DetachReport, LeaseId, PatchSite, Phase, Run, Settings, ToggleReport, ToggleTo, Wanted,
+        DetachReport, LeaseId, PatchSite, Phase, Run, Settings, SettingsUpdate, ToggleReport,
+        ToggleTo, Wanted,
     },
 };
 
@@ -62,6 +64,8 @@ pub(crate) struct Controller {
     /// When the program was last seen in the target.
     pub(crate) seen: Instant,
     pub(crate) governor: Governor,
+    /// Keeps the choices for a later daemon. `None` if there is none to come.
+    pub(crate) keeper: Option<Arc<dyn ChoiceKeeper>>,
     /// The session's share of its payer's quotas. Dropped last, after everything above.
     pub(crate) ticket: Arc<Ticket>,
 }
@@ -133,8 +137,13 @@ impl Controller {
     fn carry_out(&mut self, command: Command) -> ControlFlow<()> {
         match command {
             Command::Toggle { request, answer } => {
+                let is_choice = request.run == Run::Real && request.to.lease.is_none();
+                let toggled = self.toggle(*request);
+                if is_choice {
+                    self.keep_choices();
+                }
                 // The client may have gone. The toggle stands all the same.
-                let _ = answer.send(self.toggle(*request));
+                let _ = answer.send(toggled);
             }
             Command::Release { from, answer } => {
                 let _ = answer.send(self.release(from));
@@ -145,16 +154,20 @@ impl Controller {
                 of,
                 answer,
             } => {
-                let _ = answer.send(self.begin_rules(rules, effect, &of));
+                let begun = self.begin_rules(rules, effect, &of);
+                self.keep_choices();
+                let _ = answer.send(begun);
             }
             Command::Look { answer } => {
                 let _ = answer.send(self.look());
             }
             Command::Update { prepared, answer } => {
                 let updated = self.look().and_then(|()| self.update(*prepared));
+                self.keep_choices();
                 // An update that was given up is undone.
                 if let Err(SendError(Ok(before))) = answer.send(updated) {
                     self.settings_writer().restore(&before);
+                    self.keep_choices();
                 }
             }
             Command::NameTypes { answer } => {
@@ -171,8 +184,74 @@ impl Controller {
                 }
                 return ControlFlow::Break(());
             }
+            Command::Leave { answer } => {
+                let _ = answer.send(self.leave_to_next());
+                return ControlFlow::Break(());
+            }
         }
         ControlFlow::Continue(())
+    }
+
+    // --- for a later daemon
+
+    /// Goes on with the choices of an earlier session of the process. Its functions are in the
+    /// modules `of`.
+    ///
+    /// # Errors
+    /// The settings or the functions cannot be set. The session has to be given up then.
+    pub(crate) fn resume_choices(
+        &mut self,
+        choices: CompiledChoices,
+        effect: RuleEffect,
+        of: &Indexes,
+    ) -> Result<()> {
+        let CompiledChoices {
+            settings, rules, ..
+        } = choices;
+        let pid = self.patching.target.pid();
+        let now = self.patching.settings();
+        // What a new session has already is no change.
+        let update = SettingsUpdate {
+            mode: None,
+            filter: (settings.filter != now.filter).then_some(settings.filter),
+            budget: (settings.budget != now.budget).then_some(settings.budget),
+        };
+        if !update.is_empty() {
+            let prepared = PreparedUpdate::new(pid, update, self.attached, &self.ticket)?;
+            self.update(prepared)?;
+        }
+        self.begin_rules(rules, effect, of)
+    }
+
+    /// Keeps the choices as they are now.
+    pub(crate) fn keep_choices(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.keep(Choices::of(
+                self.patching.settings(),
+                self.loading.rules(),
+                &self.patching.traced.functions,
+                &self.patching.shared,
+            ));
+        }
+    }
+
+    fn forget_choices(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.forget();
+        }
+    }
+
+    /// Ends the session, and leaves sleds, table and rings as they are. The next daemon finds the
+    /// record empty, and reads on where the drain stopped.
+    fn leave_to_next(&mut self) -> Result<()> {
+        self.patching.shared.set_phase(Phase::Detaching);
+        let drain = lock(&self.patching.shared.drain).take();
+        let left = drain.map_or(Ok(()), DrainHandle::abandon);
+        self.patching.output.close();
+        self.claim = None;
+        let resumed = self.resume();
+        self.patching.shared.set_phase(Phase::Exited);
+        left.and(resumed)
     }
 
     /// Renews the claim to the table, and checks that it still holds. The process may have ended,
@@ -193,6 +272,7 @@ impl Controller {
     /// Ends the session of a program that is gone. The program was last seen at `seen`. The session
     /// keeps what the program recorded up to its last event.
     fn end_of_target(&mut self, seen: Instant) {
+        self.forget_choices();
         let _failed = self.finish_drain();
         self.patching.output.close();
         self.claim = None;
@@ -233,6 +313,7 @@ impl Controller {
     /// a detach asks for the report.
     pub(super) fn end_of_session(&mut self, thread: &'static str) {
         let let_go = catch_unwind(AssertUnwindSafe(|| self.let_go()));
+        self.forget_choices();
         let report = let_go.unwrap_or_else(|payload| Err(self.abandon(message_of(&*payload))));
         let pid = self.patching.target.pid().as_raw();
         let failure = self.patching.output.failure.get();
@@ -256,6 +337,7 @@ impl Controller {
     /// once this one has not renewed its claim for some time. Sleds, table and rings belong to the
     /// other tracer, so this session touches nothing of them any more.
     fn end_of_tenure(&mut self, why: &str) {
+        self.forget_choices();
         let pid = self.patching.target.pid();
         let failure = format!("{why}; this session has changed nothing more in the process");
         tracing::error!(%pid, failure, "another xrayd has taken over the session's process");
@@ -316,7 +398,11 @@ impl Controller {
             patching: &mut self.patching,
             governor: &mut self.governor,
         };
-        self.loading.look(&mut switcher)
+        self.loading.look(&mut switcher)?;
+        if self.loading.takes_change() {
+            self.keep_choices();
+        }
+        Ok(())
     }
 
     /// Changes settings. Returns the settings before.
@@ -473,8 +559,10 @@ impl Controller {
         held.resume()
     }
 
-    fn detach(&mut self) -> Result<DetachReport> {
+    pub(crate) fn detach(&mut self) -> Result<DetachReport> {
         let report = self.let_go();
+        // Not before: a daemon that is killed in the middle leaves a session for the next one.
+        self.forget_choices();
         self.patching.shared.set_phase(Phase::Exited);
         report
     }

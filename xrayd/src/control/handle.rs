@@ -188,6 +188,14 @@ impl Control {
         self.ask(|answer| Command::Resume { answer })
     }
 
+    /// Ends the session, and leaves its process as it is for a later daemon.
+    ///
+    /// # Errors
+    /// The controller hangs, or the session is over.
+    pub(crate) fn leave(&self) -> Result<()> {
+        self.ask(|answer| Command::Leave { answer })
+    }
+
     pub(crate) fn detach(&self) -> Result<DetachReport> {
         self.undo(|answer| Command::Detach { answer })
             .or_else(|refusal| {

@@ -162,6 +162,11 @@ impl Lease {
         self.holders.push((to, capture));
     }
 
+    /// The state of the function when all leases are over.
+    pub(crate) fn for_good(&self) -> Wanted {
+        self.before
+    }
+
     /// The state of the function.
     pub(crate) fn now(&self) -> Wanted {
         let mut now = self.before;

@@ -83,6 +83,8 @@ pub(crate) struct Loading {
     pages: Option<u64>,
     /// The last time at which the size was the same.
     same: Instant,
+    /// True if modules came or went since this was last taken.
+    has_changed: bool,
 }
 
 /// The interval until the next look at the maps.
@@ -119,7 +121,18 @@ impl Loading {
             size,
             pages: None,
             same: Instant::now(),
+            has_changed: false,
         }
+    }
+
+    /// The rules in force.
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// True if modules came or went since the last call.
+    pub(super) fn takes_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     /// Time until the next look.
@@ -271,6 +284,7 @@ impl Loading {
         if !gone.is_empty() {
             governor.drop_comparison();
         }
+        self.has_changed |= !gone.is_empty();
         for load in gone {
             self.known.remove(&load);
             if let Some(Traced { loaded, range, .. }) = patching.traced.modules.remove(&load) {
@@ -403,6 +417,7 @@ impl Loading {
                 "cannot switch off the sleds of a library"
             );
         }
+        self.has_changed = true;
         self.arm(switcher, load);
         Ok(())
     }

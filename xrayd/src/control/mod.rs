@@ -13,6 +13,7 @@
 //! | `switcher` | switching of functions: sleds, states and the governor together |
 //! | `states` | which functions are on |
 //! | `leases` | temporary overrides of which functions are on |
+//! | `choices` | what a later daemon goes on with |
 //! | `rules` | selections that also hold for libraries that are loaded later |
 //! | `patterns` | selections that were compiled once |
 //! | `traced` | modules that are loaded and traced |
@@ -26,6 +27,7 @@
 //! | `numbers` | figures of a session for metrics |
 
 mod child;
+mod choices;
 mod controller;
 mod event_types;
 mod filter;
@@ -51,6 +53,7 @@ mod traced;
 mod watch;
 
 pub(crate) use child::StartedChild;
+pub(crate) use choices::{ChoiceKeeper, Choices, ChosenModule, CompiledChoices};
 pub(crate) use controller::Controller;
 pub(crate) use event_types::Reading;
 #[cfg(fuzzing)]

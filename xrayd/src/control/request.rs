@@ -51,6 +51,10 @@ pub(crate) enum Command {
     Detach {
         answer: SyncSender<Result<DetachReport>>,
     },
+    /// Ends the session, and leaves its process as it is for a later daemon.
+    Leave {
+        answer: SyncSender<Result<()>>,
+    },
 }
 
 /// A request to enable or disable functions.

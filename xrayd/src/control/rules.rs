@@ -11,7 +11,7 @@ use std::{
 
 use sled_encoders::Capture;
 use xray_trace::{
-    instr_map::{Candidate, CompiledSelection, Rule},
+    instr_map::{Candidate, CompiledSelection, Rule, Selection},
     model::FunctionId,
 };
 
@@ -112,6 +112,13 @@ impl Rules {
         self.0.is_empty()
     }
 
+    /// The rules without those of leases, in ascending order of age.
+    pub(super) fn permanent(&self) -> Vec<(Selection, Wanted)> {
+        let permanent = self.0.iter().filter(|kept| kept.lease.is_none());
+        let rule = |kept: &SessionRule| Some((kept.patterns.lasting()?.clone(), kept.to));
+        permanent.filter_map(rule).collect()
+    }
+
     /// The effect of the rules on the functions of a module.
     pub(crate) fn wishes_in(&self, functions: &Functions, loaded: &Arc<Loaded>) -> RuleEffect {
         let mut effect = RuleEffect::default();
@@ -167,8 +174,6 @@ impl Matchers<'_> {
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::instr_map::Selection;
-
     use super::*;
     use crate::quotas::{Accounts, Quotas};
 

@@ -4,6 +4,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{controller::Controller, handle::Commands};
@@ -49,6 +50,11 @@ impl Controllers {
             pool: Pool::new("controller", workers),
             exits: Arc::default(),
         }
+    }
+
+    /// See [`Pool::longest_wait`].
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.pool.longest_wait()
     }
 
     /// Starts the first threads of the pool.

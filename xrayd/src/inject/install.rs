@@ -42,6 +42,8 @@ pub(crate) struct Installed {
     pub(crate) rings_file: RingsFile,
     /// True if all of it was in the target already.
     pub(crate) adopted: bool,
+    /// True if an earlier tracer was recording, and did not detach.
+    pub(crate) was_live: bool,
     /// The thread that stood still, and for how long.
     pub(crate) stopped: Option<(Tid, Duration)>,
 }
@@ -63,11 +65,13 @@ pub(crate) fn install(
     let pid = target.pid();
     let mut tries = 0;
     let mut claim = None;
+    let mut was_live = false;
     loop {
         let maps = target.maps()?;
         let plan = plan(target, memory, &maps, neighbourhoods)?;
         if let (Some(layout), None) = (plan.layout, &claim) {
             claim = Some(TableClaim::take(memory, TargetAddr(layout.table), pid)?);
+            was_live = is_live(memory, TargetAddr(layout.table));
             // The earlier tracer may have added memory since the maps were read.
             continue;
         }
@@ -84,6 +88,7 @@ pub(crate) fn install(
                 rings,
                 rings_file,
                 adopted: true,
+                was_live,
                 stopped: None,
             };
             return installed.begin(target, memory, claim);
@@ -104,6 +109,13 @@ pub(crate) fn install(
             Ok(mapped) => {
                 let all = mapped.all.clone();
                 return finish(target, memory, plan, mapped, &rings.closed, claim)
+                    .map(|(installed, claim)| {
+                        let installed = Installed {
+                            was_live,
+                            ..installed
+                        };
+                        (installed, claim)
+                    })
                     .inspect_err(|_| release(target, memory, &all, &mut victim));
             }
             // The place was taken since the maps were read.
@@ -244,6 +256,7 @@ fn finish(
         rings,
         rings_file,
         adopted: false,
+        was_live: false,
         stopped: mapped.stopped,
     };
     installed.begin(target, memory, claim)
@@ -318,6 +331,11 @@ impl Installed {
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         Ok((self, claim))
     }
+}
+
+fn is_live(memory: &Memory, table: TargetAddr) -> bool {
+    let live = memory.read_u64(TargetAddr(table.0 + layout::table::LIVE));
+    live.is_ok_and(|live| live != 0)
 }
 
 /// Makes the slow path of trampolines return at once, so that no recording begins any more.

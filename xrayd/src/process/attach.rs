@@ -2,7 +2,7 @@
 //! registry of sessions are elsewhere.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
@@ -15,18 +15,20 @@ use super::{
     attach_options::AttachOptions,
     attach_report::{AttachReport, SkippedSleds, other_rings},
     session::Session,
+    session_record::{SessionKeeper, SessionRecords},
     started::Started,
 };
 use crate::{
     collect::{Collectors, Promises, RingSizes, SiteTable, events_since, spawn_drain},
     control::{
-        Commands, Control, Controller, Governor, Held, Holder, Loading, Patching, PreparedUpdate,
-        Reading, SessionNumbers, Shared, Staged, StartedChild, TracedModules, Watch, call_site_of,
-        patch_sites, range_of, staged_sites, stubs_of,
+        ChoiceKeeper, Commands, CompiledChoices, Control, Controller, Governor, Held, Holder,
+        Loading, Patching, PreparedUpdate, Reading, SessionNumbers, Shared, Staged, StartedChild,
+        TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
     },
     export::TraceSource,
     inject::{
-        DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, crowded, install,
+        DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, clear_live, crowded,
+        install,
     },
     pid::{Pid, TargetAddr, Tid},
     quotas::{Resource, Ticket},
@@ -34,8 +36,8 @@ use crate::{
     store::{EventStore, Metering, Subject},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped},
     target::{
-        Credentials, Functions, Launch, Module, Objects, PerfWatcher, Preflight, RefusedModule,
-        Survey, Target, Threads, VmSize, Yama, preflight,
+        Credentials, Functions, Indexes, Launch, Module, Objects, PerfWatcher, Preflight,
+        RefusedModule, Survey, Target, Threads, VmSize, Yama, preflight,
     },
     types::{Budget, Mode, PatchSite, Settings, SettingsUpdate, Switch, Wanted},
 };
@@ -66,8 +68,22 @@ pub(super) struct Common {
     pub(crate) promises: Arc<Promises>,
     /// The threads that read rings.
     pub(crate) collectors: Collectors,
+    /// Where records of sessions outlive the daemon. `None`: nowhere.
+    pub(crate) records: Option<Arc<dyn SessionRecords>>,
     /// The new session's share of the quotas.
     pub(crate) ticket: Ticket,
+}
+
+/// How the session of a process begins.
+#[derive(Debug)]
+pub(super) enum Beginning {
+    /// The process runs.
+    Running,
+    /// xrayd started the process, and holds it.
+    Started(Box<Started>),
+    /// The process runs, and has the memory of a daemon that has ended. The session goes on with
+    /// the choices of that daemon's session.
+    Recorded(Box<CompiledChoices>),
 }
 
 /// The result of [`prepare`], for the thread that attaches.
@@ -87,7 +103,7 @@ pub(crate) fn prepare(
     common: Common,
     retain_bytes: u64,
     options: AttachOptions,
-    started: Option<Started>,
+    beginning: Beginning,
 ) -> Result<Prepared> {
     let Common {
         objects,
@@ -95,6 +111,7 @@ pub(crate) fn prepare(
         metering,
         promises,
         collectors,
+        records,
         mut ticket,
     } = common;
     let pid = target.pid();
@@ -115,9 +132,10 @@ pub(crate) fn prepare(
     let target = target.require(options.owner, options.caller);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
-    let launch = match started {
-        Some(_) => Launch::ByUs,
-        None => Launch::ByOthers,
+    let (launch, started, recorded) = match beginning {
+        Beginning::Running => (Launch::ByOthers, None, None),
+        Beginning::Started(started) => (Launch::ByUs, Some(*started), None),
+        Beginning::Recorded(choices) => (Launch::ByOthers, None, Some(*choices)),
     };
     let mut flight = preflight(&target, &objects, launch, options.sleds)?;
     flight.verdict()?;
@@ -149,12 +167,28 @@ pub(crate) fn prepare(
     };
     let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
     let mut sizes = RingSizes::new(pid, geometry, promises);
+    let is_recorded = recorded.is_some();
     let choose = |needed: RingsNeeded| {
+        if is_recorded && needed == RingsNeeded::New {
+            let message = format!(
+                "process {pid}: the memory of the earlier daemon is gone: the process runs another \
+                 program by now"
+            );
+            return Err(Refusal::new(Reason::NotAttached, message));
+        }
         let chosen = sizes.choose(needed)?;
         ticket.set(&[(Resource::Mapped, chosen.geometry.rings_bytes())])?;
         Ok(chosen)
     };
     let (mut installed, table_claim) = install(&target, &memory, &neighbourhoods, victim, choose)?;
+    if is_recorded && !installed.was_live {
+        // Its table is as before.
+        let _ = clear_live(&memory, TargetAddr(installed.layout.table));
+        let message = format!(
+            "process {pid}: the earlier daemon has detached from it, and could not remove the record"
+        );
+        return Err(Refusal::new(Reason::NotAttached, message));
+    }
     let (budget, limited) = sizes.into_parts(installed.layout.geometry);
     let ring_refusal = budget.refusal();
     let ticket = Arc::new(ticket);
@@ -193,9 +227,19 @@ pub(crate) fn prepare(
             _ => DispatchMode::None,
         },
     )?;
+    let recorded = recorded.map(|choices| {
+        let effect = choices.effect(&functions);
+        (choices, effect)
+    });
+    // Functions that an earlier daemon's session has on stay on. So they record without a gap.
+    let staying = recorded.iter().flat_map(|(_, effect)| effect.on.values());
+    let staying: HashSet<u64> = staying
+        .flat_map(|ids| functions.sites(ids))
+        .map(|site| site.address)
+        .collect();
     let left_on = gathered.staged.iter();
     let left_on: Vec<PatchSite> = left_on
-        .filter(|staged| staged.state == Switch::On)
+        .filter(|staged| staged.state == Switch::On && !staying.contains(&staged.site.address))
         .map(|staged| staged.site)
         .collect();
     if !left_on.is_empty() {
@@ -268,9 +312,14 @@ pub(crate) fn prepare(
         Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.waker()),
     );
     let traced = TracedModules::new(Arc::clone(&functions));
+    let keeper = records.map(|records| {
+        let identity = (pid, process.start_time_ticks, credentials.user);
+        Arc::new(SessionKeeper::new(&records, identity, &options))
+    });
     let session = Session {
         pid,
         credentials,
+        keeper: keeper.clone(),
         command_line: target.command(),
         source: TraceSource {
             process,
@@ -307,9 +356,18 @@ pub(crate) fn prepare(
         attached,
         seen: Instant::now(),
         governor: Governor::default(),
+        keeper: keeper.map(|keeper| keeper as Arc<dyn ChoiceKeeper>),
         ticket,
     };
-    if options.budget != Budget::None {
+    if let Some((choices, effect)) = recorded {
+        let of = Indexes::of(&modules);
+        if let Err(refusal) = controller.resume_choices(choices, effect, &of) {
+            if let Err(second) = controller.detach() {
+                tracing::error!(%pid, %second, "cannot detach from a process");
+            }
+            return Err(refusal);
+        }
+    } else if options.budget != Budget::None {
         let update = SettingsUpdate::from(options.budget);
         let prepared = PreparedUpdate::new(pid, update, attached, &controller.ticket)?;
         controller.update(prepared)?;
@@ -317,6 +375,7 @@ pub(crate) fn prepare(
     if let Some(undo) = undo {
         undo.disarm();
     }
+    controller.keep_choices();
     Ok(Prepared {
         session,
         report,

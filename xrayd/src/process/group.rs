@@ -12,6 +12,7 @@ use super::{
     members::Members,
     parallel::{MOST_IN_A_GROUP, in_parallel},
     session::Session,
+    session_record::GroupRecord,
     switching,
     untraced::Untraced,
 };
@@ -62,6 +63,13 @@ pub(crate) enum Root {
         credentials: Credentials,
         command: String,
     },
+    /// The process has ended before this daemon came.
+    Gone {
+        pid: Pid,
+        start_time: u64,
+        /// Those of another member, since all members are of one user.
+        credentials: Credentials,
+    },
 }
 
 // === impl Group ===
@@ -84,6 +92,11 @@ impl Group {
                 let pid = program.pid();
                 (pid, start_time, credentials, command, Some(program), None)
             }
+            Root::Gone {
+                pid,
+                start_time,
+                credentials,
+            } => (pid, start_time, credentials, String::new(), None, None),
         };
         Self {
             root: pid,
@@ -101,6 +114,20 @@ impl Group {
             members: Members::new(pid, first),
             rules: Mutex::new(rules),
             follower: Mutex::default(),
+        }
+    }
+
+    /// A group that a daemon had that has ended. The caller is the one that requested following.
+    pub(super) fn recovered(
+        root: Root,
+        (options, caller): (AttachOptions, Option<Caller>),
+        settings: Settings,
+        rules: Rules,
+    ) -> Self {
+        Self {
+            settings: Mutex::new(settings),
+            caller: Mutex::new(caller),
+            ..Self::new(root, options, rules)
         }
     }
 
@@ -304,7 +331,44 @@ impl Group {
             }
         }
         self.members.set_follow(follow);
+        self.record_follow();
         Ok(())
+    }
+
+    /// Adds a member that the group had before, with the functions that are on in it.
+    ///
+    /// # Errors
+    /// There are too many members.
+    pub(super) fn rejoin(&self, session: &Arc<Session>, kinship: Option<Kinship>) -> Result<()> {
+        self.members.rejoin(session)?;
+        if let Some(kinship) = kinship {
+            // This is the only place that sets it, and it runs once.
+            let _ = session.source.kinship.set(kinship);
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a member that has its place in the group.
+    pub(super) fn record(&self, session: &Session) {
+        if let Some(keeper) = &session.keeper {
+            keeper.place(GroupRecord {
+                root: self.root,
+                root_start_time: self.start_time,
+                follow: self.follow(),
+                caller: *lock(&self.caller),
+                kinship: session.kinship(),
+            });
+        }
+    }
+
+    /// Writes to the records of all members what is followed.
+    fn record_follow(&self) {
+        let (follow, caller) = (self.follow(), *lock(&self.caller));
+        for session in self.sessions() {
+            if let Some(keeper) = &session.keeper {
+                keeper.follow(follow, caller);
+            }
+        }
     }
 
     /// Sets the caller that requested following. It has to be one that may trace later processes,
@@ -411,6 +475,7 @@ impl Group {
             self.members.leave(source);
             return Err(refusal);
         }
+        self.record(session);
         self.members.tell(|news| news.followed += 1);
         Ok(())
     }

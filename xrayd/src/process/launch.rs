@@ -22,7 +22,7 @@ use sled_encoders::Capture;
 use xray_trace::instr_map::Selection;
 
 use super::{
-    attach::{Common, prepare},
+    attach::{Beginning, Common, prepare},
     attach_options::AttachOptions,
     attach_report::AttachReport,
     attach_thread::{Begun, attach_thread_name},
@@ -155,7 +155,8 @@ pub(super) fn begin(
             root,
         });
     }
-    let prepared = prepare(target, common, retain_bytes, options, Some(started))?;
+    let beginning = Beginning::Started(Box::new(started));
+    let prepared = prepare(target, common, retain_bytes, options, beginning)?;
     Ok(Begun::Traced(Box::new(prepared), None))
 }
 

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `process_or_group` | the target of a request: a group, or one process |
+//! | `recovery` | going on with the sessions of a daemon that has ended |
 //! | `registry` | the order of attach, launch and detach |
 //! | `follow` | finding processes to follow |
 //! | `retention` | the retained events of living processes, and the sessions of ended ones |
@@ -15,6 +16,7 @@
 //! | `trigger` | a trigger, and the sessions that it is armed in |
 //! | `profiling` | sums of calls that a client asks for |
 //! | `session` | one attached process |
+//! | `session_record` | what a later daemon needs of a session |
 //! | `switching` | switching the functions of a session |
 //! | `session_status` | the parts of a session's status that are made up of tables |
 //! | `group_status` | the state of a group |
@@ -39,10 +41,12 @@ mod members;
 mod parallel;
 mod process_or_group;
 mod profiling;
+mod recovery;
 mod refusals;
 mod registry;
 mod retention;
 mod session;
+mod session_record;
 mod session_status;
 mod session_table;
 mod started;
@@ -64,4 +68,5 @@ pub(crate) use process_or_group::{Outcomes, ProcessOrGroup, Toggle};
 pub use profiling::{Profiling, write_profile};
 pub use registry::{Registry, RegistryConfig};
 pub use session::Session;
+pub(crate) use session_record::{GroupRecord, SessionRecord, SessionRecords};
 pub use trigger::{Firing, Trigger};

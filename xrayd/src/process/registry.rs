@@ -1,14 +1,18 @@
 //! The registry: the order of attach, launch and detach. The steps of an attach are in `attach`.
 //! The look-ups are in `session_table`.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::{Signal, kill};
 use shm_ring::Geometry;
 use xray_trace::instr_map::Selection;
 
 use super::{
-    attach::{Attached, Common, prepare, unless_ended},
+    attach::{Attached, Beginning, Common, prepare, unless_ended},
     attach_options::AttachOptions,
     attach_report::AttachReport,
     attach_thread::{Begun, Stands, attach_thread_name, start_attach_thread},
@@ -19,11 +23,12 @@ use super::{
     refusals::{busy, lost_thread, orphan, still_detaching},
     retention::Retention,
     session::Session,
+    session_record::SessionRecords,
     session_table::{Reservation, SessionTable},
 };
 use crate::{
     collect::{Collectors, Promises},
-    control::{Controllers, Patterns, Rules, patch_sites},
+    control::{CompiledChoices, Controllers, Patterns, Rules, patch_sites},
     liveness::{Liveness, NoAnswer},
     pid::Pid,
     quotas::{Accounts, Quotas, Resource, Ticket},
@@ -79,6 +84,8 @@ struct Inner {
     processes: Arc<PerfWatcher>,
     /// The metrics of all sessions, if metrics are enabled.
     metering: Option<Arc<Metering>>,
+    /// Where records of sessions outlive the daemon. `None`: nowhere.
+    records: Option<Arc<dyn SessionRecords>>,
     table: Arc<SessionTable>,
     retention: Retention,
 }
@@ -100,11 +107,15 @@ impl Default for RegistryConfig {
 impl Registry {
     /// An empty registry.
     pub fn new(config: RegistryConfig) -> Self {
-        Self::with_metering(config, None)
+        Self::of_daemon(config, None, None)
     }
 
-    /// An empty registry, whose sessions have metrics.
-    pub(crate) fn with_metering(config: RegistryConfig, metering: Option<Arc<Metering>>) -> Self {
+    /// An empty registry. Its sessions have metrics and records if there is a place for them.
+    pub(crate) fn of_daemon(
+        config: RegistryConfig,
+        metering: Option<Arc<Metering>>,
+        records: Option<Arc<dyn SessionRecords>>,
+    ) -> Self {
         let accounts = Accounts::new(config.quotas);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let collectors = processors.clamp(2, MOST_COLLECTORS);
@@ -125,6 +136,7 @@ impl Registry {
             mappings: PerfWatcher::new(Subject::Mappings),
             processes: PerfWatcher::new(Subject::Processes),
             metering,
+            records,
             table,
         };
         Self(Arc::new(inner))
@@ -220,7 +232,7 @@ impl Registry {
     /// A refusal. The process is as it was. It may have been followed from another process whose
     /// group follows less.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
-        let (attached, is_new) = self.attach_session(pid, options.clone())?;
+        let (attached, is_new) = self.attach_session(pid, options.clone(), None)?;
         if is_new {
             self.0.retention.share_retained();
             let root = Root::Traced(Arc::clone(&attached.session));
@@ -251,8 +263,14 @@ impl Registry {
         Ok(attached)
     }
 
-    /// The session of a process, and whether it is new.
-    fn attach_session(&self, pid: Pid, options: AttachOptions) -> Result<(Attached, bool)> {
+    /// The session of a process, and whether it is new. A new one goes on with the choices of an
+    /// earlier daemon's session, if there are any.
+    pub(super) fn attach_session(
+        &self,
+        pid: Pid,
+        options: AttachOptions,
+        recorded: Option<Box<CompiledChoices>>,
+    ) -> Result<(Attached, bool)> {
         let reserved = match self.0.table.reserve(pid)? {
             Reservation::Running(session) => {
                 // The controller notices the end of that process soon.
@@ -284,7 +302,7 @@ impl Registry {
                 inner.common(ticket),
                 inner.config.retain_bytes,
                 options,
-                None,
+                recorded.map_or(Beginning::Running, Beginning::Recorded),
             )
             .map_err(|refusal| unless_ended(pid, start_time, refusal))?;
             Ok(Begun::Traced(Box::new(prepared), Some(reserved)))
@@ -439,6 +457,40 @@ impl Registry {
         report
     }
 
+    /// Ends all sessions, and leaves their processes as they are for a later daemon. Waits until
+    /// `deadline` at most, as [`Self::detach_all`] does.
+    pub(crate) fn leave_all(&self, deadline: Instant) -> Vec<(Pid, Result<()>)> {
+        let groups = self.groups();
+        in_parallel(&groups, MOST_IN_A_CALL, |group| group.stop_following());
+        let mut sessions = self.sessions();
+        sessions.retain(|session| session.is_living());
+        let pids: Vec<Pid> = sessions.iter().map(|session| session.pid()).collect();
+        let left = in_parallel_until(deadline, sessions, |session| session.leave());
+        let left = pids.into_iter().zip(left);
+        left.map(|(pid, left)| (pid, left.unwrap_or_else(|| Err(still_detaching(pid)))))
+            .collect()
+    }
+
+    /// The longest time for which a session has been waiting for a worker of its pool.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let Inner {
+            collectors,
+            controllers,
+            ..
+        } = &*self.0;
+        collectors.longest_wait().max(controllers.longest_wait())
+    }
+
+    /// Where records of sessions outlive the daemon.
+    pub(super) fn records(&self) -> Option<&Arc<dyn SessionRecords>> {
+        self.0.records.as_ref()
+    }
+
+    /// The accounts of the quotas.
+    pub(super) fn accounts(&self) -> &Arc<Accounts> {
+        &self.0.accounts
+    }
+
     /// Detaches from every process, and waits for that until `deadline` at most.
     ///
     /// A process whose memory lies in a file system that does not answer can hold its own detach up
@@ -488,7 +540,7 @@ impl Registry {
     }
 
     /// Adds a group. It replaces a group whose first process had the same pid.
-    fn found(&self, group: Group, follow: Follow) -> Result<Arc<Group>> {
+    pub(super) fn found(&self, group: Group, follow: Follow) -> Result<Arc<Group>> {
         let group = Arc::new(group);
         let before = self.0.table.insert_group(&group);
         if let Some(before) = before {
@@ -496,6 +548,9 @@ impl Registry {
         }
         if follow != Follow::None {
             self.follow(&group, follow)?;
+        }
+        for session in group.sessions() {
+            group.record(&session);
         }
         Ok(group)
     }
@@ -532,7 +587,7 @@ impl Sessions for Registry {
     }
 
     fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
-        match self.attach_session(pid, options)? {
+        match self.attach_session(pid, options, None)? {
             (Attached { session, .. }, true) => Ok(session),
             (_, false) => Err(busy(pid)),
         }
@@ -558,6 +613,7 @@ impl Inner {
             metering: self.metering.clone(),
             promises: Arc::clone(&self.promises),
             collectors: self.collectors.clone(),
+            records: self.records.clone(),
             ticket,
         }
     }

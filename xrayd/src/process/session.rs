@@ -8,7 +8,7 @@ use xray_trace::{
     model::{ClockAnchor, FunctionId, ModuleId, Process},
 };
 
-use super::{session_status, switching};
+use super::{session_record::SessionKeeper, session_status, switching};
 use crate::{
     collect::RingRefusal,
     control::{Chosen, Patterns, PreparedUpdate},
@@ -39,6 +39,8 @@ pub struct Session {
     pub(super) max_threads: u32,
     pub(super) ring_refusal: Arc<RingRefusal>,
     pub(super) attached: ClockAnchor,
+    /// Keeps the session's record for a later daemon. `None` if there is none to come.
+    pub(super) keeper: Option<Arc<SessionKeeper>>,
     /// The entry of the session in the metrics, if they are enabled.
     pub(super) _metered: Option<Metered>,
     /// The session's share of its payer's quotas. The controller holds it as well, so the later
@@ -281,6 +283,14 @@ impl Session {
     /// Memory that cannot be read or written. The session is over nevertheless.
     pub fn detach(&self) -> Result<DetachReport> {
         self.source.control.detach()
+    }
+
+    /// Ends the session, and leaves its process as it is for a later daemon.
+    ///
+    /// # Errors
+    /// The controller or the drain hangs, or the session is over.
+    pub(super) fn leave(&self) -> Result<()> {
+        self.source.control.leave()
     }
 
     /// How the process ended, if it has. `None` after an `exec`.

@@ -19,7 +19,7 @@
 mod admission;
 mod authorise;
 mod connection;
-mod convert;
+pub(crate) mod convert;
 mod counts;
 mod described;
 mod embedded;

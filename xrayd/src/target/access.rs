@@ -190,6 +190,14 @@ impl Caller {
         }
     }
 
+    /// The rights of another process. `None` for this process, and for a caller without any right.
+    pub(crate) fn rights(&self) -> Option<Rights> {
+        match self.standing {
+            Standing::Peer(rights) => Some(rights),
+            Standing::InProcess | Standing::Denied(_) => None,
+        }
+    }
+
     /// The user whose quotas the caller's requests are charged to; `None` for root, who has none.
     pub fn payer(&self) -> Option<u32> {
         (self.uid != 0).then_some(self.uid)

@@ -140,6 +140,29 @@ impl Search {
             state,
         });
         self.known.extend(first.map(|known| (root, known)));
+        // A group that another daemon had has more members from the begin.
+        for session in self.group.sessions() {
+            let Some(kinship) = session.kinship() else {
+                continue;
+            };
+            let pid = session.pid();
+            let its = |glance: &Glance| glance.start_time == session.start_time();
+            let member = Glance::at(pid)?.filter(its).map(|glance| Known {
+                parent: kinship.parent,
+                start_time: glance.start_time,
+                program: glance.program,
+                incarnation: Incarnation::of(pid),
+                by: kinship.by,
+                before: None,
+                seen,
+                sleds: true,
+                state: State::Traced(Arc::clone(&session)),
+            });
+            if member.is_some() {
+                self.listen_to(pid);
+            }
+            self.known.extend(member.map(|known| (pid, known)));
+        }
         Ok(())
     }
 

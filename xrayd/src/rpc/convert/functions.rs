@@ -3,7 +3,10 @@
 use xray_trace::model::SourceLine;
 use xrayd_proto::v1;
 
-use crate::{Pid, types::FunctionRow};
+use crate::{
+    Pid,
+    types::{Capture, FunctionRow},
+};
 
 pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
     let FunctionRow {
@@ -35,10 +38,14 @@ pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         calls,
         xray_id,
         address,
-        capture: (!capture.is_none()).then(|| v1::Capture {
-            arguments: capture.arguments().into(),
-            result: capture.has_result(),
-        }),
+        capture: (!capture.is_none()).then(|| self::capture(capture)),
+    }
+}
+
+pub(crate) fn capture(capture: Capture) -> v1::Capture {
+    v1::Capture {
+        arguments: capture.arguments().into(),
+        result: capture.has_result(),
     }
 }
 

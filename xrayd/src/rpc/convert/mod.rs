@@ -1,5 +1,5 @@
-//! Conversion between messages of the contract and types of the engine. No code outside of `rpc`
-//! uses the messages. Nothing is decided here.
+//! Conversion between messages of the contract and types of the engine. Outside of `rpc`,
+//! only `state` uses the messages. Nothing is decided here.
 //!
 //! | file | converts |
 //! |---|---|
@@ -23,12 +23,16 @@ use xrayd_proto::v1;
 
 use crate::refusal::Refusal;
 
+pub(crate) use functions::capture;
 pub(super) use functions::function;
-pub(super) use inward::{attach_options, matching, selection, settings_update, toggle, wanted};
+pub(super) use inward::{attach_options, matching, toggle};
+pub(crate) use inward::{selection, settings_update, wanted};
 pub(super) use processes::{preflight, process};
 pub(super) use reports::{
     attach_report, detach_refused, detach_report, settings_report, toggle_refused, toggle_report,
 };
+pub(crate) use settings::settings;
+pub(crate) use status::kinship;
 pub(super) use status::{group, retained, status};
 
 pub(crate) fn refusal(refusal: Refusal) -> v1::Refusal {

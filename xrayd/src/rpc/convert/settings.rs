@@ -40,7 +40,7 @@ pub(super) fn filter(filter: Filter) -> v1::Filter {
     }
 }
 
-pub(super) fn settings(settings: Settings) -> v1::Settings {
+pub(crate) fn settings(settings: Settings) -> v1::Settings {
     let Settings {
         mode: its_mode,
         filter: its_filter,

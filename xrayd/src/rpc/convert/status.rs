@@ -123,7 +123,7 @@ fn thread_loss(loss: ThreadLoss) -> v1::ThreadLoss {
     v1::ThreadLoss { tid, name, lost }
 }
 
-fn kinship(kinship: Kinship) -> v1::Kinship {
+pub(crate) fn kinship(kinship: Kinship) -> v1::Kinship {
     let Kinship {
         root,
         parent,

@@ -1,0 +1,176 @@
+//! The choices of a session: its settings, its rules, and the functions that are on for good. A
+//! later daemon goes on with them, if this one ends without a detach.
+//!
+//! Ids of functions hold for one daemon only, because a later one numbers the modules anew. So the
+//! choices name a function by its module and its index there. Leases are no choices: the daemon's
+//! end breaks the connections of the clients that hold them.
+
+use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
+
+use sled_encoders::Capture;
+use xray_trace::{instr_map::Selection, model::FunctionId};
+
+use super::{
+    patterns::Patterns,
+    rules::{RuleEffect, Rules},
+    shared::Shared,
+};
+use crate::{
+    quotas::Accounts,
+    refusal::Result,
+    target::{Functions, Loaded},
+    types::{Settings, Wanted},
+};
+
+/// The choices of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Choices {
+    pub(crate) settings: Settings,
+    /// Selections that hold for modules without an entry in `modules`, the oldest first.
+    pub(crate) rules: Vec<(Selection, Wanted)>,
+    pub(crate) modules: Vec<ChosenModule>,
+}
+
+/// The functions of one module that are on for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChosenModule {
+    pub(crate) path: String,
+    /// The place of the module, see [`crate::target::Module::bias`].
+    pub(crate) bias: u64,
+    /// Number of functions in the module.
+    pub(crate) functions: u32,
+    /// Ranges of indexes of functions in the module, and what is recorded of them.
+    pub(crate) on: Vec<(Range<u32>, Capture)>,
+}
+
+/// Choices whose selections are compiled.
+#[derive(Debug, Default)]
+pub(crate) struct CompiledChoices {
+    pub(crate) settings: Settings,
+    pub(crate) rules: Rules,
+    modules: Vec<ChosenModule>,
+}
+
+/// Keeps the choices of a session for a later daemon.
+pub(crate) trait ChoiceKeeper: fmt::Debug + Send + Sync {
+    /// Replaces the choices. A change counts as made once this returns.
+    fn keep(&self, choices: Choices);
+
+    /// The session is over, and no daemon goes on with it.
+    fn forget(&self);
+}
+
+// === impl Choices ===
+
+impl Choices {
+    pub(super) fn of(
+        settings: Settings,
+        rules: &Rules,
+        functions: &Functions,
+        shared: &Shared,
+    ) -> Self {
+        let modules = functions.loaded();
+        let modules = modules
+            .iter()
+            .map(|loaded| ChosenModule::of(loaded, shared));
+        Self {
+            settings,
+            rules: rules.permanent(),
+            modules: modules.collect(),
+        }
+    }
+
+    /// Compiles the selections. They count for the quota of the user `payer`; `None` stands for
+    /// root.
+    ///
+    /// # Errors
+    /// A selection is invalid, or the user's compiled patterns exceed the quota.
+    pub(crate) fn compile(
+        &self,
+        accounts: &Arc<Accounts>,
+        payer: Option<u32>,
+    ) -> Result<CompiledChoices> {
+        let mut rules = Rules::default();
+        for (selection, wanted) in &self.rules {
+            rules.add(&Patterns::new(accounts, payer, selection)?, *wanted);
+        }
+        Ok(CompiledChoices {
+            settings: self.settings.clone(),
+            rules,
+            modules: self.modules.clone(),
+        })
+    }
+}
+
+// === impl ChosenModule ===
+
+impl ChosenModule {
+    fn of(loaded: &Loaded, shared: &Shared) -> Self {
+        let mut on: Vec<(Range<u32>, Capture)> = Vec::new();
+        for (index, id) in (0u32..).zip(loaded.functions()) {
+            let Some(capture) = for_good(shared, id) else {
+                continue;
+            };
+            match on.last_mut() {
+                Some((range, its)) if range.end == index && *its == capture => range.end += 1,
+                _ => on.push((index..index + 1, capture)),
+            }
+        }
+        Self {
+            path: loaded.module.path.clone(),
+            bias: loaded.module.bias,
+            functions: functions_of(loaded),
+            on,
+        }
+    }
+
+    fn is(&self, loaded: &Loaded) -> bool {
+        self.path == loaded.module.path
+            && self.bias == loaded.module.bias
+            && self.functions == functions_of(loaded)
+    }
+}
+
+fn functions_of(loaded: &Loaded) -> u32 {
+    u32::try_from(loaded.functions().count()).unwrap_or(u32::MAX)
+}
+
+/// The values that are recorded of a function when all leases are over. `None` if it is off then.
+fn for_good(shared: &Shared, id: FunctionId) -> Option<Capture> {
+    match shared.lease(id).map(|lease| lease.for_good()) {
+        Some(Wanted::On(capture)) => Some(capture),
+        Some(Wanted::Off) => None,
+        None => shared.states.recorded(id),
+    }
+}
+
+// === impl CompiledChoices ===
+
+impl CompiledChoices {
+    /// The functions that are to be on.
+    pub(crate) fn effect(&self, functions: &Functions) -> RuleEffect {
+        let mut effect = RuleEffect::default();
+        for loaded in &functions.loaded() {
+            match self.modules.iter().find(|module| module.is(loaded)) {
+                Some(module) => add_on(&mut effect.on, module, loaded),
+                None => {
+                    for (capture, ids) in self.rules.wishes_in(functions, loaded).on {
+                        effect.on.entry(capture).or_default().extend(ids);
+                    }
+                }
+            }
+        }
+        effect
+    }
+}
+
+/// Adds the functions of a module that are on. Indexes beyond its functions name none.
+fn add_on(on: &mut BTreeMap<Capture, Vec<FunctionId>>, module: &ChosenModule, loaded: &Loaded) {
+    let ids: Vec<FunctionId> = loaded.functions().collect();
+    for (range, capture) in &module.on {
+        let range = range.start as usize..range.end as usize;
+        if let Some(ids) = ids.get(range) {
+            on.entry(*capture).or_default().extend(ids);
+        }
+    }
+}

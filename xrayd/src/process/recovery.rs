@@ -1,0 +1,130 @@
+//! Going on with the sessions of a daemon that has ended. Their processes are adopted: no thread
+//! stops, the functions that are on stay on, and the drain reads on where the former one stopped.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    attach_report::AttachReport,
+    group::{Group, Root},
+    parallel::{MOST_IN_A_CALL, in_parallel},
+    registry::Registry,
+    session::Session,
+    session_record::SessionRecord,
+};
+use crate::{
+    control::Rules,
+    pid::Pid,
+    refusal::{Reason, Refusal, Result},
+};
+
+/// The outcome for one process: the daemon goes on with its session, or has a reason not to.
+pub(crate) type Recovered = (Pid, Result<AttachReport>);
+
+/// A session that the daemon goes on with.
+#[derive(Debug)]
+struct Member<'a> {
+    record: &'a SessionRecord,
+    session: Arc<Session>,
+    rules: Rules,
+}
+
+impl Registry {
+    /// Goes on with these sessions. A record whose session cannot be gone on with stays.
+    pub(crate) fn recover(&self, records: Vec<SessionRecord>) -> Vec<Recovered> {
+        let mut groups = BTreeMap::<(Pid, u64), Vec<SessionRecord>>::new();
+        for record in records {
+            let root = (record.group.root, record.group.root_start_time);
+            groups.entry(root).or_default().push(record);
+        }
+        let groups: Vec<_> = groups.into_values().collect();
+        let outcomes = in_parallel(&groups, MOST_IN_A_CALL, |records| {
+            self.recover_group(records)
+        });
+        outcomes.into_iter().flatten().collect()
+    }
+
+    fn recover_group(&self, records: &[SessionRecord]) -> Vec<Recovered> {
+        let mut outcomes = Vec::new();
+        let mut members = Vec::new();
+        for record in records {
+            let recovered = self.recover_session(record);
+            if let Err(refusal) = &recovered
+                && is_over(refusal.reason)
+                && let Some(records) = self.records()
+            {
+                records.remove(record.pid, record.start_time);
+            }
+            let outcome = recovered.map(|(member, report)| {
+                members.push(member);
+                report
+            });
+            outcomes.push((record.pid, outcome));
+        }
+        // The first process is the first member, unless it has ended.
+        members.sort_by_key(|member| member.record.group.kinship.is_some());
+        if let Some((first, rest)) = members.split_first()
+            && let Err(refusal) = self.gather_group(first, rest)
+        {
+            for (pid, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
+                *outcome = Err(self.give_up(*pid, &refusal));
+            }
+        }
+        outcomes
+    }
+
+    fn recover_session<'a>(&self, record: &'a SessionRecord) -> Result<(Member<'a>, AttachReport)> {
+        let payer = record.caller.and_then(|caller| caller.payer());
+        let choices = record.choices.compile(self.accounts(), payer)?;
+        let rules = choices.rules.clone();
+        let choices = Some(Box::new(choices));
+        let (attached, _) = self.attach_session(record.pid, record.options(), choices)?;
+        let member = Member {
+            record,
+            session: attached.session,
+            rules,
+        };
+        Ok((member, attached.report))
+    }
+
+    /// Makes a group of sessions again, and goes on with the search for more members.
+    fn gather_group(&self, first: &Member<'_>, rest: &[Member<'_>]) -> Result<()> {
+        let of = &first.record.group;
+        let (root, joining) = match of.kinship {
+            None => (Root::Traced(Arc::clone(&first.session)), None),
+            Some(_) => {
+                let root = Root::Gone {
+                    pid: of.root,
+                    start_time: of.root_start_time,
+                    credentials: *first.session.credentials(),
+                };
+                (root, Some(first))
+            }
+        };
+        let options = first.record.options();
+        let settings = first.record.choices.settings.clone();
+        let group = Group::recovered(root, (options, of.caller), settings, first.rules.clone());
+        for member in joining.into_iter().chain(rest) {
+            group.rejoin(&member.session, member.record.group.kinship)?;
+        }
+        self.found(group, of.follow).map(drop)
+    }
+
+    fn give_up(&self, pid: Pid, why: &Refusal) -> Refusal {
+        if let Err(second) = self.detach(pid) {
+            tracing::warn!(%pid, %second, "cannot detach from a process");
+        }
+        why.clone()
+    }
+}
+
+/// True if no later daemon can go on with a session that was refused for this reason.
+fn is_over(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NoSuchProcess
+            | Reason::Zombie
+            | Reason::TargetExited
+            | Reason::PidReused
+            | Reason::NotAttached
+    )
+}

@@ -1,0 +1,170 @@
+//! The record of a session, from which a later daemon goes on with it, and the keeper that writes
+//! it. The files of the records are in `recovery`.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use super::{attach_options::AttachOptions, follow::Follow};
+use crate::{
+    control::{ChoiceKeeper, Choices},
+    lock::lock,
+    pid::Pid,
+    target::{Caller, Sleds},
+    types::Kinship,
+};
+
+/// A session, as a later daemon needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SessionRecord {
+    pub(crate) pid: Pid,
+    pub(crate) start_time: u64,
+    /// The user of the process.
+    pub(crate) owner: u32,
+    /// The caller that attached. The quotas of its user count the session.
+    pub(crate) caller: Option<Caller>,
+    pub(crate) ring_bytes: u64,
+    pub(crate) max_threads: u32,
+    pub(crate) sleds: Sleds,
+    pub(crate) group: GroupRecord,
+    pub(crate) choices: Choices,
+}
+
+/// The place of a session in its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupRecord {
+    /// The first process of the group, and its start time.
+    pub(crate) root: Pid,
+    pub(crate) root_start_time: u64,
+    pub(crate) follow: Follow,
+    /// The caller that requested following last.
+    pub(crate) caller: Option<Caller>,
+    /// The origin of a process that was followed. `None` for the first process.
+    pub(crate) kinship: Option<Kinship>,
+}
+
+/// The place where records outlive the daemon. A failure is logged there: a session goes on without
+/// its record.
+pub(crate) trait SessionRecords: fmt::Debug + Send + Sync {
+    /// Writes a record, or replaces the former record of the session.
+    fn write(&self, record: &SessionRecord);
+
+    /// Removes the record of a session that is over.
+    fn remove(&self, pid: Pid, start_time: u64);
+}
+
+/// Keeps the record of one session.
+#[derive(Debug)]
+pub(crate) struct SessionKeeper {
+    records: Arc<dyn SessionRecords>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    record: SessionRecord,
+    /// False until the session has its place in a group, and once it is over.
+    is_written: bool,
+}
+
+// === impl SessionRecord ===
+
+impl SessionRecord {
+    /// The options to attach to the process again.
+    pub(super) fn options(&self) -> AttachOptions {
+        AttachOptions {
+            ring_bytes: self.ring_bytes,
+            max_threads: self.max_threads,
+            start_time: Some(self.start_time),
+            thread: None,
+            owner: Some(self.owner),
+            caller: self.caller,
+            follow: match self.group.kinship {
+                None => self.group.follow,
+                Some(_) => Follow::None,
+            },
+            sleds: self.sleds,
+            mode: self.choices.settings.mode,
+            budget: self.choices.settings.budget.clone(),
+        }
+    }
+}
+
+// === impl SessionKeeper ===
+
+impl SessionKeeper {
+    /// The keeper of a session whose place in a group is unknown so far. Nothing is written.
+    pub(super) fn new(
+        records: &Arc<dyn SessionRecords>,
+        (pid, start_time, owner): (Pid, u64, u32),
+        options: &AttachOptions,
+    ) -> Self {
+        let record = SessionRecord {
+            pid,
+            start_time,
+            owner,
+            caller: options.caller,
+            ring_bytes: options.ring_bytes,
+            max_threads: options.max_threads,
+            sleds: options.sleds,
+            group: GroupRecord {
+                root: pid,
+                root_start_time: start_time,
+                follow: Follow::None,
+                caller: options.caller,
+                kinship: None,
+            },
+            choices: Choices::default(),
+        };
+        Self {
+            records: Arc::clone(records),
+            kept: Mutex::new(Kept {
+                record,
+                is_written: false,
+            }),
+        }
+    }
+
+    /// Writes the record, with this place in a group.
+    pub(super) fn place(&self, group: GroupRecord) {
+        let mut kept = lock(&self.kept);
+        kept.record.group = group;
+        kept.is_written = true;
+        self.records.write(&kept.record);
+    }
+
+    /// Notes what is followed, and for whom.
+    pub(super) fn follow(&self, follow: Follow, caller: Option<Caller>) {
+        let mut kept = lock(&self.kept);
+        let group = &mut kept.record.group;
+        if (group.follow, group.caller) == (follow, caller) {
+            return;
+        }
+        (group.follow, group.caller) = (follow, caller);
+        self.write(&kept);
+    }
+
+    fn write(&self, kept: &Kept) {
+        if kept.is_written {
+            self.records.write(&kept.record);
+        }
+    }
+}
+
+impl ChoiceKeeper for SessionKeeper {
+    fn keep(&self, choices: Choices) {
+        let mut kept = lock(&self.kept);
+        if kept.record.choices != choices {
+            kept.record.choices = choices;
+            self.write(&kept);
+        }
+    }
+
+    fn forget(&self) {
+        let mut kept = lock(&self.kept);
+        if std::mem::take(&mut kept.is_written) {
+            self.records.remove(kept.record.pid, kept.record.start_time);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The record of a session as protobuf messages. The messages of settings and selections are those
+//! of the gRPC contract. A field that a later version adds is skipped by an earlier one.
+
+use prost::Message;
+use xrayd_proto::v1;
+
+/// A session. Numbers are as in [`crate::process::SessionRecord`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Session {
+    #[prost(uint32, tag = "1")]
+    pub(super) pid: u32,
+    #[prost(uint64, tag = "2")]
+    pub(super) start_time: u64,
+    #[prost(uint32, tag = "3")]
+    pub(super) owner: u32,
+    #[prost(message, optional, tag = "4")]
+    pub(super) caller: Option<Caller>,
+    #[prost(uint64, tag = "5")]
+    pub(super) ring_bytes: u64,
+    #[prost(uint32, tag = "6")]
+    pub(super) max_threads: u32,
+    #[prost(bool, tag = "7")]
+    pub(super) await_sleds: bool,
+    #[prost(message, optional, tag = "8")]
+    pub(super) group: Option<Group>,
+    #[prost(message, optional, tag = "9")]
+    pub(super) settings: Option<v1::Settings>,
+    /// The oldest first.
+    #[prost(message, repeated, tag = "10")]
+    pub(super) rules: Vec<Rule>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) modules: Vec<Module>,
+}
+
+/// A client of the daemon, with the rights that it had.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Caller {
+    #[prost(uint32, tag = "1")]
+    pub(super) uid: u32,
+    #[prost(uint32, tag = "2")]
+    pub(super) pid: u32,
+    #[prost(uint32, tag = "3")]
+    pub(super) group: u32,
+    #[prost(uint64, tag = "4")]
+    pub(super) permitted: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) effective: u64,
+    #[prost(uint64, tag = "6")]
+    pub(super) start_time: u64,
+}
+
+/// The place of a session in its group.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Group {
+    #[prost(uint32, tag = "1")]
+    pub(super) root: u32,
+    #[prost(uint64, tag = "2")]
+    pub(super) root_start_time: u64,
+    #[prost(enumeration = "v1::Follow", tag = "3")]
+    pub(super) follow: i32,
+    #[prost(message, optional, tag = "4")]
+    pub(super) caller: Option<Caller>,
+    /// Unset for the first process.
+    #[prost(message, optional, tag = "5")]
+    pub(super) kinship: Option<v1::Kinship>,
+}
+
+/// A selection that holds for libraries that are loaded later.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Rule {
+    #[prost(message, optional, tag = "1")]
+    pub(super) selection: Option<v1::Selection>,
+    /// The values to record. Unset: the functions are off.
+    #[prost(message, optional, tag = "2")]
+    pub(super) on: Option<v1::Capture>,
+}
+
+/// The functions of a module that are on.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Module {
+    #[prost(string, tag = "1")]
+    pub(super) path: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) bias: u64,
+    #[prost(uint32, tag = "3")]
+    pub(super) functions: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) on: Vec<On>,
+}
+
+/// Functions of a module of which the same is recorded.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct On {
+    #[prost(message, optional, tag = "1")]
+    pub(super) capture: Option<v1::Capture>,
+    /// Ranges of indexes: the distance from the end of the range before, then the length.
+    #[prost(uint32, repeated, tag = "2")]
+    pub(super) ranges: Vec<u32>,
+}
