@@ -62,7 +62,8 @@ pub const INSIDE_NAMES: u64 = 1 << 13;
 /// So the names of neighbouring sites stand next to each other.
 pub const NAME_SHIFT: u32 = 4;
 
-/// Offsets in the table's header page.
+/// Offsets in the table's header page. `LIVE`, `MINE`, `TRACER` and `TRACER_COUNTER` are at these
+/// places in every version, so that each version can take over what another one left.
 pub mod table {
     /// u64: not 0 while trampolines may record. A forked child reads 0.
     pub const LIVE: u64 = 0;
@@ -85,6 +86,9 @@ pub mod table {
     /// u32: 1 or 2 if the program records only events inside the functions of the first or the
     /// second list; 0 for all events.
     pub const INSIDE: u64 = 32;
+    /// The end of the words that are the same in every version.
+    pub const COMMON_BYTES: u64 = 120;
+    const _: () = assert!(LIVE == 0 && MINE == 8 && TRACER == 64 && TRACER_COUNTER == 112);
 }
 
 /// A filter page: the open calls of one thread, as its trampolines see them while calls are

@@ -143,6 +143,8 @@ pub(crate) enum Command {
     FdrDump(cmd::fdr_dump::Args),
     /// Switch all functions off, check the code of the process, and detach from it
     Detach(cmd::detach::Args),
+    /// Switch off what a daemon that is gone has left on, without a daemon
+    Off(cmd::off::Args),
     /// Explain the reason id of a refusal
     Explain(cmd::explain::Args),
     /// Print the completions for a shell
@@ -153,7 +155,7 @@ pub(crate) enum Command {
 
 /// Names of commands in other tools, and the command here that does the same. clap finds
 /// misspelt names by itself.
-const MEANT: [(&str, &str); 28] = [
+const MEANT: [(&str, &str); 27] = [
     ("calltree", "tree"),
     ("capture", "record"),
     ("check", "doctor"),
@@ -167,7 +169,6 @@ const MEANT: [(&str, &str); 28] = [
     ("list", "ps"),
     ("live", "watch"),
     ("ls", "ps"),
-    ("off", "disable"),
     ("on", "enable"),
     ("open", "view"),
     ("processes", "ps"),

@@ -307,10 +307,11 @@ impl Reason {
                  raise the group's limit."
             }
             Self::OtherVersion => {
-                "The process carries trampolines of another version of xrayd, or trampolines that \
-                 another program has changed. xrayd cannot replace them while the process lives, \
-                 because a thread may be running in them. Restart the process, or use the xrayd \
-                 version that attached first."
+                "The process carries trampolines of xrayd that another program has changed, or \
+                 memory of several versions of xrayd that does not fit together. xrayd cannot \
+                 replace trampolines while the process lives, because a thread may be running in \
+                 them. Restart the process. Trampolines of another version that nothing has changed \
+                 are no reason to refuse: xrayd puts its own beside them."
             }
             Self::ThreadId => {
                 "xrayd finds a thread's ring by the thread id that the C library keeps in each \

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
+use integration::{
+    DEADLINE, Fixture, GroundTruth, Target, mark_as_other_version, opens_map_files, wait_until,
+};
 use serde_json::Value;
 
 use crate::cli_follow::{child_of, is_traced, work, works};
@@ -270,4 +272,32 @@ fn a_group_is_followed_on() -> Result<()> {
     ensure!(rows(&detached, "processes")?.len() == 3, "{detached}");
     ensure!(files_in(&scene.path("state"))?.is_empty());
     Ok(())
+}
+
+/// The next daemon is of another version: it goes on with the same functions, in memory of its own.
+#[test]
+fn a_daemon_of_another_version_goes_on() -> Result<()> {
+    let scene = Scene::new()?;
+    let first = daemon(&scene)?;
+    let cli = scene.with(&first)?;
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "3", "--calls", "200"])?;
+    let pid = target.pid();
+    cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
+    cli.ok(["enable", "--all"])?;
+    cli.ok(["disable", "--glob", "work::p*"])?;
+    let before = lasting(&cli.json(["status"])?, pid)?;
+    let sleds = sleds_on(&target)?;
+    first.kill()?;
+    mark_as_other_version(pid)?;
+    let second = daemon(&scene)?;
+    let after = lasting(&cli.json(["status"])?, pid)?;
+    ensure!(before == after, "{before:#}\n{after:#}\n{}", second.log());
+    ensure!(sleds_on(&target)? == sleds);
+    cli.ok(["enable", "--all"])?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    cli.ok(["disable", "--all"])?;
+    cli.ok(["snapshot", "-o", "t.xtrace"])?;
+    ensure_exact(&scene.path("t.xtrace"), &truth)?;
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&target)
 }

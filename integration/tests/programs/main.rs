@@ -14,6 +14,7 @@ mod cli_follow;
 mod cli_hostile_files;
 mod cli_launch;
 mod cli_names;
+mod cli_off;
 mod cli_profile;
 mod cli_record;
 mod cli_refusals;

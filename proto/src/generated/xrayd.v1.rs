@@ -1536,6 +1536,9 @@ pub enum ProcessState {
     Traced = 2,
     /// The process cannot be attached to, or its session has failed. `refusal` has the reason.
     Refused = 3,
+    /// As PROCESS_STATE_READY. A daemon that is gone has left sleds on in the process, and no daemon
+    /// reads what they record. An attach switches them off, and so does `xrayctl off`.
+    LeftOn = 4,
 }
 impl ProcessState {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1548,6 +1551,7 @@ impl ProcessState {
             Self::Ready => "PROCESS_STATE_READY",
             Self::Traced => "PROCESS_STATE_TRACED",
             Self::Refused => "PROCESS_STATE_REFUSED",
+            Self::LeftOn => "PROCESS_STATE_LEFT_ON",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1557,6 +1561,7 @@ impl ProcessState {
             "PROCESS_STATE_READY" => Some(Self::Ready),
             "PROCESS_STATE_TRACED" => Some(Self::Traced),
             "PROCESS_STATE_REFUSED" => Some(Self::Refused),
+            "PROCESS_STATE_LEFT_ON" => Some(Self::LeftOn),
             _ => None,
         }
     }

@@ -22,6 +22,7 @@ pub(crate) mod graph_diff;
 pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod mode;
+pub(crate) mod off;
 pub(crate) mod profile;
 pub(crate) mod ps;
 pub(crate) mod record;

@@ -25,8 +25,8 @@ impl Detached {
 
     /// The first process that is not proven to be as it was.
     pub(crate) fn unproven(&self) -> Option<u32> {
-        let differs = |row: &&DetachReport| row.text_bytes_different > 0 || row.sleds_on > 0;
-        self.processes.iter().find(differs).map(|row| row.pid)
+        let mut rows = self.processes.iter();
+        rows.find(|row| is_unproven(row)).map(|row| row.pid)
     }
 
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
@@ -45,6 +45,11 @@ impl From<Vec<DetachReport>> for Detached {
     }
 }
 
+/// True if a process is not proven to be as it was.
+pub(super) fn is_unproven(row: &DetachReport) -> bool {
+    row.text_bytes_different > 0 || row.sleds_on > 0
+}
+
 fn render_row(row: &DetachReport, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
     if let Some(refusal) = &row.refusal {
         return refused::render(refusal, row.pid, out, look);
@@ -55,6 +60,15 @@ fn render_row(row: &DetachReport, out: &mut dyn io::Write, look: Look) -> io::Re
         return writeln!(out, "{}: had already ended; {events}, {lost} lost", row.pid);
     }
     writeln!(out, "{}: detached; {events}, {lost} lost", row.pid)?;
+    render_proof(row, out, look)
+}
+
+/// Writes the lines of the proof.
+pub(super) fn render_proof(
+    row: &DetachReport,
+    out: &mut dyn io::Write,
+    look: Look,
+) -> io::Result<()> {
     let (proof, no_proof) = (
         look.paint(Tone::Good, "proof"),
         look.paint(Tone::Bad, "no proof"),

@@ -24,6 +24,7 @@ pub(crate) mod golden;
 mod gradient;
 pub(crate) mod group_status;
 pub(crate) mod instr_map;
+pub(crate) mod left_off;
 pub(crate) mod mode_set;
 pub(crate) mod moment;
 mod names;

@@ -36,6 +36,8 @@ enum State {
     Ready,
     Traced,
     Refused,
+    /// A daemon that is gone has left sleds on.
+    LeftOn,
     Unknown,
 }
 
@@ -84,6 +86,7 @@ impl ProcessRow {
                 Cell::toned(format!("refused: {}", refusal.reason), Tone::Bad)
             }
             (State::Refused, None) => Cell::toned("refused", Tone::Bad),
+            (State::LeftOn, _) => Cell::toned("left on by a daemon that is gone", Tone::Bad),
             (State::Unknown, _) => "unknown".into(),
         }
     }
@@ -96,6 +99,7 @@ impl From<ProcessInfo> for ProcessRow {
             ProcessState::Ready => State::Ready,
             ProcessState::Traced => State::Traced,
             ProcessState::Refused => State::Refused,
+            ProcessState::LeftOn => State::LeftOn,
         };
         let ProcessInfo {
             pid,
@@ -163,8 +167,13 @@ mod tests {
             root: 812,
             ..ready.clone()
         };
+        let left_on = ProcessInfo {
+            pid: 900,
+            state: ProcessState::LeftOn.into(),
+            ..ready.clone()
+        };
         Processes {
-            processes: [ready, followed, refused]
+            processes: [ready, followed, refused, left_on]
                 .into_iter()
                 .map(ProcessRow::from)
                 .collect(),

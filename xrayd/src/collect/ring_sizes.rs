@@ -83,7 +83,7 @@ impl RingSizes {
         };
         let ((sizes, note), promise) = self.promises.promise(self.pid, |rooms| {
             let sizes = match needed {
-                RingsNeeded::New => fit(self.wanted, threads, rooms, growth),
+                RingsNeeded::New | RingsNeeded::Beside => fit(self.wanted, threads, rooms, growth),
                 RingsNeeded::NewOfSize(geometry) => fit_slots(geometry, threads, rooms),
                 RingsNeeded::Present {
                     geometry,
@@ -96,7 +96,7 @@ impl RingSizes {
             let sizes = sizes.map_err(|short| self.refuse(threads, &short))?;
             let bytes = bytes_of_threads(sizes.geometry, sizes.open_slots);
             Ok(match needed {
-                RingsNeeded::New => ((sizes, self.note(sizes, rooms)), bytes),
+                RingsNeeded::New | RingsNeeded::Beside => ((sizes, self.note(sizes, rooms)), bytes),
                 RingsNeeded::NewOfSize(_) => ((sizes, None), bytes),
                 RingsNeeded::Present { .. } => {
                     // The rings exist, whatever the limits are, and the process itself reports
@@ -109,10 +109,12 @@ impl RingSizes {
         })?;
         let closed = match needed {
             RingsNeeded::Present { .. } => Vec::new(),
-            RingsNeeded::New | RingsNeeded::NewOfSize(_) => closed_slots(sizes, || {
-                let inner = |tid| Threads::inner_id(self.pid, tid);
-                tids.into_iter().filter_map(inner).collect()
-            }),
+            RingsNeeded::New | RingsNeeded::Beside | RingsNeeded::NewOfSize(_) => {
+                closed_slots(sizes, || {
+                    let inner = |tid| Threads::inner_id(self.pid, tid);
+                    tids.into_iter().filter_map(inner).collect()
+                })
+            }
         };
         self.chosen = Some(Chosen {
             sizes,

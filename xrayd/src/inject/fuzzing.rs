@@ -16,7 +16,9 @@ use sled_encoders::{
 };
 
 use super::{
-    Layout, Patcher, TableClaim, patch_report::PatchReport, region::Region,
+    Layout, Patcher, TableClaim,
+    patch_report::PatchReport,
+    region::{FoundRegion, Region},
     tracer_record::ClaimState,
 };
 use crate::{
@@ -70,7 +72,8 @@ pub fn adopt(input: &[u8]) {
         return;
     };
     let (region, layout) = match found {
-        Ok(found) => found,
+        Ok(FoundRegion::Usable(found)) => *found,
+        Ok(FoundRegion::OtherVersion(other)) => return assert_eq!(other.range, entry.range),
         Err(why) => return assert!(!why.is_empty()),
     };
     assert_eq!(region.range(), entry.range);
@@ -171,7 +174,7 @@ fn switch_in(scene: &Scene, region: Region, input: &mut Input<'_>) {
     });
     let maps = Maps::parse(&[]);
     let (pid, memory) = (Pid::this(), &*scene.memory);
-    let mut patcher = Patcher::new(pid, memory, &maps, [], vec![region], staged);
+    let mut patcher = Patcher::new(pid, memory, &maps, [], (vec![region], Vec::new()), staged);
     for _ in 0..8 {
         let to = match input.byte() {
             0 => break,

@@ -10,7 +10,7 @@ use super::{
     borrow::{BorrowError, Lender, Victim},
     install_plan::{Plan, Rings, owner_mark, plan},
     mappings::{MapFailure, Mapped, map_missing, place_for},
-    region::{Layout, Region},
+    region::{FoundRegion, Layout, OtherVersion, Region},
     ring_plan::{RingPlan, RingsNeeded},
     rings_file::{RingsFile, Unproven},
     tracer_record::TableClaim,
@@ -42,6 +42,8 @@ pub(crate) struct Installed {
     pub(crate) rings_file: RingsFile,
     /// True if all of it was in the target already.
     pub(crate) adopted: bool,
+    /// Code mappings of other versions of xrayd. Sleds may call into them.
+    pub(crate) others: Vec<OtherVersion>,
     /// True if an earlier tracer was recording, and did not detach.
     pub(crate) was_live: bool,
     /// The thread that stood still, and for how long.
@@ -66,9 +68,18 @@ pub(crate) fn install(
     let mut tries = 0;
     let mut claim = None;
     let mut was_live = false;
+    let mut others: Vec<(TargetAddr, TableClaim)> = Vec::new();
     loop {
         let maps = target.maps()?;
         let plan = plan(target, memory, &maps, neighbourhoods)?;
+        // Their tracers must be gone, too. These claims end when the memory is installed.
+        for other in &plan.others {
+            if others.iter().all(|(table, _)| *table != other.table) {
+                let claim = TableClaim::take(memory, other.table, pid)?;
+                was_live |= is_live(memory, other.table);
+                others.push((other.table, claim));
+            }
+        }
         if let (Some(layout), None) = (plan.layout, &claim) {
             claim = Some(TableClaim::take(memory, TargetAddr(layout.table), pid)?);
             was_live = is_live(memory, TargetAddr(layout.table));
@@ -88,6 +99,7 @@ pub(crate) fn install(
                 rings,
                 rings_file,
                 adopted: true,
+                others: plan.others,
                 was_live,
                 stopped: None,
             };
@@ -100,6 +112,7 @@ pub(crate) fn install(
         }
         // Memory that is there already keeps its sizes.
         let rings = choose(match (plan.layout, plan.rings) {
+            (None, _) if !plan.others.is_empty() => RingsNeeded::Beside,
             (None, _) => RingsNeeded::New,
             (Some(layout), Rings::Open) => rings_present(pid, memory, &layout)?,
             (Some(layout), _) => RingsNeeded::NewOfSize(layout.geometry),
@@ -173,6 +186,7 @@ pub(crate) fn extend(
     let pid = target.pid();
     let mut plan = Plan {
         regions: Vec::new(),
+        others: Vec::new(),
         layout: Some(layout),
         rings: Rings::Open,
         missing: vec![neighbourhood],
@@ -256,6 +270,7 @@ fn finish(
         rings,
         rings_file,
         adopted: false,
+        others: plan.others,
         was_live: false,
         stopped: mapped.stopped,
     };
@@ -278,7 +293,12 @@ fn rings_present(pid: Pid, memory: &Memory, layout: &Layout) -> Result<RingsNeed
 fn check_alone(target: &Target, memory: &Memory, layout: &Layout) -> Result<()> {
     let maps = target.maps()?;
     let mut regions = maps.iter().filter_map(|entry| Region::find(memory, entry));
-    if regions.all(|region| region.is_ok_and(|(_, its)| its == *layout)) {
+    let is_alone = regions.all(|region| match region {
+        Ok(FoundRegion::Usable(found)) => found.1 == *layout,
+        Ok(FoundRegion::OtherVersion(_)) => true,
+        Err(_) => false,
+    });
+    if is_alone {
         return Ok(());
     }
     let message = format!(
@@ -329,6 +349,11 @@ impl Installed {
             )
             .and_then(|()| set_live(memory, TargetAddr(self.layout.table), 1))
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
+        for other in &self.others {
+            // No drain reads their rings any more.
+            set_live(memory, other.table, 0)
+                .map_err(|error| Refusal::from_io(pid, "write to an earlier table", &error))?;
+        }
         Ok((self, claim))
     }
 }

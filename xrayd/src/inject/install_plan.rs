@@ -7,7 +7,7 @@ use shm_ring::layout;
 
 use super::{
     Neighbourhood,
-    region::{Layout, Region},
+    region::{FoundRegion, Layout, OtherVersion, Region},
 };
 use crate::{
     pid::{Pid, TargetAddr},
@@ -20,6 +20,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) regions: Vec<Region>,
+    /// Memory of other versions. It stays, and new memory is mapped beside it.
+    pub(super) others: Vec<OtherVersion>,
     pub(super) layout: Option<Layout>,
     pub(super) rings: Rings,
     pub(super) missing: Vec<Neighbourhood>,
@@ -38,6 +40,9 @@ pub(super) enum Rings {
     Closed,
 }
 
+/// Most code mappings of other versions in one process. A process can forge them.
+const MOST_OTHERS: usize = 16;
+
 pub(super) fn plan(
     target: &Target,
     memory: &Memory,
@@ -46,15 +51,30 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let pid = target.pid();
     let mut regions = Vec::new();
+    let mut others: Vec<OtherVersion> = Vec::new();
     let mut layout: Option<Layout> = None;
     for entry in maps.iter() {
         match Region::find(memory, entry) {
             None => {}
-            Some(Ok((region, its))) if layout.is_none_or(|layout| layout == its) => {
+            Some(Ok(FoundRegion::Usable(found)))
+                if layout.is_none_or(|layout| layout == found.1) =>
+            {
+                let (region, its) = *found;
                 layout = Some(its);
                 regions.push(region);
             }
-            Some(Ok(_)) => {
+            Some(Ok(FoundRegion::OtherVersion(other))) => {
+                if others.len() == MOST_OTHERS || !is_table(maps, other.table) {
+                    let message = format!(
+                        "process {pid}: memory of another version of xrayd at {:#x} cannot be let \
+                         go of",
+                        other.range.start
+                    );
+                    return Err(Refusal::new(Reason::OtherVersion, message));
+                }
+                others.push(other);
+            }
+            Some(Ok(FoundRegion::Usable(_))) => {
                 let message = format!("process {pid} has two different sets of xrayd's memory");
                 return Err(Refusal::new(Reason::OtherVersion, message));
             }
@@ -67,9 +87,17 @@ pub(super) fn plan(
             }
         }
     }
-    let mine = layout.map(|layout| TargetAddr(layout.table + layout::table::MINE));
-    let mine = mine.map(|at| (at, memory.read_u64(at).unwrap_or(0)));
-    if let Some(owner) = mine.and_then(|(at, mine)| other_owner(target, at, mine)) {
+    let mine = |table: u64| {
+        let at = TargetAddr(table + layout::table::MINE);
+        (at, memory.read_u64(at).unwrap_or(0))
+    };
+    let tables = others.iter().map(|other| other.table.0);
+    let tables = tables.chain(layout.map(|layout| layout.table));
+    let mut owners = tables.filter_map(|table| {
+        let (at, mine) = mine(table);
+        other_owner(target, at, mine)
+    });
+    if let Some(owner) = owners.next() {
         let message = format!(
             "process {pid} runs in the memory of process {owner}, as a vforked child does, and \
              xrayd uses that memory already"
@@ -82,7 +110,7 @@ pub(super) fn plan(
         let present = maps
             .at(start)
             .is_some_and(|entry| entry.range == range && entry.permissions == *b"rw-s");
-        let inherited = mine.is_some_and(|(_, mine)| mine == 0);
+        let inherited = mine(layout.table).1 == 0;
         let closed = || {
             open_map_file(pid, &range)
                 .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -105,9 +133,18 @@ pub(super) fn plan(
         .collect();
     Ok(Plan {
         regions,
+        others,
         layout,
         rings,
         missing,
+    })
+}
+
+/// True if a table can be there: in memory that the process can write, and that is its own.
+fn is_table(maps: &Maps, table: TargetAddr) -> bool {
+    let end = table.0.checked_add(layout::table::COMMON_BYTES);
+    maps.at(table.0).is_some_and(|entry| {
+        entry.permissions == *b"rw-p" && end.is_some_and(|end| end <= entry.range.end)
     })
 }
 

@@ -10,6 +10,11 @@
 //!
 //! The handshake is as trustworthy as the target. A tracer that takes a region over generates its
 //! trampolines anew from the handshake, and compares every byte.
+//!
+//! The handshake up to the mapping of the rings is the same in every version of xrayd. So are the
+//! words `LIVE`, `MINE`, `TRACER` and `TRACER_COUNTER` of the table (`shm_ring::layout::table`).
+//! With these, each version can let go of what another one left on: it takes the table's record,
+//! and switches off the sleds that call into the region.
 
 use std::{
     io,
@@ -23,7 +28,13 @@ use sled_encoders::{
     x86_64::{DispatchMode, Enable, STUB_BYTES, Template, Trampolines},
 };
 
-use crate::{lock::lock, pid::TargetAddr, sys::Memory, target::MapEntry};
+use super::rings_file::RingsFile;
+use crate::{
+    lock::lock,
+    pid::{Pid, TargetAddr},
+    sys::Memory,
+    target::MapEntry,
+};
 
 const MAGIC: [u8; 8] = *b"xrayd\0\0\x0a";
 /// All ways that the byte of a gate can lead.
@@ -66,6 +77,24 @@ pub(crate) struct Region {
     pub(crate) trampolines: Trampolines,
 }
 
+/// The code mapping of another version of xrayd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherVersion {
+    pub(crate) range: Range<u64>,
+    /// The table that its trampolines use.
+    pub(super) table: TargetAddr,
+    /// The mapping of its rings: start and bytes.
+    rings_map: (u64, u64),
+}
+
+/// A code mapping that an xrayd left in a process.
+#[derive(Debug)]
+pub(super) enum FoundRegion {
+    /// A region of this version, and the layout that its handshake names.
+    Usable(Box<(Region, Layout)>),
+    OtherVersion(OtherVersion),
+}
+
 /// Modules close enough to share a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Neighbourhood {
@@ -92,6 +121,24 @@ fn template(geometry: Geometry, tid_offset: i32) -> Result<Arc<Template>, Encode
         kept.truncate(MOST_TEMPLATES);
     }
     Ok(template)
+}
+
+// === impl OtherVersion ===
+
+impl OtherVersion {
+    /// Returns the memory of its rings to the system, once no sled calls into it. A thread that
+    /// still stands in its trampolines writes into memory that reads as zero.
+    pub(crate) fn give_back_rings(&self, pid: Pid) {
+        let (start, bytes) = self.rings_map;
+        let proven = RingsFile::mapped(pid, &(start..start.saturating_add(bytes)));
+        let given = match proven {
+            Ok(rings) => rings.give_back(0, bytes).map_err(|error| error.to_string()),
+            Err(why) => Err(format!("{why:?}")),
+        };
+        if let Err(why) = given {
+            tracing::debug!(%pid, why, "the rings of another version keep their memory");
+        }
+    }
 }
 
 // === impl Region ===
@@ -131,16 +178,14 @@ impl Region {
         }
     }
 
-    /// The region whose handshake stands in `entry`, and the layout that it names. `None` if there
-    /// is no handshake.
+    /// The region whose handshake stands in `entry`. `None` if there is no handshake.
     ///
     /// # Errors
-    /// The reason why the region cannot be used: it has another version, or its memory does not
-    /// match the handshake.
-    pub(crate) fn find(
+    /// The reason why the region cannot be used: its memory does not match the handshake.
+    pub(super) fn find(
         memory: &Memory,
         entry: &MapEntry,
-    ) -> Option<Result<(Self, Layout), &'static str>> {
+    ) -> Option<Result<FoundRegion, &'static str>> {
         if entry.is_file() || entry.permissions != *b"r-xp" {
             return None;
         }
@@ -158,10 +203,7 @@ impl Region {
         memory: &Memory,
         entry: &MapEntry,
         bytes: &[u8; HANDSHAKE_WORDS * 8],
-    ) -> Result<(Self, Layout), &'static str> {
-        if bytes[..8] != MAGIC {
-            return Err("it is of another version");
-        }
+    ) -> Result<FoundRegion, &'static str> {
         let mut words = [0u64; HANDSHAKE_WORDS];
         for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*chunk);
@@ -176,6 +218,16 @@ impl Region {
             shifts,
             tid_offset,
         ] = words;
+        if length != entry.range.end - entry.range.start {
+            return Err("its addresses are inconsistent");
+        }
+        if bytes[..8] != MAGIC {
+            return Ok(FoundRegion::OtherVersion(OtherVersion {
+                range: entry.range.clone(),
+                table: TargetAddr(table),
+                rings_map: (map_start, map_bytes),
+            }));
+        }
         let halves = |word: u64| (u32::try_from(word & 0xffff_ffff), u32::try_from(word >> 32));
         let (Ok(ring_shift), Ok(slots_shift)) = halves(shifts) else {
             return Err("its sizes are invalid");
@@ -184,8 +236,7 @@ impl Region {
             Geometry::from_shifts(ring_shift, slots_shift).map_err(|_| "its sizes are invalid")?;
         let tid_offset = i32::try_from(tid_offset.cast_signed())
             .map_err(|_| "its thread id offset is invalid")?;
-        let fits = length == entry.range.end - entry.range.start
-            && table.checked_add(geometry.table_bytes()).is_some()
+        let fits = table.checked_add(geometry.table_bytes()).is_some()
             && rings.is_multiple_of(geometry.chunk_bytes())
             && rings >= map_start
             && rings
@@ -205,7 +256,7 @@ impl Region {
         let region = Self::plan(entry.range.start, length, &layout)
             .map_err(|_| "its addresses are inconsistent")?;
         match region.stands(memory) {
-            Ok(true) => Ok((region, layout)),
+            Ok(true) => Ok(FoundRegion::Usable(Box::new((region, layout)))),
             Ok(false) => Err("its trampolines differ"),
             Err(_) => Err("it cannot be read"),
         }
@@ -376,7 +427,6 @@ mod tests {
     use std::hint::black_box;
 
     use super::*;
-    use crate::pid::Pid;
 
     /// A target can write a handshake for any layout.
     #[test]

@@ -7,6 +7,8 @@ use shm_ring::Geometry;
 pub(crate) enum RingsNeeded {
     /// New rings.
     New,
+    /// New rings beside those of another version of xrayd.
+    Beside,
     /// New rings of these sizes, which the trampolines in the process have.
     NewOfSize(Geometry),
     /// The rings that the process has, of these sizes.

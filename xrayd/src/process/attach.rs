@@ -78,12 +78,21 @@ pub(super) struct Common {
 #[derive(Debug)]
 pub(super) enum Beginning {
     /// The process runs.
-    Running,
+    Running(Earlier),
     /// xrayd started the process, and holds it.
     Started(Box<Started>),
-    /// The process runs, and has the memory of a daemon that has ended. The session goes on with
-    /// the choices of that daemon's session.
+}
+
+/// What the new session has to do with that of a daemon that has ended.
+#[derive(Debug)]
+pub(super) enum Earlier {
+    /// There may be none. All functions are off at the begin.
+    Any,
+    /// It goes on with the choices of that session. The process must have that daemon's memory, and
+    /// must not have been detached from.
     Recorded(Box<CompiledChoices>),
+    /// It only ends what that session has left on. The process must have that daemon's memory.
+    Left,
 }
 
 /// The result of [`prepare`], for the thread that attaches.
@@ -132,10 +141,14 @@ pub(crate) fn prepare(
     let target = target.require(options.owner, options.caller);
     let geometry = Geometry::new(options.ring_bytes, options.max_threads)
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
-    let (launch, started, recorded) = match beginning {
-        Beginning::Running => (Launch::ByOthers, None, None),
-        Beginning::Started(started) => (Launch::ByUs, Some(*started), None),
-        Beginning::Recorded(choices) => (Launch::ByOthers, None, Some(*choices)),
+    let (launch, started, earlier) = match beginning {
+        Beginning::Running(earlier) => (Launch::ByOthers, None, earlier),
+        Beginning::Started(started) => (Launch::ByUs, Some(*started), Earlier::Any),
+    };
+    let needs_memory = !matches!(earlier, Earlier::Any);
+    let recorded = match earlier {
+        Earlier::Recorded(choices) => Some(*choices),
+        Earlier::Any | Earlier::Left => None,
     };
     let mut flight = preflight(&target, &objects, launch, options.sleds)?;
     flight.verdict()?;
@@ -167,12 +180,11 @@ pub(crate) fn prepare(
     };
     let neighbourhoods = neighbourhoods(&mut flight, &target, &memory)?;
     let mut sizes = RingSizes::new(pid, geometry, promises);
-    let is_recorded = recorded.is_some();
     let choose = |needed: RingsNeeded| {
-        if is_recorded && needed == RingsNeeded::New {
+        if needs_memory && needed == RingsNeeded::New {
             let message = format!(
-                "process {pid}: the memory of the earlier daemon is gone: the process runs another \
-                 program by now"
+                "process {pid}: there is no memory of an earlier xrayd in it: no xrayd has attached \
+                 to the program that it runs now"
             );
             return Err(Refusal::new(Reason::NotAttached, message));
         }
@@ -181,7 +193,7 @@ pub(crate) fn prepare(
         Ok(chosen)
     };
     let (mut installed, table_claim) = install(&target, &memory, &neighbourhoods, victim, choose)?;
-    if is_recorded && !installed.was_live {
+    if recorded.is_some() && !installed.was_live {
         // Its table is as before.
         let _ = clear_live(&memory, TargetAddr(installed.layout.table));
         let message = format!(
@@ -207,7 +219,15 @@ pub(crate) fn prepare(
         functions.add(module.clone(), by_module.next().unwrap_or_default());
     }
     let modules = functions.modules();
+    let others = installed.others.clone();
     let regions = std::mem::take(&mut installed.regions);
+    if !others.is_empty() {
+        report.notes.push(
+            "the process has memory of another version of xrayd, which stays unused; what its \
+             rings held is lost"
+                .to_owned(),
+        );
+    }
     let staged = gathered.staged.iter();
     let mut patcher = Patcher::new(
         pid,
@@ -216,7 +236,7 @@ pub(crate) fn prepare(
         modules
             .iter()
             .map(|loaded| (loaded.index, loaded.module.clone())),
-        regions,
+        (regions, others.clone()),
         staged.map(|staged| (staged.site, staged.target)),
     );
     // The dispatch mode of an earlier daemon or of the parent process does not hold any more.
@@ -253,6 +273,7 @@ pub(crate) fn prepare(
             "{} sleds were left on by an earlier daemon; they are off now",
             left_on.len()
         ));
+        report.left_on = left_on.len() as u64;
     }
     let mut table = SiteTable::new();
     let since = events_since(&installed.rings);
@@ -376,6 +397,10 @@ pub(crate) fn prepare(
         undo.disarm();
     }
     controller.keep_choices();
+    // No sled calls into it any more.
+    for other in &others {
+        other.give_back_rings(pid);
+    }
     Ok(Prepared {
         session,
         report,

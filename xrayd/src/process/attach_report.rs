@@ -20,6 +20,8 @@ pub struct AttachReport {
     pub skipped: Vec<SkippedSleds>,
     /// Modules with sleds that cannot be traced: path and reason.
     pub refused_modules: Vec<(String, Refusal)>,
+    /// Sleds that an earlier daemon left on, and that are off now.
+    pub left_on: u64,
     /// Remarks for the user.
     pub notes: Vec<String>,
 }

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
+    attach::Earlier,
     attach_report::AttachReport,
     group::{Group, Root},
     parallel::{MOST_IN_A_CALL, in_parallel},
@@ -76,8 +77,8 @@ impl Registry {
         let payer = record.caller.and_then(|caller| caller.payer());
         let choices = record.choices.compile(self.accounts(), payer)?;
         let rules = choices.rules.clone();
-        let choices = Some(Box::new(choices));
-        let (attached, _) = self.attach_session(record.pid, record.options(), choices)?;
+        let earlier = Earlier::Recorded(Box::new(choices));
+        let (attached, _) = self.attach_session(record.pid, record.options(), earlier)?;
         let member = Member {
             record,
             session: attached.session,

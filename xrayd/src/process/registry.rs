@@ -12,7 +12,7 @@ use shm_ring::Geometry;
 use xray_trace::instr_map::Selection;
 
 use super::{
-    attach::{Attached, Beginning, Common, prepare, unless_ended},
+    attach::{Attached, Beginning, Common, Earlier, prepare, unless_ended},
     attach_options::AttachOptions,
     attach_report::AttachReport,
     attach_thread::{Begun, Stands, attach_thread_name, start_attach_thread},
@@ -28,15 +28,17 @@ use super::{
 };
 use crate::{
     collect::{Collectors, Promises},
-    control::{CompiledChoices, Controllers, Patterns, Rules, patch_sites},
+    control::{Controllers, Patterns, Rules, patch_sites},
+    inject::living_tracer,
     liveness::{Liveness, NoAnswer},
     pid::Pid,
     quotas::{Accounts, Quotas, Resource, Ticket},
-    refusal::{Reason, Result},
+    refusal::{Reason, Refusal, Result},
     store::Metering,
+    sys::Memory,
     target::{
-        Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
-        Sleds, Subject, Target, list, preflight,
+        Caller, Check, Functions, Launch, Objects, Outcome, PerfWatcher, ProcessState,
+        ProcessSummary, Sleds, Subject, Target, list, preflight,
     },
     types::{DetachReport, FunctionRow, Run, Wanted},
 };
@@ -171,12 +173,20 @@ impl Registry {
         may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<ProcessSummary>> {
         let registry = self.clone();
-        list(Arc::clone(&self.0.objects), may_see, move |pid| {
+        let listed = list(Arc::clone(&self.0.objects), may_see, move |pid| {
             let session = registry.get(pid)?;
             let failed = session.failure().map(ProcessState::Refused);
             let root = session.kinship().map(|kinship| kinship.root);
             Some((failed.unwrap_or(ProcessState::Traced), root))
-        })
+        });
+        let mut listed = listed?;
+        for summary in listed.iter_mut().filter(|summary| summary.sleds_on > 0) {
+            summary.state = match living_tracer_of(summary.pid, summary.start_time) {
+                None => ProcessState::LeftOn,
+                Some(other) => ProcessState::Refused(traced_by(summary.pid, &other)),
+            };
+        }
+        Ok(listed)
     }
 
     /// Compiles a selection once for all processes that it is used in. It counts for the quota of
@@ -194,7 +204,33 @@ impl Registry {
     /// Nothing can be checked: no such process, a zombie, or a kernel thread.
     pub fn preflight(&self, pid: Pid) -> Result<Vec<Check>> {
         let target = Target::open(pid)?;
-        Ok(preflight(&target, &self.0.objects, Launch::ByOthers, Sleds::Needed)?.checks)
+        let flight = preflight(&target, &self.0.objects, Launch::ByOthers, Sleds::Needed)?;
+        let sleds_on = flight.sleds_on();
+        let mut checks = flight.checks;
+        if sleds_on > 0 && self.get(pid).is_none() {
+            let (outcome, finding, remedy) = match living_tracer_of(pid, target.start_time()) {
+                None => (
+                    Outcome::Warning,
+                    format!(
+                        "{sleds_on} sleds are on: an xrayd that is gone has left them on, and no \
+                         daemon reads what they record"
+                    ),
+                    format!("xrayctl off {pid}"),
+                ),
+                Some(other) => {
+                    let Refusal { message, .. } = traced_by(pid, &other);
+                    (Outcome::Failed, message, String::new())
+                }
+            };
+            checks.push(Check {
+                reason: Reason::Busy,
+                subject: "left on",
+                outcome,
+                finding,
+                remedy,
+            });
+        }
+        Ok(checks)
     }
 
     /// The session of a process.
@@ -232,7 +268,7 @@ impl Registry {
     /// A refusal. The process is as it was. It may have been followed from another process whose
     /// group follows less.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
-        let (attached, is_new) = self.attach_session(pid, options.clone(), None)?;
+        let (attached, is_new) = self.attach_session(pid, options.clone(), Earlier::Any)?;
         if is_new {
             self.0.retention.share_retained();
             let root = Root::Traced(Arc::clone(&attached.session));
@@ -263,13 +299,12 @@ impl Registry {
         Ok(attached)
     }
 
-    /// The session of a process, and whether it is new. A new one goes on with the choices of an
-    /// earlier daemon's session, if there are any.
+    /// The session of a process, and whether it is new.
     pub(super) fn attach_session(
         &self,
         pid: Pid,
         options: AttachOptions,
-        recorded: Option<Box<CompiledChoices>>,
+        earlier: Earlier,
     ) -> Result<(Attached, bool)> {
         let reserved = match self.0.table.reserve(pid)? {
             Reservation::Running(session) => {
@@ -302,7 +337,7 @@ impl Registry {
                 inner.common(ticket),
                 inner.config.retain_bytes,
                 options,
-                recorded.map_or(Beginning::Running, Beginning::Recorded),
+                Beginning::Running(earlier),
             )
             .map_err(|refusal| unless_ended(pid, start_time, refusal))?;
             Ok(Begun::Traced(Box::new(prepared), Some(reserved)))
@@ -404,6 +439,22 @@ impl Registry {
             });
         }
         self.end(&self.0.table.attached(pid)?)
+    }
+
+    /// Switches off what a daemon that is gone has left on in a process, with the proof of a
+    /// detach. Also returns the number of sleds that were on.
+    ///
+    /// # Errors
+    /// No xrayd has attached to the process, one traces it now, or it cannot be attached to.
+    pub fn switch_off(&self, pid: Pid, options: AttachOptions) -> Result<(u64, DetachReport)> {
+        let (attached, is_new) = self.attach_session(pid, options, Earlier::Left)?;
+        if !is_new {
+            let message = format!(
+                "process {pid} is traced by this daemon: detach from it, or disable its functions"
+            );
+            return Err(Refusal::new(Reason::Busy, message));
+        }
+        Ok((attached.report.left_on, self.end(&attached.session)?))
     }
 
     /// Detaches from all members of a group, several at a time, and ends the search. The reports
@@ -587,7 +638,7 @@ impl Sessions for Registry {
     }
 
     fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
-        match self.attach_session(pid, options, None)? {
+        match self.attach_session(pid, options, Earlier::Any)? {
             (Attached { session, .. }, true) => Ok(session),
             (_, false) => Err(busy(pid)),
         }
@@ -636,6 +687,22 @@ impl Inner {
             ],
         )
     }
+}
+
+/// The tracer that uses xrayd's memory in this process, in words. `None` if it is gone, or if the
+/// process cannot be read.
+fn living_tracer_of(pid: Pid, start_time: u64) -> Option<String> {
+    let target = Target::open(pid).ok()?;
+    if target.start_time() != start_time {
+        return None;
+    }
+    let memory = Memory::open_to_read(pid, target.live_thread().ok()?).ok()?;
+    living_tracer(&memory, &target.maps().ok()?)
+}
+
+fn traced_by(pid: Pid, other: &str) -> Refusal {
+    let message = format!("process {pid} is traced by another xrayd: {other}");
+    Refusal::new(Reason::Busy, message)
 }
 
 #[cfg(test)]

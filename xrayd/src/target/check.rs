@@ -96,6 +96,12 @@ impl Preflight {
         }
     }
 
+    /// Sleds that call trampolines of an xrayd.
+    pub(crate) fn sleds_on(&self) -> u64 {
+        let surveys = self.surveyed.iter().map(|(_, survey)| survey);
+        surveys.map(Survey::sleds_on).sum()
+    }
+
     fn add(
         &mut self,
         reason: Reason,

@@ -13,6 +13,8 @@ use crate::{
 pub enum ProcessState {
     /// The process can be attached to.
     Ready,
+    /// The process can be attached to. A daemon that is gone has left sleds on in it.
+    LeftOn,
     /// The process is attached.
     Traced,
     /// The process cannot be attached to.
@@ -36,6 +38,8 @@ pub struct ProcessSummary {
     pub modules: u32,
     /// Functions with sleds.
     pub functions: u32,
+    /// Sleds that are on. 0 for a process with a session.
+    pub sleds_on: u64,
     /// Whether it can be attached to.
     pub state: ProcessState,
     /// The first process of its group, if it was followed.
@@ -87,19 +91,19 @@ fn summary(
         .sum();
     let modules = found.modules.len();
     let (state, root) = known(pid).unzip();
-    let state = match state {
-        Some(state) => state,
+    let (state, sleds_on) = match state {
+        Some(state) => (state, 0),
         None => match check::preflight(
             &target,
             objects,
             check::Launch::ByOthers,
             check::Sleds::Needed,
         )
-        .and_then(|flight| flight.verdict())
+        .and_then(|flight| flight.verdict().map(|()| flight.sleds_on()))
         {
-            Ok(()) => ProcessState::Ready,
+            Ok(sleds_on) => (ProcessState::Ready, sleds_on),
             Err(refusal) if refusal.reason == Reason::TargetExited => return None,
-            Err(refusal) => ProcessState::Refused(refusal),
+            Err(refusal) => (ProcessState::Refused(refusal), 0),
         },
     };
     // The process may have changed to another user.
@@ -111,6 +115,7 @@ fn summary(
         command: target.command(),
         modules: u32::try_from(modules).unwrap_or(u32::MAX),
         functions: u32::try_from(functions).unwrap_or(u32::MAX),
+        sleds_on,
         state,
         root: root.flatten(),
     })

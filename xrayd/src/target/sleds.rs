@@ -45,6 +45,12 @@ pub(crate) struct Survey {
 // === impl Survey ===
 
 impl Survey {
+    /// Sleds that are on.
+    pub(crate) fn sleds_on(&self) -> u64 {
+        let is_on = |site: &&Site| matches!(site.state, State::On { .. });
+        self.sites.iter().filter(is_on).count() as u64
+    }
+
     fn skip(&mut self, reason: &'static str) {
         *self.skipped.entry(reason).or_default() += 1;
     }

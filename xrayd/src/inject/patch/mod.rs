@@ -32,7 +32,7 @@ use self::stubs::Stubs;
 use super::{
     page::failed_access,
     private_pages::{PAGE, PrivatePages},
-    region::Region,
+    region::{OtherVersion, Region},
 };
 use crate::{
     pid::{Pid, TargetAddr},
@@ -61,6 +61,9 @@ pub(crate) struct Patcher {
     /// Loaded modules, by index.
     pub(super) modules: BTreeMap<u32, Module>,
     regions: Vec<Region>,
+    /// Code mappings of other versions of xrayd. Sleds that call into them can be switched off, and
+    /// staged anew.
+    others: Vec<OtherVersion>,
     /// The dispatch mode of the flavours of all regions.
     dispatch_mode: DispatchMode,
     /// Whether the flavours of all regions are enabled. Disabled flavours do nothing.
@@ -72,14 +75,15 @@ pub(crate) struct Patcher {
 // === impl Patcher ===
 
 impl Patcher {
-    /// A patcher for sleds of `modules` that call trampolines in `regions`. `staged` lists the
-    /// sleds that an earlier attach staged, each with the address that it calls.
+    /// A patcher for sleds of `modules` that call trampolines in `regions`. `others` are code
+    /// mappings of other versions of xrayd. `staged` lists the sleds that an earlier attach staged,
+    /// each with the address that it calls.
     pub(crate) fn new(
         pid: Pid,
         memory: &Memory,
         maps: &Maps,
         modules: impl IntoIterator<Item = (u32, Module)>,
-        regions: Vec<Region>,
+        (regions, others): (Vec<Region>, Vec<OtherVersion>),
         staged: impl IntoIterator<Item = (PatchSite, u64)>,
     ) -> Self {
         let stubs = Stubs::new(memory, &regions);
@@ -87,6 +91,7 @@ impl Patcher {
             pid,
             modules: modules.into_iter().collect(),
             regions,
+            others,
             dispatch_mode: DispatchMode::None,
             enable: Enable::On,
             stubs,

@@ -48,8 +48,18 @@ impl Patcher {
                 let staging = self.stage(memory, site, capture, bytes)?;
                 staging.map_or(Planned::Foreign, Planned::Stage)
             }
-            (State::Staged { target } | State::On { target }, _) if !self.is_ours(site, target) => {
-                Planned::Foreign
+            (state @ (State::Staged { target } | State::On { target }), to)
+                if !self.is_ours(site, target) =>
+            {
+                match (state, to) {
+                    _ if !self.is_of_other_version(target) => Planned::Foreign,
+                    (State::On { .. }, Wanted::Off) => Planned::Switch,
+                    (_, Wanted::Off) => Planned::AsWanted,
+                    (_, Wanted::On(capture)) => {
+                        let staging = self.stage(memory, site, capture, bytes)?;
+                        staging.map_or(Planned::Foreign, Planned::Restage)
+                    }
+                }
             }
             (State::Staged { target } | State::On { target }, Wanted::On(capture)) => {
                 let staging = self.restaging(site, target, capture);
@@ -119,6 +129,12 @@ impl Patcher {
         (wanted != target)
             .then(|| stage(site.kind, site.address, wanted).ok())
             .flatten()
+    }
+
+    fn is_of_other_version(&self, target: u64) -> bool {
+        self.others
+            .iter()
+            .any(|other| other.range.contains(&target))
     }
 
     fn is_ours(&self, site: &PatchSite, target: u64) -> bool {

@@ -309,6 +309,13 @@ impl TableClaim {
         Err(Refusal::new(Reason::Busy, message))
     }
 
+    /// The tracer that a table's record names, in words, unless that tracer is gone.
+    pub(super) fn living_tracer(memory: &Memory, table: TargetAddr) -> Option<String> {
+        let other = Seen::read(memory, table).ok()?.tracer?;
+        let this = Tracer::this().ok()?;
+        (this.life_of(&other) != Life::Gone).then(|| other.describe())
+    }
+
     fn new(memory: &Arc<Memory>, table: TargetAddr, tracer: Tracer) -> Self {
         Self {
             memory: Arc::clone(memory),

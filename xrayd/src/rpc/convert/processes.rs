@@ -22,11 +22,13 @@ pub(crate) fn process(process: ProcessSummary) -> v1::ProcessInfo {
         command,
         modules,
         functions,
+        sleds_on: _,
         state,
         root,
     } = process;
     let (state, refused) = match state {
         ProcessState::Ready => (v1::ProcessState::Ready, None),
+        ProcessState::LeftOn => (v1::ProcessState::LeftOn, None),
         ProcessState::Traced => (v1::ProcessState::Traced, None),
         ProcessState::Refused(why) => (v1::ProcessState::Refused, Some(refusal(why))),
     };
@@ -109,6 +111,7 @@ mod tests {
             command: "é".repeat(MAX_COMMAND),
             modules: 1,
             functions: 2,
+            sleds_on: 0,
             state: ProcessState::Refused(Refusal::new(Reason::ForeignTracer, "gdb")),
             root: None,
         };

@@ -17,6 +17,7 @@ pub(crate) fn attach_report(report: AttachReport) -> v1::AttachReport {
         stopped,
         skipped,
         refused_modules,
+        left_on: _,
         notes,
     } = report;
     let (stopped_tid, stopped_ns) =
