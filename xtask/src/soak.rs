@@ -1,7 +1,8 @@
 //! `cargo xtask soak`: the long versions of those tests that prove little in a short run. Sleds are
 //! switched tens of millions of times under load, attach and detach run in a loop, threads come and
 //! go by the hundred thousand, libraries by the ten thousand. Real programs work for minutes while
-//! tracing comes and goes. The short versions are in `cargo xtask test`.
+//! tracing comes and goes. Daemons are killed a thousand times, and a systemd boots with the units.
+//! The short versions are in `cargo xtask test`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use anyhow::Result;
 use integration::workspace_dir;
 
 use crate::shell::{cargo, cargo_program, execute, say};
-use crate::test::{OnMissing, install_missing};
+use crate::test::{OnMissing, install_container, install_missing, systemd_test};
 
 /// The environment variable for that. With 1, long tests run at full length.
 const SWITCH: &str = "XRAYD_SOAK";
@@ -57,6 +58,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     install_missing(OnMissing::Install)?;
+    install_container(OnMissing::Install)?;
     // The tests start the programs of their own profile.
     execute(cargo("build").args(["--release", "--package", "xrayd", "--package", "xrayctl"]))?;
     let begun = Instant::now();
@@ -64,6 +66,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for round in 1.. {
         for (program, parts) in LONG {
             run_part(arguments, program, parts)?;
+        }
+        if arguments.tests.is_empty() {
+            execute(&mut systemd_test("release"))?;
         }
         say(&format!(
             "round {round} passed, {} s in all",

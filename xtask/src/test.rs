@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// nothing
     #[arg(long, conflicts_with_all = ["under_load", "rest"])]
     quick: bool,
+    /// Boot a systemd in a container with the units as shipped, and run nothing else; needs root
+    #[arg(long, conflicts_with_all = ["under_load", "quick", "rest"])]
+    systemd: bool,
     /// Passed on to `cargo test`, for example `-p xrayd -- attach`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
@@ -127,20 +130,51 @@ fn test_quickly(phases: &mut Phases) -> Result<()> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut phases = Phases::default();
-    let tested = match arguments.quick {
-        true => test_quickly(&mut phases),
-        false => test_all(arguments, &mut phases),
+    let tested = match (arguments.systemd, arguments.quick) {
+        (true, _) => test_systemd(on_missing(arguments), &mut phases),
+        (false, true) => test_quickly(&mut phases),
+        (false, false) => test_all(arguments, &mut phases),
     };
     phases.show()?;
     tested
 }
 
-fn test_all(arguments: &Arguments, phases: &mut Phases) -> Result<()> {
-    let on_missing = match arguments.no_install {
+fn on_missing(arguments: &Arguments) -> OnMissing {
+    match arguments.no_install {
         true => OnMissing::Fail,
         false => OnMissing::Install,
-    };
-    phases.time("packages", || install_missing(on_missing))?;
+    }
+}
+
+/// The units as shipped, in a real systemd.
+fn test_systemd(on_missing: OnMissing, phases: &mut Phases) -> Result<()> {
+    phases.time("packages", || {
+        install_missing(on_missing)?;
+        install_container(on_missing)
+    })?;
+    phases.time("build", build)?;
+    phases.time("systemd", || execute(&mut systemd_test("dev")))
+}
+
+/// Installs what boots systemd, unless it is there.
+pub(crate) fn install_container(on_missing: OnMissing) -> Result<()> {
+    let boots = Command::new("systemd-nspawn").arg("--version").output();
+    match boots.is_ok_and(|output| output.status.success()) {
+        true => Ok(()),
+        false => install(&["dbus", "systemd-container"], on_missing),
+    }
+}
+
+/// The test that boots systemd, with the programs of this profile.
+pub(crate) fn systemd_test(profile: &str) -> Command {
+    let mut test = cargo("test");
+    test.args(["--package", "integration", "--test", "systemd"])
+        .args(["--profile", profile, "--", "--ignored", "--nocapture"]);
+    test
+}
+
+fn test_all(arguments: &Arguments, phases: &mut Phases) -> Result<()> {
+    phases.time("packages", || install_missing(on_missing(arguments)))?;
     phases.time("build", build)?;
     if arguments.under_load {
         // They end with this process.
@@ -213,8 +247,18 @@ pub(crate) fn install_missing(on_missing: OnMissing) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
+    install(&missing, on_missing)?;
+    let still = missing_packages();
+    if !still.is_empty() {
+        bail!("still missing after the installation: {}", still.join(" "));
+    }
+    Ok(())
+}
+
+/// Installs packages, or fails with the command that does.
+fn install(packages: &[&str], on_missing: OnMissing) -> Result<()> {
     let mut words = INSTALL.to_vec();
-    words.extend(&missing);
+    words.extend(packages);
     let installer = match on_missing {
         OnMissing::Install => Installer::find(),
         OnMissing::Fail => Installer::Nobody,
@@ -238,10 +282,6 @@ pub(crate) fn install_missing(on_missing: OnMissing) -> Result<()> {
             .args(&words[1..])
             .env("DEBIAN_FRONTEND", "noninteractive");
         execute(&mut command)?;
-    }
-    let still = missing_packages();
-    if !still.is_empty() {
-        bail!("still missing after the installation: {}", still.join(" "));
     }
     Ok(())
 }

@@ -1,0 +1,106 @@
+#!/bin/bash
+# Runs in a booted systemd, beside a program at work, and checks what the units promise. Each line of
+# the output is "ok WHAT" or "FAILED WHAT"; the last one is "end".
+#
+# The file /xrayd-test/program is a copy of the test program `counted`.
+
+program="/xrayd-test/program --threads 2 --calls 0"
+
+result() { # WHAT COMMAND...
+    local what=$1
+    shift
+    if "$@"; then echo "ok $what"; else echo "FAILED $what"; fi
+}
+
+# Repeats a command until it succeeds, for a minute at most.
+within_a_minute() {
+    for _ in $(seq 300); do
+        "$@" && return
+        sleep 0.2
+    done
+    return 1
+}
+
+main_pid() { systemctl show --value --property=MainPID xrayd.service; }
+is_another() { [ "$(main_pid)" != "$1" ] && [ "$(main_pid)" != 0 ]; }
+is_traced() {
+    xrayctl status --pid "$pid" --json |
+        grep -q '"functions_on": *20' && xrayctl ps --json | grep -q '"state": *"traced"'
+}
+shows() { xrayctl ps --json | grep -q "\"state\": *\"$1\""; }
+events() { xrayctl status --pid "$pid" --json | sed -n 's/.*"events": *\([0-9]*\),.*/\1/p' | head -1; }
+records() {
+    local before
+    before=$(events)
+    within_a_minute eval '[ "$(events)" -gt "$before" ]'
+}
+logged() { journalctl --unit=xrayd.service --output=cat | grep -q "$1"; }
+times_logged() { journalctl --unit=xrayd.service --output=cat | grep -c "$1"; }
+goes_on() { within_a_minute is_traced && records; }
+
+{ echo go; exec sleep infinity; } | $program > /dev/null &
+within_a_minute pgrep --full --exact "$program" > /dev/null
+pid=$(pgrep --full --exact "$program")
+
+result "the socket listens, and no daemon runs" \
+    eval 'systemctl is-active --quiet xrayd.socket && ! systemctl is-active --quiet xrayd.service'
+result "a client starts the daemon" xrayctl attach "$pid" --mode stream
+result "the daemon reports that it is ready" systemctl is-active --quiet xrayd.service
+result "functions are switched on" xrayctl enable --all
+result "the program is traced" goes_on
+result "only root may read the state" [ "$(stat --format=%a /var/lib/xrayd)" = 700 ]
+
+first=$(main_pid)
+systemctl kill --signal=KILL xrayd.service
+result "a killed daemon is started anew" within_a_minute is_another "$first"
+result "and goes on" goes_on
+
+second=$(main_pid)
+result "a restart succeeds" systemctl restart xrayd.service
+result "a restart is another process" is_another "$second"
+result "a restart detaches from nothing" \
+    eval 'logged "left to the next daemon" && ! logged "detached pid"'
+result "and goes on" goes_on
+
+third=$(main_pid)
+result "a reload succeeds" systemctl reload xrayd.service
+result "a reload executes the program anew" \
+    within_a_minute eval '[ "$(times_logged "went on with the sessions")" -ge 3 ]'
+result "in the same process" [ "$(main_pid)" = "$third" ]
+result "and goes on" goes_on
+
+cp /usr/bin/xrayd /usr/bin/xrayd.new && mv /usr/bin/xrayd.new /usr/bin/xrayd
+result "the old program is gone" eval 'readlink "/proc/$(main_pid)/exe" | grep -q deleted'
+systemctl reload xrayd.service
+result "a reload executes the new program" \
+    within_a_minute eval '! readlink "/proc/$(main_pid)/exe" | grep -q deleted'
+result "and goes on" goes_on
+
+mkdir -p /run/systemd/system/xrayd.service.d
+printf '[Service]\nWatchdogSec=2s\n' > /run/systemd/system/xrayd.service.d/watchdog.conf
+systemctl daemon-reload
+systemctl restart xrayd.service
+sleep 6
+result "the watchdog leaves a daemon alone that works" \
+    eval '! journalctl --unit=xrayd.service | grep -q "Watchdog timeout"'
+result "and goes on" goes_on
+fourth=$(main_pid)
+kill -STOP "$fourth"
+result "the watchdog ends a daemon that hangs" within_a_minute is_another "$fourth"
+result "and goes on" goes_on
+
+mount --bind /var/lib/xrayd /var/lib/xrayd && mount -o remount,bind,ro /var/lib/xrayd
+systemctl restart xrayd.service
+result "a daemon starts although its state cannot be written" \
+    within_a_minute systemctl is-active --quiet xrayd.service
+umount /var/lib/xrayd
+systemctl restart xrayd.service
+xrayctl attach "$pid" --mode stream > /dev/null 2>&1
+xrayctl enable --all > /dev/null
+result "and goes on" goes_on
+
+result "a stop succeeds" systemctl stop xrayd.service
+result "a stop detaches" logged "detached pid"
+result "and leaves nothing on" shows ready
+result "the program lives" kill -0 "$pid"
+echo end
