@@ -137,7 +137,12 @@ async fn is_attached(rpc: &mut Rpc, pid: u32) -> bool {
 pub(crate) async fn release(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<Undone> {
     match undo {
         Undo::Detach => {
-            let response = rpc.detach(DetachRequest { pid }).await;
+            let response = rpc
+                .detach(DetachRequest {
+                    pid,
+                    leave_children: false,
+                })
+                .await;
             let response = response.map_err(|status| failure::from_status(&status));
             let reports = response.context("cannot detach")?.into_inner().reports;
             Ok(Undone::Detached(reports))

@@ -138,7 +138,15 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
         ..v1::AttachRequest::default()
     };
     denied(client.attach(attach).await.unwrap_err());
-    denied(client.detach(v1::DetachRequest { pid }).await.unwrap_err());
+    denied(
+        client
+            .detach(v1::DetachRequest {
+                pid,
+                ..Default::default()
+            })
+            .await
+            .unwrap_err(),
+    );
     denied(
         client
             .get_status(v1::StatusRequest { pid })

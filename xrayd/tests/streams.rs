@@ -172,7 +172,10 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
         .await
         .unwrap();
     let report = client
-        .detach(v1::DetachRequest { pid })
+        .detach(v1::DetachRequest {
+            pid,
+            ..Default::default()
+        })
         .await
         .unwrap()
         .into_inner()
@@ -222,7 +225,10 @@ async fn retained_events_equal_the_count() {
     assert_eq!(trace.coverage().completeness, Completeness::Complete);
     assert_eq!(trace.functions().len(), 1);
     let report = client
-        .detach(v1::DetachRequest { pid })
+        .detach(v1::DetachRequest {
+            pid,
+            ..Default::default()
+        })
         .await
         .unwrap()
         .into_inner()
@@ -283,7 +289,7 @@ async fn live_events_are_named_timed_and_selected() {
         );
     }
     // The stream ends with the session, by itself.
-    client.detach(v1::DetachRequest { pid: 0 }).await.unwrap();
+    client.detach(v1::DetachRequest::default()).await.unwrap();
     let ended = async { while stream.message().await.unwrap().is_some() {} };
     tokio::time::timeout(DEADLINE, ended).await.unwrap();
 }
@@ -316,7 +322,13 @@ async fn functions_are_listed_alike_with_and_without_an_attach() {
     }
     assert_eq!(listings[0].len(), 2);
     assert_eq!(listings[0], listings[1]);
-    client.detach(v1::DetachRequest { pid }).await.unwrap();
+    client
+        .detach(v1::DetachRequest {
+            pid,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
 }
 
 /// Who has asked for sums and is killed when it has them cannot let go of the process any more: the

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use xray_trace::model::{CallKind, EventBody};
 
-use crate::scene::{Cli, Scene, ensure_as_compiled, rows, send, sleds_on_in};
+use crate::scene::{Cli, Scene, ensure_as_compiled, row_of, rows, send, sleds_on_in};
 use crate::trace::read;
 
 pub(crate) fn child_of(target: &mut Target) -> Result<u32> {
@@ -177,5 +177,57 @@ fn a_group_is_switched_shown_fetched_and_let_go_by_its_root() -> Result<()> {
     let detached = cli.json(["detach", &root])?;
     ensure!(rows(&detached, "processes")?.len() == 2, "{detached}");
     ensure!(cli.json(["status"])?["processes"] == Value::Array(Vec::new()));
+    work(&mut target, child)
+}
+
+/// A forked process has its parent's functions on. If it is not followed, the end of its parent's
+/// session ends that, too.
+#[test]
+fn forked_processes_that_are_not_followed_are_detached_from_as_well() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
+    let root = target.pid().to_string();
+    for leave in [true, false] {
+        cli.ok(["attach", &root])?;
+        cli.ok(["enable", "--all"])?;
+        let child = child_of(&mut target)?;
+        let on = |pid: u32| sleds_on_in(pid.cast_signed(), target.program());
+        ensure!(on(child)? > 0);
+        let words: &[&str] = match leave {
+            true => &["detach", &root, "--leave-children"],
+            false => &["detach", &root],
+        };
+        let detached = cli.json(words)?;
+        ensure_as_compiled(&target)?;
+        let report = row_of(&detached, child.cast_signed())?;
+        if leave {
+            ensure!(report.is_none() && on(child)? > 0, "{detached}");
+            let listed = cli.json(["ps"])?;
+            let row = row_of(&listed, child.cast_signed())?.context("not listed")?;
+            ensure!(row["state"] == "inherited", "{row}");
+            let off = cli.json(["off", &child.to_string()])?;
+            ensure!(on(child)? == 0, "{off}");
+        } else {
+            let report = report.context("the child is not reported")?;
+            ensure!(
+                report["inherited"] == true
+                    && report["sleds_on"] == 0
+                    && report["text_bytes_different"] == 0,
+                "{report}"
+            );
+            ensure!(on(child)? == 0);
+        }
+        work(&mut target, child)?;
+    }
+    // The daemon does the same when it ends.
+    cli.ok(["attach", &root])?;
+    cli.ok(["enable", "--all"])?;
+    let child = child_of(&mut target)?;
+    let mut daemon = daemon;
+    daemon.signal(Signal::SIGTERM)?;
+    daemon.wait()?;
+    ensure!(sleds_on_in(child.cast_signed(), target.program())? == 0);
     work(&mut target, child)
 }

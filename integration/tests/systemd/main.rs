@@ -107,8 +107,8 @@ fn the_units_keep_what_they_promise() -> Result<()> {
     mounts.mount(&["-t", "overlay", "overlay", "-o", &layers], &root)?;
     fill(&root)?;
     let mut boot = Command::new("timeout");
-    // Without this variable, all processes in the container are under a filter of nspawn, the daemon
-    // too. Such a daemon rightly refuses them.
+    // Without this variable, all processes in the container are under a filter of nspawn, and so is
+    // the daemon. Such a daemon rightly refuses them.
     boot.env("SYSTEMD_SECCOMP", "0")
         .args([LIMIT, "systemd-nspawn", "--quiet", "--boot", "--directory"])
         .arg(&root)

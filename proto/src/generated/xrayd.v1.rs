@@ -357,6 +357,11 @@ pub struct DetachRequest {
     /// The process. 0: every attached process that the caller may trace.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
+    /// True to leave processes alone that were forked from it while it was traced, and that are not
+    /// followed. They have the sleds of their parent on for as long as they live, and record nothing.
+    /// Otherwise the daemon switches these off, too.
+    #[prost(bool, tag = "2")]
+    pub leave_children: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DetachResponse {
@@ -397,6 +402,10 @@ pub struct DetachReport {
     /// bytes.
     #[prost(uint64, tag = "9")]
     pub sleds_on: u64,
+    /// True for a process that was not attached: it was forked from one that was, and its sleds are
+    /// off now, too.
+    #[prost(bool, tag = "10")]
+    pub inherited: bool,
 }
 /// A choice of functions: a rule of `include` matches them, and no rule of `exclude` does. The
 /// daemon refuses a selection without a rule in `include` (`selection`), so that a typo switches
@@ -1539,6 +1548,10 @@ pub enum ProcessState {
     /// As PROCESS_STATE_READY. A daemon that is gone has left sleds on in the process, and no daemon
     /// reads what they record. An attach switches them off, and so does `xrayctl off`.
     LeftOn = 4,
+    /// As PROCESS_STATE_READY. The process was forked from one that was traced then, and is not
+    /// followed. It has the sleds of its parent on, and records nothing. `xrayctl off` switches them
+    /// off.
+    Inherited = 5,
 }
 impl ProcessState {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1552,6 +1565,7 @@ impl ProcessState {
             Self::Traced => "PROCESS_STATE_TRACED",
             Self::Refused => "PROCESS_STATE_REFUSED",
             Self::LeftOn => "PROCESS_STATE_LEFT_ON",
+            Self::Inherited => "PROCESS_STATE_INHERITED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1562,6 +1576,7 @@ impl ProcessState {
             "PROCESS_STATE_TRACED" => Some(Self::Traced),
             "PROCESS_STATE_REFUSED" => Some(Self::Refused),
             "PROCESS_STATE_LEFT_ON" => Some(Self::LeftOn),
+            "PROCESS_STATE_INHERITED" => Some(Self::Inherited),
             _ => None,
         }
     }

@@ -14,6 +14,8 @@ use crate::process::{SeveralProcesses, one_of};
 const EXAMPLES: &str = "\
 detach switches all functions off, reads every sled back, and compares the text outside the sleds
 with the file. It prints the result, and exits with 1 if a sled is still on or the text differs.
+Processes that were forked from it, and that are not followed, have the same functions on. It does
+the same to these.
 
 Examples:
   xrayctl detach 1234
@@ -28,6 +30,9 @@ pub(crate) struct Args {
     /// Every attached process that you own; every attached process for root
     #[arg(long)]
     all: bool,
+    /// Leave forked processes alone that are not followed
+    #[arg(long)]
+    leave_children: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -37,7 +42,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
     let detach = async |pid| {
-        let response = rpc.detach(DetachRequest { pid }).await;
+        let request = DetachRequest {
+            pid,
+            leave_children: args.leave_children,
+        };
+        let response = rpc.detach(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
         let response = response.with_context(|| match pid {
             EVERY_ATTACHED => "cannot detach".to_owned(),

@@ -17,7 +17,7 @@ use crate::process::{SeveralProcesses, one_of};
 const EXAMPLES: &str = "\
 A daemon that is killed leaves the functions on that were on. The next daemon goes on with them. If
 none comes, off switches them off, reads every sled back, and compares the text outside the sleds
-with the file. It needs no daemon, and asks none. It refuses a process that a daemon traces, and one
+with the file. It does the same to processes that were forked from a traced one and not followed. It needs no daemon, and asks none. It refuses a process that a daemon traces, and one
 that no xrayd has attached to. It exits with 1 if a sled is still on or the text differs.
 
 Examples:
@@ -68,7 +68,12 @@ fn switch_off(registry: &Registry, pid: u32) -> anyhow::Result<Vec<LeftOffRow>> 
     let processes = match pid {
         EVERY_ATTACHED => {
             let mut listed = registry.list_for(caller)?;
-            listed.retain(|process| process.state == ProcessState::LeftOn);
+            listed.retain(|process| {
+                matches!(
+                    process.state,
+                    ProcessState::LeftOn | ProcessState::Inherited
+                )
+            });
             listed
                 .iter()
                 .map(|process| (process.pid, Some(process.start_time)))

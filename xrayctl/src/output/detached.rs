@@ -54,6 +54,14 @@ fn render_row(row: &DetachReport, out: &mut dyn io::Write, look: Look) -> io::Re
     if let Some(refusal) = &row.refusal {
         return refused::render(refusal, row.pid, out, look);
     }
+    if row.inherited {
+        writeln!(
+            out,
+            "{}: a forked process that was not followed; detached",
+            row.pid
+        )?;
+        return render_proof(row, out, look);
+    }
     let events = units::counted(row.events, "event");
     let lost = units::count(row.lost);
     if row.exited {
@@ -134,7 +142,12 @@ mod tests {
             exited: true,
             ..DetachReport::default()
         };
-        let detached = Detached::from(vec![clean, differs, exited, refused]);
+        let inherited = DetachReport {
+            pid: 816,
+            inherited: true,
+            ..clean.clone()
+        };
+        let detached = Detached::from(vec![clean, differs, exited, refused, inherited]);
         golden::check("detach.txt", |out| detached.render(out, Look::PLAIN));
         golden::check_json("detach.json", &detached);
         assert_eq!(detached.unproven(), Some(813));

@@ -81,6 +81,7 @@ impl LeftOffRow {
                     lost,
                     refusal: None,
                     sleds_on,
+                    inherited: false,
                 };
                 Self { left_on, report }
             }

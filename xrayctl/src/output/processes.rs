@@ -38,6 +38,8 @@ enum State {
     Refused,
     /// A daemon that is gone has left sleds on.
     LeftOn,
+    /// It was forked from a traced process.
+    Inherited,
     Unknown,
 }
 
@@ -86,6 +88,7 @@ impl ProcessRow {
                 Cell::toned(format!("refused: {}", refusal.reason), Tone::Bad)
             }
             (State::Refused, None) => Cell::toned("refused", Tone::Bad),
+            (State::Inherited, _) => Cell::toned("forked from a traced process", Tone::Bad),
             (State::LeftOn, _) => Cell::toned("left on by a daemon that is gone", Tone::Bad),
             (State::Unknown, _) => "unknown".into(),
         }
@@ -100,6 +103,7 @@ impl From<ProcessInfo> for ProcessRow {
             ProcessState::Traced => State::Traced,
             ProcessState::Refused => State::Refused,
             ProcessState::LeftOn => State::LeftOn,
+            ProcessState::Inherited => State::Inherited,
         };
         let ProcessInfo {
             pid,

@@ -1,10 +1,68 @@
 //! What an earlier tracer has left in a process, as far as a look shows it. Nothing is changed.
 
+use std::sync::Arc;
+
 use super::{
-    region::{FoundRegion, Region},
+    install_plan::plan,
+    region::{FoundRegion, OtherVersion, Region},
     tracer_record::TableClaim,
 };
-use crate::{pid::TargetAddr, sys::Memory, target::Maps};
+use crate::{
+    pid::{Pid, TargetAddr},
+    refusal::Result,
+    sys::Memory,
+    target::{Maps, Target},
+};
+
+/// The code of xrayd in a process.
+#[derive(Debug)]
+pub(crate) struct LeftCode {
+    pub(crate) regions: Vec<Region>,
+    pub(crate) others: Vec<OtherVersion>,
+    /// True if the process has it from its parent, by a fork.
+    pub(crate) is_inherited: bool,
+    tables: Vec<TargetAddr>,
+}
+
+/// Finds the code of xrayd in a process.
+///
+/// # Errors
+/// It cannot be used, or another living process uses the same memory.
+pub(crate) fn left_code(target: &Target, memory: &Memory, maps: &Maps) -> Result<LeftCode> {
+    let plan = plan(target, memory, maps, &[])?;
+    let tables = plan.layout.map(|layout| TargetAddr(layout.table));
+    let tables = tables
+        .into_iter()
+        .chain(plan.others.iter().map(|other| other.table));
+    let mut tables: Vec<TargetAddr> = tables.collect();
+    tables.sort_unstable();
+    tables.dedup();
+    let is_wiped = |table: &TargetAddr| {
+        let mine = memory.read_u64(TargetAddr(table.0 + shm_ring::layout::table::MINE));
+        mine.is_ok_and(|mine| mine == 0)
+    };
+    Ok(LeftCode {
+        is_inherited: !tables.is_empty() && tables.iter().all(is_wiped),
+        regions: plan.regions,
+        others: plan.others,
+        tables,
+    })
+}
+
+// === impl LeftCode ===
+
+impl LeftCode {
+    /// Takes the records in its tables, until the result is dropped.
+    ///
+    /// # Errors
+    /// A living tracer has one.
+    pub(crate) fn claim(&self, memory: &Arc<Memory>, pid: Pid) -> Result<Vec<TableClaim>> {
+        let tables = self.tables.iter();
+        tables
+            .map(|table| TableClaim::take(memory, *table, pid))
+            .collect()
+    }
+}
 
 /// The tracer that uses xrayd's memory in a process, in words. `None` if there is no such memory,
 /// or if its tracer is gone. A tracer that cannot be seen from here counts as living.

@@ -472,7 +472,7 @@ fn neighbourhoods(
 }
 
 /// Locks the process against other tracers. Waits for a tracer that was just detached or killed.
-fn claim(pid: Pid, live: Tid) -> Result<Claim> {
+pub(super) fn claim(pid: Pid, live: Tid) -> Result<Claim> {
     let deadline = Instant::now() + CLAIM_PATIENCE;
     loop {
         let taken = Claim::take(pid, live)

@@ -10,6 +10,7 @@
 //! | `launch` | starting a program, stopped before its `main` |
 //! | `session_table` | which processes are attached, and their groups |
 //! | `attach_thread` | the thread that attaches, and holds a program until it runs |
+//! | `inherited` | forked processes that nothing follows |
 //! | `attach` | the steps from a pid to a session |
 //! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `members` | the members of a group, and the readers of later ones |
@@ -36,6 +37,7 @@ mod attach_thread;
 mod follow;
 mod group;
 mod group_status;
+mod inherited;
 mod launch;
 mod members;
 mod parallel;

@@ -18,6 +18,7 @@ use super::{
     attach_thread::{Begun, Stands, attach_thread_name, start_attach_thread},
     follow::{Follow, Sessions, start_search},
     group::{Group, Root},
+    inherited,
     launch::{self, LaunchOptions, Launched},
     parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until},
     refusals::{busy, lost_thread, orphan, still_detaching},
@@ -29,7 +30,7 @@ use super::{
 use crate::{
     collect::{Collectors, Promises},
     control::{Controllers, Patterns, Rules, patch_sites},
-    inject::living_tracer,
+    inject::{left_code, living_tracer},
     liveness::{Liveness, NoAnswer},
     pid::Pid,
     quotas::{Accounts, Quotas, Resource, Ticket},
@@ -181,10 +182,7 @@ impl Registry {
         });
         let mut listed = listed?;
         for summary in listed.iter_mut().filter(|summary| summary.sleds_on > 0) {
-            summary.state = match living_tracer_of(summary.pid, summary.start_time) {
-                None => ProcessState::LeftOn,
-                Some(other) => ProcessState::Refused(traced_by(summary.pid, &other)),
-            };
+            summary.state = state_with_sleds_on(summary.pid, summary.start_time);
         }
         Ok(listed)
     }
@@ -208,18 +206,24 @@ impl Registry {
         let sleds_on = flight.sleds_on();
         let mut checks = flight.checks;
         if sleds_on > 0 && self.get(pid).is_none() {
-            let (outcome, finding, remedy) = match living_tracer_of(pid, target.start_time()) {
-                None => (
-                    Outcome::Warning,
-                    format!(
+            let off = format!("xrayctl off {pid}");
+            let (outcome, finding, remedy) = match state_with_sleds_on(pid, target.start_time()) {
+                ProcessState::Refused(Refusal { message, .. }) => {
+                    (Outcome::Failed, message, String::new())
+                }
+                ProcessState::Inherited => {
+                    let finding = format!(
+                        "{sleds_on} sleds are on: the process was forked from a traced one, and \
+                         records nothing"
+                    );
+                    (Outcome::Warning, finding, off)
+                }
+                ProcessState::Ready | ProcessState::LeftOn | ProcessState::Traced => {
+                    let finding = format!(
                         "{sleds_on} sleds are on: an xrayd that is gone has left them on, and no \
                          daemon reads what they record"
-                    ),
-                    format!("xrayctl off {pid}"),
-                ),
-                Some(other) => {
-                    let Refusal { message, .. } = traced_by(pid, &other);
-                    (Outcome::Failed, message, String::new())
+                    );
+                    (Outcome::Warning, finding, off)
                 }
             };
             checks.push(Check {
@@ -447,6 +451,9 @@ impl Registry {
     /// # Errors
     /// No xrayd has attached to the process, one traces it now, or it cannot be attached to.
     pub fn switch_off(&self, pid: Pid, options: AttachOptions) -> Result<(u64, DetachReport)> {
+        if let Some(switched) = self.switch_off_inherited(pid, &options)? {
+            return Ok(switched);
+        }
         let (attached, is_new) = self.attach_session(pid, options, Earlier::Left)?;
         if !is_new {
             let message = format!(
@@ -455,6 +462,29 @@ impl Registry {
             return Err(Refusal::new(Reason::Busy, message));
         }
         Ok((attached.report.left_on, self.end(&attached.session)?))
+    }
+
+    /// Switches off what a process has on by its parent, from which it was forked while that was
+    /// traced. `None` if the process has a session, or is no such process.
+    ///
+    /// # Errors
+    /// The process may not be traced, another xrayd traces it, or it cannot be written.
+    pub(crate) fn switch_off_inherited(
+        &self,
+        pid: Pid,
+        options: &AttachOptions,
+    ) -> Result<Option<(u64, DetachReport)>> {
+        match self.get(pid) {
+            Some(session) if !session.has_exited() => Ok(None),
+            _ => inherited::switch_off(pid, &self.0.objects, options),
+        }
+    }
+
+    /// The processes that descend from these ones and have no session.
+    pub(crate) fn unfollowed(&self, of: &[Pid]) -> Vec<Pid> {
+        inherited::descendants(of, |pid| {
+            self.get(pid).is_some_and(|session| !session.has_exited())
+        })
     }
 
     /// Detaches from all members of a group, several at a time, and ends the search. The reports
@@ -566,6 +596,17 @@ impl Registry {
         reports.extend(
             ended.map(|(pid, report)| (pid, report.unwrap_or_else(|| Err(still_detaching(pid))))),
         );
+        let detached: Vec<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
+        for pid in self.unfollowed(&detached) {
+            if Instant::now() >= deadline {
+                break;
+            }
+            match self.switch_off_inherited(pid, &AttachOptions::default()) {
+                Ok(None) => {}
+                Ok(Some((_, report))) => reports.push((pid, Ok(report))),
+                Err(refusal) => reports.push((pid, Err(refusal))),
+            }
+        }
         reports
     }
 
@@ -689,20 +730,26 @@ impl Inner {
     }
 }
 
-/// The tracer that uses xrayd's memory in this process, in words. `None` if it is gone, or if the
-/// process cannot be read.
-fn living_tracer_of(pid: Pid, start_time: u64) -> Option<String> {
-    let target = Target::open(pid).ok()?;
-    if target.start_time() != start_time {
-        return None;
-    }
-    let memory = Memory::open_to_read(pid, target.live_thread().ok()?).ok()?;
-    living_tracer(&memory, &target.maps().ok()?)
-}
-
-fn traced_by(pid: Pid, other: &str) -> Refusal {
-    let message = format!("process {pid} is traced by another xrayd: {other}");
-    Refusal::new(Reason::Busy, message)
+/// The state of a process without a session that has sleds on.
+fn state_with_sleds_on(pid: Pid, start_time: u64) -> ProcessState {
+    let look = || -> Result<ProcessState> {
+        let target = Target::open(pid)?;
+        if target.start_time() != start_time {
+            return Err(target.exited());
+        }
+        let memory = Memory::open_to_read(pid, target.live_thread()?)
+            .map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
+        let maps = target.maps()?;
+        if let Some(other) = living_tracer(&memory, &maps) {
+            let message = format!("process {pid} is traced by another xrayd: {other}");
+            return Ok(ProcessState::Refused(Refusal::new(Reason::Busy, message)));
+        }
+        Ok(match left_code(&target, &memory, &maps)?.is_inherited {
+            true => ProcessState::Inherited,
+            false => ProcessState::LeftOn,
+        })
+    };
+    look().unwrap_or_else(ProcessState::Refused)
 }
 
 #[cfg(test)]

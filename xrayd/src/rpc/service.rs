@@ -25,11 +25,11 @@ use crate::{
     Pid,
     audit::Operation,
     export::PendingSnapshot,
-    process::{Attached, ProcessOrGroup, Registry},
+    process::{AttachOptions, Attached, Outcomes, ProcessOrGroup, Registry},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
-    types::{FunctionRow, Reach, Switch},
+    types::{DetachReport, FunctionRow, Reach, Switch},
 };
 
 /// Messages of a live stream that wait for the connection.
@@ -118,23 +118,38 @@ impl Xrayd for Service {
 
     async fn detach(&self, request: Request<v1::DetachRequest>) -> Answer<v1::DetachResponse> {
         let call = self.call(&request, Operation::Detach)?;
-        let v1::DetachRequest { pid } = request.into_inner();
-        let reports = self
+        let caller = call.caller();
+        let v1::DetachRequest {
+            pid,
+            leave_children,
+        } = request.into_inner();
+        let (reports, children) = self
             .work_in(WorkerKind::Release, call.of(pid), move |registry, call| {
                 let whom = Targets::try_from(pid)?;
-                for_each(registry, call, whom, OperationKind::Release, |traced| {
+                let reports = for_each(registry, call, whom, OperationKind::Release, |traced| {
                     traced.end(registry)
-                })
+                })?;
+                let detached: Vec<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
+                let children = match leave_children {
+                    true => Vec::new(),
+                    false => children(registry, caller, &detached),
+                };
+                Ok((reports, children))
             })
             .await?;
-        let reports = reports
-            .into_iter()
-            .map(|(pid, report)| match report {
-                Ok(report) => convert::detach_report(pid, report),
-                Err(refusal) => convert::detach_refused(pid, refusal),
-            })
-            .collect();
-        Ok(Response::new(v1::DetachResponse { reports }))
+        let report = |(pid, report)| match report {
+            Ok(report) => convert::detach_report(pid, report),
+            Err(refusal) => convert::detach_refused(pid, refusal),
+        };
+        let inherited = |outcome| v1::DetachReport {
+            inherited: true,
+            ..report(outcome)
+        };
+        let reports = reports.into_iter().map(report);
+        let reports = reports.chain(children.into_iter().map(inherited));
+        Ok(Response::new(v1::DetachResponse {
+            reports: reports.collect(),
+        }))
     }
 
     async fn list_functions(
@@ -412,6 +427,23 @@ impl Xrayd for Service {
         tokio::spawn(triggering.run(requests, admitted));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
+}
+
+/// Switches off what processes have on that were forked from these ones and are not followed.
+/// Processes that the caller may not trace are left out.
+fn children(registry: &Registry, caller: Caller, of: &[Pid]) -> Outcomes<DetachReport> {
+    let mut outcomes = Vec::new();
+    for pid in registry.unfollowed(of) {
+        let Ok(options) = authorise::attaching(caller, pid, AttachOptions::default()) else {
+            continue;
+        };
+        match registry.switch_off_inherited(pid, &options) {
+            Ok(None) => {}
+            Ok(Some((_, report))) => outcomes.push((pid, Ok(report))),
+            Err(refusal) => outcomes.push((pid, Err(refusal))),
+        }
+    }
+    outcomes
 }
 
 /// A row for each process.

@@ -15,6 +15,9 @@ pub enum ProcessState {
     Ready,
     /// The process can be attached to. A daemon that is gone has left sleds on in it.
     LeftOn,
+    /// The process can be attached to. It was forked from a traced process, whose functions are on
+    /// in it, too. It records nothing.
+    Inherited,
     /// The process is attached.
     Traced,
     /// The process cannot be attached to.

@@ -29,6 +29,7 @@ pub(crate) fn process(process: ProcessSummary) -> v1::ProcessInfo {
     let (state, refused) = match state {
         ProcessState::Ready => (v1::ProcessState::Ready, None),
         ProcessState::LeftOn => (v1::ProcessState::LeftOn, None),
+        ProcessState::Inherited => (v1::ProcessState::Inherited, None),
         ProcessState::Traced => (v1::ProcessState::Traced, None),
         ProcessState::Refused(why) => (v1::ProcessState::Refused, Some(refusal(why))),
     };

@@ -62,6 +62,7 @@ pub(crate) fn detach_report(pid: Pid, report: DetachReport) -> v1::DetachReport 
         events,
         lost,
         refusal: None,
+        inherited: false,
     }
 }
 
