@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use tokio::task::spawn_blocking;
 use xrayd::{
-    Pid,
+    Pid, Reason,
     process::{AttachOptions, Registry, RegistryConfig},
     target::{Caller, ProcessState},
 };
@@ -65,6 +65,7 @@ pub(crate) async fn run(args: Args, console: &mut Console) -> anyhow::Result<()>
 /// Switches off one process, or all in which functions were left on.
 fn switch_off(registry: &Registry, pid: u32) -> anyhow::Result<Vec<LeftOffRow>> {
     let caller = Caller::this_process();
+    let are_all = pid == EVERY_ATTACHED;
     let processes = match pid {
         EVERY_ATTACHED => {
             let mut listed = registry.list_for(caller)?;
@@ -81,13 +82,29 @@ fn switch_off(registry: &Registry, pid: u32) -> anyhow::Result<Vec<LeftOffRow>> 
         }
         pid => vec![(Pid::try_from(pid)?, None)],
     };
-    let rows = processes.into_iter().map(|(pid, start_time)| {
+    let rows = processes.into_iter().filter_map(|(pid, start_time)| {
         let options = AttachOptions {
             start_time,
             caller: Some(caller),
             ..AttachOptions::default()
         };
-        LeftOffRow::new(pid, registry.switch_off(pid, options))
+        match registry.switch_off(pid, options) {
+            // It has ended, or executed another program, since it was listed.
+            Err(refusal) if are_all && is_over(refusal.reason) => None,
+            result => Some(LeftOffRow::new(pid, result)),
+        }
     });
     Ok(rows.collect())
+}
+
+/// True if nothing is left on in a process that is refused for this reason.
+fn is_over(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NoSuchProcess
+            | Reason::Zombie
+            | Reason::TargetExited
+            | Reason::PidReused
+            | Reason::NotAttached
+    )
 }

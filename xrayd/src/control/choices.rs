@@ -16,6 +16,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
+    lock::lock,
     quotas::Accounts,
     refusal::Result,
     target::{Functions, Loaded},
@@ -69,10 +70,12 @@ impl Choices {
         functions: &Functions,
         shared: &Shared,
     ) -> Self {
+        let mut for_good = shared.states.all_recorded();
+        lock(&shared.leases).set_for_good(&mut for_good);
         let modules = functions.loaded();
         let modules = modules
             .iter()
-            .map(|loaded| ChosenModule::of(loaded, shared));
+            .map(|loaded| ChosenModule::of(loaded, &for_good));
         Self {
             settings,
             rules: rules.permanent(),
@@ -105,10 +108,11 @@ impl Choices {
 // === impl ChosenModule ===
 
 impl ChosenModule {
-    fn of(loaded: &Loaded, shared: &Shared) -> Self {
+    /// `for_good` has by id what is recorded of each function when all leases are over.
+    fn of(loaded: &Loaded, for_good: &[Option<Capture>]) -> Self {
         let mut on: Vec<(Range<u32>, Capture)> = Vec::new();
         for (index, id) in (0u32..).zip(loaded.functions()) {
-            let Some(capture) = for_good(shared, id) else {
+            let Some(capture) = for_good.get(id.0 as usize).copied().flatten() else {
                 continue;
             };
             match on.last_mut() {
@@ -133,15 +137,6 @@ impl ChosenModule {
 
 fn functions_of(loaded: &Loaded) -> u32 {
     u32::try_from(loaded.functions().count()).unwrap_or(u32::MAX)
-}
-
-/// The values that are recorded of a function when all leases are over. `None` if it is off then.
-fn for_good(shared: &Shared, id: FunctionId) -> Option<Capture> {
-    match shared.lease(id).map(|lease| lease.for_good()) {
-        Some(Wanted::On(capture)) => Some(capture),
-        Some(Wanted::Off) => None,
-        None => shared.states.recorded(id),
-    }
 }
 
 // === impl CompiledChoices ===

@@ -102,6 +102,19 @@ impl Leases {
         self.0.get(&id)
     }
 
+    /// Replaces what is recorded of leased functions, by id, by what is recorded when all leases
+    /// are over.
+    pub(super) fn set_for_good(&self, recorded: &mut [Option<Capture>]) {
+        for (id, lease) in &self.0 {
+            if let Some(recorded) = recorded.get_mut(id.0 as usize) {
+                *recorded = match lease.before {
+                    Wanted::On(capture) => Some(capture),
+                    Wanted::Off => None,
+                };
+            }
+        }
+    }
+
     /// Adds the leases of a function, if there are any.
     pub(crate) fn insert(&mut self, id: FunctionId, lease: Lease) {
         if !lease.holders.is_empty() {
@@ -160,11 +173,6 @@ impl Lease {
             self.holders.remove(0);
         }
         self.holders.push((to, capture));
-    }
-
-    /// The state of the function when all leases are over.
-    pub(crate) fn for_good(&self) -> Wanted {
-        self.before
     }
 
     /// The state of the function.

@@ -63,6 +63,16 @@ impl States {
         }
     }
 
+    /// The same for all functions, by id.
+    pub(super) fn all_recorded(&self) -> Vec<Option<Capture>> {
+        let states = lock(&self.states);
+        let recorded = states.iter().map(|state| match *state {
+            State::On(capture) | State::Unsure(capture) => Some(capture),
+            State::Off => None,
+        });
+        recorded.collect()
+    }
+
     /// The functions of `ids` that are known to be off.
     pub(crate) fn off(&self, ids: &[FunctionId]) -> Vec<FunctionId> {
         let states = lock(&self.states);

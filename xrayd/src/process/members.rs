@@ -179,14 +179,15 @@ impl Members {
     /// # Errors
     /// There are too many members, or no process can join any more.
     pub(super) fn join(&self, session: &Arc<Session>) -> Result<Source> {
-        if self.joined().over {
+        let mut joined = self.joined();
+        if joined.over {
             let message = format!(
                 "process {}: xrayd does not follow its group any more",
                 session.pid()
             );
             return Err(Refusal::new(Reason::Followed, message));
         }
-        self.rejoin(session)
+        self.add(&mut joined, session)
     }
 
     /// The same, also for a member that the group had before a search began.
@@ -194,8 +195,11 @@ impl Members {
     /// # Errors
     /// There are too many members.
     pub(super) fn rejoin(&self, session: &Arc<Session>) -> Result<Source> {
-        let mut joined = self.joined();
-        if let Some(oldest) = self.room_in(&joined)? {
+        self.add(&mut self.joined(), session)
+    }
+
+    fn add(&self, joined: &mut Joined, session: &Arc<Session>) -> Result<Source> {
+        if let Some(oldest) = self.room_in(joined)? {
             joined.sessions.remove(oldest);
             joined.news.dropped += 1;
         }

@@ -65,7 +65,7 @@ pub use group_status::GroupStatus;
 pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;
-pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
+pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until};
 pub(crate) use process_or_group::{Outcomes, ProcessOrGroup, Toggle};
 pub use profiling::{Profiling, write_profile};
 pub use registry::{Registry, RegistryConfig};

@@ -174,17 +174,18 @@ impl Registry {
         may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<ProcessSummary>> {
         let registry = self.clone();
-        let listed = list(Arc::clone(&self.0.objects), may_see, move |pid| {
+        let known = move |pid| {
             let session = registry.get(pid)?;
             let failed = session.failure().map(ProcessState::Refused);
             let root = session.kinship().map(|kinship| kinship.root);
             Some((failed.unwrap_or(ProcessState::Traced), root))
-        });
-        let mut listed = listed?;
-        for summary in listed.iter_mut().filter(|summary| summary.sleds_on > 0) {
-            summary.state = state_with_sleds_on(summary.pid, summary.start_time);
-        }
-        Ok(listed)
+        };
+        list(
+            Arc::clone(&self.0.objects),
+            may_see,
+            known,
+            state_with_sleds_on,
+        )
     }
 
     /// Compiles a selection once for all processes that it is used in. It counts for the quota of
@@ -207,7 +208,7 @@ impl Registry {
         let mut checks = flight.checks;
         if sleds_on > 0 && self.get(pid).is_none() {
             let off = format!("xrayctl off {pid}");
-            let (outcome, finding, remedy) = match state_with_sleds_on(pid, target.start_time()) {
+            let (outcome, finding, remedy) = match state_with_sleds_on(&target) {
                 ProcessState::Refused(Refusal { message, .. }) => {
                     (Outcome::Failed, message, String::new())
                 }
@@ -597,16 +598,18 @@ impl Registry {
             ended.map(|(pid, report)| (pid, report.unwrap_or_else(|| Err(still_detaching(pid))))),
         );
         let detached: Vec<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
-        for pid in self.unfollowed(&detached) {
-            if Instant::now() >= deadline {
-                break;
-            }
-            match self.switch_off_inherited(pid, &AttachOptions::default()) {
-                Ok(None) => {}
-                Ok(Some((_, report))) => reports.push((pid, Ok(report))),
-                Err(refusal) => reports.push((pid, Err(refusal))),
-            }
-        }
+        let children = self.unfollowed(&detached);
+        let registry = self.clone();
+        let ended = in_parallel_until(deadline, children.clone(), move |pid| {
+            let switched = registry.switch_off_inherited(*pid, &AttachOptions::default());
+            switched.transpose()
+        });
+        let ended = children
+            .into_iter()
+            .zip(ended.into_iter().map(Option::flatten));
+        reports.extend(
+            ended.filter_map(|(pid, outcome)| Some((pid, outcome?.map(|(_, report)| report)))),
+        );
         reports
     }
 
@@ -731,12 +734,9 @@ impl Inner {
 }
 
 /// The state of a process without a session that has sleds on.
-fn state_with_sleds_on(pid: Pid, start_time: u64) -> ProcessState {
+fn state_with_sleds_on(target: &Target) -> ProcessState {
+    let pid = target.pid();
     let look = || -> Result<ProcessState> {
-        let target = Target::open(pid)?;
-        if target.start_time() != start_time {
-            return Err(target.exited());
-        }
         let memory = Memory::open_to_read(pid, target.live_thread()?)
             .map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
         let maps = target.maps()?;
@@ -744,7 +744,7 @@ fn state_with_sleds_on(pid: Pid, start_time: u64) -> ProcessState {
             let message = format!("process {pid} is traced by another xrayd: {other}");
             return Ok(ProcessState::Refused(Refusal::new(Reason::Busy, message)));
         }
-        Ok(match left_code(&target, &memory, &maps)?.is_inherited {
+        Ok(match left_code(target, &memory, &maps)?.is_inherited {
             true => ProcessState::Inherited,
             false => ProcessState::LeftOn,
         })

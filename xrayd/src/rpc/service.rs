@@ -1,7 +1,7 @@
 //! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert the answer.
 //! The rules of each step are in its own file.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tokio_stream::wrappers::ReceiverStream;
@@ -25,7 +25,7 @@ use crate::{
     Pid,
     audit::Operation,
     export::PendingSnapshot,
-    process::{AttachOptions, Attached, Outcomes, ProcessOrGroup, Registry},
+    process::{AttachOptions, Attached, Outcomes, ProcessOrGroup, Registry, in_parallel_until},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
@@ -34,6 +34,9 @@ use crate::{
 
 /// Messages of a live stream that wait for the connection.
 const QUEUED_MESSAGES: usize = 4;
+
+/// Longest wait for forked processes at a detach. One whose files do not answer holds up no other.
+const CHILDREN_TIME: Duration = Duration::from_secs(5);
 
 /// Functions in one message of ListFunctions.
 const FUNCTIONS_PER_BATCH: usize = 1024;
@@ -430,20 +433,17 @@ impl Xrayd for Service {
 }
 
 /// Switches off what processes have on that were forked from these ones and are not followed.
-/// Processes that the caller may not trace are left out.
+/// Processes that the caller may not trace are left out, and those that do not answer in time.
 fn children(registry: &Registry, caller: Caller, of: &[Pid]) -> Outcomes<DetachReport> {
-    let mut outcomes = Vec::new();
-    for pid in registry.unfollowed(of) {
-        let Ok(options) = authorise::attaching(caller, pid, AttachOptions::default()) else {
-            continue;
-        };
-        match registry.switch_off_inherited(pid, &options) {
-            Ok(None) => {}
-            Ok(Some((_, report))) => outcomes.push((pid, Ok(report))),
-            Err(refusal) => outcomes.push((pid, Err(refusal))),
-        }
-    }
-    outcomes
+    let pids = registry.unfollowed(of);
+    let (work, its) = (registry.clone(), pids.clone());
+    let done = in_parallel_until(Instant::now() + CHILDREN_TIME, its, move |pid| {
+        let options = authorise::attaching(caller, *pid, AttachOptions::default()).ok()?;
+        work.switch_off_inherited(*pid, &options).transpose()
+    });
+    let done = pids.into_iter().zip(done.into_iter().map(Option::flatten));
+    done.filter_map(|(pid, outcome)| Some((pid, outcome?.map(|(_, report)| report))))
+        .collect()
 }
 
 /// A row for each process.

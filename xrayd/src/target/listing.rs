@@ -41,8 +41,6 @@ pub struct ProcessSummary {
     pub modules: u32,
     /// Functions with sleds.
     pub functions: u32,
-    /// Sleds that are on. 0 for a process with a session.
-    pub sleds_on: u64,
     /// Whether it can be attached to.
     pub state: ProcessState,
     /// The first process of its group, if it was followed.
@@ -51,7 +49,8 @@ pub struct ProcessSummary {
 
 /// Lists the processes for which `may_see` returns true, by pid. `may_see` is called before
 /// anything else of a process is read, and again afterwards. For a process with a session, `known`
-/// returns its state and the first process of its group. Processes that cannot be read are listed
+/// returns its state and the first process of its group. `with_sleds_on` returns the state of a
+/// process without a session that has sleds on. Processes that cannot be read are listed
 /// only if their file shows sleds. Processes whose files do not answer are left out.
 ///
 /// # Errors
@@ -60,6 +59,7 @@ pub(crate) fn list(
     objects: Arc<Objects>,
     may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
     known: impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)> + Send + Sync + 'static,
+    with_sleds_on: impl Fn(&Target) -> ProcessState + Send + Sync + 'static,
 ) -> Result<Vec<ProcessSummary>> {
     let failed = |what| move |error| Refusal::from_io(Pid::this(), what, &error);
     let entries = fs::read_dir("/proc").map_err(failed("list processes"))?;
@@ -69,7 +69,7 @@ pub(crate) fn list(
         .filter(|pid| pid.as_u32() != std::process::id())
         .collect();
     pids.sort_unstable();
-    let look = move |pid| summary(pid, &objects, &may_see, &known);
+    let look = move |pid| summary(pid, &objects, &may_see, &known, &with_sleds_on);
     walk(pids, look).map_err(failed("start a thread that lists processes"))
 }
 
@@ -78,6 +78,7 @@ fn summary(
     objects: &Objects,
     may_see: &impl Fn(&Target) -> bool,
     known: &impl Fn(Pid) -> Option<(ProcessState, Option<Pid>)>,
+    with_sleds_on: &impl Fn(&Target) -> ProcessState,
 ) -> Option<ProcessSummary> {
     let target = Target::open(pid).ok().filter(may_see)?;
     // This does not wait: a user may have thousands of processes that are about to end.
@@ -94,8 +95,8 @@ fn summary(
         .sum();
     let modules = found.modules.len();
     let (state, root) = known(pid).unzip();
-    let (state, sleds_on) = match state {
-        Some(state) => (state, 0),
+    let state = match state {
+        Some(state) => state,
         None => match check::preflight(
             &target,
             objects,
@@ -104,9 +105,10 @@ fn summary(
         )
         .and_then(|flight| flight.verdict().map(|()| flight.sleds_on()))
         {
-            Ok(sleds_on) => (ProcessState::Ready, sleds_on),
+            Ok(0) => ProcessState::Ready,
+            Ok(_) => with_sleds_on(&target),
             Err(refusal) if refusal.reason == Reason::TargetExited => return None,
-            Err(refusal) => (ProcessState::Refused(refusal), 0),
+            Err(refusal) => ProcessState::Refused(refusal),
         },
     };
     // The process may have changed to another user.
@@ -118,7 +120,6 @@ fn summary(
         command: target.command(),
         modules: u32::try_from(modules).unwrap_or(u32::MAX),
         functions: u32::try_from(functions).unwrap_or(u32::MAX),
-        sleds_on,
         state,
         root: root.flatten(),
     })

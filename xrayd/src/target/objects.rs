@@ -340,7 +340,13 @@ mod tests {
         let objects = Arc::new(Objects::default());
         let list = |shown: bool| {
             let shown = move |target: &Target| shown && target.pid() == pid;
-            super::super::list(Arc::clone(&objects), shown, |_| None).unwrap()
+            super::super::list(
+                Arc::clone(&objects),
+                shown,
+                |_| None,
+                |_| crate::target::ProcessState::LeftOn,
+            )
+            .unwrap()
         };
         // The child has no sleds either.
         assert_eq!(list(false), []);

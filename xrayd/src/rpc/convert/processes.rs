@@ -22,7 +22,6 @@ pub(crate) fn process(process: ProcessSummary) -> v1::ProcessInfo {
         command,
         modules,
         functions,
-        sleds_on: _,
         state,
         root,
     } = process;
@@ -112,7 +111,6 @@ mod tests {
             command: "é".repeat(MAX_COMMAND),
             modules: 1,
             functions: 2,
-            sleds_on: 0,
             state: ProcessState::Refused(Refusal::new(Reason::ForeignTracer, "gdb")),
             root: None,
         };
