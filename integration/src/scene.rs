@@ -109,7 +109,12 @@ impl Scene {
     /// Starts a daemon by a command that is the daemon's or becomes it, and adds the arguments that
     /// all tests have in common.
     pub fn daemon_by(&self, mut command: Command) -> Result<Daemon> {
-        let socket = self.path("xrayd.sock");
+        self.daemon_at(&mut command, "xrayd.sock")
+    }
+
+    /// The same with the socket at this path in the directory.
+    pub fn daemon_at(&self, command: &mut Command, socket: &str) -> Result<Daemon> {
+        let socket = self.path(socket);
         let log = self.path("xrayd.log");
         if !command.get_args().any(|argument| argument == "--log") {
             command.args(["--log", "text"]);

@@ -44,7 +44,7 @@ use crate::{
     process::{Registry, RegistryConfig, SessionRecords},
     refusal::{Reason, Refusal},
     rpc, shutdown,
-    shutdown::{Signals, Wish},
+    shutdown::{Signals, StopKind},
     socket::{Access, BoundSocket, SocketError},
     state::{self, FolderError, StateFolder},
     store::Metering,
@@ -262,9 +262,9 @@ impl App {
         let mut status = tokio::time::interval(beat);
         let ended = loop {
             tokio::select! {
-                wish = signals.next() => {
-                    tracing::info!(?wish, "stopping");
-                    break Err(wish);
+                kind = signals.next() => {
+                    tracing::info!(?kind, "stopping");
+                    break Err(kind);
                 }
                 ended = &mut server => break Ok(ended),
                 _ = status.tick() => {
@@ -279,18 +279,18 @@ impl App {
             }
         };
 
-        let wish = match ended {
-            Err(wish) if has_state => wish,
+        let kind = match ended {
+            Err(kind) if has_state => kind,
             // The next daemon would not know the processes.
-            Err(Wish::Detach | Wish::Leave) | Ok(_) => Wish::Detach,
-            Err(Wish::Restart) => Wish::Restart,
+            Err(StopKind::Detach | StopKind::Leave) | Ok(_) => StopKind::Detach,
+            Err(StopKind::Restart) => StopKind::Restart,
         };
-        match wish {
-            Wish::Restart => notify::restarting(),
-            Wish::Detach | Wish::Leave => notify::stopping(),
+        match kind {
+            StopKind::Restart => notify::restarting(),
+            StopKind::Detach | StopKind::Leave => notify::stopping(),
         }
         stop.stop();
-        let leaves = has_state && wish != Wish::Detach;
+        let leaves = has_state && kind != StopKind::Detach;
         let end_all = async |time| match leaves {
             true => leave_all(&registry, time).await,
             false => detach_all(&registry, time).await,
@@ -327,7 +327,7 @@ impl App {
         let _ = timeout_at(Instant::now() + DRAIN_TIME, flushed).await;
         tracing::info!("stopped");
         result.map_err(RunError::Server)?;
-        Ok((wish == Wish::Restart).then_some(restart))
+        Ok((kind == StopKind::Restart).then_some(restart))
     }
 }
 

@@ -116,6 +116,19 @@ impl Reason {
         Self::Launch,
     ];
 
+    /// True if a process that is refused for this reason is gone, runs another program, or has
+    /// nothing of xrayd in it. So there is nothing in it to go on with or to undo.
+    pub const fn leaves_nothing(self) -> bool {
+        matches!(
+            self,
+            Self::NoSuchProcess
+                | Self::Zombie
+                | Self::TargetExited
+                | Self::PidReused
+                | Self::NotAttached
+        )
+    }
+
     /// The stable id.
     pub const fn id(self) -> &'static str {
         match self {

@@ -21,7 +21,7 @@ pub(crate) struct Signals {
 
 /// What a signal asks of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum StopKind {
     /// SIGTERM or SIGINT: detach from all processes, and end.
     Detach,
     /// The same after SIGUSR1: leave all processes as they are for the next daemon, and end.
@@ -64,13 +64,13 @@ impl Signals {
     }
 
     /// Waits for the next signal that ends the daemon.
-    pub(crate) async fn next(&mut self) -> Wish {
+    pub(crate) async fn next(&mut self) -> StopKind {
         loop {
             tokio::select! {
                 // SIGUSR1 comes before the signal that it is meant for.
                 biased;
                 Some(()) = self.user.recv() => self.leaves = true,
-                Some(()) = self.hang_up.recv() => return Wish::Restart,
+                Some(()) = self.hang_up.recv() => return StopKind::Restart,
                 Some(()) = self.terminate.recv() => return self.end(),
                 Some(()) = self.interrupt.recv() => return self.end(),
                 // The streams end only with the runtime, and no task waits here by then.
@@ -79,10 +79,10 @@ impl Signals {
         }
     }
 
-    fn end(&self) -> Wish {
+    fn end(&self) -> StopKind {
         match self.leaves {
-            true => Wish::Leave,
-            false => Wish::Detach,
+            true => StopKind::Leave,
+            false => StopKind::Detach,
         }
     }
 }

@@ -231,3 +231,26 @@ fn forked_processes_that_are_not_followed_are_detached_from_as_well() -> Result<
     ensure!(sleds_on_in(child.cast_signed(), target.program())? == 0);
     work(&mut target, child)
 }
+
+/// A vforked child runs in its parent's memory, and an ended child is still there for its parent.
+/// Neither is a process to detach from.
+#[test]
+fn a_child_without_memory_of_its_own_does_not_trouble_a_detach() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
+    let root = target.pid().to_string();
+    let zombie = child_of(&mut target)?;
+    send(zombie, Signal::SIGKILL)?;
+    cli.ok(["attach", &root])?;
+    cli.ok(["enable", "--all"])?;
+    let held = target.ask("hold", "held ")?;
+    let held: u32 = held.trim_start_matches("held ").parse()?;
+    let detached = cli.json(["detach", &root])?;
+    ensure!(rows(&detached, "processes")?.len() == 1, "{detached}");
+    ensure_as_compiled(&target)?;
+    send(held, Signal::SIGUSR1)?;
+    target.line_with("done ", DEADLINE)?;
+    Ok(())
+}

@@ -158,7 +158,7 @@ fn versions_take_turns_in_one_process() -> Result<()> {
     Ok(())
 }
 
-/// The shared memory of a process, which is that of all rings, in KiB.
+/// The shared memory of a process in KiB. Only rings are shared in the test program.
 fn rings_resident(pid: i32) -> Result<u64> {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let mut is_ring = false;

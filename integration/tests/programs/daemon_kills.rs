@@ -1,8 +1,8 @@
 //! Daemons that are killed at random moments, while programs work and a command is under way.
 //!
 //! After each kill the next daemon shows each process as it was before the command, or as it is
-//! after it. A command that has succeeded is never undone. The sleds of each process are those of
-//! the functions that are on.
+//! after it. A command that has succeeded is never undone. Exactly the sleds of the functions that
+//! are on are on in each process.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -295,6 +295,9 @@ fn a_kill_at_any_moment_leaves_each_process_as_it_was_or_as_it_was_to_be() -> Re
         let checked = storm.check(step, succeeded, &storm.scene.with(&next)?);
         checked.with_context(|| context(&storm))?;
         next.kill()?;
+        if kill % 50 == 49 {
+            println!("{} kills", kill + 1);
+        }
         *match succeeded {
             true => &mut complete,
             false => &mut cut_off,

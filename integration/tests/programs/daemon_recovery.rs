@@ -1,16 +1,24 @@
 //! A daemon that dies, and the next one, which goes on with its sessions.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
-    DEADLINE, Fixture, GroundTruth, Target, mark_as_other_version, opens_map_files, wait_until,
+    DEADLINE, Fixture, GroundTruth, Target, copy_program, mark_as_other_version, opens_map_files,
+    wait_until, xrayd,
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::cli_follow::{child_of, is_traced, work, works};
-use crate::scene::{Daemon, Scene, all_on, ensure_as_compiled, row_of, rows, sleds_on};
+use crate::daemon_users::nobodys;
+use crate::scene::{
+    Cli, Daemon, NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows, send, sleds_on,
+};
 use crate::trace::{ensure_exact, seen};
 
 /// Starts a daemon that keeps its state in the scene's folder.
@@ -27,8 +35,6 @@ fn lasting(status: &Value, pid: i32) -> Result<Value> {
     for counter in [
         "attached_wall_ns",
         "clock_faults",
-        "copied_bytes",
-        "copied_by_module",
         "events",
         "events_per_second",
         "filtered",
@@ -118,47 +124,83 @@ fn calls_between_two_daemons_are_recorded() -> Result<()> {
     Ok(())
 }
 
-/// The daemon is killed while all threads work. What the next one reads is the rest, without a gap.
+/// The daemon is killed in the middle of the program's work, while the program stands still. What
+/// the next daemon reads is the rest, without a gap and without an event twice.
 #[test]
 fn the_next_daemon_reads_on_where_the_killed_one_stopped() -> Result<()> {
     if !opens_map_files()? {
         return Ok(());
     }
-    let scene = Scene::new()?;
-    let first = daemon(&scene)?;
-    let cli = scene.with(&first)?;
-    let arguments = ["--threads", "2", "--calls", "6000", "--first", "100000000"];
-    let mut target = Target::spawn(Fixture::Counted, arguments)?;
-    let pid = target.pid().to_string();
-    cli.ok(["attach", &pid, "--mode", "stream", "--ring-size", "16MiB"])?;
-    cli.ok(["enable", "--all"])?;
-    target.send("go")?;
-    wait_until(DEADLINE, "events", || {
+    let mut tries = 0..50;
+    loop {
+        let scene = Scene::new()?;
+        let first = daemon(&scene)?;
+        let cli = scene.with(&first)?;
+        let arguments = ["--threads", "2", "--calls", "6000", "--first", "100000000"];
+        let mut target = Target::spawn(Fixture::Counted, arguments)?;
+        let pid = target.pid();
+        let words = [
+            "attach",
+            &pid.to_string(),
+            "--mode",
+            "stream",
+            "--ring-size",
+            "16MiB",
+        ];
+        cli.ok(words)?;
+        cli.ok(["enable", "--all"])?;
+        target.send("go")?;
+        std::thread::sleep(Duration::from_millis(1));
+        send(pid.unsigned_abs(), Signal::SIGSTOP)?;
+        let read = events_at_rest(&cli)?;
+        first.kill()?;
+        send(pid.unsigned_abs(), Signal::SIGCONT)?;
+        let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
+        if read == 0 || read == truth.events() {
+            tries
+                .next()
+                .context("the program never stood still in the middle of its work")?;
+            continue;
+        }
+        let _second = daemon(&scene)?;
+        cli.ok(["disable", "--all"])?;
+        cli.ok(["snapshot", "-o", "t.xtrace"])?;
+        let seen = seen(&scene.path("t.xtrace"), &truth)?;
+        ensure!(seen.lost == 0, "{} lost", seen.lost);
+        let mut rest = 0;
+        for thread in &truth.threads {
+            let Some(events) = seen.threads.get(&thread.tid) else {
+                continue;
+            };
+            rest += events.len() as u64;
+            ensure!(
+                thread.first.ends_with(events),
+                "thread {}: {} events that are not the end of its {}",
+                thread.tid,
+                events.len(),
+                thread.first.len()
+            );
+        }
+        ensure!(
+            read + rest == truth.events(),
+            "{read} and {rest} events of {}",
+            truth.events()
+        );
+        return Ok(());
+    }
+}
+
+/// The number of events that the daemon has read, once it reads no more of them.
+fn events_at_rest(cli: &Cli) -> Result<u64> {
+    let mut last = None;
+    wait_until(DEADLINE, "the daemon has read everything", || {
+        std::thread::sleep(Duration::from_millis(50));
         let status = cli.json(["status"])?;
         let events = status["processes"][0]["events"].as_u64();
-        Ok(events.filter(|events| *events > 1000))
-    })?;
-    first.kill()?;
-    let _second = daemon(&scene)?;
-    let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
-    cli.ok(["disable", "--all"])?;
-    cli.ok(["snapshot", "-o", "t.xtrace"])?;
-    let seen = seen(&scene.path("t.xtrace"), &truth)?;
-    ensure!(seen.lost == 0, "{} lost", seen.lost);
-    for thread in &truth.threads {
-        let Some(events) = seen.threads.get(&thread.tid) else {
-            continue;
-        };
-        ensure!(
-            thread.first.ends_with(events),
-            "thread {}: {} events that are not the end of its {}",
-            thread.tid,
-            events.len(),
-            thread.first.len()
-        );
-    }
-    ensure!(seen.threads.values().any(|events| !events.is_empty()));
-    Ok(())
+        let same = events.filter(|_| last == events);
+        last = events;
+        Ok(same)
+    })
 }
 
 /// The process was attached to, and has executed another program or ended since.
@@ -203,14 +245,14 @@ fn a_restart_leaves_processes_as_they_are() -> Result<()> {
     cli.ok(["enable", "--all"])?;
     let before = lasting(&cli.json(["status"])?, pid)?;
     let its_pid = first.pid();
-    first.signal(nix::sys::signal::Signal::SIGHUP)?;
+    first.signal(Signal::SIGHUP)?;
     wait_for_restart(&first)?;
     ensure!(first.pid() == its_pid);
     let after = lasting(&cli.json(["status"])?, pid)?;
     ensure!(before == after, "{before:#}\n{after:#}\n{}", first.log());
     all_on(&target)?.context("not everything is on any more")?;
-    first.signal(nix::sys::signal::Signal::SIGUSR1)?;
-    first.signal(nix::sys::signal::Signal::SIGTERM)?;
+    first.signal(Signal::SIGUSR1)?;
+    first.signal(Signal::SIGTERM)?;
     ensure!(first.wait()?.success());
     all_on(&target)?.context("the end of the daemon has switched sleds")?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
@@ -222,7 +264,7 @@ fn a_restart_leaves_processes_as_they_are() -> Result<()> {
         ensure_exact(&scene.path("t.xtrace"), &truth)?;
     }
     // SIGTERM alone detaches.
-    second.signal(nix::sys::signal::Signal::SIGTERM)?;
+    second.signal(Signal::SIGTERM)?;
     let mut second = second;
     ensure!(second.wait()?.success());
     ensure_as_compiled(&target)?;
@@ -299,5 +341,50 @@ fn a_daemon_of_another_version_goes_on() -> Result<()> {
     cli.ok(["snapshot", "-o", "t.xtrace"])?;
     ensure_exact(&scene.path("t.xtrace"), &truth)?;
     cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&target)
+}
+
+/// A user's daemon may not open `map_files`, and so not the rings of the killed one. It puts new
+/// rings in their place, and goes on all the same.
+#[test]
+fn the_daemon_of_a_user_goes_on() -> Result<()> {
+    if !integration::is_root_for("the_daemon_of_a_user_goes_on")? {
+        return Ok(());
+    }
+    let scene = Scene::public()?;
+    for name in ["run", "state"] {
+        std::fs::create_dir(scene.path(name))?;
+        std::os::unix::fs::chown(scene.path(name), Some(NOBODY), Some(NOBODY))?;
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(scene.path("state"), mode)?;
+    let program = scene.path("xrayd");
+    copy_program(&xrayd()?, &program)?;
+    let start = || -> Result<Daemon> {
+        let mut command = Command::new(&program);
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        scene.daemon_at(
+            command.arg("--state-dir").arg(scene.path("state")),
+            "run/xrayd.sock",
+        )
+    };
+    let first = start()?;
+    let cli = scene.with(&first)?.as_user(NOBODY);
+    let mut target = nobodys(&scene, &["--threads", "2", "--calls", "200"])?;
+    let pid = target.pid();
+    cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
+    cli.ok(["enable", "--all"])?;
+    cli.ok(["filter", "--max-depth", "100"])?;
+    let before = lasting(&cli.json(["status"])?, pid)?;
+    first.kill()?;
+    let second = start()?;
+    let after = lasting(&cli.json(["status"])?, pid)?;
+    ensure!(before == after, "{before:#}\n{after:#}\n{}", second.log());
+    all_on(&target)?.context("not everything is on any more")?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    cli.ok(["disable", "--all"])?;
+    let detached = cli.json(["detach", "--all"])?;
+    let row = row_of(&detached, pid)?.context("not detached")?;
+    ensure!(row["events"] == truth.events() && row["lost"] == 0, "{row}");
     ensure_as_compiled(&target)
 }

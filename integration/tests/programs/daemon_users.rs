@@ -11,7 +11,7 @@ use crate::scene::{NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows};
 use crate::trace::ensure_exact;
 
 /// A program that the user owns.
-fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
+pub(crate) fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
     let dir = scene.path("programs");
     std::fs::create_dir(&dir)?;
     let mut command = Command::new(copy_into(Fixture::Counted, &dir)?);

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use tokio::task::spawn_blocking;
 use xrayd::{
-    Pid, Reason,
+    Pid,
     process::{AttachOptions, Registry, RegistryConfig},
     target::{Caller, ProcessState},
 };
@@ -90,21 +90,9 @@ fn switch_off(registry: &Registry, pid: u32) -> anyhow::Result<Vec<LeftOffRow>> 
         };
         match registry.switch_off(pid, options) {
             // It has ended, or executed another program, since it was listed.
-            Err(refusal) if are_all && is_over(refusal.reason) => None,
+            Err(refusal) if are_all && refusal.reason.leaves_nothing() => None,
             result => Some(LeftOffRow::new(pid, result)),
         }
     });
     Ok(rows.collect())
-}
-
-/// True if nothing is left on in a process that is refused for this reason.
-fn is_over(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::NoSuchProcess
-            | Reason::Zombie
-            | Reason::TargetExited
-            | Reason::PidReused
-            | Reason::NotAttached
-    )
 }

@@ -486,14 +486,15 @@ fn outcome(
             }
             // Without a traced process in the group, the end of the stream shows the end of the
             // processes.
-            let ended = reports.iter().all(|report| report.exited);
-            Ok(
-                if ended && (cause == Cause::StreamEnded || !reports.is_empty()) {
-                    Outcome::ProcessEnded
-                } else {
-                    Outcome::Stopped
-                },
-            )
+            // Forked processes were no part of the recording.
+            let mut recorded = reports.iter().filter(|report| !report.inherited).peekable();
+            let are_any = recorded.peek().is_some();
+            let ended = recorded.all(|report| report.exited);
+            Ok(if ended && (cause == Cause::StreamEnded || are_any) {
+                Outcome::ProcessEnded
+            } else {
+                Outcome::Stopped
+            })
         }
         (Cause::Asked, _, Ok(Undone::TakenBack(_))) if stays => Ok(Outcome::StillAttached),
         (_, _, Ok(Undone::TakenBack(_))) => Ok(Outcome::ProcessEnded),

@@ -61,30 +61,13 @@ impl LeftOffRow {
     pub(crate) fn new(pid: Pid, result: Result<(u64, DetachReport), Refusal>) -> Self {
         let pid = pid.as_u32();
         match result {
-            Ok((left_on, report)) => {
-                let DetachReport {
-                    sleds_off,
-                    sleds_on,
-                    text_bytes_compared,
-                    text_bytes_different,
-                    exited,
-                    events,
-                    lost,
-                } = report;
-                let report = v1::DetachReport {
+            Ok((left_on, report)) => Self {
+                left_on,
+                report: v1::DetachReport {
                     pid,
-                    sleds_off,
-                    text_bytes_compared,
-                    text_bytes_different,
-                    exited,
-                    events,
-                    lost,
-                    refusal: None,
-                    sleds_on,
-                    inherited: false,
-                };
-                Self { left_on, report }
-            }
+                    ..report.into()
+                },
+            },
             Err(Refusal { reason, message }) => Self {
                 left_on: 0,
                 report: v1::DetachReport {

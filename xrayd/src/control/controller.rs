@@ -220,7 +220,10 @@ impl Controller {
             let prepared = PreparedUpdate::new(pid, update, self.attached, &self.ticket)?;
             self.update(prepared)?;
         }
-        self.begin_rules(rules, effect, of)
+        self.begin_rules(rules, effect, of)?;
+        // The pages that the earlier session has copied are still private.
+        self.patching.note_copies();
+        Ok(())
     }
 
     /// Keeps the choices as they are now.

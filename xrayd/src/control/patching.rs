@@ -1,7 +1,11 @@
 //! What the controller needs to write the sleds of its target. It owns this, and hands it to
 //! the parts that switch sleds. Nothing is decided here.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use xray_trace::model::FunctionId;
 
@@ -106,6 +110,15 @@ impl Patching {
             }
         }
         captures
+    }
+
+    /// Publishes how much memory is private to the target.
+    pub(super) fn note_copies(&mut self) {
+        let private = self.patcher.private_pages();
+        self.shared
+            .copied
+            .store(private.copied_bytes(), Ordering::Relaxed);
+        self.traced.note_copies(|range| private.copied_in(range));
     }
 
     /// The settings in force.

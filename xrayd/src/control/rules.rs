@@ -112,7 +112,7 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The rules without those of leases, in ascending order of age.
+    /// The permanent rules, in ascending order of age. Leases have the other ones.
     pub(super) fn permanent(&self) -> Vec<(Selection, Wanted)> {
         let permanent = self.0.iter().filter(|kept| kept.lease.is_none());
         let rule = |kept: &SessionRule| Some((kept.patterns.lasting()?.clone(), kept.to));

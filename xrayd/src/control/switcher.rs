@@ -72,11 +72,7 @@ impl Switcher<'_> {
         }
         let after = patching.patcher.private_pages().copied_bytes();
         if after != before {
-            shared.copied.store(after, Ordering::Relaxed);
-            let patcher = &patching.patcher;
-            patching
-                .traced
-                .note_copies(|range| patcher.private_pages().copied_in(range));
+            patching.note_copies();
         }
         Ok((patched?, after.saturating_sub(before)))
     }

@@ -14,6 +14,10 @@ use crate::{
     target::{Maps, Target},
 };
 
+/// Most code mappings in which a tracer's record is looked for. A process can forge them, and each
+/// takes milliseconds to compare.
+const MOST_REGIONS: usize = 64;
+
 /// The code of xrayd in a process.
 #[derive(Debug)]
 pub(crate) struct LeftCode {
@@ -68,6 +72,7 @@ impl LeftCode {
 /// or if its tracer is gone. A tracer that cannot be seen from here counts as living.
 pub(crate) fn living_tracer(memory: &Memory, maps: &Maps) -> Option<String> {
     let regions = maps.iter().filter_map(|entry| Region::find(memory, entry));
+    let regions = regions.take(MOST_REGIONS);
     let mut tables = regions.filter_map(|found| match found {
         Ok(FoundRegion::Usable(found)) => Some(TargetAddr(found.1.table)),
         Ok(FoundRegion::OtherVersion(other)) => Some(other.table),

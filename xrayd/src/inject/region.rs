@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use shm_ring::Geometry;
+use shm_ring::{Geometry, layout};
 use sled_encoders::{
     EncodeError,
     x86_64::{DispatchMode, Enable, STUB_BYTES, Template, Trampolines},
@@ -218,7 +218,9 @@ impl Region {
             shifts,
             tid_offset,
         ] = words;
-        if length != entry.range.end - entry.range.start {
+        if length != entry.range.end - entry.range.start
+            || table.checked_add(layout::table::COMMON_BYTES).is_none()
+        {
             return Err("its addresses are inconsistent");
         }
         if bytes[..8] != MAGIC {
@@ -455,6 +457,10 @@ mod tests {
             memory.write(TargetAddr(address), &handshake).unwrap();
             let found = Region::find(&memory, &entry).unwrap();
             assert_eq!(found.unwrap_err(), "its addresses are inconsistent");
+            // Nothing but the table's own words is known of another version.
+            memory.write(TargetAddr(address + 7), &[0xee]).unwrap();
+            let found = Region::find(&memory, &entry).unwrap();
+            assert_eq!(found.is_err(), table == u64::MAX, "{table:#x}");
         }
     }
 

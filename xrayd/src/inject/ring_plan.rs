@@ -7,7 +7,7 @@ use shm_ring::Geometry;
 pub(crate) enum RingsNeeded {
     /// New rings.
     New,
-    /// New rings beside those of another version of xrayd.
+    /// New rings. Rings of another version of xrayd are there, too, and stay unused.
     Beside,
     /// New rings of these sizes, which the trampolines in the process have.
     NewOfSize(Geometry),

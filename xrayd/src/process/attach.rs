@@ -78,15 +78,15 @@ pub(super) struct Common {
 #[derive(Debug)]
 pub(super) enum Beginning {
     /// The process runs.
-    Running(Earlier),
+    Running(EarlierSession),
     /// xrayd started the process, and holds it.
     Started(Box<Started>),
 }
 
-/// What the new session has to do with that of a daemon that has ended.
+/// The session of an earlier daemon, and what the new one does with its remains.
 #[derive(Debug)]
-pub(super) enum Earlier {
-    /// There may be none. All functions are off at the begin.
+pub(super) enum EarlierSession {
+    /// There may have been one. All functions are off at the begin.
     Any,
     /// It goes on with the choices of that session. The process must have that daemon's memory, and
     /// must not have been detached from.
@@ -143,12 +143,12 @@ pub(crate) fn prepare(
         .map_err(|error| Refusal::new(Reason::Limit, error.to_string()))?;
     let (launch, started, earlier) = match beginning {
         Beginning::Running(earlier) => (Launch::ByOthers, None, earlier),
-        Beginning::Started(started) => (Launch::ByUs, Some(*started), Earlier::Any),
+        Beginning::Started(started) => (Launch::ByUs, Some(*started), EarlierSession::Any),
     };
-    let needs_memory = !matches!(earlier, Earlier::Any);
+    let needs_memory = !matches!(earlier, EarlierSession::Any);
     let recorded = match earlier {
-        Earlier::Recorded(choices) => Some(*choices),
-        Earlier::Any | Earlier::Left => None,
+        EarlierSession::Recorded(choices) => Some(*choices),
+        EarlierSession::Any | EarlierSession::Left => None,
     };
     let mut flight = preflight(&target, &objects, launch, options.sleds)?;
     flight.verdict()?;
@@ -255,6 +255,8 @@ pub(crate) fn prepare(
     let staying = recorded.iter().flat_map(|(_, effect)| effect.on.values());
     let staying: HashSet<u64> = staying
         .flat_map(|ids| functions.sites(ids))
+        // While calls are counted, exit sleds are off.
+        .filter(|site| options.mode != Mode::Count || site.kind.is_entry())
         .map(|site| site.address)
         .collect();
     let left_on = gathered.staged.iter();

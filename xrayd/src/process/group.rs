@@ -67,7 +67,7 @@ pub(crate) enum Root {
     Gone {
         pid: Pid,
         start_time: u64,
-        /// Those of another member, since all members are of one user.
+        /// The credentials of another member, since all members are of one user.
         credentials: Credentials,
     },
 }

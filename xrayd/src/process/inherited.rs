@@ -11,7 +11,7 @@ use crate::{
     control::{patch_sites, staged_sites},
     inject::{Patcher, RunState, left_code},
     pid::Pid,
-    refusal::Result,
+    refusal::{Refusal, Result},
     sys::Memory,
     target::{
         Children, Credentials, Launch, Objects, Sleds, Target, Yama, let_threads_run, preflight,
@@ -47,11 +47,22 @@ pub(super) fn descendants(of: &[Pid], is_known: impl Fn(Pid) -> bool) -> Vec<Pid
 }
 
 /// Switches the sleds of such a process off. Returns how many were on, and the proof. `None` if it
-/// is no such process.
+/// is no such process, or has ended.
 ///
 /// # Errors
 /// The process may not be traced, another xrayd traces it, or it cannot be written.
 pub(super) fn switch_off(
+    pid: Pid,
+    objects: &Objects,
+    options: &AttachOptions,
+) -> Result<Option<(u64, DetachReport)>> {
+    match switch_off_living(pid, objects, options) {
+        Err(refusal) if refusal.reason.leaves_nothing() => Ok(None),
+        result => result,
+    }
+}
+
+fn switch_off_living(
     pid: Pid,
     objects: &Objects,
     options: &AttachOptions,
@@ -65,18 +76,17 @@ pub(super) fn switch_off(
     }
     let target = target.require(options.owner, options.caller);
     let tid = target.live_thread()?;
-    // Most descendants run another program.
-    let looked = Memory::open_to_read(pid, tid)
-        .ok()
-        .map(|memory| left_code(&target, &memory, &target.maps()?))
-        .transpose()?;
+    // Most descendants run another program. A vforked one runs in its parent's memory, and the code
+    // there is refused.
+    let looked = Memory::open_to_read(pid, tid).ok().zip(target.maps().ok());
+    let looked = looked.and_then(|(memory, maps)| left_code(&target, &memory, &maps).ok());
     if looked.is_none_or(|code| !code.is_inherited) {
         return Ok(None);
     }
     let flight = preflight(&target, objects, Launch::ByOthers, Sleds::Needed)?;
     flight.verdict()?;
-    let memory = Memory::open(pid, tid)
-        .map_err(|error| crate::Refusal::from_io(pid, "open its memory", &error))?;
+    let memory =
+        Memory::open(pid, tid).map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
     let memory = Arc::new(memory);
     target.check_owner()?;
     if let Some(caller) = options.caller {

@@ -11,6 +11,7 @@
 //! | `session_table` | which processes are attached, and their groups |
 //! | `attach_thread` | the thread that attaches, and holds a program until it runs |
 //! | `inherited` | forked processes that nothing follows |
+//! | `left_on` | the state of processes with sleds on and without a session |
 //! | `attach` | the steps from a pid to a session |
 //! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `members` | the members of a group, and the readers of later ones |
@@ -39,6 +40,7 @@ mod group;
 mod group_status;
 mod inherited;
 mod launch;
+mod left_on;
 mod members;
 mod parallel;
 mod process_or_group;
@@ -65,7 +67,7 @@ pub use group_status::GroupStatus;
 pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;
-pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until};
+pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
 pub(crate) use process_or_group::{Outcomes, ProcessOrGroup, Toggle};
 pub use profiling::{Profiling, write_profile};
 pub use registry::{Registry, RegistryConfig};

@@ -87,7 +87,7 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
 
 /// As [`in_parallel`] with as many threads as items, but waits until `deadline` at most. The result
 /// of an item whose work has not ended by then is `None`. That work goes on.
-pub(crate) fn in_parallel_until<T: Send + Sync + 'static, R: Send + 'static>(
+pub(super) fn in_parallel_until<T: Send + Sync + 'static, R: Send + 'static>(
     deadline: Instant,
     items: Vec<T>,
     work: impl Fn(&T) -> R + Send + Sync + 'static,

@@ -4,10 +4,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    attach::Earlier,
+    attach::{Attached, EarlierSession},
     attach_report::AttachReport,
     group::{Group, Root},
-    parallel::{MOST_IN_A_CALL, in_parallel},
+    parallel::{MOST_IN_A_CALL, MOST_IN_A_GROUP, in_parallel},
     registry::Registry,
     session::Session,
     session_record::SessionRecord,
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     control::Rules,
     pid::Pid,
-    refusal::{Reason, Refusal, Result},
+    refusal::{Refusal, Result},
 };
 
 /// The outcome for one process: the daemon goes on with its session, or has a reason not to.
@@ -30,7 +30,8 @@ struct Member<'a> {
 }
 
 impl Registry {
-    /// Goes on with these sessions. A record whose session cannot be gone on with stays.
+    /// Goes on with these sessions. A record is removed if nothing is left of its session. A record
+    /// that is refused for another reason stays for the next daemon.
     pub(crate) fn recover(&self, records: Vec<SessionRecord>) -> Vec<Recovered> {
         let mut groups = BTreeMap::<(Pid, u64), Vec<SessionRecord>>::new();
         for record in records {
@@ -47,17 +48,23 @@ impl Registry {
     fn recover_group(&self, records: &[SessionRecord]) -> Vec<Recovered> {
         let mut outcomes = Vec::new();
         let mut members = Vec::new();
-        for record in records {
-            let recovered = self.recover_session(record);
+        let recovered = in_parallel(records, MOST_IN_A_GROUP, |record| {
+            self.recover_session(record)
+        });
+        for (record, recovered) in records.iter().zip(recovered) {
             if let Err(refusal) = &recovered
-                && is_over(refusal.reason)
+                && refusal.reason.leaves_nothing()
                 && let Some(records) = self.records()
             {
                 records.remove(record.pid, record.start_time);
             }
-            let outcome = recovered.map(|(member, report)| {
-                members.push(member);
-                report
+            let outcome = recovered.map(|(attached, rules)| {
+                members.push(Member {
+                    record,
+                    session: attached.session,
+                    rules,
+                });
+                attached.report
             });
             outcomes.push((record.pid, outcome));
         }
@@ -73,18 +80,13 @@ impl Registry {
         outcomes
     }
 
-    fn recover_session<'a>(&self, record: &'a SessionRecord) -> Result<(Member<'a>, AttachReport)> {
+    fn recover_session(&self, record: &SessionRecord) -> Result<(Attached, Rules)> {
         let payer = record.caller.and_then(|caller| caller.payer());
         let choices = record.choices.compile(self.accounts(), payer)?;
         let rules = choices.rules.clone();
-        let earlier = Earlier::Recorded(Box::new(choices));
+        let earlier = EarlierSession::Recorded(Box::new(choices));
         let (attached, _) = self.attach_session(record.pid, record.options(), earlier)?;
-        let member = Member {
-            record,
-            session: attached.session,
-            rules,
-        };
-        Ok((member, attached.report))
+        Ok((attached, rules))
     }
 
     /// Makes a group of sessions again, and goes on with the search for more members.
@@ -116,16 +118,4 @@ impl Registry {
         }
         why.clone()
     }
-}
-
-/// True if no later daemon can go on with a session that was refused for this reason.
-fn is_over(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::NoSuchProcess
-            | Reason::Zombie
-            | Reason::TargetExited
-            | Reason::PidReused
-            | Reason::NotAttached
-    )
 }

@@ -12,7 +12,7 @@ use shm_ring::Geometry;
 use xray_trace::instr_map::Selection;
 
 use super::{
-    attach::{Attached, Beginning, Common, Earlier, prepare, unless_ended},
+    attach::{Attached, Beginning, Common, EarlierSession, prepare, unless_ended},
     attach_options::AttachOptions,
     attach_report::AttachReport,
     attach_thread::{Begun, Stands, attach_thread_name, start_attach_thread},
@@ -20,6 +20,7 @@ use super::{
     group::{Group, Root},
     inherited,
     launch::{self, LaunchOptions, Launched},
+    left_on,
     parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until},
     refusals::{busy, lost_thread, orphan, still_detaching},
     retention::Retention,
@@ -30,16 +31,14 @@ use super::{
 use crate::{
     collect::{Collectors, Promises},
     control::{Controllers, Patterns, Rules, patch_sites},
-    inject::{left_code, living_tracer},
     liveness::{Liveness, NoAnswer},
     pid::Pid,
     quotas::{Accounts, Quotas, Resource, Ticket},
     refusal::{Reason, Refusal, Result},
     store::Metering,
-    sys::Memory,
     target::{
-        Caller, Check, Functions, Launch, Objects, Outcome, PerfWatcher, ProcessState,
-        ProcessSummary, Sleds, Subject, Target, list, preflight,
+        Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
+        Sleds, Subject, Target, list, preflight,
     },
     types::{DetachReport, FunctionRow, Run, Wanted},
 };
@@ -180,12 +179,13 @@ impl Registry {
             let root = session.kinship().map(|kinship| kinship.root);
             Some((failed.unwrap_or(ProcessState::Traced), root))
         };
-        list(
-            Arc::clone(&self.0.objects),
-            may_see,
-            known,
-            state_with_sleds_on,
-        )
+        let table = Arc::clone(&self.0.table);
+        let with_sleds_on = move |target: &Target| match table.has(target.pid()) {
+            // An attach or a detach of this daemon is under way.
+            true => ProcessState::Refused(busy(target.pid())),
+            false => left_on::state(target),
+        };
+        list(Arc::clone(&self.0.objects), may_see, known, with_sleds_on)
     }
 
     /// Compiles a selection once for all processes that it is used in. It counts for the quota of
@@ -206,34 +206,8 @@ impl Registry {
         let flight = preflight(&target, &self.0.objects, Launch::ByOthers, Sleds::Needed)?;
         let sleds_on = flight.sleds_on();
         let mut checks = flight.checks;
-        if sleds_on > 0 && self.get(pid).is_none() {
-            let off = format!("xrayctl off {pid}");
-            let (outcome, finding, remedy) = match state_with_sleds_on(&target) {
-                ProcessState::Refused(Refusal { message, .. }) => {
-                    (Outcome::Failed, message, String::new())
-                }
-                ProcessState::Inherited => {
-                    let finding = format!(
-                        "{sleds_on} sleds are on: the process was forked from a traced one, and \
-                         records nothing"
-                    );
-                    (Outcome::Warning, finding, off)
-                }
-                ProcessState::Ready | ProcessState::LeftOn | ProcessState::Traced => {
-                    let finding = format!(
-                        "{sleds_on} sleds are on: an xrayd that is gone has left them on, and no \
-                         daemon reads what they record"
-                    );
-                    (Outcome::Warning, finding, off)
-                }
-            };
-            checks.push(Check {
-                reason: Reason::Busy,
-                subject: "left on",
-                outcome,
-                finding,
-                remedy,
-            });
+        if sleds_on > 0 && !self.0.table.has(pid) {
+            checks.push(left_on::check(&target, sleds_on));
         }
         Ok(checks)
     }
@@ -273,7 +247,7 @@ impl Registry {
     /// A refusal. The process is as it was. It may have been followed from another process whose
     /// group follows less.
     pub fn attach(&self, pid: Pid, options: AttachOptions) -> Result<Attached> {
-        let (attached, is_new) = self.attach_session(pid, options.clone(), Earlier::Any)?;
+        let (attached, is_new) = self.attach_session(pid, options.clone(), EarlierSession::Any)?;
         if is_new {
             self.0.retention.share_retained();
             let root = Root::Traced(Arc::clone(&attached.session));
@@ -309,7 +283,7 @@ impl Registry {
         &self,
         pid: Pid,
         options: AttachOptions,
-        earlier: Earlier,
+        earlier: EarlierSession,
     ) -> Result<(Attached, bool)> {
         let reserved = match self.0.table.reserve(pid)? {
             Reservation::Running(session) => {
@@ -452,10 +426,12 @@ impl Registry {
     /// # Errors
     /// No xrayd has attached to the process, one traces it now, or it cannot be attached to.
     pub fn switch_off(&self, pid: Pid, options: AttachOptions) -> Result<(u64, DetachReport)> {
-        if let Some(switched) = self.switch_off_inherited(pid, &options)? {
+        if !self.0.table.has(pid)
+            && let Some(switched) = inherited::switch_off(pid, &self.0.objects, &options)?
+        {
             return Ok(switched);
         }
-        let (attached, is_new) = self.attach_session(pid, options, Earlier::Left)?;
+        let (attached, is_new) = self.attach_session(pid, options, EarlierSession::Left)?;
         if !is_new {
             let message = format!(
                 "process {pid} is traced by this daemon: detach from it, or disable its functions"
@@ -465,27 +441,27 @@ impl Registry {
         Ok((attached.report.left_on, self.end(&attached.session)?))
     }
 
-    /// Switches off what a process has on by its parent, from which it was forked while that was
-    /// traced. `None` if the process has a session, or is no such process.
-    ///
-    /// # Errors
-    /// The process may not be traced, another xrayd traces it, or it cannot be written.
-    pub(crate) fn switch_off_inherited(
+    /// Switches off what processes have on by their parents. The processes descend from `of`, which
+    /// were just detached from, and have no session. Waits until `deadline` at most. `options` gives
+    /// the options of an attach to a process. A process without options is left alone.
+    pub(crate) fn end_children(
         &self,
-        pid: Pid,
-        options: &AttachOptions,
-    ) -> Result<Option<(u64, DetachReport)>> {
-        match self.get(pid) {
-            Some(session) if !session.has_exited() => Ok(None),
-            _ => inherited::switch_off(pid, &self.0.objects, options),
-        }
-    }
-
-    /// The processes that descend from these ones and have no session.
-    pub(crate) fn unfollowed(&self, of: &[Pid]) -> Vec<Pid> {
-        inherited::descendants(of, |pid| {
-            self.get(pid).is_some_and(|session| !session.has_exited())
-        })
+        of: &[Pid],
+        deadline: Instant,
+        options: impl Fn(Pid) -> Option<AttachOptions> + Send + Sync + 'static,
+    ) -> Vec<(Pid, Result<DetachReport>)> {
+        let children = inherited::descendants(of, |pid| self.0.table.has(pid));
+        let inner = Arc::clone(&self.0);
+        let ended = in_parallel_until(deadline, children.clone(), move |pid| {
+            let switched = inherited::switch_off(*pid, &inner.objects, &options(*pid)?);
+            switched.transpose()
+        });
+        let ended = children
+            .into_iter()
+            .zip(ended.into_iter().map(Option::flatten));
+        ended
+            .filter_map(|(pid, outcome)| Some((pid, outcome?.map(|(_, report)| report))))
+            .collect()
     }
 
     /// Detaches from all members of a group, several at a time, and ends the search. The reports
@@ -598,18 +574,7 @@ impl Registry {
             ended.map(|(pid, report)| (pid, report.unwrap_or_else(|| Err(still_detaching(pid))))),
         );
         let detached: Vec<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
-        let children = self.unfollowed(&detached);
-        let registry = self.clone();
-        let ended = in_parallel_until(deadline, children.clone(), move |pid| {
-            let switched = registry.switch_off_inherited(*pid, &AttachOptions::default());
-            switched.transpose()
-        });
-        let ended = children
-            .into_iter()
-            .zip(ended.into_iter().map(Option::flatten));
-        reports.extend(
-            ended.filter_map(|(pid, outcome)| Some((pid, outcome?.map(|(_, report)| report)))),
-        );
+        reports.extend(self.end_children(&detached, deadline, |_| Some(AttachOptions::default())));
         reports
     }
 
@@ -682,7 +647,7 @@ impl Sessions for Registry {
     }
 
     fn attach_followed(&self, pid: Pid, options: AttachOptions) -> Result<Arc<Session>> {
-        match self.attach_session(pid, options, Earlier::Any)? {
+        match self.attach_session(pid, options, EarlierSession::Any)? {
             (Attached { session, .. }, true) => Ok(session),
             (_, false) => Err(busy(pid)),
         }
@@ -731,25 +696,6 @@ impl Inner {
             ],
         )
     }
-}
-
-/// The state of a process without a session that has sleds on.
-fn state_with_sleds_on(target: &Target) -> ProcessState {
-    let pid = target.pid();
-    let look = || -> Result<ProcessState> {
-        let memory = Memory::open_to_read(pid, target.live_thread()?)
-            .map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
-        let maps = target.maps()?;
-        if let Some(other) = living_tracer(&memory, &maps) {
-            let message = format!("process {pid} is traced by another xrayd: {other}");
-            return Ok(ProcessState::Refused(Refusal::new(Reason::Busy, message)));
-        }
-        Ok(match left_code(target, &memory, &maps)?.is_inherited {
-            true => ProcessState::Inherited,
-            false => ProcessState::LeftOn,
-        })
-    };
-    look().unwrap_or_else(ProcessState::Refused)
 }
 
 #[cfg(test)]

@@ -55,6 +55,15 @@ impl SessionTable {
         }
     }
 
+    /// True if a process is attached, or an attach or a detach is under way.
+    pub(super) fn has(&self, pid: Pid) -> bool {
+        match self.lock().get(&pid) {
+            Some(Entry::Attached(session)) => !session.has_exited(),
+            Some(Entry::Busy) => true,
+            None => false,
+        }
+    }
+
     /// The session of a process that is to be detached from.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub(super) fn toggle(
     })
 }
 
-/// Sends the begin of the lease to its subscriptions. Earlier events are not part of it.
+/// Sends the begin of the lease to its subscriptions. EarlierSession events are not part of it.
 fn begin_lease(source: &TraceSource, lease: Option<LeaseId>, run: Run) {
     if let (Some(lease), Run::Real) = (lease, run) {
         source.output.readers.begin_lease(lease);

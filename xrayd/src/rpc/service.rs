@@ -25,11 +25,11 @@ use crate::{
     Pid,
     audit::Operation,
     export::PendingSnapshot,
-    process::{AttachOptions, Attached, Outcomes, ProcessOrGroup, Registry, in_parallel_until},
+    process::{AttachOptions, Attached, ProcessOrGroup, Registry},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
-    types::{DetachReport, FunctionRow, Reach, Switch},
+    types::{FunctionRow, Reach, Switch},
 };
 
 /// Messages of a live stream that wait for the connection.
@@ -135,7 +135,13 @@ impl Xrayd for Service {
                 let detached: Vec<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
                 let children = match leave_children {
                     true => Vec::new(),
-                    false => children(registry, caller, &detached),
+                    false => {
+                        let deadline = Instant::now() + CHILDREN_TIME;
+                        // Processes that the caller may not trace are left out.
+                        registry.end_children(&detached, deadline, move |pid| {
+                            authorise::attaching(caller, pid, AttachOptions::default()).ok()
+                        })
+                    }
                 };
                 Ok((reports, children))
             })
@@ -430,20 +436,6 @@ impl Xrayd for Service {
         tokio::spawn(triggering.run(requests, admitted));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
-}
-
-/// Switches off what processes have on that were forked from these ones and are not followed.
-/// Processes that the caller may not trace are left out, and those that do not answer in time.
-fn children(registry: &Registry, caller: Caller, of: &[Pid]) -> Outcomes<DetachReport> {
-    let pids = registry.unfollowed(of);
-    let (work, its) = (registry.clone(), pids.clone());
-    let done = in_parallel_until(Instant::now() + CHILDREN_TIME, its, move |pid| {
-        let options = authorise::attaching(caller, *pid, AttachOptions::default()).ok()?;
-        work.switch_off_inherited(*pid, &options).transpose()
-    });
-    let done = pids.into_iter().zip(done.into_iter().map(Option::flatten));
-    done.filter_map(|(pid, outcome)| Some((pid, outcome?.map(|(_, report)| report))))
-        .collect()
 }
 
 /// A row for each process.

@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = MAGIC.len() + BOOT_BYTES + 8 + 4;
 
 /// Where pids and start times hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Realm {
+pub(super) struct PidScope {
     boot: [u8; BOOT_BYTES],
     /// Inode of the pid namespace.
     namespace: u64,
@@ -44,10 +44,10 @@ pub(crate) enum Unusable {
     Damaged(String),
 }
 
-// === impl Realm ===
+// === impl PidScope ===
 
-impl Realm {
-    /// The realm of this process.
+impl PidScope {
+    /// The scope of this process.
     pub(super) fn this() -> io::Result<Self> {
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let digits: Vec<u32> = text
@@ -67,12 +67,12 @@ impl Realm {
 }
 
 /// The bytes of a file with this record.
-pub(super) fn write(realm: Realm, record: &SessionRecord) -> Vec<u8> {
+pub(super) fn write(scope: PidScope, record: &SessionRecord) -> Vec<u8> {
     let message = convert::session(record).encode_to_vec();
     let mut bytes = Vec::with_capacity(HEADER_BYTES + message.len());
     bytes.extend(MAGIC);
-    bytes.extend(realm.boot);
-    bytes.extend(realm.namespace.to_le_bytes());
+    bytes.extend(scope.boot);
+    bytes.extend(scope.namespace.to_le_bytes());
     bytes.extend(crc32fast::hash(&message).to_le_bytes());
     bytes.extend(message);
     bytes
@@ -81,8 +81,8 @@ pub(super) fn write(realm: Realm, record: &SessionRecord) -> Vec<u8> {
 /// The record in the bytes of a file.
 ///
 /// # Errors
-/// The bytes are no record of this realm.
-pub(super) fn read(realm: Realm, bytes: &[u8]) -> Result<SessionRecord, Unusable> {
+/// The bytes are no record of this scope.
+pub(super) fn read(scope: PidScope, bytes: &[u8]) -> Result<SessionRecord, Unusable> {
     let damaged = |what: &str| Unusable::Damaged(what.to_owned());
     let short = || damaged("it is too short");
     let (magic, bytes) = bytes.split_first_chunk().ok_or_else(short)?;
@@ -98,10 +98,10 @@ pub(super) fn read(realm: Realm, bytes: &[u8]) -> Result<SessionRecord, Unusable
     if crc32fast::hash(message) != u32::from_le_bytes(*sum) {
         return Err(damaged("its checksum is wrong"));
     }
-    if *boot != realm.boot {
+    if *boot != scope.boot {
         return Err(Unusable::Outdated);
     }
-    if u64::from_le_bytes(*namespace) != realm.namespace {
+    if u64::from_le_bytes(*namespace) != scope.namespace {
         return Err(Unusable::Elsewhere);
     }
     let message = message::Session::decode(message).map_err(|error| damaged(&error.to_string()))?;

@@ -31,7 +31,7 @@ use nix::{
     unistd::{Uid, UnlinkatFlags, geteuid, unlinkat},
 };
 
-use super::file::{self, Realm, Unusable};
+use super::file::{self, PidScope, Unusable};
 use crate::{
     pid::Pid,
     process::{SessionRecord, SessionRecords},
@@ -51,7 +51,7 @@ const MOST_RECORDS: usize = 1 << 13;
 pub struct StateFolder {
     path: PathBuf,
     folder: OwnedFd,
-    realm: Realm,
+    scope: PidScope,
     /// True while records cannot be written.
     fails: AtomicBool,
     _lock: Flock<File>,
@@ -144,7 +144,7 @@ impl StateFolder {
         Ok(Arc::new(Self {
             path: path.to_owned(),
             folder,
-            realm: Realm::this().map_err(failed("read the boot id for"))?,
+            scope: PidScope::this().map_err(failed("read the boot id for"))?,
             fails: AtomicBool::new(false),
             _lock: lock,
         }))
@@ -216,7 +216,7 @@ impl StateFolder {
         let mut bytes = Vec::new();
         let read = file.take(LONGEST_RECORD + 1).read_to_end(&mut bytes);
         match read.map_err(damaged)? as u64 {
-            ..=LONGEST_RECORD => file::read(self.realm, &bytes),
+            ..=LONGEST_RECORD => file::read(self.scope, &bytes),
             _ => Err(Unusable::Damaged("it is too long".to_owned())),
         }
     }
@@ -248,7 +248,7 @@ impl StateFolder {
 impl SessionRecords for StateFolder {
     fn write(&self, record: &SessionRecord) {
         let name = name_of(record.pid, record.start_time);
-        let written = self.replace(&name, &file::write(self.realm, record));
+        let written = self.replace(&name, &file::write(self.scope, record));
         let failed = written.is_err();
         let folder = self.path.display();
         match (self.fails.swap(failed, Relaxed), written) {
@@ -493,7 +493,7 @@ mod tests {
             })
         };
         let path = |path: &str| Some(PathBuf::from(path));
-        assert_eq!(with(0, &[("HOME", "/root")]), path("/var/lib/xrayd"));
+        assert_eq!(with(0, &[("HOME", "/h")]), path("/var/lib/xrayd"));
         assert_eq!(with(0, &[("STATE_DIRECTORY", "/a:/b")]), path("/a"));
         assert_eq!(with(7, &[("HOME", "/h")]), path("/h/.local/state/xrayd"));
         let both = &[("HOME", "/h"), ("XDG_STATE_HOME", "/s")];

@@ -43,26 +43,36 @@ pub(crate) fn attach_report(report: AttachReport) -> v1::AttachReport {
 }
 
 pub(crate) fn detach_report(pid: Pid, report: DetachReport) -> v1::DetachReport {
-    let DetachReport {
-        sleds_off,
-        sleds_on,
-        text_bytes_compared,
-        text_bytes_different,
-        exited,
-        events,
-        lost,
-    } = report;
     v1::DetachReport {
         pid: pid.as_u32(),
-        sleds_off,
-        sleds_on,
-        text_bytes_compared,
-        text_bytes_different,
-        exited,
-        events,
-        lost,
-        refusal: None,
-        inherited: false,
+        ..report.into()
+    }
+}
+
+impl From<DetachReport> for v1::DetachReport {
+    /// The report without its process.
+    fn from(report: DetachReport) -> Self {
+        let DetachReport {
+            sleds_off,
+            sleds_on,
+            text_bytes_compared,
+            text_bytes_different,
+            exited,
+            events,
+            lost,
+        } = report;
+        Self {
+            pid: 0,
+            sleds_off,
+            text_bytes_compared,
+            text_bytes_different,
+            exited,
+            events,
+            lost,
+            refusal: None,
+            sleds_on,
+            inherited: false,
+        }
     }
 }
 
