@@ -10,7 +10,8 @@ const VERSION_AT: u64 = 7;
 /// No xrayd has this version.
 const OTHER: u8 = 0xee;
 
-/// Marks xrayd's memory in a process as another version's. What the versions have in common stays: the beginning of the handshake, and the tracer's record in the table.
+/// Marks xrayd's memory in a process as another version's. What the versions have in common stays:
+/// the beginning of the handshake, and the tracer's record in the table.
 ///
 /// # Errors
 /// The process has no memory of xrayd, or it cannot be written.

@@ -442,8 +442,8 @@ impl Registry {
     }
 
     /// Switches off what processes have on by their parents. The processes descend from `of`, which
-    /// were just detached from, and have no session. Waits until `deadline` at most. `options` gives
-    /// the options of an attach to a process. A process without options is left alone.
+    /// were just detached from, and have no session. Waits until `deadline` at most. `options`
+    /// gives the options of an attach to a process. A process without options is left alone.
     pub(crate) fn end_children(
         &self,
         of: &[Pid],
