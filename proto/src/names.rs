@@ -3,7 +3,7 @@
 
 use serde::Serializer;
 
-use crate::v1::{ClockFaultKind, Detection, Follow, Mode, SessionState};
+use crate::v1::{ClockFaultKind, Detection, Follow, GapCause, Mode, SessionState};
 
 /// A value of an enumeration, with its name.
 pub trait Named: TryFrom<i32> {
@@ -35,6 +35,7 @@ macro_rules! named {
 
 named! {
     ClockFaultKind "CLOCK_FAULT_KIND_" clock_fault_kind
+    GapCause "GAP_CAUSE_" gap_cause
     Detection "DETECTION_" detection
     Follow "FOLLOW_" follow
     Mode "MODE_" mode

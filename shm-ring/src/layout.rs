@@ -62,8 +62,8 @@ pub const INSIDE_NAMES: u64 = 1 << 13;
 /// So the names of neighbouring sites stand next to each other.
 pub const NAME_SHIFT: u32 = 4;
 
-/// Offsets in the table's header page. `LIVE`, `MINE`, `TRACER` and `TRACER_COUNTER` are at these
-/// places in every version, so that each version can take over what another one left.
+/// Offsets in the table's header page. `LIVE`, `MINE`, `CLOSED_AT`, `TRACER` and `TRACER_COUNTER`
+/// are at these places in every version, so that each version can take over what another one left.
 pub mod table {
     /// u64: not 0 while trampolines may record. A forked child reads 0.
     pub const LIVE: u64 = 0;
@@ -86,9 +86,14 @@ pub mod table {
     /// u32: 1 or 2 if the program records only events inside the functions of the first or the
     /// second list; 0 for all events.
     pub const INSIDE: u64 = 32;
+    /// u64: the counter when a slow path closed recording because the collector did not renew the
+    /// lease; 0 if none has. The collector stores 0 before it records again. A forked child reads
+    /// 0.
+    pub const CLOSED_AT: u64 = 40;
     /// The end of the words that are the same in every version.
     pub const COMMON_BYTES: u64 = 120;
-    const _: () = assert!(LIVE == 0 && MINE == 8 && TRACER == 64 && TRACER_COUNTER == 112);
+    const _: () = assert!(LIVE == 0 && MINE == 8 && CLOSED_AT == 40);
+    const _: () = assert!(TRACER == 64 && TRACER_COUNTER == 112);
 }
 
 /// A filter page: the open calls of one thread, as its trampolines see them while calls are
@@ -156,6 +161,11 @@ pub mod slot {
     /// slots behind it. No thread has this id. Written by the collector, which opens the slot by
     /// making it free.
     pub const CLOSED: u32 = u32::MAX - 1;
+    /// In TID: the thread has found recording closed (see [`super::rings::LEASE`]). No thread has
+    /// this id. The thread writes it to its own slot. Its calls are cheap then, since the hot path
+    /// ends with the look at TID. The collector that opens recording again puts the thread's id
+    /// back, which stands in the control line.
+    pub const PAUSED: u32 = u32::MAX - 2;
     /// u32: the number of views begun; it wraps. A context sees by it that a handler has begun a
     /// view.
     pub const VIEW: u64 = 4;
@@ -249,6 +259,10 @@ pub mod rings {
     /// u64: not 0 from the end of a session that has let the process go until the next session
     /// begins to read; 0 after a collector that died. Written by the collector.
     pub const LET_GO: u64 = 64;
+    /// u64: the counter at which recording ends, unless the collector writes a later one before; 0
+    /// for no end. The first slow path at a later counter *closes* recording: it stores the counter
+    /// to [`super::table::CLOSED_AT`], and 0 to [`super::table::LIVE`].
+    pub const LEASE: u64 = 72;
 }
 
 /// Offsets in a bucket.

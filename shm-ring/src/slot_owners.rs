@@ -10,7 +10,7 @@
 
 use crate::layout::{
     Geometry, PROBES,
-    slot::{CLOSED, WITHDRAWN},
+    slot::{CLOSED, PAUSED, WITHDRAWN},
 };
 
 /// The owners of all slots: thread numbers, 0 for a free slot, or one of the marks in
@@ -93,7 +93,7 @@ impl SlotOwners {
         let mut behind = behind.map(|(steps, place)| (steps, place, self.0[place]));
         behind.any(|(steps, place, owner)| {
             let looked_at = place.wrapping_sub(owner as usize) & mask;
-            !matches!(owner, 0 | CLOSED | WITHDRAWN)
+            !matches!(owner, 0 | CLOSED | PAUSED | WITHDRAWN)
                 && (steps..PROBES as usize).contains(&looked_at)
         })
     }

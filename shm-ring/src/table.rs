@@ -11,6 +11,8 @@ use crate::{
 pub struct Table {
     /// Not 0 while events are recorded. Set when the table is made, cleared by [`Table::wipe`].
     live: AtomicU64,
+    /// When a context closed recording; 0 if none has.
+    closed_at: AtomicU64,
     slots: Box<[Slot]>,
 }
 
@@ -35,6 +37,7 @@ impl Table {
         let slots = (0..geometry.slots()).map(|_| Slot::default()).collect();
         Self {
             live: AtomicU64::new(1),
+            closed_at: AtomicU64::new(0),
             slots,
         }
     }
@@ -42,6 +45,7 @@ impl Table {
     /// Wipes the table, as a forked child finds it.
     pub fn wipe(&self) {
         self.live.store(0, Ordering::Relaxed);
+        self.closed_at.store(0, Ordering::Relaxed);
         for index in 0..self.slots.len() {
             self.clear(&self.slots[index]);
         }
@@ -67,7 +71,22 @@ impl Table {
         self.slot(index).head.load(Ordering::Relaxed) & slot::PARKED != 0
     }
 
-    pub(crate) fn is_live(&self) -> bool {
+    /// When a context closed recording; 0 if none has.
+    pub fn closed_at(&self) -> u64 {
+        self.closed_at.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn tell_closed(&self, at: u64) {
+        self.closed_at.store(at, Ordering::Relaxed);
+    }
+
+    /// Begins or ends recording.
+    pub fn set_live(&self, live: bool) {
+        self.live.store(u64::from(live), Ordering::Relaxed);
+    }
+
+    /// True while contexts record.
+    pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Relaxed) != 0
     }
 
@@ -111,6 +130,7 @@ impl Clone for Table {
         });
         Self {
             live: copy(&self.live),
+            closed_at: copy(&self.closed_at),
             slots: slots.collect(),
         }
     }

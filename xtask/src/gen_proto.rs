@@ -25,6 +25,7 @@ const JSON: &[&str] = &[
     "BudgetStatus",
     "GroupStatus",
     "FunctionInfo",
+    "Gap",
     "Kinship",
     "ModuleCopies",
     "ModuleStatus",
@@ -42,6 +43,7 @@ const JSON: &[&str] = &[
 /// Fields of these messages that are enumerations, and the functions that serialise them as names.
 const NAMES: &[(&str, &str)] = &[
     ("ClockFault.kind", "clock_fault_kind"),
+    ("Gap.cause", "gap_cause"),
     ("GroupStatus.detection", "detection"),
     ("GroupStatus.follow", "follow"),
     ("ProcessStatus.detection", "detection"),

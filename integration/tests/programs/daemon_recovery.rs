@@ -38,6 +38,7 @@ fn lasting(status: &Value, pid: i32) -> Result<Value> {
         "events",
         "events_per_second",
         "filtered",
+        "gaps",
         "group",
         "left_out",
         "losses",
@@ -335,6 +336,9 @@ fn a_daemon_of_another_version_goes_on() -> Result<()> {
     let after = lasting(&cli.json(["status"])?, pid)?;
     ensure!(before == after, "{before:#}\n{after:#}\n{}", second.log());
     ensure!(sleds_on(&target)? == sleds);
+    let status = cli.json(["status"])?;
+    let gaps = &row_of(&status, pid)?.context("not attached")?["gaps"];
+    ensure!(gaps[0]["cause"] == "unread_rings", "{gaps}");
     cli.ok(["enable", "--all"])?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     cli.ok(["disable", "--all"])?;

@@ -32,6 +32,7 @@ mod daemon_audit;
 mod daemon_clients;
 mod daemon_endings;
 mod daemon_kills;
+mod daemon_lease;
 mod daemon_metrics;
 mod daemon_quotas;
 mod daemon_recovery;

@@ -773,6 +773,24 @@ pub struct ProcessStatus {
     /// For people. Empty if each thread that needs a ring can have one.
     #[prost(string, tag = "46")]
     pub rings_refused: ::prost::alloc::string::String,
+    /// Times in which an unknown number of events was lost, oldest first; 64 at most.
+    #[prost(message, repeated, tag = "47")]
+    pub gaps: ::prost::alloc::vec::Vec<Gap>,
+}
+/// A time in which an unknown number of events of a process was lost.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Gap {
+    /// The begin, on CLOCK_MONOTONIC. Unset if it is unknown.
+    #[prost(uint64, optional, tag = "1")]
+    pub from_ns: ::core::option::Option<u64>,
+    /// The end, on CLOCK_MONOTONIC.
+    #[prost(uint64, tag = "2")]
+    pub to_ns: u64,
+    /// The cause.
+    #[prost(enumeration = "GapCause", tag = "3")]
+    #[serde(serialize_with = "crate::names::gap_cause")]
+    pub cause: i32,
 }
 /// A fault of the processor's counter, between two readings of the clocks.
 #[derive(serde::Serialize)]
@@ -1817,6 +1835,38 @@ impl ClockFaultKind {
             "CLOCK_FAULT_KIND_BACKWARDS" => Some(Self::Backwards),
             "CLOCK_FAULT_KIND_RATE" => Some(Self::Rate),
             "CLOCK_FAULT_KIND_SUSPENDED" => Some(Self::Suspended),
+            _ => None,
+        }
+    }
+}
+/// The cause of a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GapCause {
+    Unspecified = 0,
+    /// No daemon was there for some time, so recording had closed itself.
+    NoDaemon = 1,
+    /// The daemon could not read the rings of an earlier daemon.
+    UnreadRings = 2,
+}
+impl GapCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GAP_CAUSE_UNSPECIFIED",
+            Self::NoDaemon => "GAP_CAUSE_NO_DAEMON",
+            Self::UnreadRings => "GAP_CAUSE_UNREAD_RINGS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GAP_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "GAP_CAUSE_NO_DAEMON" => Some(Self::NoDaemon),
+            "GAP_CAUSE_UNREAD_RINGS" => Some(Self::UnreadRings),
             _ => None,
         }
     }

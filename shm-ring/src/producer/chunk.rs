@@ -10,6 +10,7 @@ use crate::{
 /// The steps to a chunk with room for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkStep {
+    Lease,
     Chunk,
     Rest,
     NewChunk,
@@ -36,6 +37,10 @@ impl Recording {
         let g = target.geometry;
         let slot = target.table.slot(self.index);
         match step {
+            ChunkStep::Lease => match target.rings.load(rings::LEASE) {
+                lease if lease.wrapping_sub(1) < self.ticks => Step::Loss(LossStep::TellClosed),
+                _ => Step::Chunk(ChunkStep::Chunk),
+            },
             ChunkStep::Chunk => {
                 let ring = g.ring_offset(self.index)..g.ring_offset(self.index) + g.ring_bytes();
                 let fresh = slot.limit.load(Ordering::Relaxed) == 0;

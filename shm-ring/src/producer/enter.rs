@@ -12,6 +12,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EnterStep {
     Live,
+    LeaveHome,
     Filler,
     Probe,
     Claim,
@@ -35,6 +36,13 @@ impl Recording {
         let slot = target.table.slot(self.index);
         match step {
             EnterStep::Live if !target.table.is_live() => {
+                self.index = self.tid & (g.slots() - 1);
+                Step::Enter(EnterStep::LeaveHome)
+            }
+            EnterStep::LeaveHome => {
+                if slot.tid.load(Ordering::Relaxed) == self.tid {
+                    slot.tid.store(slot::PAUSED, Ordering::Relaxed);
+                }
                 self.outcome = Outcome::Untraced;
                 Step::Done
             }
@@ -95,7 +103,7 @@ impl Recording {
                 if self.exchange_head(target, self.head, self.parked()) {
                     self.cursor = self.head;
                     self.ticks = now;
-                    Step::Chunk(ChunkStep::Chunk)
+                    Step::Chunk(ChunkStep::Lease)
                 } else {
                     Step::Enter(EnterStep::Found)
                 }

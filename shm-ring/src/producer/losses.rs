@@ -11,6 +11,10 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LossStep {
     Robbed,
+    TellClosed,
+    CloseTable,
+    LeaveSlot,
+    PutBackAsWas,
     PutBack,
     CountFull,
     Repark,
@@ -41,17 +45,30 @@ impl Recording {
                 self.outcome = Outcome::Robbed;
                 Step::Done
             }
-            LossStep::PutBack => {
+            LossStep::TellClosed => {
+                target.table.tell_closed(self.ticks);
+                Step::Loss(LossStep::CloseTable)
+            }
+            LossStep::CloseTable => {
+                target.table.set_live(false);
+                Step::Loss(LossStep::LeaveSlot)
+            }
+            LossStep::LeaveSlot => {
+                slot.tid.store(slot::PAUSED, Ordering::Relaxed);
+                Step::Loss(LossStep::PutBackAsWas)
+            }
+            LossStep::PutBackAsWas | LossStep::PutBack => {
                 let head = slot.head.load(Ordering::Relaxed);
-                let back = match self.cursor & slot::PARKED {
-                    0 => g.ring_offset(self.index) + g.ring_bytes(),
-                    _ => self.cursor,
+                let is_full = step == LossStep::PutBack && self.cursor & slot::PARKED == 0;
+                let back = match is_full {
+                    true => g.ring_offset(self.index) + g.ring_bytes(),
+                    false => self.cursor,
                 };
                 let gone = parked(head) != self.parked();
                 if gone || self.exchange_head(target, head, back) {
                     Step::Loss(LossStep::CountFull)
                 } else {
-                    Step::Loss(LossStep::PutBack)
+                    Step::Loss(step)
                 }
             }
             LossStep::CountFull => {

@@ -27,6 +27,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         },
         // The next chunk is the ring's first.
         Start {
@@ -37,6 +38,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         },
         Start {
             calls: RING - 1,
@@ -46,6 +48,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         },
         // The ring is full, or nearly.
         Start {
@@ -56,6 +59,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         },
         Start {
             calls: RING - 1,
@@ -65,6 +69,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         },
     ];
     for left in 0..7 {
@@ -76,6 +81,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         });
     }
     for to_new_view in [0, 1, 2, 3, 5, 8, 20] {
@@ -87,6 +93,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
+            lease_over: false,
         });
     }
     // Every other event is on another stack.
@@ -99,6 +106,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Nothing,
             newest: false,
             while_away: 0,
+            lease_over: false,
         });
     }
     // A payload of five words: where it fits, where it does not, and where it comes too late for
@@ -112,6 +120,7 @@ fn starts() -> Vec<Start> {
             first: Carried::Payload,
             newest: false,
             while_away: 0,
+            lease_over: false,
         });
     }
     // Handlers with a payload, the inner or the outer of two.
@@ -123,6 +132,7 @@ fn starts() -> Vec<Start> {
         first: Carried::Nothing,
         newest: false,
         while_away: 0,
+        lease_over: false,
     });
     starts
 }
@@ -139,6 +149,7 @@ fn before_the_last_chunk() -> [Start; 1] {
         first: Carried::Argument,
         newest: true,
         while_away: 0,
+        lease_over: false,
     }]
 }
 
@@ -203,6 +214,34 @@ fn a_handler_that_jumps_away() {
     );
 }
 
+/// The first slow path closes recording, whatever handlers and the consumer do meanwhile.
+#[test]
+fn a_lease_that_is_over() {
+    let starts: Vec<Start> = starts()
+        .into_iter()
+        .chain(before_the_last_chunk())
+        .map(|start| Start {
+            lease_over: true,
+            ..start
+        })
+        .collect();
+    check(
+        &starts,
+        Bounds {
+            handlers: 2,
+            ..Bounds::NONE
+        },
+    );
+    check(
+        &starts,
+        Bounds {
+            handlers: 1,
+            switches: 1,
+            ..Bounds::NONE
+        },
+    );
+}
+
 #[test]
 fn handlers_while_the_oldest_chunk_is_taken_back() {
     check(
@@ -258,6 +297,7 @@ fn a_handler_that_comes_back_after_the_ring_was_freed() {
             first,
             newest: false,
             while_away,
+            lease_over: false,
         })
     };
     let away = |handlers| Bounds {

@@ -356,6 +356,19 @@ impl Machine {
         self.table.write64(table::LIVE, live);
     }
 
+    /// The counter when recording was closed.
+    pub(crate) fn closed_at(&self) -> u64 {
+        self.table.read64(table::CLOSED_AT)
+    }
+
+    pub(crate) fn set_closed_at(&self, value: u64) {
+        self.table.write64(table::CLOSED_AT, value);
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        self.table.read64(table::LIVE)
+    }
+
     pub(crate) fn home(&self) -> u32 {
         self.tid & (self.geometry.slots() - 1)
     }
@@ -431,6 +444,11 @@ impl Machine {
     pub(crate) fn set_control(&self, index: u32, field: u64, value: u64) {
         self.view
             .store(self.geometry.control_offset(index) + field, value);
+    }
+
+    /// Sets a word of the rings' header.
+    pub(crate) fn set_rings_word(&self, field: u64, value: u64) {
+        self.view.store(field, value);
     }
 
     pub(crate) fn no_slot(&self) -> u64 {

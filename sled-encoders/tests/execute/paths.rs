@@ -3,7 +3,7 @@
 
 use shm_ring::{
     Item, Word,
-    layout::{GUARD_BYTES, PROBES, bucket, control, slot},
+    layout::{GUARD_BYTES, PROBES, bucket, control, rings, slot},
 };
 
 use crate::{
@@ -522,6 +522,61 @@ fn a_busy_slow_path_is_not_disturbed() {
         machine.call(function, 0, 0);
         assert_eq!(machine.drain(&mut consumer).len(), 2);
         assert_eq!(machine.control(home, control::BUSY), 0);
+    }
+}
+
+#[test]
+fn recording_closes_itself_once_the_lease_is_over() {
+    let machine = Machine::new();
+    let home = machine.home();
+    for function in Function::EACH {
+        machine.reset();
+        let mut consumer = machine.consumer(home);
+        machine.set_rings_word(rings::LEASE, u64::MAX);
+        machine.call(Function::Entry, 0, 0);
+        machine.set_rings_word(rings::LEASE, 1);
+        // The hot path does not look.
+        machine.refresh_view();
+        machine.call(Function::Entry, 0, 0);
+        assert_eq!(machine.closed_at(), 0, "{function:?}");
+        machine.set_slot(home, slot::SINCE, 0);
+        let head = machine.slot(home, slot::HEAD);
+        machine.call(function, 0, 0);
+        let owner = || machine.slot(home, slot::TID) & 0xffff_ffff;
+        assert_ne!(machine.closed_at(), 0, "{function:?}");
+        assert_eq!(machine.live(), 0);
+        assert_eq!(owner(), u64::from(slot::PAUSED));
+        assert_eq!(machine.slot(home, slot::HEAD), head);
+        assert_eq!(machine.control(home, control::BUSY), 0);
+        for copy in 0..COPIES {
+            machine.call(function, copy, 0);
+        }
+        assert_eq!(machine.slot(home, slot::HEAD), head, "nothing is recorded");
+        assert_eq!(
+            machine.control(home, control::LOST),
+            1,
+            "the event that closed"
+        );
+        assert_eq!(machine.no_slot(), 0);
+
+        // A collector opens it.
+        machine.set_rings_word(rings::LEASE, 0);
+        machine.set_closed_at(0);
+        machine.set_slot_owner(home, machine.tid());
+        machine.set_live(1);
+        machine.call(function, 0, 0);
+        let read = machine.drain(&mut consumer);
+        let lost = read.iter().position(|item| *item == Item::Lost(1));
+        assert_eq!((read.len(), lost), (4, Some(2)), "{function:?} {read:?}");
+
+        // Another thread has closed it.
+        machine.reset();
+        machine.call(Function::Entry, 0, 0);
+        machine.set_live(0);
+        machine.set_slot(home, slot::SINCE, 0);
+        machine.call(function, 0, 0);
+        assert_eq!(owner(), u64::from(slot::PAUSED), "{function:?}");
+        assert_eq!(machine.control(home, control::LOST), 0);
     }
 }
 

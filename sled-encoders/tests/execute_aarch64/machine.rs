@@ -402,6 +402,15 @@ impl Machine {
         self.table.store(table::LIVE, live);
     }
 
+    /// The counter when recording was closed.
+    pub(crate) fn closed_at(&self) -> u64 {
+        self.table.load(table::CLOSED_AT)
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        self.table.load(table::LIVE)
+    }
+
     pub(crate) fn home(&self) -> u32 {
         TID & (self.geometry.slots() - 1)
     }
@@ -438,6 +447,11 @@ impl Machine {
 
     pub(crate) fn lost(&self) -> u64 {
         self.control(self.home(), control::LOST)
+    }
+
+    /// Sets a word of the rings' header.
+    pub(crate) fn set_rings_word(&self, field: u64, value: u64) {
+        self.rings.store(field, value);
     }
 
     pub(crate) fn no_slot(&self) -> u64 {

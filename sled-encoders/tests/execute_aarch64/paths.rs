@@ -3,7 +3,7 @@
 
 use shm_ring::{
     Item, Word,
-    layout::{GUARD_BYTES, PROBES, bucket, control, slot},
+    layout::{GUARD_BYTES, PROBES, bucket, control, rings, slot},
 };
 
 use crate::machine::{COPIES, Function, Machine, OTHER_STACK, SP, TID, site};
@@ -299,6 +299,41 @@ fn a_busy_slow_path_is_not_disturbed() {
             assert_eq!(machine.lost(), u64::from(COPIES));
             assert_eq!(machine.drain(&mut consumer).len() as u64, calls);
         }
+    }
+}
+
+#[test]
+fn recording_closes_itself_once_the_lease_is_over() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let owner = |machine: &Machine| machine.slot(home, slot::TID) & 0xffff_ffff;
+    for function in Function::PLAIN {
+        machine.reset();
+        let mut consumer = machine.consumer(home);
+        machine.set_rings_word(rings::LEASE, i64::MAX.cast_unsigned());
+        machine.call(Function::Entry, 0, 0);
+        machine.set_rings_word(rings::LEASE, 1);
+        machine.set_slot(home, slot::SINCE, 0);
+        let head = machine.slot(home, slot::HEAD);
+        machine.call(function, 0, 0);
+        assert_ne!(machine.closed_at(), 0, "{function:?}");
+        assert_eq!(machine.live(), 0);
+        assert_eq!(owner(&machine), u64::from(slot::PAUSED));
+        for copy in 0..COPIES {
+            machine.call(function, copy, 0);
+        }
+        assert_eq!(machine.slot(home, slot::HEAD), head, "nothing is recorded");
+        assert_eq!(machine.lost(), 1, "the event that closed");
+        assert_eq!(machine.drain(&mut consumer).len(), 1, "{function:?}");
+
+        // Another thread has closed it.
+        machine.reset();
+        machine.call(Function::Entry, 0, 0);
+        machine.set_live(0);
+        machine.set_slot(home, slot::SINCE, 0);
+        machine.call(function, 0, 0);
+        assert_eq!(owner(&machine), u64::from(slot::PAUSED), "{function:?}");
+        assert_eq!(machine.lost(), 0);
     }
 }
 

@@ -1,5 +1,5 @@
-//! The parts of the program's run that were not recorded on purpose, and estimates of their size:
-//! suppressed functions, the time outside a duty cycle, filters.
+//! The parts of the program's run that were not recorded, beside counted losses, and estimates of
+//! their size: suppressed functions, the time outside a duty cycle, filters, gaps.
 //!
 //! All figures cover the time from a trace's first event to its last event or anchor, or a window
 //! of it. If a suppression is only partly in that time, its calls are counted in proportion: they
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use super::Filter;
 use crate::model::{
-    Clock, DutyWindow, FilterNote, FunctionId, ProcessId, Suppression, Ticks, Trace,
+    Clock, DutyWindow, FilterNote, FunctionId, Gap, GapCause, ProcessId, Suppression, Ticks, Trace,
 };
 
-/// The parts that were not recorded on purpose. Empty if there are none.
+/// The parts that were not recorded, beside counted losses. Empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Budget {
     /// Functions that were off at times, those with the most missing calls first.
@@ -21,6 +21,8 @@ pub struct Budget {
     pub duty: Option<DutyCycle>,
     /// Filters that were in force, by process and time.
     pub filters: Vec<FilterSpan>,
+    /// Times in which an unknown number of events was lost, by process and time.
+    pub gaps: Vec<GapSpan>,
 }
 
 /// A function that was suppressed at times to keep to a budget.
@@ -62,6 +64,19 @@ pub struct FilterSpan {
     pub until_ns: Option<u64>,
 }
 
+/// A time in which an unknown number of events was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GapSpan {
+    /// Its process.
+    pub process: ProcessId,
+    /// Its begin on `CLOCK_MONOTONIC`; `None` if unknown.
+    pub since_ns: Option<u64>,
+    /// Its end on `CLOCK_MONOTONIC`.
+    pub until_ns: u64,
+    /// Its cause.
+    pub cause: GapCause,
+}
+
 /// The time that the figures cover.
 #[derive(Debug, Clone, Copy)]
 struct Span<'a> {
@@ -82,18 +97,20 @@ impl Budget {
             suppressed: suppressed(trace, filter, span),
             duty: DutyCycle::new(trace, span),
             filters: filters(trace, span),
+            gaps: gaps(trace, span),
         }
     }
 
-    /// Whether no part was left out on purpose.
+    /// Whether no part is missing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {
             suppressed,
             duty,
             filters,
+            gaps,
         } = self;
-        suppressed.is_empty() && duty.is_none() && filters.is_empty()
+        suppressed.is_empty() && duty.is_none() && filters.is_empty() && gaps.is_empty()
     }
 
     /// The estimated number of missing calls of suppressed functions.
@@ -182,6 +199,25 @@ fn filters(trace: &Trace, span: Option<Span<'_>>) -> Vec<FilterSpan> {
         }
     }
     found
+}
+
+/// The gaps that are at least partly in the time that the figures cover.
+fn gaps(trace: &Trace, span: Option<Span<'_>>) -> Vec<GapSpan> {
+    let is_within = |gap: &&Gap| {
+        let Some(Span { first, last, .. }) = span else {
+            return true;
+        };
+        gap.until >= first && gap.from.is_none_or(|from| from <= last)
+    };
+    let gaps = trace.coverage().gaps.iter().filter(is_within);
+    let ns = |ticks: Ticks| trace.clock().monotonic_ns(ticks);
+    gaps.map(|gap| GapSpan {
+        process: gap.process,
+        since_ns: gap.from.map(ns),
+        until_ns: ns(gap.until),
+        cause: gap.cause,
+    })
+    .collect()
 }
 
 // === impl Suppressed ===

@@ -38,7 +38,7 @@ mod window;
 
 pub use account::{AccountOptions, account};
 pub use account_table::{Account, AccountRow, Direction, GroupBy, SortBy, Subject};
-pub use budget::{Budget, DutyCycle, FilterSpan, Suppressed};
+pub use budget::{Budget, DutyCycle, FilterSpan, GapSpan, Suppressed};
 pub use counted_calls::Counted;
 pub use distribution::Distribution;
 pub use filter::{Filter, PatternError};

@@ -9,8 +9,8 @@ use super::profile::{ProfilePart, part_fields};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
-    ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Lifetime, Module, Origin,
-    Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
+    ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Gap, Lifetime, Module,
+    Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
     ThreadId, Ticks,
 };
 
@@ -36,6 +36,8 @@ pub enum Item {
     Duty(DutyWindow),
     /// A filter that was in force from a moment on.
     Filter(FilterNote),
+    /// A time in which an unknown number of events was lost.
+    Gap(Gap),
     /// A function.
     Function(Function),
     /// A thread. A later one with the same id renames it.
@@ -329,6 +331,7 @@ impl<R: Read> Reader<R> {
             SectionKind::SUPPRESSION => tables::suppression(fields).map(Item::Suppression),
             SectionKind::DUTY => tables::duty(fields).map(Item::Duty),
             SectionKind::FILTER => tables::filter(fields).map(Item::Filter),
+            SectionKind::GAP => tables::gap(fields).map(Item::Gap),
             SectionKind::FUNCTION => tables::function(fields).map(Item::Function),
             SectionKind::THREAD => tables::thread(fields).map(Item::Thread),
             SectionKind::EVENT_TYPE => tables::event_type(fields).map(Item::EventType),

@@ -28,6 +28,8 @@ impl SectionKind {
     pub const DUTY: Self = Self(*b"DUTY");
     /// A filter that was in force from a moment on.
     pub const FILTER: Self = Self(*b"FILT");
+    /// A time in which an unknown number of events was lost.
+    pub const GAP: Self = Self(*b"GAPS");
     /// A function.
     pub const FUNCTION: Self = Self(*b"FUNC");
     /// A thread.

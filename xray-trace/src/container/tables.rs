@@ -5,9 +5,9 @@ use super::end::End;
 use super::section::{FieldError, FieldReader, Fields, SectionKind};
 use crate::addr::FileAddr;
 use crate::model::{
-    Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime,
-    Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
-    SourceLine, Suppression, Thread, ThreadId, Ticks,
+    Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Gap,
+    GapCause, Lifetime, Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow,
+    SnapshotWindow, SourceLine, Suppression, Thread, ThreadId, Ticks,
 };
 
 /// An entry of a table of a trace. It takes one section.
@@ -212,6 +212,41 @@ pub(super) fn filter(mut fields: FieldReader<'_>) -> Result<FilterNote, FieldErr
         process: ProcessId(fields.number32("process")?),
         since: fields.optional_ticks("since")?,
         filter: fields.text("filter")?,
+    })
+}
+
+impl TableEntry for Gap {
+    const KIND: SectionKind = SectionKind::GAP;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let Gap {
+            process,
+            from,
+            until,
+            cause,
+        } = self;
+        let cause = match cause {
+            GapCause::Unknown => 0_u8,
+            GapCause::NoDaemon => 1,
+            GapCause::UnreadRings => 2,
+        };
+        out.number(process.0)
+            .optional_ticks(*from)
+            .number(until.0)
+            .number(cause);
+    }
+}
+
+pub(super) fn gap(mut fields: FieldReader<'_>) -> Result<Gap, FieldError> {
+    Ok(Gap {
+        process: ProcessId(fields.number32("process")?),
+        from: fields.optional_ticks("from")?,
+        until: Ticks(fields.number("until")?),
+        cause: match fields.number("cause")? {
+            1 => GapCause::NoDaemon,
+            2 => GapCause::UnreadRings,
+            _ => GapCause::Unknown,
+        },
     })
 }
 

@@ -1,5 +1,5 @@
-//! Facts about calls that were not recorded on purpose: suppressed functions, the time outside a
-//! duty cycle, filters.
+//! Facts about calls that were not recorded and not counted: suppressed functions, the time outside
+//! a duty cycle, filters, gaps.
 
 use super::{FunctionId, ProcessId, Ticks};
 
@@ -46,4 +46,28 @@ pub struct FilterNote {
     /// The filter as options of `xrayctl filter`: `--min-duration 10us --module libfoo.so`. Empty
     /// if the filter was removed.
     pub filter: String,
+}
+
+/// A time in which a process made calls that were not recorded and not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The process.
+    pub process: ProcessId,
+    /// Its begin; `None` if unknown.
+    pub from: Option<Ticks>,
+    /// Its end.
+    pub until: Ticks,
+    /// Its cause.
+    pub cause: GapCause,
+}
+
+/// The cause of a [`Gap`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GapCause {
+    /// No daemon has renewed the lease, so recording had closed itself.
+    NoDaemon,
+    /// The daemon could not read the rings of an earlier daemon.
+    UnreadRings,
+    /// A cause that this version does not know.
+    Unknown,
 }

@@ -1,8 +1,8 @@
 //! What the events of a trace cover.
 
 use super::{
-    DutyWindow, FilterNote, Lifetime, Overwritten, RecordingWindow, SnapshotWindow, Suppression,
-    ThreadId,
+    DutyWindow, FilterNote, Gap, Lifetime, Overwritten, RecordingWindow, SnapshotWindow,
+    Suppression, ThreadId,
 };
 use crate::container::Completeness;
 
@@ -19,6 +19,8 @@ pub struct Coverage {
     pub duty: Vec<DutyWindow>,
     /// The filters that were in force, with their begins, by process and time.
     pub filters: Vec<FilterNote>,
+    /// The times in which an unknown number of events was lost, by process and time.
+    pub gaps: Vec<Gap>,
     /// Losses whose place among a thread's events is unknown.
     pub losses: Vec<(ThreadId, u64)>,
     /// The events that were overwritten before a snapshot was taken, which is no loss. Complete

@@ -25,7 +25,7 @@ mod trace;
 mod values;
 mod xray_ids;
 
-pub use budget::{DutyWindow, FilterNote, Suppression};
+pub use budget::{DutyWindow, FilterNote, Gap, GapCause, Suppression};
 pub(crate) use call_sums::MOST_RANGES;
 pub use call_sums::{CallSums, Durations};
 pub use clock::{Calibration, Clock, ClockReader};

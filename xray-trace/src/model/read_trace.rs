@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::coverage::Coverage;
 use super::{
-    Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Lifetime, Module,
-    ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
+    Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Gap, Lifetime,
+    Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
     Suppression, Thread, ThreadId, Ticks, Trace,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCalls, ProfilePart, ReadError, Reader, SectionKind,
 };
 
-/// The most suppressions, duty windows and filters of a trace that are kept, of each. Further ones
-/// are dropped.
+/// The most suppressions, duty windows, filters and gaps of a trace that are kept, of each. Further
+/// ones are dropped.
 const MOST_KEPT: usize = 1 << 16;
 
 // === impl Trace ===
@@ -85,6 +85,7 @@ struct Tables {
     suppressions: BTreeMap<(FunctionId, ProcessId, Ticks), Suppression>,
     duty: BTreeMap<(ProcessId, Ticks), DutyWindow>,
     filters: BTreeMap<(ProcessId, Option<Ticks>), FilterNote>,
+    gaps: BTreeMap<(ProcessId, Ticks), Gap>,
     functions: BTreeMap<FunctionId, Function>,
     threads: BTreeMap<ThreadId, Thread>,
     event_types: BTreeMap<(ProcessId, u16), EventType>,
@@ -125,6 +126,7 @@ impl Tables {
             }
             Item::Duty(window) => keep(&mut self.duty, (window.process, window.from), window),
             Item::Filter(note) => keep(&mut self.filters, (note.process, note.since), note),
+            Item::Gap(gap) => keep(&mut self.gaps, (gap.process, gap.until), gap),
             Item::Function(function) => {
                 if let Some(former) = self.functions.insert(function.id, function) {
                     return twice(SectionKind::FUNCTION, former.id.0);
@@ -172,6 +174,7 @@ impl Tables {
                 suppressions: self.suppressions.into_values().collect(),
                 duty: self.duty.into_values().collect(),
                 filters: self.filters.into_values().collect(),
+                gaps: self.gaps.into_values().collect(),
                 losses: self.losses,
                 overwritten: self.overwritten,
                 snapshot: self.snapshot,

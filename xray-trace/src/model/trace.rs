@@ -77,6 +77,7 @@ impl Trace {
         writer.add_all(&coverage.suppressions)?;
         writer.add_all(&coverage.duty)?;
         writer.add_all(&coverage.filters)?;
+        writer.add_all(&coverage.gaps)?;
         writer.add_all(&self.functions)?;
         writer.add_all(&self.threads)?;
         writer.add_all(&self.event_types)?;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{
     Birth, DataKind, DutyWindow, Event, EventBody, EventType, FilterNote, Function, FunctionId,
-    Origin, Process, ProcessId, Suppression, Thread, ThreadId, Ticks, Trace,
+    Gap, GapCause, Origin, Process, ProcessId, Suppression, Thread, ThreadId, Ticks, Trace,
 };
 
 use crate::common::{anchor, any_body, any_delta, function, module, process, push, thread};
@@ -143,6 +143,13 @@ fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: Function
         filter: "--module 'é b.so'".to_owned(),
     };
     writer.add(&note).unwrap();
+    let gap = Gap {
+        process,
+        from: None,
+        until: Ticks(3),
+        cause: GapCause::UnreadRings,
+    };
+    writer.add(&gap).unwrap();
 }
 
 /// Writes the steps of a thread, in blocks of 10 steps.

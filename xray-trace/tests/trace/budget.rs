@@ -3,13 +3,26 @@
 use proptest::prelude::*;
 use xray_trace::analysis::{Budget, DutyCycle, Filter, FilterSpan, Suppressed};
 use xray_trace::container::Writer;
-use xray_trace::model::{DutyWindow, FilterNote, FunctionId, ProcessId, Suppression, Ticks, Trace};
+use xray_trace::model::{
+    DutyWindow, FilterNote, FunctionId, Gap, GapCause, ProcessId, Suppression, Ticks, Trace,
+};
 
 use crate::common::{Enter, Exit, anchor, blocks, call, function, process};
 
 /// A trace of 1000 ns from tick 1000 on, with two ticks per nanosecond. The last anchor is at its
 /// end.
 fn restrained(suppressions: &[Suppression], duty: &[DutyWindow], filters: &[FilterNote]) -> Trace {
+    let mut writer = begun();
+    suppressions
+        .iter()
+        .for_each(|rest| writer.add(rest).unwrap());
+    duty.iter().for_each(|window| writer.add(window).unwrap());
+    filters.iter().for_each(|note| writer.add(note).unwrap());
+    Trace::read(writer.into_inner().as_slice()).unwrap()
+}
+
+/// The same trace without its tables.
+fn begun() -> Writer<Vec<u8>> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     writer.add(&process(0)).unwrap();
     writer.add(&function(0, 0, "main")).unwrap();
@@ -17,13 +30,8 @@ fn restrained(suppressions: &[Suppression], duty: &[DutyWindow], filters: &[Filt
     for block in blocks(0, &[call(1000, 0, Enter), call(1200, 0, Exit)], 2) {
         writer.block(&block).unwrap();
     }
-    suppressions
-        .iter()
-        .for_each(|rest| writer.add(rest).unwrap());
-    duty.iter().for_each(|window| writer.add(window).unwrap());
-    filters.iter().for_each(|note| writer.add(note).unwrap());
     writer.add(&anchor(3000, 11_500)).unwrap();
-    Trace::read(writer.into_inner().as_slice()).unwrap()
+    writer
 }
 
 fn rest(function: u32, process: u32, times: (u64, Option<u64>), calls: u64) -> Suppression {
@@ -192,6 +200,40 @@ fn a_filter_is_in_force_until_the_next_one() {
     assert_eq!(found, expected);
     let found = Budget::new(&trace, &window(Some(1600), Some(1800))).filters;
     assert_eq!(found, [span(1, "e", None, None)]);
+}
+
+#[test]
+fn gaps_are_told_where_they_reach_into_the_time() {
+    let gap = |process, from: Option<u64>, until| Gap {
+        process: ProcessId(process),
+        from: from.map(Ticks),
+        until: Ticks(until),
+        cause: GapCause::NoDaemon,
+    };
+    let gaps = [
+        gap(0, None, 900),
+        gap(0, Some(800), 1400),
+        gap(0, Some(2500), 9000),
+        gap(1, None, 1000),
+        gap(1, Some(3100), 4000),
+    ];
+    let mut writer = begun();
+    for gap in gaps.iter().rev() {
+        writer.add(gap).unwrap();
+    }
+    let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
+    let found = |filter: &Filter| {
+        let gaps = Budget::new(&trace, filter).gaps.into_iter();
+        gaps.map(|gap| (gap.process.0, gap.since_ns, gap.until_ns))
+            .collect::<Vec<_>>()
+    };
+    let expected = [
+        (0, Some(10_400), 10_700),
+        (0, Some(11_250), 14_500),
+        (1, None, 10_500),
+    ];
+    assert_eq!(found(&Filter::default()), expected);
+    assert_eq!(found(&window(Some(1600), Some(1800))), []);
 }
 
 #[test]

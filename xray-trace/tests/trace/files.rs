@@ -12,8 +12,8 @@ use xray_trace::container::{
     Completeness, End, HEADER_LEN, Item, ReadError, Reader, SectionKind, Writer,
 };
 use xray_trace::model::{
-    Birth, DutyWindow, Event, EventType, FilterNote, FunctionId, Lifetime, ModuleId, Origin,
-    ProcessId, Suppression, ThreadId, Ticks, Trace,
+    Birth, DutyWindow, Event, EventType, FilterNote, FunctionId, Gap, GapCause, Lifetime, ModuleId,
+    Origin, ProcessId, Suppression, ThreadId, Ticks, Trace,
 };
 
 fn items(bytes: &[u8]) -> Result<(Vec<Item>, Completeness), ReadError> {
@@ -237,6 +237,13 @@ fn oversized_tables_of_unrecorded_times_are_refused() {
             let [filter, _] = filters();
             let since = Some(from);
             writer.add(&FilterNote { since, ..filter }).unwrap();
+            let gap = Gap {
+                process: ProcessId(0),
+                from: None,
+                until: from,
+                cause: GapCause::NoDaemon,
+            };
+            writer.add(&gap).unwrap();
         }
     }
     let mut bytes = writer.into_inner();
@@ -245,8 +252,9 @@ fn oversized_tables_of_unrecorded_times_are_refused() {
         trace.coverage().suppressions.len(),
         trace.coverage().duty.len(),
         trace.coverage().filters.len(),
+        trace.coverage().gaps.len(),
     ];
-    assert_eq!(kept, [1 << 16; 3]);
+    assert_eq!(kept, [1 << 16; 4]);
 
     bytes.truncate(HEADER_LEN);
     let endless = [[0xff; 9].as_slice(), &[1]].concat();

@@ -3,13 +3,18 @@
 use std::io;
 
 use serde::Serialize;
+use xray_trace::model::GapCause;
 use xrayd_proto::{
     Named as _,
-    v1::{ClockFaultKind, Detection, Mode, ModuleStatus, ProcessStatus, SessionState, ThreadLoss},
+    v1::{
+        self, ClockFaultKind, Detection, Mode, ModuleStatus, ProcessStatus, SessionState,
+        ThreadLoss,
+    },
 };
 
 use super::text::printable;
 use super::trace_summary::clock_lines;
+use super::unrecorded::{cause_in_words, gap_line};
 use super::{Cell, Column, Look, Table, Tone, budget_set, filter_set, group_status, units};
 
 /// State and counters of the attached processes.
@@ -86,6 +91,10 @@ impl Statuses {
                 faults.map(|fault| (fault.from_ns, fault.kind() == ClockFaultKind::Suspended));
             for line in clock_lines(faults) {
                 writeln!(out, "{}: {}", row.pid, look.paint(Tone::Bad, &line))?;
+            }
+            for gap in &row.gaps {
+                let line = gap_line(gap.from_ns, gap.to_ns, cause_of(gap.cause()));
+                writeln!(out, "{}: {}", row.pid, look.paint(Tone::Warning, &line))?;
             }
             for line in row.budget.iter().flat_map(budget_set::came_of_it) {
                 writeln!(out, "{}: {line}", row.pid)?;
@@ -228,6 +237,15 @@ impl Statuses {
         }
         Ok(())
     }
+}
+
+/// The cause of a gap, for people.
+fn cause_of(cause: v1::GapCause) -> &'static str {
+    cause_in_words(match cause {
+        v1::GapCause::NoDaemon => GapCause::NoDaemon,
+        v1::GapCause::UnreadRings => GapCause::UnreadRings,
+        v1::GapCause::Unspecified => GapCause::Unknown,
+    })
 }
 
 fn module_cells(pid: u32, row: &ModuleStatus) -> [Cell; 7] {
@@ -384,6 +402,7 @@ mod tests {
             losses: Vec::new(),
             lost_by_others: 0,
             clock_faults: Vec::new(),
+            gaps: Vec::new(),
         };
         let fault = |second: u64, kind: ClockFaultKind| ClockFault {
             from_ns: second * 1_000_000_000,

@@ -1,13 +1,13 @@
-//! Calls that a trace lacks on purpose, in words: calls of suppressed functions, calls outside of a
-//! duty cycle, calls that a filter left out. The numbers of such calls are estimates, and the
-//! output calls them so.
+//! Calls that a trace lacks beside counted losses, in words: calls of suppressed functions, calls
+//! outside of a duty cycle, calls that a filter left out, calls in a gap. The numbers of such calls
+//! are estimates, or unknown, and the output calls them so.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
-use xray_trace::analysis::{Budget, DutyCycle, Filter, FilterSpan, Suppressed};
-use xray_trace::model::{FunctionId, Trace};
+use xray_trace::analysis::{Budget, DutyCycle, Filter, FilterSpan, GapSpan, Suppressed};
+use xray_trace::model::{FunctionId, GapCause, Trace};
 
 use super::{Cell, Column, Look, Table, Tone, text, units};
 
@@ -18,7 +18,7 @@ const NAMED: usize = 3;
 /// Characters of a name in a sentence.
 const NAME_WIDTH: usize = 60;
 
-/// Everything that a trace lacks on purpose.
+/// Everything that a trace lacks beside counted losses.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unrecorded {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,6 +27,8 @@ pub(crate) struct Unrecorded {
     duty: Option<Duty>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     filters: Vec<InForce>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gaps: Vec<Missing>,
     /// Missing calls, by function.
     #[serde(skip)]
     calls: BTreeMap<FunctionId, u64>,
@@ -78,6 +80,16 @@ struct InForce {
     until_ns: Option<u64>,
 }
 
+/// A time in which an unknown number of events was lost, by `CLOCK_MONOTONIC`.
+#[derive(Debug, Serialize)]
+struct Missing {
+    pid: Option<u32>,
+    /// Absent if unknown.
+    since_ns: Option<u64>,
+    until_ns: u64,
+    cause: &'static str,
+}
+
 // === impl Unrecorded ===
 
 impl Unrecorded {
@@ -92,6 +104,7 @@ impl Unrecorded {
             suppressed,
             duty,
             filters,
+            gaps,
         } = budget;
         let top = suppressed.iter().take(TOP);
         let some = (!suppressed.is_empty()).then(|| RestingFunctions {
@@ -108,6 +121,7 @@ impl Unrecorded {
             suppressed: some,
             duty: duty.map(Duty::new),
             filters: filters.collect(),
+            gaps: gaps.iter().map(|gap| Missing::new(gap, trace)).collect(),
             whose: match filter.threads {
                 None => "",
                 Some(_) => ", in all threads",
@@ -124,7 +138,7 @@ impl Unrecorded {
         }
     }
 
-    /// A line for a budget, for a duty cycle and for each filter.
+    /// A line for a budget, for a duty cycle, for each gap and for each filter.
     pub(crate) fn lines(&self) -> Vec<(Tone, String)> {
         self.lines_with(RestingFunctions::line)
     }
@@ -139,6 +153,12 @@ impl Unrecorded {
         let suppressed = self.suppressed.as_ref();
         lines.extend(suppressed.map(|suppressed| (Tone::Warning, line(suppressed))));
         lines.extend(self.duty.as_ref().map(|duty| (Tone::Warning, duty.line())));
+        let gaps = self.gaps.iter().take(TOP);
+        lines.extend(gaps.map(|gap| (Tone::Warning, gap.line())));
+        if let Some(more @ 1..) = self.gaps.len().checked_sub(TOP) {
+            let more = units::counted(more as u64, "more gap");
+            lines.push((Tone::Warning, format!("and {more}")));
+        }
         // One filter may be in several processes, or set several times.
         let mut filters = BTreeMap::<_, Vec<_>>::new();
         for filter in &self.filters {
@@ -255,7 +275,56 @@ impl Unrecorded {
             let what = "filters that were in force";
             (what.to_owned(), filters)
         });
-        suppressed.into_iter().chain(duty).chain(filters).collect()
+        let gaps = self.gaps.len() as u64;
+        let gaps = (gaps > 0).then(|| {
+            let what = "times in which an unknown number of events was lost";
+            (what.to_owned(), gaps)
+        });
+        let facts = suppressed.into_iter().chain(duty);
+        facts.chain(filters).chain(gaps).collect()
+    }
+}
+
+// === impl Missing ===
+
+impl Missing {
+    fn new(gap: &GapSpan, trace: &Trace) -> Self {
+        let process = trace.process(gap.process);
+        Self {
+            pid: process.map(|process| process.pid),
+            since_ns: gap.since_ns,
+            until_ns: gap.until_ns,
+            cause: cause_in_words(gap.cause),
+        }
+    }
+
+    fn line(&self) -> String {
+        let line = gap_line(self.since_ns, self.until_ns, self.cause);
+        match self.pid {
+            Some(pid) => format!("{pid}: {line}"),
+            None => line,
+        }
+    }
+}
+
+/// The cause of a gap, for people.
+pub(super) const fn cause_in_words(cause: GapCause) -> &'static str {
+    match cause {
+        GapCause::NoDaemon => "no daemon was there, so recording had closed itself",
+        GapCause::UnreadRings => "the rings of an earlier daemon could not be read",
+        GapCause::Unknown => "the cause is unknown",
+    }
+}
+
+/// A line for a gap, with times on `CLOCK_MONOTONIC`.
+pub(super) fn gap_line(since_ns: Option<u64>, until_ns: u64, cause: &str) -> String {
+    let lost = "an unknown number of events was lost";
+    match since_ns {
+        Some(since) => {
+            let time = units::time(until_ns.saturating_sub(since));
+            format!("{lost} in {time}: {cause}")
+        }
+        None => format!("{lost} before the attach: {cause}"),
     }
 }
 
@@ -438,6 +507,12 @@ mod tests {
             }),
             duty: Some(Duty::new(cycle)),
             filters: vec![filter],
+            gaps: vec![Missing {
+                pid: Some(4711),
+                since_ns: Some(1_500_000_000),
+                until_ns: 13_750_000_000,
+                cause: cause_in_words(GapCause::NoDaemon),
+            }],
             calls: BTreeMap::new(),
             whose: "",
         };
@@ -451,6 +526,8 @@ mod tests {
             "12 functions suppressed to keep a budget: about 4,100,000 calls not recorded \
              (dictFind 4,100,000, ns::a_function_with<quite, a, name>(int) 17, f 1, 9 more functions)",
             "recorded for 5.000 ms of each 1.000 s: counts stand for about 200 times as many",
+            "4711: an unknown number of events was lost in 12.25 s: no daemon was there, so \
+             recording had closed itself",
             "recorded with this filter at times: --min-duration 10us --module libfoo.so",
         ];
         assert_eq!(lines, expected);

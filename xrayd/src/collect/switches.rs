@@ -105,6 +105,16 @@ impl Switches {
         self.count.store(marks.count(), Ordering::Release);
     }
 
+    /// Marks all functions, which were off until `at`. There is no later mark.
+    pub(crate) fn mark_all(&self, at: Ticks) {
+        let mut marks = lock(&self.marks);
+        marks.push(Mark {
+            at: at.0,
+            functions: Functions(Arc::new([0..=u32::MAX])),
+        });
+        self.count.store(marks.count(), Ordering::Release);
+    }
+
     /// A copy of the present marks, for events that are decoded later.
     pub(super) fn freeze(&self) -> Self {
         let marks = lock(&self.marks).clone();
@@ -237,6 +247,21 @@ mod tests {
             contained(&[u32::MAX, 0], [0, 1, u32::MAX - 1, u32::MAX]),
             [0, u32::MAX]
         );
+    }
+
+    #[test]
+    fn a_mark_of_all_functions_is_met_at_its_time() {
+        let switches = Switches::default();
+        switches.mark_all(Ticks(100));
+        for (at, over) in [(99, 0), (100, 1), (101, 1)] {
+            let mut along = Along::new();
+            let mut stacks = ShadowStack::new(&FrameBudget::new());
+            stacks.enter(FunctionId(7), SP, 0);
+            if at >= along.look_at {
+                along.meet(at, &switches, &mut stacks);
+            }
+            assert_eq!(stacks.drop_suspects(), over, "at {at}");
+        }
     }
 
     /// An event that is older than the kept marks matches no entry before it. Events after the

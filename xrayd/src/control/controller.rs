@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use xray_trace::model::{ClockAnchor, FunctionId};
+use xray_trace::model::{ClockAnchor, FunctionId, Gap, GapCause, ProcessId, Ticks};
 
 use super::{
     child::StartedChild,
@@ -29,13 +29,13 @@ use super::{
 };
 use crate::{
     collect::DrainHandle,
-    inject::{ClaimState, RENEW_EVERY, TableClaim, clear_live},
+    inject::{ClaimState, RENEW_EVERY, Tenure, clear_live},
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
     quotas::Ticket,
     refusal::{Reason, Refusal, Result},
-    sys::Claim,
+    sys::{Claim, ticks_now},
     target::{Ending, Indexes, let_threads_run},
     tasks::{Next, shared_time_after},
     types::{
@@ -58,7 +58,7 @@ pub(crate) struct Controller {
     /// A process that xrayd started, to be collected when it ends.
     pub(crate) child: StartedChild,
     /// Keep other tracers away until the detach. The record in the table is dropped first.
-    pub(crate) claim: Option<(TableClaim, Claim)>,
+    pub(crate) claim: Option<(Tenure, Claim)>,
     /// The clocks at the attach.
     pub(crate) attached: ClockAnchor,
     /// When the program was last seen in the target.
@@ -85,6 +85,7 @@ impl Controller {
         let now = Instant::now();
         match self.tend_claim() {
             ClaimState::Held => {}
+            ClaimState::Closed(at) => self.open_again(at),
             ClaimState::Gone => {
                 self.end_of_target(self.seen);
                 return Next::Done;
@@ -251,10 +252,35 @@ impl Controller {
         let drain = lock(&self.patching.shared.drain).take();
         let left = drain.map_or(Ok(()), DrainHandle::abandon);
         self.patching.output.close();
-        self.claim = None;
+        if let Some((tenure, _claim)) = self.claim.take() {
+            tenure.leave();
+        }
         let resumed = self.resume();
         self.patching.shared.set_phase(Phase::Exited);
         left.and(resumed)
+    }
+
+    /// Records again after trampolines have closed recording at `closed_at`, because this daemon
+    /// did not renew the lease in time.
+    fn open_again(&self, closed_at: Ticks) {
+        let pid = self.patching.target.pid();
+        let now = ticks_now();
+        self.patching.switches().mark_all(now);
+        self.patching.shared.add_gap(Gap {
+            process: ProcessId(0),
+            from: Some(closed_at.min(now)),
+            until: now,
+            cause: GapCause::NoDaemon,
+        });
+        let opened = self.claim.as_ref().map(|(tenure, _)| tenure.open_again());
+        match opened.unwrap_or(Ok(())) {
+            Ok(()) => tracing::warn!(
+                %pid,
+                "the daemon came too late to renew the lease, so recording had closed itself; an \
+                 unknown number of events is missing"
+            ),
+            Err(error) => tracing::warn!(%pid, %error, "cannot open recording again"),
+        }
     }
 
     /// Renews the claim to the table, and checks that it still holds. The process may have ended,
@@ -262,7 +288,7 @@ impl Controller {
     fn tend_claim(&mut self) -> ClaimState {
         match &mut self.claim {
             _ if self.patching.target.has_exited() => ClaimState::Gone,
-            Some((table, _)) => table.tend(),
+            Some((tenure, _)) => tenure.tend(),
             None => ClaimState::Held,
         }
     }

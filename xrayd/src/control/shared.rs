@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use xray_trace::model::{FunctionId, Ticks};
+use xray_trace::model::{FunctionId, Gap, Ticks};
 
 use super::{
     filter::Filtering,
@@ -28,6 +28,9 @@ use crate::{
     types::{DetachReport, Detection, Filter, Mode, Phase, Settings},
 };
 
+/// Gaps that are kept. Older ones are merged into one.
+const MOST_GAPS: usize = 64;
+
 /// The state that the controller publishes.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -44,6 +47,9 @@ pub(crate) struct Shared {
     /// Filters that were set, as options, with the time from which each was in force. The latest is
     /// last. Written by the controller.
     pub(super) filter_notes: Mutex<VecDeque<(Ticks, String)>>,
+    /// Times in which an unknown number of events was lost, the latest last. Written by the attach
+    /// and the controller.
+    gaps: Mutex<VecDeque<Gap>>,
     /// The filter in force. Written by the controller.
     pub(super) filtering: Mutex<Filtering>,
     /// Loaded modules with sleds that cannot be traced. Written by the controller.
@@ -73,6 +79,7 @@ impl Shared {
             leases: Mutex::default(),
             history: History::default(),
             filter_notes: Mutex::default(),
+            gaps: Mutex::default(),
             filtering: Mutex::default(),
             refused: Mutex::new(refused),
             detection: Mutex::default(),
@@ -230,6 +237,23 @@ impl Shared {
     /// The filters that were set, as options, with the time from which each was in force.
     pub(crate) fn filter_notes(&self) -> Vec<(Ticks, String)> {
         lock(&self.filter_notes).iter().cloned().collect()
+    }
+
+    /// Adds a time in which an unknown number of events was lost. The process of `gap` does not
+    /// matter.
+    pub(crate) fn add_gap(&self, gap: Gap) {
+        let mut gaps = lock(&self.gaps);
+        if gaps.len() == MOST_GAPS
+            && let (Some(oldest), Some(next)) = (gaps.pop_front(), gaps.front_mut())
+        {
+            next.from = oldest.from;
+        }
+        gaps.push_back(gap);
+    }
+
+    /// The times in which an unknown number of events was lost.
+    pub(crate) fn gaps(&self) -> Vec<Gap> {
+        lock(&self.gaps).iter().copied().collect()
     }
 
     /// The time at which the target ended or the session failed, unless a detach came before.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use xray_trace::model::{
-    ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, Process, Suppression,
+    ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Gap, Lifetime, Process, Suppression,
 };
 
 use super::TraceWriter;
@@ -145,6 +145,12 @@ impl Tables for TraceSource {
 
     fn duty(&self) -> Vec<DutyWindow> {
         self.control.shared.history.windows(self.process.id)
+    }
+
+    fn gaps(&self) -> Vec<Gap> {
+        let process = self.process.id;
+        let gaps = self.control.shared.gaps().into_iter();
+        gaps.map(|gap| Gap { process, ..gap }).collect()
     }
 
     fn filters(&self) -> Vec<FilterNote> {

@@ -16,10 +16,10 @@ use sled_encoders::{
 };
 
 use super::{
-    Layout, Patcher, TableClaim,
+    Layout, Patcher,
     patch_report::PatchReport,
     region::{FoundRegion, Region},
-    tracer_record::ClaimState,
+    tracer_record::{ClaimState, TableClaim},
 };
 use crate::{
     pid::{Pid, TargetAddr},
@@ -147,6 +147,8 @@ fn tend_record(scene: &Scene, input: &mut Input<'_>) {
     let mut claim = claim.expect("memory that can be written");
     let live = [input.byte(), 0, 0, 0, 0, 0, 0, 0];
     scene.put(TABLE, &live);
+    let closed = TABLE + shm_ring::layout::table::CLOSED_AT;
+    scene.put(closed, &[input.byte()]);
     for _ in 0..shape >> 5 {
         let at = shm_ring::layout::table::TRACER + u64::from(input.byte() & 63);
         let record = [input.byte()];
@@ -154,7 +156,12 @@ fn tend_record(scene: &Scene, input: &mut Input<'_>) {
     }
     let claim_state = claim.tend();
     let is_live = live[0] != 0;
-    assert!(claim_state != ClaimState::Gone && (claim_state != ClaimState::Held || is_live));
+    match claim_state {
+        ClaimState::Held => assert!(is_live),
+        ClaimState::Closed(_) => assert!(!is_live),
+        ClaimState::Lost(_) => {}
+        ClaimState::Gone => panic!("the table can be read"),
+    }
 }
 
 fn switch_in(scene: &Scene, region: Region, input: &mut Input<'_>) {

@@ -1,15 +1,17 @@
 //! Puts trampolines, table and rings into a target, or takes over those of an earlier attach. It
 //! switches no sled.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, ops::Range, sync::Arc, time::Duration};
 
 use shm_ring::{Mapping, layout};
+use xray_trace::model::Ticks;
 
 use super::{
     Neighbourhood,
     borrow::{BorrowError, Lender, Victim},
     install_plan::{Plan, Rings, owner_mark, plan},
     mappings::{MapFailure, Mapped, map_missing, place_for},
+    recording_lease::{RecordingLease, Tenure, closed_at, open},
     region::{FoundRegion, Layout, OtherVersion, Region},
     ring_plan::{RingPlan, RingsNeeded},
     rings_file::{RingsFile, Unproven},
@@ -18,7 +20,7 @@ use super::{
 use crate::{
     pid::{Pid, TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
-    sys::{Memory, PidFd},
+    sys::{Memory, PidFd, ticks_now},
     target::Target,
 };
 
@@ -46,6 +48,10 @@ pub(crate) struct Installed {
     pub(crate) others: Vec<OtherVersion>,
     /// True if an earlier tracer was recording, and did not detach.
     pub(crate) was_live: bool,
+    /// The time in which an earlier tracer's trampolines had closed recording.
+    pub(crate) closed: Option<Range<Ticks>>,
+    /// True if rings of an earlier tracer that was recording cannot be read.
+    pub(crate) has_unread: bool,
     /// The thread that stood still, and for how long.
     pub(crate) stopped: Option<(Tid, Duration)>,
 }
@@ -63,11 +69,13 @@ pub(crate) fn install(
     neighbourhoods: &[Neighbourhood],
     mut victim: Victim<'_>,
     mut choose: impl FnMut(RingsNeeded) -> Result<RingPlan>,
-) -> Result<(Installed, TableClaim)> {
+) -> Result<(Installed, Tenure)> {
     let pid = target.pid();
     let mut tries = 0;
     let mut claim = None;
     let mut was_live = false;
+    let mut closed = None;
+    let mut has_unread = false;
     let mut others: Vec<(TargetAddr, TableClaim)> = Vec::new();
     loop {
         let maps = target.maps()?;
@@ -76,13 +84,17 @@ pub(crate) fn install(
         for other in &plan.others {
             if others.iter().all(|(table, _)| *table != other.table) {
                 let claim = TableClaim::take(memory, other.table, pid)?;
-                was_live |= is_live(memory, other.table);
+                let is_left = is_left_recording(memory, other.table);
+                was_live |= is_left;
+                has_unread |= is_left;
                 others.push((other.table, claim));
             }
         }
         if let (Some(layout), None) = (plan.layout, &claim) {
-            claim = Some(TableClaim::take(memory, TargetAddr(layout.table), pid)?);
-            was_live = is_live(memory, TargetAddr(layout.table));
+            let table = TargetAddr(layout.table);
+            claim = Some(TableClaim::take(memory, table, pid)?);
+            was_live |= is_left_recording(memory, table);
+            closed = closed_at(memory, table);
             // The earlier tracer may have added memory since the maps were read.
             continue;
         }
@@ -101,9 +113,11 @@ pub(crate) fn install(
                 adopted: true,
                 others: plan.others,
                 was_live,
+                closed: None,
+                has_unread,
                 stopped: None,
             };
-            return installed.begin(target, memory, claim);
+            return installed.begin(target, memory, claim, closed);
         }
         if let (Rings::Closed, Some(layout)) = (plan.rings, plan.layout) {
             layout
@@ -121,15 +135,28 @@ pub(crate) fn install(
         match map_missing(target, memory, &maps, &plan, rings.geometry, &mut victim) {
             Ok(mapped) => {
                 let all = mapped.all.clone();
-                return finish(target, memory, plan, mapped, &rings.closed, claim)
-                    .map(|(installed, claim)| {
-                        let installed = Installed {
-                            was_live,
-                            ..installed
-                        };
-                        (installed, claim)
-                    })
-                    .inspect_err(|_| release(target, memory, &all, &mut victim));
+                let has_new_rings = mapped.memfd.is_some();
+                let earlier = match has_new_rings {
+                    true => None,
+                    false => closed,
+                };
+                return finish(
+                    target,
+                    memory,
+                    plan,
+                    mapped,
+                    (&rings.closed, claim),
+                    earlier,
+                )
+                .map(|(installed, tenure)| {
+                    let installed = Installed {
+                        was_live,
+                        has_unread: has_unread || was_live && has_new_rings,
+                        ..installed
+                    };
+                    (installed, tenure)
+                })
+                .inspect_err(|_| release(target, memory, &all, &mut victim));
             }
             // The place was taken since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
@@ -247,9 +274,9 @@ fn finish(
     memory: &Arc<Memory>,
     plan: Plan,
     mapped: Mapped,
-    closed: &[u32],
-    claim: Option<TableClaim>,
-) -> Result<(Installed, TableClaim)> {
+    (closed_slots, claim): (&[u32], Option<TableClaim>),
+    closed: Option<Ticks>,
+) -> Result<(Installed, Tenure)> {
     let pid = target.pid();
     // The record is made first, so that a tracer that finds the regions finds the record.
     let claim = match claim {
@@ -258,7 +285,7 @@ fn finish(
     };
     mapped
         .layout
-        .close_slots(memory, closed)
+        .close_slots(memory, closed_slots)
         .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
     let mut regions = plan.regions;
     write_regions(pid, memory, &mut regions, &mapped)?;
@@ -272,9 +299,11 @@ fn finish(
         adopted: false,
         others: plan.others,
         was_live: false,
+        closed: None,
+        has_unread: false,
         stopped: mapped.stopped,
     };
-    installed.begin(target, memory, claim)
+    installed.begin(target, memory, claim, closed)
 }
 
 fn rings_present(pid: Pid, memory: &Memory, layout: &Layout) -> Result<RingsNeeded> {
@@ -333,46 +362,49 @@ fn release(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Vi
 // === impl Installed ===
 
 impl Installed {
-    /// Enables recording: from here on trampolines may record.
+    /// Enables recording: from here on trampolines may record. They had closed recording at
+    /// `closed`.
     fn begin(
-        self,
+        mut self,
         target: &Target,
         memory: &Memory,
         claim: TableClaim,
-    ) -> Result<(Self, TableClaim)> {
+        closed: Option<Ticks>,
+    ) -> Result<(Self, Tenure)> {
         let pid = target.pid();
         let mark = owner_mark(pid, target.start_time());
+        let lease = RecordingLease::new(&self.rings_file, &self.layout);
+        let lease = lease.map_err(|error| Refusal::from_io(pid, "prepare a lease", &error))?;
+        let tenure = Tenure::new(claim, lease, self.layout);
+        self.closed = closed.map(|at| at..ticks_now());
         memory
             .write(
                 TargetAddr(self.layout.table + layout::table::MINE),
                 &mark.to_le_bytes(),
             )
-            .and_then(|()| set_live(memory, TargetAddr(self.layout.table), 1))
+            .and_then(|()| open(memory, &self.layout))
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         for other in &self.others {
             // No drain reads their rings any more.
-            set_live(memory, other.table, 0)
+            clear_live(memory, other.table)
                 .map_err(|error| Refusal::from_io(pid, "write to an earlier table", &error))?;
         }
-        Ok((self, claim))
+        Ok((self, tenure))
     }
 }
 
-fn is_live(memory: &Memory, table: TargetAddr) -> bool {
+/// True if a tracer was recording and did not detach. Trampolines may have closed recording since.
+fn is_left_recording(memory: &Memory, table: TargetAddr) -> bool {
     let live = memory.read_u64(TargetAddr(table.0 + layout::table::LIVE));
-    live.is_ok_and(|live| live != 0)
+    live.is_ok_and(|live| live != 0) || closed_at(memory, table).is_some()
 }
 
 /// Makes the slow path of trampolines return at once, so that no recording begins any more.
 pub(crate) fn clear_live(memory: &Memory, table: TargetAddr) -> io::Result<()> {
-    set_live(memory, table, 0)
-}
-
-fn set_live(memory: &Memory, table: TargetAddr, live: u64) -> io::Result<()> {
-    memory.write(
-        TargetAddr(table.0 + layout::table::LIVE),
-        &live.to_le_bytes(),
-    )
+    for word in [layout::table::LIVE, layout::table::CLOSED_AT] {
+        memory.write(TargetAddr(table.0 + word), &0_u64.to_le_bytes())?;
+    }
+    Ok(())
 }
 
 /// Maps the target's rings here, from a memfd that was just made or from the mapping in the target.

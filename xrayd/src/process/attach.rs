@@ -13,7 +13,7 @@ use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 
 use super::{
     attach_options::AttachOptions,
-    attach_report::{AttachReport, SkippedSleds, other_rings},
+    attach_report::{AttachReport, SkippedSleds, gaps_before, other_rings},
     session::Session,
     session_record::{SessionKeeper, SessionRecords},
     started::Started,
@@ -192,7 +192,7 @@ pub(crate) fn prepare(
         ticket.set(&[(Resource::Mapped, chosen.geometry.rings_bytes())])?;
         Ok(chosen)
     };
-    let (mut installed, table_claim) = install(&target, &memory, &neighbourhoods, victim, choose)?;
+    let (mut installed, tenure) = install(&target, &memory, &neighbourhoods, victim, choose)?;
     if recorded.is_some() && !installed.was_live {
         // Its table is as before.
         let _ = clear_live(&memory, TargetAddr(installed.layout.table));
@@ -223,9 +223,7 @@ pub(crate) fn prepare(
     let regions = std::mem::take(&mut installed.regions);
     if !others.is_empty() {
         report.notes.push(
-            "the process has memory of another version of xrayd, which stays unused; what its \
-             rings held is lost"
-                .to_owned(),
+            "the process has memory of another version of xrayd, which stays unused".to_owned(),
         );
     }
     let staged = gathered.staged.iter();
@@ -299,6 +297,9 @@ pub(crate) fn prepare(
         output.profiles.came(&functions, loaded);
     }
     let layout = installed.layout;
+    let (gaps, notes): (Vec<_>, Vec<_>) =
+        gaps_before(&installed, attached.ticks).into_iter().unzip();
+    report.notes.extend(notes);
     let drain = spawn_drain(
         &collectors,
         pid,
@@ -310,6 +311,9 @@ pub(crate) fn prepare(
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
+    for gap in gaps {
+        shared.add_gap(gap);
+    }
     let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
     let metered = metering.map(|metering| {
         let subject = Subject {
@@ -375,7 +379,7 @@ pub(crate) fn prepare(
         reading: Reading::default(),
         table: TargetAddr(layout.table),
         child: StartedChild(child),
-        claim: Some((table_claim, claim)),
+        claim: Some((tenure, claim)),
         attached,
         seen: Instant::now(),
         governor: Governor::default(),

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use shm_ring::Geometry;
+use xray_trace::model::{Gap, GapCause, ProcessId, Ticks};
 
 use super::attach_options::AttachOptions;
-use crate::{pid::Tid, refusal::Refusal, types::Mode};
+use crate::{inject::Installed, pid::Tid, refusal::Refusal, types::Mode};
 
 /// The result of an attach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,6 +58,31 @@ impl AttachReport {
             ..Self::default()
         }
     }
+}
+
+/// The times in which an earlier session lost an unknown number of events, each with a note for the
+/// user. `now` is the time of the attach.
+pub(super) fn gaps_before(installed: &Installed, now: Ticks) -> Vec<(Gap, String)> {
+    let gap = |from, until, cause| Gap {
+        process: ProcessId(0),
+        from,
+        until,
+        cause,
+    };
+    let closed = installed.closed.clone().map(|closed| {
+        let from = closed.start.min(closed.end);
+        let gap = gap(Some(from), closed.end, GapCause::NoDaemon);
+        let note = "no daemon was there for some time, so recording had closed itself; an unknown \
+                    number of events is missing";
+        (gap, note.to_owned())
+    });
+    let unread = installed.has_unread.then(|| {
+        let gap = gap(None, now, GapCause::UnreadRings);
+        let note = "the rings of an earlier daemon could not be read; an unknown number of events \
+                    is missing";
+        (gap, note.to_owned())
+    });
+    unread.into_iter().chain(closed).collect()
 }
 
 /// The note for a user who asks for other rings than the process has. Its rings stay as long as the

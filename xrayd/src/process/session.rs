@@ -186,6 +186,7 @@ impl Session {
                 .source
                 .output
                 .with_retained(|retained| retained.clock_faults()),
+            gaps: session_status::gaps(&self.source),
             lost: counters.lost,
             losses,
             ring_use_permille: counters.ring_use_permille,

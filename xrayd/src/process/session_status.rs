@@ -1,9 +1,11 @@
 //! The parts of a session's status that are made up of several tables: its budget and its modules.
 
+use xray_trace::model::Clock;
+
 use crate::{
     export::TraceSource,
     target::RefusedModule,
-    types::{BudgetStatus, ModuleStatus},
+    types::{BudgetStatus, ModuleStatus, TimedGap},
 };
 
 /// The budget in force, and what it suppresses.
@@ -41,4 +43,22 @@ pub(super) fn modules(source: &TraceSource) -> Vec<ModuleStatus> {
         refusal: Some(refusal),
     });
     traced.chain(refused).collect()
+}
+
+/// The times in which an unknown number of events was lost.
+pub(super) fn gaps(source: &TraceSource) -> Vec<TimedGap> {
+    let gaps = source.control.shared.gaps();
+    if gaps.is_empty() {
+        return Vec::new();
+    }
+    let anchors = source
+        .output
+        .with_retained(|retained| retained.anchors().to_vec());
+    let clock = Clock::new(anchors);
+    let gaps = gaps.into_iter().map(|gap| TimedGap {
+        from_ns: gap.from.map(|from| clock.monotonic_ns(from)),
+        to_ns: clock.monotonic_ns(gap.until),
+        cause: gap.cause,
+    });
+    gaps.collect()
 }

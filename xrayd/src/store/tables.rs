@@ -7,7 +7,7 @@ use std::{any::Any, fmt, sync::Arc};
 use xray_trace::{
     instr_map::Selection,
     model::{
-        ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Lifetime, Module, ModuleId,
+        ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Gap, Lifetime, Module, ModuleId,
         Process, Suppression,
     },
 };
@@ -45,6 +45,8 @@ pub trait Tables {
     fn duty(&self) -> Vec<DutyWindow>;
     /// The filters that were in force, with their begins, in order of time.
     fn filters(&self) -> Vec<FilterNote>;
+    /// The times in which an unknown number of events was lost, in order of time.
+    fn gaps(&self) -> Vec<Gap>;
 }
 
 /// A process whose events a live stream carries.

@@ -1,9 +1,13 @@
 //! The counter that trampolines read, and its ties to the clocks of the kernel.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
 
 use nix::time::{ClockId, clock_gettime};
-use xray_trace::model::{ClockAnchor, Ticks};
+use xray_trace::model::{Clock, ClockAnchor, Ticks};
 
 /// The time stamp counter now.
 pub(crate) fn ticks_now() -> Ticks {
@@ -17,6 +21,30 @@ pub(crate) fn ticks_now() -> Ticks {
     {
         Ticks(0)
     }
+}
+
+/// The ticks of the counter in so much time. The first call takes some milliseconds.
+///
+/// # Errors
+/// The clock cannot be read, or the counter stands still.
+pub(crate) fn ticks_in(time: Duration) -> std::io::Result<u64> {
+    /// Long enough for a rate with an error below a thousandth.
+    const MEASURED: Duration = Duration::from_millis(2);
+    static PER_SECOND: OnceLock<u64> = OnceLock::new();
+    let per_second = match PER_SECOND.get() {
+        Some(per_second) => *per_second,
+        None => {
+            let first = now_anchor()?;
+            thread::sleep(MEASURED);
+            let clock = Clock::new(vec![first, now_anchor()?]);
+            let measured = clock.frequency();
+            let measured =
+                measured.ok_or_else(|| std::io::Error::other("the counter stands still"))?;
+            *PER_SECOND.get_or_init(|| measured)
+        }
+    };
+    let ticks = time.as_nanos() * u128::from(per_second) / 1_000_000_000;
+    Ok(u64::try_from(ticks).unwrap_or(u64::MAX))
 }
 
 /// True if the processor guarantees one rate of the counter in all power states. Source: Intel SDM

@@ -30,7 +30,7 @@ pub use mode::Mode;
 pub(crate) use patch_site::PatchSite;
 pub(crate) use selection::compile;
 pub use settings::{Settings, SettingsUpdate};
-pub use status::{Armed, Detection, ModuleStatus, Phase, Since, Status, ThreadLoss};
+pub use status::{Armed, Detection, ModuleStatus, Phase, Since, Status, ThreadLoss, TimedGap};
 pub(crate) use thread_choice::ThreadChoice;
 pub use time_range::Reach;
 pub use toggle::{Run, Switch, ToggleReport, ToggleTo, Wanted};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xray_trace::model::{BuildId, ClockFault};
+use xray_trace::model::{BuildId, ClockFault, GapCause};
 
 use super::{BudgetStatus, Filter, Kinship, Mode};
 use crate::{pid::Pid, refusal::Refusal};
@@ -64,6 +64,8 @@ pub struct Status {
     pub budget: BudgetStatus,
     /// The newest faults of the processor's counter. Durations around a fault are wrong.
     pub clock_faults: Vec<ClockFault>,
+    /// Times in which an unknown number of events was lost, oldest first.
+    pub gaps: Vec<TimedGap>,
     /// Events lost in the target.
     pub lost: u64,
     /// The threads that lost the most events, in descending order. Their sum is `lost` at most.
@@ -153,4 +155,15 @@ pub enum Detection {
     Perf,
     /// Looks at the maps, 4 ms apart or more, and the reason why there are no perf events.
     Maps(String),
+}
+
+/// A time in which an unknown number of events was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimedGap {
+    /// Its begin on `CLOCK_MONOTONIC`; `None` if unknown.
+    pub from_ns: Option<u64>,
+    /// Its end on `CLOCK_MONOTONIC`.
+    pub to_ns: u64,
+    /// Its cause.
+    pub cause: GapCause,
 }

@@ -74,6 +74,8 @@ impl Daemon {
             .arg("--socket")
             .arg(&socket)
             .args(["--log-level", "warn"])
+            .arg("--state-dir")
+            .arg(dir.path().join("state"))
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()
@@ -112,6 +114,11 @@ impl Daemon {
         );
         serde_json::from_slice(&output.stdout)
             .with_context(|| format!("what xrayctl {} says", arguments.join(" ")))
+    }
+
+    /// Ends the daemon in a way that it cannot notice.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.end(Signal::SIGKILL, DEADLINE).map(drop)
     }
 
     /// Attaches, and returns the report.

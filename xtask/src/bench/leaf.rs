@@ -7,6 +7,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, build, wait_until};
@@ -28,6 +30,9 @@ const NO_COST_NS: f64 = 0.5;
 /// The name of the variant that records into rings without a reader.
 const FLYING: &str = "traced by xrayd, in flight";
 const COUNTED: &str = "counted by xrayd";
+/// The name of the variant whose daemon was killed, and the time since.
+const LEFT_ON: &str = "traced by xrayd until it was killed 15 s ago";
+const GONE_FOR: Duration = Duration::from_secs(15);
 /// Options of `xrayctl filter`, the effect on all calls, and the most that they may cost, in
 /// floors.
 const FILTERED: [(&str, &[&str], Option<f64>); 5] = [
@@ -98,6 +103,13 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
     left.ask("go sleds", "sleds")?;
     daemon.detach(left.pid())?;
 
+    let left_on = spawn(Command::new(build(Fixture::Leaf)?), &[])?;
+    let gone = Daemon::start()?;
+    gone.attach(left_on.pid())?;
+    gone.toggle(left_on.pid(), "enable")?;
+    gone.kill()?;
+    let since = Instant::now();
+
     let mut variants = vec![
         Variant::new("floor: two counter reads and a call", "floor", untouched),
         Variant::new(
@@ -114,6 +126,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         Variant::new("traced by xrayd", "sleds", traced),
         Variant::new(FLYING, "sleds", flying),
         Variant::new(COUNTED, "sleds", counted),
+        Variant::new(LEFT_ON, "sleds", left_on),
     ];
     variants.extend(filtered);
     for (name, log) in [
@@ -128,6 +141,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         variants.push(Variant::new("uftrace, XRay sleds patched", "sleds", target));
     }
 
+    sleep(GONE_FOR.saturating_sub(since.elapsed()));
     let per_round = 2 * CALLS * BATCHES;
     let (mut expected, _) = daemon.counters(traced_pid)?;
     for round in 0..=rounds {
@@ -207,6 +221,8 @@ fn rows(variants: &[Variant], recorded: &str, lost: u64) -> Result<Vec<Row>> {
             COUNTED => {
                 Row::new(COUNTED, result, ratio).goal("≤ 0.25 × floor", cost <= 0.25 * floor)
             }
+            LEFT_ON => Row::new(LEFT_ON, result, format!("{:.2} × traced", cost / ours))
+                .goal("≤ 0.4 × traced", cost <= 0.4 * ours),
             name if filter(name).is_some() => {
                 let row = Row::new(name, result, ratio);
                 match filter(name).flatten() {

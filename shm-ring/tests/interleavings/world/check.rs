@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use shm_ring::{Content, Data, Item, Outcome, layout::control};
+use shm_ring::{
+    Content, Data, Item, Outcome,
+    layout::{bucket, control, slot},
+};
 
 use super::{Attempt, Start, World};
 
@@ -24,7 +27,8 @@ impl World<'_> {
         } else {
             assert_eq!(earlier as u64, start.undrained, "what was there before");
         }
-        let mut reported = 0;
+        let word = |place: u64| self.words[usize::try_from(place / 8).unwrap()].get();
+        let mut reported = word(self.geometry.bucket_offset(0) + bucket::LOST);
         let (mut order, mut there) = (Vec::new(), BTreeSet::new());
         for item in items.iter() {
             let (site, ticks, sp, content) = match item {
@@ -75,7 +79,10 @@ impl World<'_> {
                     assert!(!there.contains(&number), "{number} was counted and came")
                 }
                 Outcome::UnderWay => assert_eq!(attempt.ended, 0),
-                Outcome::Untraced => panic!("the table is live"),
+                Outcome::Untraced => {
+                    assert!(start.lease_over && !self.table.is_live());
+                    assert!(!there.contains(&number), "{number} came after the close");
+                }
             }
         }
         let mut latest = 0;
@@ -93,13 +100,16 @@ impl World<'_> {
             .filter(|a| matches!(a.outcome, Outcome::Lost | Outcome::Robbed))
             .count() as u64;
         let left = attempts.iter().filter(|a| a.ended == 0).count() as u64;
+        // So may one that had reserved words before another context closed recording.
+        let untraced = |a: &&Attempt| a.outcome == Outcome::Untraced;
+        let left = left + attempts.iter().filter(untraced).count() as u64;
         // A context that was left may have been counted as a hole, or have left no trace.
         assert!(
             (lost..=lost + left).contains(&reported),
             "{reported} reported, {lost} lost, {left} left"
         );
         let line = self.geometry.control_offset(0);
-        let busy = self.words[usize::try_from((line + control::BUSY) / 8).unwrap()].get();
+        let busy = word(line + control::BUSY);
         assert!(
             busy == 0 || left > 0,
             "{busy:#x} is left: {:?}",
@@ -108,8 +118,13 @@ impl World<'_> {
                 .map(|a| (a.sp, a.begun, a.ended, a.outcome))
                 .collect::<Vec<_>>()
         );
-        let word = |field| self.words[usize::try_from((line + field) / 8).unwrap()].get();
-        let (started, released) = (word(control::STARTED), word(control::RELEASED));
+        if !self.table.is_live() {
+            assert!(self.table.closed_at() > 0);
+            assert!(self.table.owner(0) == slot::PAUSED);
+            assert!(!self.table.is_parked(0), "the head is put back");
+        }
+        let started = word(line + control::STARTED);
+        let released = word(line + control::RELEASED);
         if self.newest && left == 0 {
             let held = started - released;
             assert!(held < self.geometry.chunks(), "{held} chunks: none is free");

@@ -16,19 +16,23 @@ pub(super) struct Consumers<'w, 'c>(pub(super) &'w World<'c>);
 
 impl Producers<'_, '_> {
     /// The word at an offset that this thread may touch: in its control line, its ring,
-    /// KEEP_NEWEST, or a word by which it tells of news.
+    /// its bucket, or a word of the header that it reads or by which it tells of news.
     fn word(&self, offset: u64) -> &Cell<u64> {
         let geometry = self.0.geometry;
         let line = geometry.control_offset(0)..geometry.control_offset(1);
         let ring = geometry.ring_offset(0)..geometry.ring_offset(1);
+        let bucket = geometry.bucket_offset(0)..geometry.bucket_offset(1);
         let shared = [
+            rings::BUCKETS_TAKEN,
             rings::KEEP_NEWEST,
             rings::ACTIVITY,
             rings::CHUNK,
             rings::CLAIM,
+            rings::LEASE,
         ];
         assert!(
-            line.contains(&offset) || ring.contains(&offset) || shared.contains(&offset),
+            [line, ring, bucket].iter().any(|own| own.contains(&offset))
+                || shared.contains(&offset),
             "{offset:#x} is not its own"
         );
         &self.0.words[usize::try_from(offset / 8).unwrap()]

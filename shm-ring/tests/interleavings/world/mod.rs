@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use shm_ring::{
     Consumer, Content, Drained, Event, Geometry, Item, Outcome, Producer, Recording, SharedMemory,
     Table, Target,
-    layout::control,
+    layout::{control, rings},
     newest::{self, RingCopy},
     view::{SINCE_STEP, TICKS},
 };
@@ -43,6 +43,8 @@ pub(crate) struct Start {
     pub(crate) newest: bool,
     /// Events of another stack in each absence.
     pub(crate) while_away: u64,
+    /// True if the collector has not renewed the lease.
+    pub(crate) lease_over: bool,
 }
 
 /// The content of an event beside place and time.
@@ -196,6 +198,11 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
 
 impl World<'_> {
     fn run(&self, start: Start, mut consumer: Consumer) {
+        if start.lease_over {
+            self.words[usize::try_from(rings::LEASE / 8).unwrap()].set(BEGIN);
+            // A context may look for a slot after another one has withdrawn the slot.
+            self.table.close(1);
+        }
         self.begin();
         while !self.contexts.borrow().is_empty() {
             match self.go_on() {

@@ -56,6 +56,8 @@ const NO_SLOT: u32 = offset(rings::NO_SLOT);
 const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
 const CHUNK: u32 = offset(rings::CHUNK);
 const CLAIM: u32 = offset(rings::CLAIM);
+const LEASE: u32 = offset(rings::LEASE);
+const CLOSED_AT: u32 = offset(table::CLOSED_AT);
 const BUCKET_TID: u32 = offset(bucket::TID);
 const BUCKET_LOST: u32 = offset(bucket::LOST);
 const BASE_HALF_STEP: u32 = offset(view::BASE_STEP / 2);
@@ -98,7 +100,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     dynasm!(a
         ; .arch aarch64
         ; ldr x6, [x4, LIVE]
-        ; cbz x6, >out
+        ; cbz x6, >closed
         // The hot path's reservation, made before the view was seen to be new, or too short for an
         // argument. No other context ever writes these words.
         ; and w6, w5, #0xff
@@ -144,6 +146,37 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     dynasm!(a
         ; .arch aarch64
         ; str xzr, [x1, SINCE]
+        ; b >out
+
+        // No collector has renewed the lease. The head goes back as it was.
+        ; over:
+    );
+    leave_if_child(a, spec, 6);
+    load64(a, 10, spec.table);
+    dynasm!(a
+        ; .arch aarch64
+        ; str x2, [x10, CLOSED_AT]
+        ; str xzr, [x10, LIVE]
+        ; movn w6, !slot::PAUSED
+        ; str w6, [x1, TID]
+        ; mov x10, x0
+        ; b >back
+
+        // The thread leaves its home slot, so that its next call ends at the look at the slot's
+        // owner. In a forked child, no slot is the thread's own.
+        ; closed:
+    );
+    load_tid(a, spec, 8);
+    load64(a, 11, spec.table + HEADER_BYTES);
+    dynasm!(a
+        ; .arch aarch64
+        ; and w9, w8, slots_mask(g)
+        ; add x1, x11, x9, lsl LINE_SHIFT
+        ; ldr w6, [x1, TID]
+        ; eor w6, w6, w8
+        ; cbnz w6, >out
+        ; movn w6, !slot::PAUSED
+        ; str w6, [x1, TID]
         ; b >out
 
         // The head goes back to the mark of the context that this one has taken over, or to the
@@ -283,6 +316,15 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
         ; mrs x2, CNTVCT_EL0
+    );
+    load64(a, 7, spec.rings);
+    dynasm!(a
+        ; .arch aarch64
+        ; ldr x7, [x7, LEASE]
+        ; cbz x7, >no_lease
+        ; sub x7, x7, x2
+        ; tbnz x7, #63, >over
+        ; no_lease:
         ; add x3, sp, SLOW_FRAME + HOT_FRAME
         // Is there a chunk under way, and room in it? A freed slot has a head from its last owner,
         // but no limit. A head that another context has parked is no address in the ring. The rest

@@ -70,20 +70,21 @@ pub(super) fn emit_slow(
         mut unpark,
     ] = labels(a);
     let [mut full, mut put_back, mut lost, mut idle, mut keep] = labels(a);
-    let mut robbed = a.create_label();
-    let kept = [rbx, rsi, rdi, r8, r9, r10, r13, r14];
+    let [mut robbed, mut over, mut closed] = labels(a);
+    let kept = [rsi, rdi, r8, r9, r10, r13, r14];
 
     a.set_label(slow)?;
+    a.push(rbx)?;
+    // A forked child sees a zeroed table: not traced.
+    a.mov(rbx, spec.table)?;
+    a.cmp(field64(rbx, table::LIVE), 0)?;
+    a.je(closed)?;
     for register in kept {
         a.push(register)?;
     }
     a.mov(rsi, rdx)?;
     a.mov(r10, rdi)?;
     a.mov(r8, rcx)?;
-    // A forked child sees a zeroed table: not traced.
-    a.mov(rbx, spec.table)?;
-    a.cmp(field64(rbx, table::LIVE), 0)?;
-    a.je(out)?;
     // The hot path's reservation, made before the view was seen to be new, or too short for an
     // argument. No other context ever writes these words.
     a.mov(edx, r12d)?;
@@ -141,6 +142,12 @@ pub(super) fn emit_slow(
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
     a.mov(r14, rax)?;
+    // 0 less 1 is later than every counter.
+    a.mov(rdx, spec.rings)?;
+    a.mov(r9, field64(rdx, rings::LEASE))?;
+    a.dec(r9)?;
+    a.cmp(r9, rax)?;
+    a.jb(over)?;
     a.mov(edx, r12d)?;
     a.shr(edx, TO_STACK_SHIFT)?;
     a.add(rdx, rsi)?;
@@ -340,6 +347,23 @@ pub(super) fn emit_slow(
     for register in kept.into_iter().rev() {
         a.pop(register)?;
     }
+    a.pop(rbx)?;
+    a.ret()?;
+
+    // No collector has renewed the lease. The head goes back as it was.
+    a.set_label(&mut over)?;
+    a.mov(r8, spec.table)?;
+    leave_if_child(a, r8, out)?;
+    a.mov(field64(r8, table::CLOSED_AT), r14)?;
+    a.mov(field64(r8, table::LIVE), 0)?;
+    a.mov(field32(r11, slot::TID), slot::PAUSED.cast_signed())?;
+    a.mov(r8, rbx)?;
+    a.jmp(put_back)?;
+
+    // The thread leaves its home slot, so that its next call ends at the look at the slot's owner.
+    a.set_label(&mut closed)?;
+    emit_leave_home(a, spec)?;
+    a.pop(rbx)?;
     a.ret()?;
 
     a.set_label(&mut payload)?;
@@ -399,6 +423,22 @@ pub(super) fn emit_slow(
     emit_put(a, &mut put)?;
     emit_slow_copy(a, &mut copy, put)?;
     Ok(())
+}
+
+/// Pauses the thread's home slot if it is the thread's own. In a forked child, no slot is. An
+/// instruction has to follow. Spoils rbx, rcx, r11.
+fn emit_leave_home(a: &mut CodeAssembler, spec: &TrampolineSpec) -> Result<()> {
+    let mut other = a.create_label();
+    a.mov(ebx, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(ecx, ebx)?;
+    a.and(ecx, small(u64::from(spec.geometry.slots() - 1)))?;
+    a.shl(ecx, LINE_SHIFT)?;
+    a.mov(r11, spec.table + HEADER_BYTES)?;
+    a.add(r11, rcx)?;
+    a.cmp(field32(r11, slot::TID), ebx)?;
+    a.jne(other)?;
+    a.mov(field32(r11, slot::TID), slot::PAUSED.cast_signed())?;
+    a.set_label(&mut other)
 }
 
 /// Goes to `gone` if the head is not parked by this context any more: another context has taken the

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shm_ring::layout::slot::WITHDRAWN;
+use shm_ring::layout::slot::{PAUSED, WITHDRAWN};
 
 use super::{owners::RingOwners, rings::Rings};
 use crate::collect::{names::Bearer, ring::Ring};
@@ -69,8 +69,8 @@ impl RingOwners {
         for (index, owner) in claims {
             match owner {
                 // An earlier collector has read the ring to its end, and was killed before it freed
-                // the slot.
-                WITHDRAWN => self.free_slot(index),
+                // the slot; or the thread has paused before it had a ring.
+                PAUSED | WITHDRAWN => self.free_slot(index),
                 owner => self.take_up(index, owner),
             }
         }

@@ -120,7 +120,8 @@ impl Input<'_> {
         match self.small() {
             0..64 => nix::unistd::gettid().as_raw().cast_unsigned(),
             few @ 64..192 => ENDED - u32::try_from(few & 3).unwrap_or(0),
-            192..224 => layout::slot::WITHDRAWN,
+            192..208 => layout::slot::WITHDRAWN,
+            208..224 => layout::slot::PAUSED,
             _ => self.half(),
         }
     }

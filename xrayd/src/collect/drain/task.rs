@@ -70,6 +70,7 @@ pub(crate) fn spawn(
         rings,
         rings_file,
         adopted,
+        closed,
         ..
     } = installed;
     let mut slots = Slots::new(layout, rings, rings_file);
@@ -77,6 +78,9 @@ pub(crate) fn spawn(
     let pool = collectors.begin()?;
     let header = Arc::new(slots.map_header()?);
     let mut drain = Drain::new(pid, memory, slots, budget, sites, Arc::clone(&output));
+    if let Some(closed) = closed {
+        drain.owners.rings.decoders.switches().mark_all(closed.end);
+    }
     // The mode is in force before a function is on: a small ring is full soon.
     drain.begin();
     let switches = Arc::clone(drain.owners.rings.decoders.switches());

@@ -1,8 +1,8 @@
-//! Suppressions, duty windows and filters of a process in the trace, each written once.
+//! Suppressions, duty windows, filters and gaps of a process in the trace, each written once.
 
 use std::io::{self, Write};
 
-use xray_trace::model::{DutyWindow, FilterNote, Suppression, Ticks};
+use xray_trace::model::{DutyWindow, FilterNote, Gap, Suppression, Ticks};
 
 use super::{TraceWriter, numbers::Report};
 use crate::store::{Source, Tables};
@@ -10,8 +10,8 @@ use crate::store::{Source, Tables};
 // === impl TraceWriter ===
 
 impl<W: Write> TraceWriter<W> {
-    /// Adds suppressions, windows and filters since the first block of `source` that were not added
-    /// before. So a trace that is cut off has them, too. Does nothing before the first block.
+    /// Adds suppressions, windows, filters and gaps since the first block of `source` that were not
+    /// added before. So a trace that is cut off has them, too. Does nothing before the first block.
     ///
     /// # Errors
     /// The error of the inner writer.
@@ -26,7 +26,7 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds suppressions, windows and filters from `first` on. The final report also adds
+    /// Adds suppressions, windows, filters and gaps from `first` on. The final report also adds
     /// suppressions that go on.
     pub(super) fn budget(
         &mut self,
@@ -90,6 +90,12 @@ impl<W: Write> TraceWriter<W> {
             {
                 reported.filters = note.since;
                 self.writer.add(&FilterNote { process, ..note })?;
+            }
+        }
+        for gap in tables.gaps() {
+            if gap.until >= first && reported.gaps.is_none_or(|reported| gap.until > reported) {
+                reported.gaps = Some(gap.until);
+                self.writer.add(&Gap { process, ..gap })?;
             }
         }
         if let Some(numbers) = self.descriptions.sources.get_mut(&source) {

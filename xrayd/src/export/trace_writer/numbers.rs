@@ -32,8 +32,8 @@ pub(super) struct Numbers {
     pub(super) threads: HashMap<u32, u32>,
 }
 
-/// The suppressions, windows and filters of a process that were written. A trace that goes on adds
-/// the changes.
+/// The suppressions, windows, filters and gaps of a process that were written. A trace that goes on
+/// adds the changes.
 #[derive(Debug, Default)]
 pub(super) struct WrittenRows {
     /// By function: the begin of its latest suppression, and whether the end was written.
@@ -42,6 +42,8 @@ pub(super) struct WrittenRows {
     pub(super) windows: Option<Ticks>,
     /// The begin of the last filter.
     pub(super) filters: Option<Ticks>,
+    /// The end of the latest gap.
+    pub(super) gaps: Option<Ticks>,
 }
 
 /// The report of a process's suppressions, windows and filters: one of several, or the last one.

@@ -8,7 +8,7 @@ use xray_trace::{
     container::{BegunCalls, BlockEncoder, Completeness, Item, OpenCall, Reader, StackChange},
     model::{
         Birth, CallKind, ClockFaultKind, DataKind, DutyWindow, Event, EventBody, FilterNote,
-        Function, Module, ModuleId, ProcessId, Suppression, Trace, Values,
+        Function, Gap, GapCause, Module, ModuleId, ProcessId, Suppression, Trace, Values,
     },
 };
 
@@ -74,6 +74,10 @@ impl Tables for Loaded {
         Vec::new()
     }
 
+    fn gaps(&self) -> Vec<Gap> {
+        Vec::new()
+    }
+
     fn modules(&self) -> Vec<NumberedModule> {
         let modules = (0..).zip(&self.0);
         let numbered = modules.map(|(index, (path, file))| NumberedModule {
@@ -132,6 +136,16 @@ impl Tables for Restrained {
             stands_for: 10,
         };
         [0, 10, 20].map(window).to_vec()
+    }
+
+    fn gaps(&self) -> Vec<Gap> {
+        let gap = |from, until| Gap {
+            process: ProcessId(0),
+            from,
+            until: Ticks(until),
+            cause: GapCause::NoDaemon,
+        };
+        vec![gap(None, 2), gap(None, 12), gap(Some(Ticks(14)), 15)]
     }
 
     fn filters(&self) -> Vec<FilterNote> {

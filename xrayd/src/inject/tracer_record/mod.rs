@@ -42,6 +42,7 @@ use std::{
 use nix::{errno::Errno, sys::signal::kill, unistd};
 use procfs::process::Process;
 use shm_ring::layout::table;
+use xray_trace::model::Ticks;
 
 use crate::{
     pid::{Pid, TargetAddr},
@@ -69,6 +70,8 @@ const RECORD_BYTES: usize = BYTES + 8;
 const RECORD_AT: usize = table::TRACER as usize;
 #[expect(clippy::cast_possible_truncation, reason = "within a page")]
 const LIVE_AT: usize = table::LIVE as usize;
+#[expect(clippy::cast_possible_truncation, reason = "within a page")]
+const CLOSED_AT: usize = table::CLOSED_AT as usize;
 const _: () = assert!(table::TRACER_COUNTER == table::TRACER + BYTES as u64);
 
 /// A tracer, as its record names it.
@@ -109,6 +112,8 @@ enum Life {
 pub(crate) enum ClaimState {
     /// The session has its table.
     Held,
+    /// The same, but trampolines have closed recording at this time.
+    Closed(Ticks),
     /// The address space is gone, as after an `exec` (P49).
     Gone,
     /// The table is another tracer's, or another tracer has closed it. The text describes the
@@ -120,8 +125,8 @@ pub(crate) enum ClaimState {
 /// by then.
 #[derive(Debug)]
 pub(crate) struct TableClaim {
-    memory: Arc<Memory>,
-    table: TargetAddr,
+    pub(super) memory: Arc<Memory>,
+    pub(super) table: TargetAddr,
     tracer: Tracer,
     counter: u64,
     renewed: Instant,
@@ -363,11 +368,14 @@ impl TableClaim {
             return ClaimState::Gone;
         }
         let is_live = header[LIVE_AT..LIVE_AT + 8] != [0; 8];
+        let closed_at = <[u8; 8]>::try_from(&header[CLOSED_AT..CLOSED_AT + 8]);
+        let closed_at = closed_at.map_or(0, u64::from_le_bytes);
         match Seen::understand(&header[RECORD_AT..]).tracer {
             Some(other) if other != self.tracer => ClaimState::Lost(format!(
                 "another xrayd, {}, traces the process now",
                 other.describe()
             )),
+            Some(_) if !is_live && closed_at != 0 => ClaimState::Closed(Ticks(closed_at)),
             // That tracer is gone by now, or the program wrote to the table itself.
             _ if !is_live => ClaimState::Lost(
                 "another xrayd has traced the process and detached from it".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xray_trace::model::{Birth, ClockFault, ClockFaultKind};
+use xray_trace::model::{Birth, ClockFault, ClockFaultKind, GapCause};
 use xrayd_proto::v1;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     process::{Finding, Follow, GroupStatus, NotFollowed},
-    types::{Detection, Kinship, ModuleStatus, Phase, Since, Status, ThreadLoss},
+    types::{Detection, Kinship, ModuleStatus, Phase, Since, Status, ThreadLoss, TimedGap},
 };
 
 pub(crate) fn status(status: Status) -> v1::ProcessStatus {
@@ -37,6 +37,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         filter: what,
         budget: came,
         clock_faults,
+        gaps,
         lost,
         losses,
         ring_use_permille,
@@ -67,6 +68,7 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         filter: Some(filter(what)),
         budget: Some(budget_status(came)),
         clock_faults: clock_faults.into_iter().map(clock_fault).collect(),
+        gaps: gaps.into_iter().map(gap).collect(),
         filtered,
         left_out,
         state: session_state(phase).into(),
@@ -97,6 +99,24 @@ pub(crate) fn status(status: Status) -> v1::ProcessStatus {
         losses: losses.into_iter().map(thread_loss).collect(),
         lost_by_others: lost.saturating_sub(reported),
         triggers,
+    }
+}
+
+fn gap(gap: TimedGap) -> v1::Gap {
+    let TimedGap {
+        from_ns,
+        to_ns,
+        cause,
+    } = gap;
+    let cause = match cause {
+        GapCause::NoDaemon => v1::GapCause::NoDaemon,
+        GapCause::UnreadRings => v1::GapCause::UnreadRings,
+        GapCause::Unknown => v1::GapCause::Unspecified,
+    };
+    v1::Gap {
+        from_ns,
+        to_ns,
+        cause: cause.into(),
     }
 }
 
