@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -46,6 +47,31 @@ pub fn target_dir() -> Result<PathBuf> {
 /// The daemon has not been built.
 pub fn xrayd() -> Result<PathBuf> {
     built("xrayd")
+}
+
+/// The daemon of this build as another version: its memory in a target is laid out differently.
+///
+/// # Errors
+/// It cannot be built.
+pub fn shifted_xrayd() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    let built_once = BUILT.get_or_init(|| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo
+            .current_dir(workspace_dir())
+            .args(["build", "--quiet", "--locked", "-p", "xrayd"])
+            .args(["--features", "shifted-layout", "--bin", "xrayd-shifted"]);
+        if profile_dir().is_ok_and(|profile| profile.ends_with("release")) {
+            cargo.arg("--release");
+        }
+        let status = cargo.status().map_err(|error| error.to_string())?;
+        let is_built = status.success();
+        is_built.then_some(()).ok_or_else(|| status.to_string())
+    });
+    if let Err(error) = built_once {
+        bail!("cargo cannot build xrayd-shifted: {error}");
+    }
+    built("xrayd-shifted")
 }
 
 /// The command line of this build.

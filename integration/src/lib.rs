@@ -37,7 +37,9 @@ mod versions;
 mod wait;
 
 pub use ability::{cannot_run, not_run};
-pub use binaries::{copy_program, profile_dir, target_dir, workspace_dir, xrayctl, xrayd};
+pub use binaries::{
+    copy_program, profile_dir, shifted_xrayd, target_dir, workspace_dir, xrayctl, xrayd,
+};
 pub use build::build;
 pub use fixture::Fixture;
 pub use ground_truth::{CallEvent, EventKind, GroundTruth, SequenceHash, ThreadTruth};

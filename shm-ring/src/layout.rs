@@ -31,8 +31,19 @@
 
 use crate::{error::GeometryError, word::PAYLOAD_BYTES};
 
+/// The version of the layout and of the trampolines that are made from it. It changes with each
+/// change of either.
+pub const VERSION: u8 = if SHIFT == 0 { 0x0b } else { 0x8b };
+/// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
+/// use it as another version.
+const SHIFT: u64 = if cfg!(feature = "shifted-layout") {
+    1
+} else {
+    0
+};
+
 /// Size of a header page of both mappings.
-pub const HEADER_BYTES: u64 = 4096;
+pub const HEADER_BYTES: u64 = 4096 << SHIFT;
 /// Size of a slot and of a control line: one cache line.
 pub const LINE_BYTES: u64 = 64;
 /// log2 of [`LINE_BYTES`].
@@ -65,6 +76,8 @@ pub const NAME_SHIFT: u32 = 4;
 /// Offsets in the table's header page. `LIVE`, `MINE`, `CLOSED_AT`, `TRACER` and `TRACER_COUNTER`
 /// are at these places in every version, so that each version can take over what another one left.
 pub mod table {
+    use super::SHIFT;
+
     /// u64: not 0 while trampolines may record. A forked child reads 0.
     pub const LIVE: u64 = 0;
     /// u64: names the process in which the mapping was made; never 0. A forked child reads 0:
@@ -72,12 +85,12 @@ pub mod table {
     /// parent's memory and reads its parent's name.
     pub const MINE: u64 = 8;
     /// u64: the program leaves out calls that end in fewer ticks; 0 for none.
-    pub const MIN_TICKS: u64 = 16;
+    pub const MIN_TICKS: u64 = 16 + 128 * SHIFT;
     /// u32: the program leaves out calls further in; the outermost calls have depth 1. Never 0
     /// while calls are filtered.
-    pub const MAX_DEPTH: u64 = 24;
+    pub const MAX_DEPTH: u64 = 24 + 128 * SHIFT;
     /// u32: the program records the first of this many call trees of a thread; 0 and 1 for all.
-    pub const ONE_IN: u64 = 28;
+    pub const ONE_IN: u64 = 28 + 128 * SHIFT;
     /// Six u64: the tracer that uses this memory; zero for none. Only tracers write it. A forked
     /// child reads 0.
     pub const TRACER: u64 = 64;
@@ -85,7 +98,7 @@ pub mod table {
     pub const TRACER_COUNTER: u64 = 112;
     /// u32: 1 or 2 if the program records only events inside the functions of the first or the
     /// second list; 0 for all events.
-    pub const INSIDE: u64 = 32;
+    pub const INSIDE: u64 = 32 + 128 * SHIFT;
     /// u64: the counter when a slow path closed recording because the collector did not renew the
     /// lease; 0 if none has. The collector stores 0 before it records again. A forked child reads
     /// 0.
@@ -151,6 +164,8 @@ pub mod filter {
 
 /// Offsets in a slot.
 pub mod slot {
+    use super::SHIFT;
+
     /// u32: the thread that owns the slot; 0 for a free slot.
     pub const TID: u64 = 0;
     /// In TID: the thread has ended, and its ring is not read to the end. No thread has this id.
@@ -172,7 +187,7 @@ pub mod slot {
     /// u64: address of the next free word. In the guard of a chunk, or at the ring's end, it means
     /// that there is none. With the bit [`PARKED`] it names the context that is in the slow path,
     /// see [`parked_by`].
-    pub const HEAD: u64 = 8;
+    pub const HEAD: u64 = 8 + 8 * SHIFT;
     /// In HEAD: a context is in the slow path. The bit is above every address, and less than 2^63
     /// above.
     pub const PARKED: u64 = 1 << 62;
@@ -187,49 +202,53 @@ pub mod slot {
     }
     /// u64: end of the ring. 0 sends every event to the slow path, which then begins a chunk. The
     /// collector frees a slot by storing 0 here and then to [`TID`].
-    pub const LIMIT: u64 = 16;
+    pub const LIMIT: u64 = 16 + 8 * SHIFT;
     /// u64: chunks begun.
-    pub const STARTED: u64 = 24;
+    pub const STARTED: u64 = 24 + 8 * SHIFT;
     /// u64: losses that gap words have reported.
-    pub const REPORTED: u64 = 32;
+    pub const REPORTED: u64 = 32 + 8 * SHIFT;
     /// u64: the moment of the view, see [`crate::View`].
-    pub const SINCE: u64 = 40;
+    pub const SINCE: u64 = 40 + 8 * SHIFT;
     /// u64: the lowest place on the stack of the view.
-    pub const BASE: u64 = 48;
+    pub const BASE: u64 = 48 + 8 * SHIFT;
 }
 
 /// Offsets in a control line.
 pub mod control {
+    use super::SHIFT;
+
     /// u64: thread id of the owner; 0 for none. The producer writes it at the start of each chunk.
-    pub const OWNER: u64 = 0;
+    pub const OWNER: u64 = 56 * SHIFT;
     /// u64: chunks that were emptied and given back. Written by the collector. In a ring that keeps
     /// the newest events (see [`super::rings::KEEP_NEWEST`]) the producer writes it, with the bit
     /// [`TAKING`] while it empties the next chunk.
-    pub const RELEASED: u64 = 8;
+    pub const RELEASED: u64 = 8 + 8 * SHIFT;
     /// In RELEASED: the producer takes back the oldest chunk. The producer sets it with a locked
     /// instruction and then reads KEEP_NEWEST. The collector sets KEEP_NEWEST and then looks at
     /// this bit, behind a fence. So at least one of the two sees the change of the other.
     pub const TAKING: u64 = 1 << 63;
     /// u64: chunks begun. Written by the producer.
-    pub const STARTED: u64 = 16;
+    pub const STARTED: u64 = 16 + 8 * SHIFT;
     /// u64: events dropped. Written by the producer.
-    pub const LOST: u64 = 24;
+    pub const LOST: u64 = 24 + 8 * SHIFT;
     /// u64: the parked head (see [`super::slot::parked_by`]) of the context in the slow path; 0 in
     /// between. Written by the producer. The collector stores 0 if it sticks. From then on another
     /// context may take the slow path over, and the one that had it gives up if it comes back.
-    pub const BUSY: u64 = 32;
+    pub const BUSY: u64 = 32 + 8 * SHIFT;
     /// u64: bytes consumed since the ring was claimed. Written by the collector, for the next
     /// collector.
-    pub const CURSOR: u64 = 40;
+    pub const CURSOR: u64 = 40 + 8 * SHIFT;
     /// u64: losses reported ahead of the gap word that will count them. Written likewise.
-    pub const AHEAD: u64 = 48;
+    pub const AHEAD: u64 = 48 - 48 * SHIFT;
     /// u64: losses reported to the readers of the trace. Written likewise.
-    pub const REPORTED: u64 = 56;
+    pub const REPORTED: u64 = 56 - 48 * SHIFT;
 }
 
 /// Offsets in the rings' header page. The collector looks at the first cache line to find out
 /// whether there is anything to read.
 pub mod rings {
+    use super::SHIFT;
+
     /// u64: events dropped by threads that found neither a free slot nor a bucket. Producers count
     /// them with a locked increment.
     pub const NO_SLOT: u64 = 0;
@@ -258,11 +277,11 @@ pub mod rings {
     pub const CLAIM: u64 = 56;
     /// u64: not 0 from the end of a session that has let the process go until the next session
     /// begins to read; 0 after a collector that died. Written by the collector.
-    pub const LET_GO: u64 = 64;
+    pub const LET_GO: u64 = 64 + 64 * SHIFT;
     /// u64: the counter at which recording ends, unless the collector writes a later one before; 0
     /// for no end. The first slow path at a later counter *closes* recording: it stores the counter
     /// to [`super::table::CLOSED_AT`], and 0 to [`super::table::LIVE`].
-    pub const LEASE: u64 = 72;
+    pub const LEASE: u64 = 72 + 64 * SHIFT;
 }
 
 /// Offsets in a bucket.

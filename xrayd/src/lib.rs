@@ -26,6 +26,7 @@ mod notify;
 mod panics;
 mod pid;
 pub mod process;
+pub mod program;
 mod quotas;
 mod rate;
 mod refusal;

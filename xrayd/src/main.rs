@@ -1,41 +1,7 @@
-//! The daemon: configuration → check → build (binds) → run → drain.
+//! The daemon.
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use clap::Parser as _;
-use xrayd::{
-    app::{self, App},
-    config::Config,
-    logs,
-};
-
 fn main() -> ExitCode {
-    let config = Config::parse();
-    logs::init(config.log, config.log_level);
-    match run(&config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(config: &Config) -> anyhow::Result<()> {
-    config.check()?;
-    app::raise_descriptor_limit();
-    let runtime = app::runtime().context("cannot start the runtime")?;
-    let app = {
-        let _context = runtime.enter();
-        App::build(config)?
-    };
-    let ran = runtime.block_on(app.run());
-    // What could be detached is, so blocking reads of closed connections may be abandoned, and
-    // calls that hang.
-    runtime.shutdown_background();
-    match ran? {
-        Some(restart) => Err(restart.execute()).context("cannot execute the daemon anew"),
-        None => Ok(()),
-    }
+    xrayd::program::main()
 }

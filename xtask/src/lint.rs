@@ -25,7 +25,7 @@ const ORDER: &[&str] = &[
     "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "liveness",
     "socket", "tasks", "types", "sys", "target", "quotas", "inject", "triggers", "store",
     "collect", "control", "export", "process", "metrics", "logs", "audit", "config", "rpc",
-    "state", "app", "main",
+    "state", "app", "program", "main", "bin",
 ];
 
 /// The crates whose imports are read, and the most files of each that may import each other in a

@@ -39,6 +39,7 @@ mod daemon_recovery;
 mod daemon_session;
 mod daemon_shares;
 mod daemon_users;
+mod daemon_versions;
 mod real;
 mod runs;
 mod scrape;

@@ -36,7 +36,7 @@ use crate::{
     target::MapEntry,
 };
 
-const MAGIC: [u8; 8] = *b"xrayd\0\0\x0b";
+const MAGIC: [u8; 8] = [b'x', b'r', b'a', b'y', b'd', 0, 0, layout::VERSION];
 /// All ways that the byte of a gate can lead.
 const WAYS: [(DispatchMode, Enable); 4] = [
     (DispatchMode::None, Enable::On),
