@@ -43,7 +43,7 @@ pub mod word;
 pub use consumer::{Consumer, Data, Drained, Item, Producer, Sink};
 pub use error::GeometryError;
 pub use layout::Geometry;
-pub use mapping::Mapping;
+pub use mapping::{FirstLine, Mapping};
 pub use memory::{Half, LOAD, STORE, SharedMemory};
 pub use producer::{Content, Event, Outcome, Recording, Target};
 pub use slot_owners::SlotOwners;

@@ -13,7 +13,11 @@
 use std::{
     fs::File,
     io,
-    sync::atomic::{AtomicU64, Ordering},
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -23,6 +27,8 @@ use crate::{
     memory::{LOAD, STORE, SharedMemory},
 };
 
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
 /// Words that are zeroed between two looks at whether the mapping is broken.
 const PIECE_WORDS: usize = 512;
 
@@ -33,6 +39,15 @@ pub struct Mapping {
     /// they are unmapped.
     guard: Guard,
     map: MmapRaw,
+}
+
+/// The first cache line of a mapping, for looks at many mappings one after the other. A look
+/// touches nothing but the line.
+#[derive(Debug)]
+pub struct FirstLine {
+    /// `None` for a mapping that is shorter.
+    line: Option<NonNull<[AtomicU64; LINE_WORDS]>>,
+    _mapping: Arc<Mapping>,
 }
 
 // === impl Mapping ===
@@ -71,15 +86,6 @@ impl Mapping {
         self.guard.is_broken()
     }
 
-    /// Reads a word as [`SharedMemory::load`] does, and touches no other memory: not even what says
-    /// that the mapping is broken. A broken mapping reads as zero there, too.
-    #[inline]
-    pub fn peek(&self, offset: u64) -> u64 {
-        self.mapped_words(offset, 1)
-            .first()
-            .map_or(0, |word| word.load(LOAD))
-    }
-
     /// The words from `offset` on, at most `count`. Fewer, or none, where the mapping ends, and
     /// none of a broken mapping.
     fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
@@ -111,6 +117,56 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(first.cast::<AtomicU64>(), count) }
     }
 }
+
+// === impl FirstLine ===
+
+impl FirstLine {
+    /// The first cache line of `mapping`.
+    pub fn of(mapping: &Arc<Mapping>) -> Self {
+        let words = mapping.mapped_words(0, LINE_WORDS);
+        let line = words.first_chunk().map(NonNull::from);
+        Self {
+            line,
+            _mapping: Arc::clone(mapping),
+        }
+    }
+
+    /// Begins to load the line into the cache.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(line) = self.line {
+            // SAFETY: every x86-64 processor has SSE. A prefetch has no effect on memory, and
+            // faults at no address.
+            unsafe {
+                core::arch::x86_64::_mm_prefetch(
+                    line.as_ptr().cast::<i8>(),
+                    core::arch::x86_64::_MM_HINT_T0,
+                );
+            }
+        }
+    }
+
+    /// Reads a word as [`SharedMemory::load`] does, and touches no other memory: not even what says
+    /// that the mapping is broken. A broken mapping reads as zero there, too. So does a word beyond
+    /// the line.
+    #[inline]
+    pub fn peek(&self, offset: u64) -> u64 {
+        let Some(line) = self.line else {
+            return 0;
+        };
+        // SAFETY: the pointer was made from a slice of atomics that `_mapping` lends, as
+        // `mapped_words` argues, and `_mapping` lives as long as `self`.
+        let line = unsafe { line.as_ref() };
+        let word = usize::try_from(offset / 8).ok().and_then(|at| line.get(at));
+        word.map_or(0, |word| word.load(LOAD))
+    }
+}
+
+// SAFETY: the line is a part of the mapping, which may be sent, and all accesses to it are atomic.
+unsafe impl Send for FirstLine {}
+// SAFETY: as above.
+unsafe impl Sync for FirstLine {}
 
 // === impl SharedMemory for Mapping ===
 

@@ -24,7 +24,7 @@ use std::{
 };
 
 use shm_ring::{
-    Mapping, SharedMemory as _,
+    FirstLine, Mapping, SharedMemory as _,
     layout::{LINE_BYTES, rings},
 };
 
@@ -40,8 +40,11 @@ const PROMPT: Duration = Duration::from_millis(2);
 const PROMPT_FOR_EACH: Duration = Duration::from_micros(2);
 /// Time between two calm looks.
 pub(super) const CALM: Duration = Duration::from_millis(20);
-/// A lazy look is one in this many calm looks.
-const LAZY: u32 = 10;
+/// Time between two lazy looks.
+const LAZY: Duration = Duration::from_millis(200);
+/// Lines that are on their way to the cache while one is looked at. For a thousand processes, none
+/// is in it.
+const AHEAD: usize = 8;
 /// Pause of the scanner while no drain rests.
 const NOTHING_TO_DO: Duration = Duration::from_secs(3600);
 
@@ -117,7 +120,7 @@ struct Inbox {
 
 #[derive(Debug)]
 struct Resting {
-    rings: Arc<Mapping>,
+    line: FirstLine,
     rester: Arc<Rester>,
     number: u64,
     words: Words,
@@ -129,7 +132,7 @@ struct Scanner {
     inbox: Arc<Mutex<Inbox>>,
     resting: Vec<Resting>,
     next_calm: Instant,
-    calm_looks: u32,
+    next_lazy: Instant,
 }
 
 /// A kind of look, the most frequent one first. Each also looks for what those before it look for.
@@ -164,7 +167,7 @@ impl Collectors {
                 inbox: Arc::clone(&owner.inbox),
                 resting: Vec::new(),
                 next_calm: Instant::now(),
-                calm_looks: 0,
+                next_lazy: Instant::now(),
             }));
         }
         Ok(pool)
@@ -213,7 +216,7 @@ impl RestingPlace {
         let number = self.rester.number.load(Relaxed);
         let mut inbox = lock(&self.collectors.0.inbox);
         inbox.resting.push(Resting {
-            rings: Arc::clone(&self.rester.rings),
+            line: FirstLine::of(&self.rester.rings),
             rester: Arc::clone(&self.rester),
             number,
             words,
@@ -246,20 +249,28 @@ impl Task for Scanner {
         let mut look = Look::Prompt;
         if now >= self.next_calm {
             self.next_calm = shared_time_after(CALM / 2);
-            self.calm_looks = self.calm_looks.wrapping_add(1);
-            look = match self.calm_looks.is_multiple_of(LAZY) {
-                true => Look::Lazy,
-                false => Look::Calm,
-            };
+            look = Look::Calm;
         }
-        let mut prompt = 0;
-        self.resting.retain(|resting| {
-            let stays = resting.stays(look);
-            prompt += u32::from(stays && resting.wants.promptly.is_any());
-            stays
-        });
+        if now >= self.next_lazy {
+            self.next_lazy = shared_time_after(LAZY / 2);
+            look = Look::Lazy;
+        }
+        let (mut prompt, mut calm, mut at) = (0, 0, 0);
+        while let Some(resting) = self.resting.get(at) {
+            if let Some(later) = self.resting.get(at + AHEAD) {
+                later.prefetch(look);
+            }
+            if resting.stays(look) {
+                prompt += u32::from(resting.wants.promptly.is_any());
+                calm += u32::from(resting.wants.calmly.is_any());
+                at += 1;
+            } else {
+                self.resting.swap_remove(at);
+            }
+        }
         let next = match prompt {
             0 if self.resting.is_empty() => now + NOTHING_TO_DO,
+            0 if calm == 0 => self.next_lazy,
             0 => self.next_calm,
             drains => (now + PROMPT + PROMPT_FOR_EACH * drains).min(self.next_calm),
         };
@@ -276,6 +287,13 @@ impl Task for Scanner {
 // === impl Resting ===
 
 impl Resting {
+    /// Begins to load what a look at it reads.
+    fn prefetch(&self, look: Look) {
+        if self.wants.at(look).is_any() {
+            self.line.prefetch();
+        }
+    }
+
     /// Wakes the drain if there is what it waits for. False if the rest is over, as far as the look
     /// finds that out.
     fn stays(&self, look: Look) -> bool {
@@ -285,7 +303,7 @@ impl Resting {
         if look == Look::Lazy && is_over() {
             return false;
         }
-        let has_news = self.words.are_changed(&self.rings, self.wants.at(look));
+        let has_news = self.words.are_changed(&self.line, self.wants.at(look));
         if has_news && !is_over() {
             self.rester.waker.wake_from_step();
         }
@@ -298,9 +316,12 @@ impl Resting {
 impl Wants {
     /// The longest time until the next look that these wants allow, among so many drains.
     fn pause(self, drains: u32) -> Duration {
-        match self.promptly.is_any() {
-            true => PROMPT + PROMPT_FOR_EACH * drains,
-            false => CALM,
+        if self.promptly.is_any() {
+            PROMPT + PROMPT_FOR_EACH * drains
+        } else if self.calmly.is_any() {
+            CALM
+        } else {
+            LAZY
         }
     }
 
@@ -354,8 +375,8 @@ impl Words {
     }
 
     /// True if there are news among the wanted ones since the words were like this.
-    fn are_changed(&self, memory: &Mapping, wanted: News) -> bool {
-        let changed = |at, before| memory.peek(at) != before;
+    fn are_changed(&self, line: &FirstLine, wanted: News) -> bool {
+        let changed = |at, before| line.peek(at) != before;
         wanted.chunk && changed(rings::CHUNK, self.chunk)
             || wanted.activity && changed(rings::ACTIVITY, self.activity)
             || wanted.threads

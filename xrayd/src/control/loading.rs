@@ -52,7 +52,7 @@ const PACE: Duration = Duration::from_millis(4);
 const IDLE_PACE: Duration = Duration::from_secs(1);
 /// Interval of looks at the size of the address space while no library is expected, and the longest
 /// interval of looks at the maps if it stays the same.
-const SIZE_PACE: Duration = Duration::from_secs(2);
+const SIZE_PACE: Duration = Duration::from_secs(5);
 const SAME_SIZE_PACE: Duration = Duration::from_secs(60);
 /// Looks without a report take one part in [`SHARE`] of the time at most. Looks after a report take
 /// one part in [`SHARE_IF_HEARD`].

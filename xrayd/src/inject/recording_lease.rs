@@ -25,7 +25,7 @@ use crate::{
     sys::{Memory, ticks_in, ticks_now},
 };
 
-/// How long a daemon may be away. It renews the lease every two seconds. So a killed one has twelve
+/// How long a daemon may be away. It renews the lease every five seconds. So a killed one has nine
 /// seconds at least until another one has to be there.
 const AWAY: Duration = Duration::from_secs(14);
 /// How long a daemon that leaves its processes to the next one may be away.

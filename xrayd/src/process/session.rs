@@ -152,10 +152,17 @@ impl Session {
         switching::release(&self.source, from)
     }
 
-    /// State and counters. While few events come, the counters are up to four seconds old. The
-    /// drain looks again now, for the next call.
-    pub fn status(&self) -> Status {
+    /// Has the drain look at the rings soon, so that the counters of [`Self::status`] are new. True
+    /// if its last look was more than a second or two ago.
+    pub fn refresh(&self) -> bool {
         self.source.output.drain.wake();
+        self.source.output.counters.are_old()
+    }
+
+    /// State and counters. While few events come, the counters are up to ten seconds old, unless
+    /// [`Self::refresh`] was called a moment before. The drain looks again now, for the next call.
+    pub fn status(&self) -> Status {
+        self.refresh();
         // Read before the sum, so that the sum is never less.
         let losses = self
             .source

@@ -1,7 +1,10 @@
 //! The RPCs: authorise, convert inward, call the registry on a blocking thread, convert the answer.
 //! The rules of each step are in its own file.
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tokio_stream::wrappers::ReceiverStream;
@@ -233,6 +236,10 @@ impl Xrayd for Service {
             .blocking(call.of(pid), move |registry, _| {
                 let whom = Targets::try_from(pid)?;
                 let traced = authorise::all_traced(registry, caller, whom, OperationKind::Use)?;
+                let sessions = traced.iter().flat_map(ProcessOrGroup::sessions);
+                if sessions.filter(|session| session.refresh()).count() > 0 {
+                    thread::sleep(FOR_REFRESH);
+                }
                 Ok(traced.iter().flat_map(statuses).collect())
             })
             .await?;
@@ -437,6 +444,10 @@ impl Xrayd for Service {
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
+
+/// The time that drains have to look at their rings before their counters are read. A drain that
+/// takes longer shows older counters.
+const FOR_REFRESH: Duration = Duration::from_millis(20);
 
 /// A row for each process.
 fn statuses(traced: &ProcessOrGroup) -> Vec<v1::ProcessStatus> {

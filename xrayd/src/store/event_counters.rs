@@ -6,11 +6,15 @@ use std::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::retained::Retained;
 use crate::lock::lock;
+
+/// Counters whose rate was computed longer ago are old. While events are read, the rate is computed
+/// once a second.
+const OLD: Duration = Duration::from_millis(1500);
 
 /// The numbers of a session at one moment.
 #[derive(Debug, Clone, Copy, Default)]
@@ -132,6 +136,11 @@ impl EventCounters {
             events,
             per_second,
         };
+    }
+
+    /// True if the rate was not computed for some time.
+    pub(crate) fn are_old(&self) -> bool {
+        lock(&self.rate).since.elapsed() > OLD
     }
 
     /// Notes that no thread is recorded any more.

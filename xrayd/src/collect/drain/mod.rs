@@ -148,6 +148,7 @@ impl Drain {
                 || all.any(|ring| ring.stands_at_hole() || ring.is_unsettled(&rings.slots)),
             is_counted: self.counting || rings.slots.filtered,
             opens_slots: owners.growth.budget.has_closed(),
+            is_measured: rings.output.profiles.are_measured(),
         };
         situation.rest(busy, news)
     }

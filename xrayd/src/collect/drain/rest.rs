@@ -1,20 +1,20 @@
 //! For how long the drain rests after a look, and for which news it is woken before.
 //!
 //! ```text
-//!                    few events                     no news since the look before
-//!  reading: 0 to 300 µs ──► attentive: 100 ms to 4 s ────────────────────────────► asleep: 10 s
-//!     ▲  ▲                      │             ▲                                      │
-//!     │  └── a chunk was begun ─┘             └────────── anything was recorded ─────┤
-//!     └────────────────────────────── a chunk was begun ─────────────────────────────┘
+//!                    few events, no chunk begun
+//!  reading: 0 to 300 µs ──────────────────────────► resting: 10 s
+//!     ▲                                                │
+//!     └─────── a chunk was begun, or a request ────────┘
 //! ```
 //!
-//! If a live reader or a trigger waits for events, the drain also reads them while it is
-//! attentive, at the next calm look of the scanner. A request wakes it at any time.
+//! If a live reader or a trigger waits for events, the drain also reads them while it rests, at
+//! the next calm look of the scanner, and looks again 10 ms later. If metrics are served, it reads
+//! them a second later.
 //!
 //! A thread tells in its slow path that it has recorded something. For the time of a view after
 //! that, its events are silent. A thread that loses its processor within the trampoline stores its
-//! event later. So a look without news is followed by another one before the drain is asleep, and
-//! by one every ten seconds after that.
+//! event later. So for a live reader, a look without news is followed by another one after a
+//! second, and by one every ten seconds after that.
 
 use std::time::{Duration, Instant};
 
@@ -28,11 +28,11 @@ const SHORT: Duration = Duration::from_micros(300);
 const UNREAD: Duration = Duration::from_millis(1);
 /// The rest before blocks are closed for a live reader or a trigger, and the age of these blocks.
 pub(super) const LIVE: Duration = Duration::from_millis(10);
-/// The rest while few events come without a live reader, and the same if the drain reads none.
+/// The rest after something new, if metrics are served, and after the first look that found nothing
+/// for a live reader.
 const ATTENTIVE: Duration = Duration::from_secs(1);
-const ATTENTIVE_IF_SILENT: Duration = Duration::from_secs(4);
-/// The rest while nothing comes.
-const ASLEEP: Duration = Duration::from_secs(10);
+/// The rest otherwise.
+const LONG: Duration = Duration::from_secs(10);
 /// Time between two looks for rings of threads that have not told of them.
 const LOOK_FOR_RINGS: Duration = Duration::from_millis(20);
 
@@ -79,6 +79,8 @@ pub(super) struct Situation {
     pub(super) is_counted: bool,
     /// Slots are opened for the threads that need them.
     pub(super) opens_slots: bool,
+    /// The sums of calls are transferred to metrics.
+    pub(super) is_measured: bool,
 }
 
 // === impl LastLook ===
@@ -120,17 +122,15 @@ impl Situation {
             Busy::Little | Busy::Idle => {}
         }
         let has_news = finds_news(busy, news);
+        let has_more = has_news || self.has_block || self.is_counted;
         let pause = if self.is_live && (has_news || self.has_block) {
             LIVE
         } else if self.is_unsettled || self.is_silent && news.chunk {
             CHORES_EVERY
-        } else if has_news || self.has_block || self.is_counted || self.is_live && !self.was_quiet {
-            match self.is_silent {
-                true => ATTENTIVE_IF_SILENT,
-                false => ATTENTIVE,
-            }
+        } else if self.is_live && !self.was_quiet || self.is_measured && has_more {
+            ATTENTIVE
         } else {
-            ASLEEP
+            LONG
         };
         let promptly = News {
             chunk: self.is_armed && !self.is_silent,
@@ -143,7 +143,7 @@ impl Situation {
             threads: self.is_live,
         };
         let lazily = News {
-            activity: pause == ASLEEP,
+            activity: self.is_measured && pause == LONG,
             chunk: false,
             threads: true,
         };
@@ -180,6 +180,7 @@ mod tests {
         is_unsettled: false,
         is_counted: false,
         opens_slots: false,
+        is_measured: false,
     };
 
     /// The pause, and the wants at prompt, calm and lazy looks.
@@ -202,24 +203,43 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_sleeps_after_a_look_without_news_only() {
-        for (busy, news) in [(Busy::Idle, ACTIVITY), (Busy::Little, News::NONE)] {
-            let (pause, wants) = until(READ, busy, news);
-            assert_eq!(pause, ATTENTIVE);
-            // It looks by itself. A thread that records now and then wakes it no more often.
-            assert!(wants.promptly.chunk && !wants.calmly.activity && !wants.lazily.activity);
+    fn without_a_reader_only_chunks_and_threads_wake_a_drain() {
+        let open = Situation {
+            has_block: true,
+            ..READ
+        };
+        let counted = Situation {
+            is_counted: true,
+            is_silent: true,
+            ..READ
+        };
+        for situation in [READ, open, counted] {
+            for (busy, news) in [
+                (Busy::Idle, ACTIVITY),
+                (Busy::Little, News::NONE),
+                (Busy::Idle, News::NONE),
+            ] {
+                let (pause, wants) = until(situation, busy, news);
+                assert_eq!(pause, LONG);
+                assert_eq!(wants.promptly.chunk, !situation.is_silent);
+                assert!(!wants.calmly.activity && !wants.lazily.activity && wants.lazily.threads);
+            }
         }
-        let (pause, wants) = until(READ, Busy::Idle, News::NONE);
-        assert_eq!(pause, ASLEEP);
-        assert!(wants.promptly.chunk && wants.lazily.activity && wants.lazily.threads);
-        for counted in [true, false] {
-            let open = Situation {
-                has_block: !counted,
-                is_counted: counted,
-                ..READ
-            };
-            assert_eq!(until(open, Busy::Idle, News::NONE).0, ATTENTIVE);
-        }
+    }
+
+    #[test]
+    fn metrics_get_sums_after_a_second() {
+        let measured = Situation {
+            is_measured: true,
+            ..READ
+        };
+        let (pause, wants) = until(measured, Busy::Idle, ACTIVITY);
+        assert_eq!(pause, ATTENTIVE);
+        // It looks by itself. A thread that records now and then wakes it no more often.
+        assert!(!wants.lazily.activity);
+        let (pause, wants) = until(measured, Busy::Idle, News::NONE);
+        assert_eq!(pause, LONG);
+        assert!(wants.lazily.activity);
     }
 
     #[test]
@@ -241,7 +261,7 @@ mod tests {
             was_quiet: false,
             ..live
         };
-        for (situation, expected) in [(first, ATTENTIVE), (live, ASLEEP)] {
+        for (situation, expected) in [(first, ATTENTIVE), (live, LONG)] {
             let (pause, wants) = until(situation, Busy::Idle, News::NONE);
             assert_eq!(pause, expected);
             assert!(wants.calmly.activity && wants.calmly.threads);
@@ -258,7 +278,7 @@ mod tests {
             assert!(!until(flight, Busy::Idle, news).1.promptly.is_any());
         }
         assert_eq!(until(flight, Busy::Idle, CHUNK).0, CHORES_EVERY);
-        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, ATTENTIVE_IF_SILENT);
+        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, LONG);
         let limited = Situation {
             opens_slots: true,
             ..flight

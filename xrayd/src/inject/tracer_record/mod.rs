@@ -51,16 +51,16 @@ use crate::{
 };
 
 /// Time between two renewals of the counter.
-pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// A record whose counter was not renewed for this time may be a dead tracer's.
-const STALE: Duration = Duration::from_secs(5);
+const STALE: Duration = Duration::from_secs(12);
 const WATCH_EVERY: Duration = Duration::from_millis(50);
 /// Longer than the time from a look at the record to the write that follows it, unless the tracer
 /// is interrupted.
 const SETTLE: Duration = Duration::from_millis(5);
 /// Tries to take a record, and the time for them: the target may change the record at will.
 const TRIES: usize = 10;
-const LONGEST_TAKE: Duration = Duration::from_secs(25);
+const LONGEST_TAKE: Duration = Duration::from_secs(50);
 
 const WORDS: usize = 6;
 const BYTES: usize = WORDS * 8;
