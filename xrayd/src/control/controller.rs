@@ -598,8 +598,10 @@ impl Controller {
 
     fn let_go(&mut self) -> Result<DetachReport> {
         self.patching.shared.set_phase(Phase::Detaching);
-        if let ClaimState::Lost(why) = self.tend_claim() {
-            return self.leave_to_others(&why);
+        match self.tend_claim() {
+            ClaimState::Lost(why) => return self.leave_to_others(&why),
+            ClaimState::Closed(at) => self.open_again(at),
+            ClaimState::Held | ClaimState::Gone => {}
         }
         self.governor.forget(&self.patching.shared.history);
         let sites = self.patching.traced.sites();

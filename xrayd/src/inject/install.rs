@@ -11,7 +11,7 @@ use super::{
     borrow::{BorrowError, Lender, Victim},
     install_plan::{Plan, Rings, owner_mark, plan},
     mappings::{MapFailure, Mapped, map_missing, place_for},
-    recording_lease::{RecordingLease, Tenure, closed_at, open},
+    recording_lease::{RecordingLease, Tenure, begin, closed_at, open_again},
     region::{FoundRegion, Layout, OtherVersion, Region},
     ring_plan::{RingPlan, RingsNeeded},
     rings_file::{RingsFile, Unproven},
@@ -74,7 +74,6 @@ pub(crate) fn install(
     let mut tries = 0;
     let mut claim = None;
     let mut was_live = false;
-    let mut closed = None;
     let mut has_unread = false;
     let mut others: Vec<(TargetAddr, TableClaim)> = Vec::new();
     loop {
@@ -94,7 +93,6 @@ pub(crate) fn install(
             let table = TargetAddr(layout.table);
             claim = Some(TableClaim::take(memory, table, pid)?);
             was_live |= is_left_recording(memory, table);
-            closed = closed_at(memory, table);
             // The earlier tracer may have added memory since the maps were read.
             continue;
         }
@@ -117,7 +115,7 @@ pub(crate) fn install(
                 has_unread,
                 stopped: None,
             };
-            return installed.begin(target, memory, claim, closed);
+            return installed.begin(target, memory, claim);
         }
         if let (Rings::Closed, Some(layout)) = (plan.rings, plan.layout) {
             layout
@@ -136,27 +134,16 @@ pub(crate) fn install(
             Ok(mapped) => {
                 let all = mapped.all.clone();
                 let has_new_rings = mapped.memfd.is_some();
-                let earlier = match has_new_rings {
-                    true => None,
-                    false => closed,
-                };
-                return finish(
-                    target,
-                    memory,
-                    plan,
-                    mapped,
-                    (&rings.closed, claim),
-                    earlier,
-                )
-                .map(|(installed, tenure)| {
-                    let installed = Installed {
-                        was_live,
-                        has_unread: has_unread || was_live && has_new_rings,
-                        ..installed
-                    };
-                    (installed, tenure)
-                })
-                .inspect_err(|_| release(target, memory, &all, &mut victim));
+                return finish(target, memory, plan, mapped, &rings.closed, claim)
+                    .map(|(installed, tenure)| {
+                        let installed = Installed {
+                            was_live,
+                            has_unread: has_unread || was_live && has_new_rings,
+                            ..installed
+                        };
+                        (installed, tenure)
+                    })
+                    .inspect_err(|_| release(target, memory, &all, &mut victim));
             }
             // The place was taken since the maps were read.
             Err(MapFailure::PlaceTaken) if tries < PLACE_TRIES => {}
@@ -274,8 +261,8 @@ fn finish(
     memory: &Arc<Memory>,
     plan: Plan,
     mapped: Mapped,
-    (closed_slots, claim): (&[u32], Option<TableClaim>),
-    closed: Option<Ticks>,
+    closed: &[u32],
+    claim: Option<TableClaim>,
 ) -> Result<(Installed, Tenure)> {
     let pid = target.pid();
     // The record is made first, so that a tracer that finds the regions finds the record.
@@ -285,7 +272,7 @@ fn finish(
     };
     mapped
         .layout
-        .close_slots(memory, closed_slots)
+        .close_slots(memory, closed)
         .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
     let mut regions = plan.regions;
     write_regions(pid, memory, &mut regions, &mapped)?;
@@ -303,7 +290,7 @@ fn finish(
         has_unread: false,
         stopped: mapped.stopped,
     };
-    installed.begin(target, memory, claim, closed)
+    installed.begin(target, memory, claim)
 }
 
 fn rings_present(pid: Pid, memory: &Memory, layout: &Layout) -> Result<RingsNeeded> {
@@ -362,27 +349,30 @@ fn release(target: &Target, memory: &Memory, all: &[(u64, u64)], victim: &mut Vi
 // === impl Installed ===
 
 impl Installed {
-    /// Enables recording: from here on trampolines may record. They had closed recording at
-    /// `closed`.
+    /// Enables recording: from here on trampolines may record.
     fn begin(
         mut self,
         target: &Target,
         memory: &Memory,
         claim: TableClaim,
-        closed: Option<Ticks>,
     ) -> Result<(Self, Tenure)> {
         let pid = target.pid();
         let mark = owner_mark(pid, target.start_time());
         let lease = RecordingLease::new(&self.rings_file, &self.layout);
         let lease = lease.map_err(|error| Refusal::from_io(pid, "prepare a lease", &error))?;
         let tenure = Tenure::new(claim, lease, self.layout);
+        // The lease is renewed, so that no thread closes recording any more.
+        let closed = closed_at(memory, TargetAddr(self.layout.table));
         self.closed = closed.map(|at| at..ticks_now());
         memory
             .write(
                 TargetAddr(self.layout.table + layout::table::MINE),
                 &mark.to_le_bytes(),
             )
-            .and_then(|()| open(memory, &self.layout))
+            .and_then(|()| match closed {
+                Some(_) => open_again(memory, &self.layout),
+                None => begin(memory, &self.layout),
+            })
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         for other in &self.others {
             // No drain reads their rings any more.

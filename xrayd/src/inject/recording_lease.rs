@@ -74,7 +74,7 @@ impl Tenure {
     /// Begins to record again after trampolines have closed recording.
     pub(crate) fn open_again(&self) -> io::Result<()> {
         self.lease.last(self.lease.away);
-        open(&self.claim.memory, &self.layout)
+        open_again(&self.claim.memory, &self.layout)
     }
 
     /// Ends the tenure, and leaves some time to the next daemon.
@@ -109,13 +109,17 @@ pub(super) fn closed_at(memory: &Memory, table: TargetAddr) -> Option<Ticks> {
     memory.read_u64(at).ok().filter(|at| *at != 0).map(Ticks)
 }
 
-/// Begins to record, with a lease that was just renewed.
-pub(super) fn open(memory: &Memory, layout: &Layout) -> io::Result<()> {
+/// Begins to record again, with a lease that was just renewed.
+pub(super) fn open_again(memory: &Memory, layout: &Layout) -> io::Result<()> {
     // The order matters. A thread that pauses after this takes another slot. A thread that closes
     // recording meanwhile shows at the next look.
     layout.resume_slots(memory)?;
-    for (word, value) in [(table::CLOSED_AT, 0), (table::LIVE, 1_u64)] {
-        memory.write(TargetAddr(layout.table + word), &value.to_le_bytes())?;
-    }
-    Ok(())
+    memory.write(TargetAddr(layout.table + table::CLOSED_AT), &[0; 8])?;
+    begin(memory, layout)
+}
+
+/// Begins to record, with a lease that was just renewed.
+pub(super) fn begin(memory: &Memory, layout: &Layout) -> io::Result<()> {
+    let live = TargetAddr(layout.table + table::LIVE);
+    memory.write(live, &1_u64.to_le_bytes())
 }
