@@ -54,5 +54,7 @@ pub use text::{TextDifference, text_differences};
 pub use tool::{Tool, missing_packages};
 pub use user::{is_root_for, opens_map_files};
 pub use variant::{copy_into, sectionless_into, stripped_into};
-pub use versions::{close_recording, end_lease, has_closed, mark_as_other_version};
+pub use versions::{
+    close_recording, has_closed, mark_as_other_version, pass_deadline, slot_owners,
+};
 pub use wait::{DEADLINE, wait_until};

@@ -4,13 +4,15 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context as _, Result, ensure};
-use shm_ring::layout;
+use shm_ring::{Geometry, layout};
 
 /// The place of the version in the handshake of a code mapping.
 const VERSION_AT: u64 = 7;
 /// The places of the addresses of table and rings in the handshake.
 const TABLE_AT: u64 = 16;
 const RINGS_AT: u64 = 24;
+/// The place of the sizes of rings and table.
+const SHIFTS_AT: u64 = 48;
 /// No xrayd has this version.
 const OTHER: u8 = 0xee;
 
@@ -27,16 +29,16 @@ pub fn mark_as_other_version(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Ends the lease of the process's rings, as time does when no daemon renews it. A living daemon
-/// renews it again.
+/// Makes the deadline of recording pass, as time does when no daemon moves it. A living daemon
+/// moves it again.
 ///
 /// # Errors
 /// The process has no memory of xrayd, or it cannot be written.
-pub fn end_lease(pid: i32) -> Result<()> {
+pub fn pass_deadline(pid: i32) -> Result<()> {
     let memory = memory(pid)?;
     for handshake in handshakes(pid, &memory)? {
         let rings = word(&memory, handshake + RINGS_AT)?;
-        memory.write_all_at(&1_u64.to_le_bytes(), rings + layout::rings::LEASE)?;
+        memory.write_all_at(&1_u64.to_le_bytes(), rings + layout::rings::DEADLINE)?;
     }
     Ok(())
 }
@@ -56,7 +58,27 @@ pub fn close_recording(pid: i32, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// True if recording has closed itself in the process.
+/// The owners of the slots of the process's table, 0 for free ones.
+///
+/// # Errors
+/// The process has no memory of xrayd, or it cannot be read.
+pub fn slot_owners(pid: i32) -> Result<Vec<u32>> {
+    let memory = memory(pid)?;
+    let handshakes = handshakes(pid, &memory)?;
+    let first = handshakes.first().context("no memory of xrayd")?;
+    let table = word(&memory, first + TABLE_AT)?;
+    let shifts = word(&memory, first + SHIFTS_AT)?;
+    let (ring_shift, slots_shift) = (shifts & 0xffff_ffff, shifts >> 32);
+    let geometry = Geometry::from_shifts(ring_shift.try_into()?, slots_shift.try_into()?)?;
+    let owner = |slot: u32| {
+        let mut bytes = [0; 4];
+        memory.read_exact_at(&mut bytes, table + geometry.slot_offset(slot))?;
+        anyhow::Ok(u32::from_le_bytes(bytes))
+    };
+    (0..geometry.slots()).map(owner).collect()
+}
+
+/// True if recording has closed itself in the process, or no tracer records in it.
 ///
 /// # Errors
 /// The process has no memory of xrayd, or it cannot be read.
@@ -65,10 +87,7 @@ pub fn has_closed(pid: i32) -> Result<bool> {
     let handshakes = handshakes(pid, &memory)?;
     let first = handshakes.first().context("no memory of xrayd")?;
     let table = word(&memory, first + TABLE_AT)?;
-    let live = word(&memory, table + layout::table::LIVE)?;
-    let closed_at = word(&memory, table + layout::table::CLOSED_AT)?;
-    ensure!((live == 0) == (closed_at != 0), "{live} {closed_at}");
-    Ok(closed_at != 0)
+    Ok(word(&memory, table + layout::table::LIVE)? == 0)
 }
 
 fn memory(pid: i32) -> Result<File> {

@@ -99,9 +99,9 @@ pub mod table {
     /// u32: 1 or 2 if the program records only events inside the functions of the first or the
     /// second list; 0 for all events.
     pub const INSIDE: u64 = 32 + 128 * SHIFT;
-    /// u64: the counter when a slow path closed recording because the collector did not renew the
-    /// lease; 0 if none has. The collector stores 0 before it records again. A forked child reads
-    /// 0.
+    /// u64: the counter when a slow path closed recording because the collector did not move the
+    /// deadline; 0 if none has. The collector stores 0 before it records again. A forked child
+    /// reads 0.
     pub const CLOSED_AT: u64 = 40;
     /// The end of the words that are the same in every version.
     pub const COMMON_BYTES: u64 = 120;
@@ -176,10 +176,10 @@ pub mod slot {
     /// slots behind it. No thread has this id. Written by the collector, which opens the slot by
     /// making it free.
     pub const CLOSED: u32 = u32::MAX - 1;
-    /// In TID: the thread has found recording closed (see [`super::rings::LEASE`]). No thread has
-    /// this id. The thread writes it to its own slot. Its calls are cheap then, since the hot path
-    /// ends with the look at TID. The collector that opens recording again puts the thread's id
-    /// back, which stands in the control line.
+    /// In TID: the thread has found recording closed (see [`super::rings::DEADLINE`]). No thread
+    /// has this id. The thread writes it to its own slot. Its calls are cheap then, since the hot
+    /// path ends with the look at TID. Once recording is open again, the thread takes the slot back
+    /// in its slow path. It knows the slot by the owner in the control line.
     pub const PAUSED: u32 = u32::MAX - 2;
     /// u32: the number of views begun; it wraps. A context sees by it that a handler has begun a
     /// view.
@@ -270,7 +270,8 @@ pub mod rings {
     /// event's call word, or the losses in the control line.
     pub const ACTIVITY: u64 = 40;
     /// u64: changes after a chunk was begun. Producers store the chunk's address plus the number of
-    /// chunks begun.
+    /// chunks begun. It also changes after an event was lost because another context of the thread
+    /// was in the slow path, and may have left it for good: producers store the thread's losses.
     pub const CHUNK: u64 = 48;
     /// u64: changes after another thread has stored its id in a control line. Producers store that
     /// id.
@@ -281,7 +282,7 @@ pub mod rings {
     /// u64: the counter at which recording ends, unless the collector writes a later one before; 0
     /// for no end. The first slow path at a later counter *closes* recording: it stores the counter
     /// to [`super::table::CLOSED_AT`], and 0 to [`super::table::LIVE`].
-    pub const LEASE: u64 = 72 + 64 * SHIFT;
+    pub const DEADLINE: u64 = 72 + 64 * SHIFT;
 }
 
 /// Offsets in a bucket.

@@ -61,6 +61,11 @@ impl Table {
         self.slot(index).tid.store(slot::CLOSED, Ordering::Release);
     }
 
+    /// Pauses a slot, as its thread does when it finds recording closed.
+    pub fn pause(&self, index: u32) {
+        self.slot(index).tid.store(slot::PAUSED, Ordering::Release);
+    }
+
     /// The owner of the slot; 0 for a free slot.
     pub fn owner(&self, index: u32) -> u32 {
         self.slot(index).tid.load(Ordering::Relaxed)
@@ -76,7 +81,7 @@ impl Table {
         self.closed_at.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn tell_closed(&self, at: u64) {
+    pub(crate) fn note_closed(&self, at: u64) {
         self.closed_at.store(at, Ordering::Relaxed);
     }
 

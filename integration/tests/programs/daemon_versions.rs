@@ -72,6 +72,11 @@ fn two_versions_take_turns_under_load() -> Result<()> {
         );
         cli.ok(["snapshot", "--force", "-o", "turn.xtrace"])?;
         let trace = scene.path("turn.xtrace");
+        let info = cli.ok(["info", trace.to_str().context("no text")?])?;
+        ensure!(
+            info.contains("an unknown number of events was lost"),
+            "{turn}: {info}"
+        );
         let report = cli.json(["report", trace.to_str().context("no text")?])?;
         let rows = report["table"]["rows"].as_array().context("no rows")?;
         let beat = rows.iter().find(|row| row["function"] == "beat");

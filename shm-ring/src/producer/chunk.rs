@@ -10,7 +10,7 @@ use crate::{
 /// The steps to a chunk with room for the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkStep {
-    Lease,
+    Deadline,
     Chunk,
     Rest,
     NewChunk,
@@ -37,8 +37,8 @@ impl Recording {
         let g = target.geometry;
         let slot = target.table.slot(self.index);
         match step {
-            ChunkStep::Lease => match target.rings.load(rings::LEASE) {
-                lease if lease.wrapping_sub(1) < self.ticks => Step::Loss(LossStep::TellClosed),
+            ChunkStep::Deadline => match target.rings.load(rings::DEADLINE) {
+                end if end.wrapping_sub(1) < self.ticks => Step::Loss(LossStep::NoteClosed),
                 _ => Step::Chunk(ChunkStep::Chunk),
             },
             ChunkStep::Chunk => {

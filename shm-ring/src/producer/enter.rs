@@ -15,6 +15,8 @@ pub(super) enum EnterStep {
     LeaveHome,
     Filler,
     Probe,
+    Paused,
+    TakeBack,
     Claim,
     Found,
     Busy,
@@ -40,7 +42,7 @@ impl Recording {
                 Step::Enter(EnterStep::LeaveHome)
             }
             EnterStep::LeaveHome => {
-                if slot.tid.load(Ordering::Relaxed) == self.tid {
+                if self.tid != 0 && slot.tid.load(Ordering::Relaxed) == self.tid {
                     slot.tid.store(slot::PAUSED, Ordering::Relaxed);
                 }
                 self.outcome = Outcome::Untraced;
@@ -59,16 +61,21 @@ impl Recording {
                 owner if owner == self.tid => Step::Enter(EnterStep::Found),
                 0 => Step::Enter(EnterStep::Claim),
                 slot::CLOSED => Step::Loss(LossStep::NoSlot),
-                _ => {
-                    self.index = (self.index + 1) & (g.slots() - 1);
-                    self.probes -= 1;
-                    if self.probes == 0 {
-                        Step::Loss(LossStep::NoSlot)
-                    } else {
-                        Step::Enter(EnterStep::Probe)
-                    }
-                }
+                slot::PAUSED => Step::Enter(EnterStep::Paused),
+                _ => self.next_probe(g),
             },
+            EnterStep::Paused => {
+                let line = target.line(self.index, control::OWNER);
+                if target.rings.load(line) == u64::from(self.tid) {
+                    Step::Enter(EnterStep::TakeBack)
+                } else {
+                    self.next_probe(g)
+                }
+            }
+            EnterStep::TakeBack => {
+                slot.tid.store(self.tid, Ordering::Relaxed);
+                Step::Enter(EnterStep::Probe)
+            }
             EnterStep::Claim => {
                 let claim =
                     slot.tid
@@ -103,11 +110,21 @@ impl Recording {
                 if self.exchange_head(target, self.head, self.parked()) {
                     self.cursor = self.head;
                     self.ticks = now;
-                    Step::Chunk(ChunkStep::Lease)
+                    Step::Chunk(ChunkStep::Deadline)
                 } else {
                     Step::Enter(EnterStep::Found)
                 }
             }
+        }
+    }
+
+    fn next_probe(&mut self, geometry: Geometry) -> Step {
+        self.index = (self.index + 1) & (geometry.slots() - 1);
+        self.probes -= 1;
+        if self.probes == 0 {
+            Step::Loss(LossStep::NoSlot)
+        } else {
+            Step::Enter(EnterStep::Probe)
         }
     }
 

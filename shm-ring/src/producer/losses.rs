@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LossStep {
     Robbed,
-    TellClosed,
+    NoteClosed,
     CloseTable,
     LeaveSlot,
     PutBackAsWas,
@@ -20,6 +20,7 @@ pub(super) enum LossStep {
     Repark,
     CountLoss,
     TellLoss,
+    TellStuck,
     NoSlot,
     Bucket,
     TakeBucket,
@@ -45,8 +46,8 @@ impl Recording {
                 self.outcome = Outcome::Robbed;
                 Step::Done
             }
-            LossStep::TellClosed => {
-                target.table.tell_closed(self.ticks);
+            LossStep::NoteClosed => {
+                target.table.note_closed(self.ticks);
                 Step::Loss(LossStep::CloseTable)
             }
             LossStep::CloseTable => {
@@ -54,7 +55,9 @@ impl Recording {
                 Step::Loss(LossStep::LeaveSlot)
             }
             LossStep::LeaveSlot => {
-                slot.tid.store(slot::PAUSED, Ordering::Relaxed);
+                if slot.tid.load(Ordering::Relaxed) == self.tid {
+                    slot.tid.store(slot::PAUSED, Ordering::Relaxed);
+                }
                 Step::Loss(LossStep::PutBackAsWas)
             }
             LossStep::PutBackAsWas | LossStep::PutBack => {
@@ -85,6 +88,10 @@ impl Recording {
             }
             LossStep::TellLoss => {
                 target.rings.store(rings::ACTIVITY, self.lost);
+                Step::Loss(LossStep::TellStuck)
+            }
+            LossStep::TellStuck => {
+                target.rings.store(rings::CHUNK, self.lost);
                 Step::Done
             }
             LossStep::NoSlot => {

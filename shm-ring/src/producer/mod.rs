@@ -11,16 +11,16 @@
 //!          │                             │      │ │ payload        │             │ │
 //!          │                             │      │ └─ Head ─ Limit ─│─ Swap ──────│─┘
 //!          ▼                             ▼      ▼                  ▼ in vain     ▼ unusable
-//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ (Busy) ─ Mark ─ Park ─ Lease ─ Chunk ─ …
+//!  slow  Live ─ filler ─ Probe ─ (Claim) ─ Found ─ (Busy) ─ Mark ─ Park ─ Deadline ─ Chunk ─ …
 //!          │ closed                                  │ busy                 │ over
-//!          └─ LeaveHome                              │                      └─ TellClosed ─ …
-//!                                                    └─ (Repark) ─ CountLoss ─ TellLoss
+//!          └─ LeaveHome                              │                      └─ NoteClosed ─ …
+//!                                                    └─ (Repark) ─ CountLoss ─ TellLoss ─ …
 //!
 //!        Chunk ─┬───────────────────── (view) ─ Losses ─ puts ─ Unpark ─ CallWord ─ Idle ─ Tell
 //!               └─ puts ─ NewChunk ─ … ─ view ──┘                                    ▲       │
 //!                            │ full                                                  │      Keep
 //!                            └─ PutBack ─ CountFull ─────────────────────────────────┤
-//!               TellClosed ─ CloseTable ─ LeaveSlot ─ PutBackAsWas ─ CountFull ──────┘
+//!               NoteClosed ─ CloseTable ─ LeaveSlot ─ PutBackAsWas ─ CountFull ──────┘
 //!
 //!        Keep, where the newest are kept and all chunks are begun:
 //!               ReadBegun ─ Take ─ KeepStill ─ Marked ─ Empty … ─ GiveBack
@@ -30,16 +30,16 @@
 //!  puts  Read ─ Look ─ Write, for each word, and for SetSince and SetBase
 //! ```
 //!
-//! Done follows on the words, LeaveHome, TellLoss, Keep and GiveBack. Each look that finds the head
-//! parked by another context leads to Robbed, or to CountLoss where no word of the event is in the
-//! ring.
+//! TellStuck follows on TellLoss. Done follows on the words, LeaveHome, TellStuck, Keep and
+//! GiveBack. Each look that finds the head parked by another context leads to Robbed, or to
+//! CountLoss where no word of the event is in the ring.
 //!
 //! Each part of the drawing is a file:
 //!
 //! ```text
 //!  hot_path.rs      Home … words             reserves and writes an event in the chunk under way
 //!  enter.rs         Live … Park              finds the slot, parks the head
-//!  chunk.rs         Lease … Publish          finds room in the chunk, or begins another one
+//!  chunk.rs         Deadline … Publish       finds room in the chunk, or begins another one
 //!  begin_view.rs    CompareSince … SetBase   compares the view, or begins another one
 //!  finish.rs        Losses … Idle            reports losses, writes the event, unparks the head
 //!  oldest_chunk.rs  Keep … GiveBack          takes the oldest chunk back

@@ -27,7 +27,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         },
         // The next chunk is the ring's first.
         Start {
@@ -38,7 +39,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         },
         Start {
             calls: RING - 1,
@@ -48,7 +50,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         },
         // The ring is full, or nearly.
         Start {
@@ -59,7 +62,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         },
         Start {
             calls: RING - 1,
@@ -69,7 +73,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         },
     ];
     for left in 0..7 {
@@ -81,7 +86,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         });
     }
     for to_new_view in [0, 1, 2, 3, 5, 8, 20] {
@@ -93,7 +99,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Argument,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         });
     }
     // Every other event is on another stack.
@@ -106,7 +113,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Nothing,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         });
     }
     // A payload of five words: where it fits, where it does not, and where it comes too late for
@@ -120,7 +128,8 @@ fn starts() -> Vec<Start> {
             first: Carried::Payload,
             newest: false,
             while_away: 0,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         });
     }
     // Handlers with a payload, the inner or the outer of two.
@@ -132,7 +141,8 @@ fn starts() -> Vec<Start> {
         first: Carried::Nothing,
         newest: false,
         while_away: 0,
-        lease_over: false,
+        deadline_over: false,
+        paused: false,
     });
     starts
 }
@@ -149,7 +159,8 @@ fn before_the_last_chunk() -> [Start; 1] {
         first: Carried::Argument,
         newest: true,
         while_away: 0,
-        lease_over: false,
+        deadline_over: false,
+        paused: false,
     }]
 }
 
@@ -216,12 +227,41 @@ fn a_handler_that_jumps_away() {
 
 /// The first slow path closes recording, whatever handlers and the consumer do meanwhile.
 #[test]
-fn a_lease_that_is_over() {
+fn a_deadline_that_is_over() {
     let starts: Vec<Start> = starts()
         .into_iter()
         .chain(before_the_last_chunk())
         .map(|start| Start {
-            lease_over: true,
+            deadline_over: true,
+            ..start
+        })
+        .collect();
+    check(
+        &starts,
+        Bounds {
+            handlers: 2,
+            ..Bounds::NONE
+        },
+    );
+    check(
+        &starts,
+        Bounds {
+            handlers: 1,
+            switches: 1,
+            ..Bounds::NONE
+        },
+    );
+}
+
+/// The thread takes its slot back, whatever handlers and the consumer do meanwhile.
+#[test]
+fn a_paused_slot_is_taken_back() {
+    // A thread has its id in its control line from its first event on.
+    let starts: Vec<Start> = starts()
+        .into_iter()
+        .filter(|start| start.calls > 0)
+        .map(|start| Start {
+            paused: true,
             ..start
         })
         .collect();
@@ -297,7 +337,8 @@ fn a_handler_that_comes_back_after_the_ring_was_freed() {
             first,
             newest: false,
             while_away,
-            lease_over: false,
+            deadline_over: false,
+            paused: false,
         })
     };
     let away = |handlers| Bounds {

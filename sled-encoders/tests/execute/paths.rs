@@ -526,15 +526,15 @@ fn a_busy_slow_path_is_not_disturbed() {
 }
 
 #[test]
-fn recording_closes_itself_once_the_lease_is_over() {
+fn recording_closes_itself_once_the_deadline_is_over() {
     let machine = Machine::new();
     let home = machine.home();
     for function in Function::EACH {
         machine.reset();
         let mut consumer = machine.consumer(home);
-        machine.set_rings_word(rings::LEASE, u64::MAX);
+        machine.set_rings_word(rings::DEADLINE, u64::MAX);
         machine.call(Function::Entry, 0, 0);
-        machine.set_rings_word(rings::LEASE, 1);
+        machine.set_rings_word(rings::DEADLINE, 1);
         // The hot path does not look.
         machine.refresh_view();
         machine.call(Function::Entry, 0, 0);
@@ -560,11 +560,11 @@ fn recording_closes_itself_once_the_lease_is_over() {
         assert_eq!(machine.no_slot(), 0);
 
         // A collector opens it.
-        machine.set_rings_word(rings::LEASE, 0);
+        machine.set_rings_word(rings::DEADLINE, 0);
         machine.set_closed_at(0);
-        machine.set_slot_owner(home, machine.tid());
         machine.set_live(1);
         machine.call(function, 0, 0);
+        assert_eq!(owner(), machine.tid().into(), "taken back");
         let read = machine.drain(&mut consumer);
         let lost = read.iter().position(|item| *item == Item::Lost(1));
         assert_eq!((read.len(), lost), (4, Some(2)), "{function:?} {read:?}");

@@ -303,16 +303,16 @@ fn a_busy_slow_path_is_not_disturbed() {
 }
 
 #[test]
-fn recording_closes_itself_once_the_lease_is_over() {
+fn recording_closes_itself_once_the_deadline_is_over() {
     let mut machine = Machine::new();
     let home = machine.home();
     let owner = |machine: &Machine| machine.slot(home, slot::TID) & 0xffff_ffff;
     for function in Function::PLAIN {
         machine.reset();
         let mut consumer = machine.consumer(home);
-        machine.set_rings_word(rings::LEASE, i64::MAX.cast_unsigned());
+        machine.set_rings_word(rings::DEADLINE, i64::MAX.cast_unsigned());
         machine.call(Function::Entry, 0, 0);
-        machine.set_rings_word(rings::LEASE, 1);
+        machine.set_rings_word(rings::DEADLINE, 1);
         machine.set_slot(home, slot::SINCE, 0);
         let head = machine.slot(home, slot::HEAD);
         machine.call(function, 0, 0);
@@ -325,6 +325,11 @@ fn recording_closes_itself_once_the_lease_is_over() {
         assert_eq!(machine.slot(home, slot::HEAD), head, "nothing is recorded");
         assert_eq!(machine.lost(), 1, "the event that closed");
         assert_eq!(machine.drain(&mut consumer).len(), 1, "{function:?}");
+        machine.set_rings_word(rings::DEADLINE, 0);
+        machine.set_live(1);
+        machine.call(function, 0, 0);
+        assert_eq!(owner(&machine), u64::from(TID), "taken back");
+        assert_eq!(machine.drain(&mut consumer).len(), 2, "a loss and a call");
 
         // Another thread has closed it.
         machine.reset();

@@ -97,7 +97,7 @@ impl Budget {
             suppressed: suppressed(trace, filter, span),
             duty: DutyCycle::new(trace, span),
             filters: filters(trace, span),
-            gaps: gaps(trace, span),
+            gaps: gaps(trace, filter, span),
         }
     }
 
@@ -201,13 +201,15 @@ fn filters(trace: &Trace, span: Option<Span<'_>>) -> Vec<FilterSpan> {
     found
 }
 
-/// The gaps that are at least partly in the time that the figures cover.
-fn gaps(trace: &Trace, span: Option<Span<'_>>) -> Vec<GapSpan> {
+/// The gaps that are at least partly in the time that the figures cover. If that begins with the
+/// trace, also the gaps before it: they may be the reason why no earlier event is there.
+fn gaps(trace: &Trace, filter: &Filter, span: Option<Span<'_>>) -> Vec<GapSpan> {
     let is_within = |gap: &&Gap| {
         let Some(Span { first, last, .. }) = span else {
             return true;
         };
-        gap.until >= first && gap.from.is_none_or(|from| from <= last)
+        let is_early_enough = gap.from.is_none_or(|from| from <= last);
+        is_early_enough && (gap.until >= first || filter.since.is_none())
     };
     let gaps = trace.coverage().gaps.iter().filter(is_within);
     let ns = |ticks: Ticks| trace.clock().monotonic_ns(ticks);

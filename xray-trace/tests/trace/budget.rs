@@ -228,6 +228,7 @@ fn gaps_are_told_where_they_reach_into_the_time() {
             .collect::<Vec<_>>()
     };
     let expected = [
+        (0, None, 10_450),
         (0, Some(10_400), 10_700),
         (0, Some(11_250), 14_500),
         (1, None, 10_500),

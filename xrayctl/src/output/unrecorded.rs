@@ -324,7 +324,7 @@ pub(super) fn gap_line(since_ns: Option<u64>, until_ns: u64, cause: &str) -> Str
             let time = units::time(until_ns.saturating_sub(since));
             format!("{lost} in {time}: {cause}")
         }
-        None => format!("{lost} before the attach: {cause}"),
+        None => format!("{lost} at the begin: {cause}"),
     }
 }
 

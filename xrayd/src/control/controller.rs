@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     collect::DrainHandle,
-    inject::{ClaimState, RENEW_EVERY, Tenure, clear_live},
+    inject::{ClaimState, RENEW_EVERY, TableSession, clear_live},
     lock::lock,
     panics::message_of,
     pid::TargetAddr,
@@ -58,7 +58,9 @@ pub(crate) struct Controller {
     /// A process that xrayd started, to be collected when it ends.
     pub(crate) child: StartedChild,
     /// Keep other tracers away until the detach. The record in the table is dropped first.
-    pub(crate) claim: Option<(Tenure, Claim)>,
+    pub(crate) claim: Option<(TableSession, Claim)>,
+    /// The counter when recording was last seen to be open.
+    pub(crate) held_at: Ticks,
     /// The clocks at the attach.
     pub(crate) attached: ClockAnchor,
     /// When the program was last seen in the target.
@@ -84,14 +86,14 @@ impl Controller {
         self.loading.receive();
         let now = Instant::now();
         match self.tend_claim() {
-            ClaimState::Held => {}
+            ClaimState::Held => self.held_at = ticks_now(),
             ClaimState::Closed(at) => self.open_again(at),
             ClaimState::Gone => {
                 self.end_of_target(self.seen);
                 return Next::Done;
             }
             ClaimState::Lost(why) => {
-                self.end_of_tenure(&why);
+                self.end_of_claim(&why);
                 return Next::Done;
             }
         }
@@ -252,8 +254,8 @@ impl Controller {
         let drain = lock(&self.patching.shared.drain).take();
         let left = drain.map_or(Ok(()), DrainHandle::abandon);
         self.patching.output.close();
-        if let Some((tenure, _claim)) = self.claim.take() {
-            tenure.leave();
+        if let Some((table_session, _claim)) = self.claim.take() {
+            table_session.leave();
         }
         let resumed = self.resume();
         self.patching.shared.set_phase(Phase::Exited);
@@ -261,25 +263,29 @@ impl Controller {
     }
 
     /// Records again after trampolines have closed recording at `closed_at`, because this daemon
-    /// did not renew the lease in time.
-    fn open_again(&self, closed_at: Ticks) {
+    /// moved the deadline too late. The program may have written any time there. Recording was open
+    /// at the last look at the table.
+    fn open_again(&mut self, closed_at: Ticks) {
         let pid = self.patching.target.pid();
         let now = ticks_now();
+        let from = closed_at.max(self.held_at).min(now);
+        self.held_at = now;
         self.patching.switches().mark_all(now);
-        self.patching.shared.add_gap(Gap {
+        let is_first = self.patching.shared.add_gap(Gap {
             process: ProcessId(0),
-            from: Some(closed_at.min(now)),
+            from: Some(from),
             until: now,
             cause: GapCause::NoDaemon,
         });
-        let opened = self.claim.as_ref().map(|(tenure, _)| tenure.open_again());
-        match opened.unwrap_or(Ok(())) {
-            Ok(()) => tracing::warn!(
+        let opened = self.claim.as_ref().map(|(table, _)| table.open_again());
+        if let Err(error) = opened.unwrap_or(Ok(())) {
+            tracing::warn!(%pid, %error, "cannot open recording again");
+        } else if is_first {
+            tracing::warn!(
                 %pid,
-                "the daemon came too late to renew the lease, so recording had closed itself; an \
-                 unknown number of events is missing"
-            ),
-            Err(error) => tracing::warn!(%pid, %error, "cannot open recording again"),
+                "the daemon moved the deadline of recording too late, so recording had closed \
+                 itself; an unknown number of events is missing"
+            );
         }
     }
 
@@ -288,7 +294,7 @@ impl Controller {
     fn tend_claim(&mut self) -> ClaimState {
         match &mut self.claim {
             _ if self.patching.target.has_exited() => ClaimState::Gone,
-            Some((tenure, _)) => tenure.tend(),
+            Some((table_session, _)) => table_session.tend(),
             None => ClaimState::Held,
         }
     }
@@ -365,7 +371,7 @@ impl Controller {
     /// Ends the session after another xrayd has taken the process over. Another xrayd may do that
     /// once this one has not renewed its claim for some time. Sleds, table and rings belong to the
     /// other tracer, so this session touches nothing of them any more.
-    fn end_of_tenure(&mut self, why: &str) {
+    fn end_of_claim(&mut self, why: &str) {
         self.forget_choices();
         let pid = self.patching.target.pid();
         let failure = format!("{why}; this session has changed nothing more in the process");

@@ -28,7 +28,7 @@ use crate::{
     types::{DetachReport, Detection, Filter, Mode, Phase, Settings},
 };
 
-/// Gaps that are kept. Older ones are merged into one.
+/// Gaps that are kept. The oldest two are merged into one when there are more.
 const MOST_GAPS: usize = 64;
 
 /// The state that the controller publishes.
@@ -240,15 +240,20 @@ impl Shared {
     }
 
     /// Adds a time in which an unknown number of events was lost. The process of `gap` does not
-    /// matter.
-    pub(crate) fn add_gap(&self, gap: Gap) {
+    /// matter. Returns true for the first one of its cause.
+    pub(crate) fn add_gap(&self, gap: Gap) -> bool {
         let mut gaps = lock(&self.gaps);
+        let is_first = gaps.iter().all(|other| other.cause != gap.cause);
+        // What was lost before the attach stays apart.
+        let begun = gaps.iter().take_while(|gap| gap.from.is_none()).count();
         if gaps.len() == MOST_GAPS
-            && let (Some(oldest), Some(next)) = (gaps.pop_front(), gaps.front_mut())
+            && let Some(oldest) = gaps.remove(begun)
+            && let Some(next) = gaps.get_mut(begun)
         {
             next.from = oldest.from;
         }
         gaps.push_back(gap);
+        is_first
     }
 
     /// The times in which an unknown number of events was lost.

@@ -85,7 +85,7 @@ impl RunningControllers {
         let exit = self.exits.wake_at_end(process, late.clone());
         let exit = exit.inspect_err(|error| {
             let pid = controller.patching.target.pid().as_raw();
-            tracing::warn!(pid, %error, "the end of a process may be noticed two seconds late");
+            tracing::warn!(pid, %error, "the end of a process may be noticed five seconds late");
         });
         let waker = self.pool.add(ControlTask {
             _until_end: commands.liveness().until_end(),

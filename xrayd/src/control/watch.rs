@@ -2,7 +2,7 @@
 //!
 //! | state | when | the maps are looked at |
 //! |---|---|---|
-//! | idle | no rule can switch anything on | every two seconds, if the address space has another size |
+//! | idle | no rule can switch anything on | every five seconds, if the address space has another size |
 //! | perf | a rule can, and the kernel reports mappings | at each report, and as when idle |
 //! | maps | a rule can, and the kernel does not report | every few milliseconds |
 //!

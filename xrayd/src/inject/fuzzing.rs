@@ -147,8 +147,8 @@ fn tend_record(scene: &Scene, input: &mut Input<'_>) {
     let mut claim = claim.expect("memory that can be written");
     let live = [input.byte(), 0, 0, 0, 0, 0, 0, 0];
     scene.put(TABLE, &live);
-    let closed = TABLE + shm_ring::layout::table::CLOSED_AT;
-    scene.put(closed, &[input.byte()]);
+    let closed_at = input.byte();
+    scene.put(TABLE + shm_ring::layout::table::CLOSED_AT, &[closed_at]);
     for _ in 0..shape >> 5 {
         let at = shm_ring::layout::table::TRACER + u64::from(input.byte() & 63);
         let record = [input.byte()];
@@ -158,7 +158,7 @@ fn tend_record(scene: &Scene, input: &mut Input<'_>) {
     let is_live = live[0] != 0;
     match claim_state {
         ClaimState::Held => assert!(is_live),
-        ClaimState::Closed(_) => assert!(!is_live),
+        ClaimState::Closed(at) => assert!(at.0 == u64::from(closed_at) && (at.0 > 0 || !is_live)),
         ClaimState::Lost(_) => {}
         ClaimState::Gone => panic!("the table can be read"),
     }

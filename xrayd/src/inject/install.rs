@@ -11,7 +11,7 @@ use super::{
     borrow::{BorrowError, Lender, Victim},
     install_plan::{Plan, Rings, owner_mark, plan},
     mappings::{MapFailure, Mapped, map_missing, place_for},
-    recording_lease::{RecordingLease, Tenure, begin, closed_at, open_again},
+    recording_deadline::{RecordingDeadline, TableSession, begin, closed_at},
     region::{FoundRegion, Layout, OtherVersion, Region},
     ring_plan::{RingPlan, RingsNeeded},
     rings_file::{RingsFile, Unproven},
@@ -69,7 +69,7 @@ pub(crate) fn install(
     neighbourhoods: &[Neighbourhood],
     mut victim: Victim<'_>,
     mut choose: impl FnMut(RingsNeeded) -> Result<RingPlan>,
-) -> Result<(Installed, Tenure)> {
+) -> Result<(Installed, TableSession)> {
     let pid = target.pid();
     let mut tries = 0;
     let mut claim = None;
@@ -135,13 +135,13 @@ pub(crate) fn install(
                 let all = mapped.all.clone();
                 let has_new_rings = mapped.memfd.is_some();
                 return finish(target, memory, plan, mapped, &rings.closed, claim)
-                    .map(|(installed, tenure)| {
+                    .map(|(installed, table_session)| {
                         let installed = Installed {
                             was_live,
                             has_unread: has_unread || was_live && has_new_rings,
                             ..installed
                         };
-                        (installed, tenure)
+                        (installed, table_session)
                     })
                     .inspect_err(|_| release(target, memory, &all, &mut victim));
             }
@@ -263,7 +263,7 @@ fn finish(
     mapped: Mapped,
     closed: &[u32],
     claim: Option<TableClaim>,
-) -> Result<(Installed, Tenure)> {
+) -> Result<(Installed, TableSession)> {
     let pid = target.pid();
     // The record is made first, so that a tracer that finds the regions finds the record.
     let claim = match claim {
@@ -355,31 +355,31 @@ impl Installed {
         target: &Target,
         memory: &Memory,
         claim: TableClaim,
-    ) -> Result<(Self, Tenure)> {
+    ) -> Result<(Self, TableSession)> {
         let pid = target.pid();
         let mark = owner_mark(pid, target.start_time());
-        let lease = RecordingLease::new(&self.rings_file, &self.layout);
-        let lease = lease.map_err(|error| Refusal::from_io(pid, "prepare a lease", &error))?;
-        let tenure = Tenure::new(claim, lease, self.layout);
-        // The lease is renewed, so that no thread closes recording any more.
-        let closed = closed_at(memory, TargetAddr(self.layout.table));
+        let deadline = RecordingDeadline::new(&self.rings_file, &self.layout);
+        let deadline =
+            deadline.map_err(|error| Refusal::from_io(pid, "map the rings' header", &error))?;
+        let table_session = TableSession::new(claim, deadline);
+        // A thread that has compared with the former deadline may still close recording. The next
+        // look at the table finds that.
+        let table = TargetAddr(self.layout.table);
+        let closed = closed_at(memory, table);
         self.closed = closed.map(|at| at..ticks_now());
         memory
             .write(
                 TargetAddr(self.layout.table + layout::table::MINE),
                 &mark.to_le_bytes(),
             )
-            .and_then(|()| match closed {
-                Some(_) => open_again(memory, &self.layout),
-                None => begin(memory, &self.layout),
-            })
+            .and_then(|()| begin(memory, table))
             .map_err(|error| Refusal::from_io(pid, "write to the table", &error))?;
         for other in &self.others {
             // No drain reads their rings any more.
             clear_live(memory, other.table)
                 .map_err(|error| Refusal::from_io(pid, "write to an earlier table", &error))?;
         }
-        Ok((self, tenure))
+        Ok((self, table_session))
     }
 }
 

@@ -16,7 +16,7 @@ mod patch;
 mod patch_report;
 mod private_pages;
 mod proof;
-mod recording_lease;
+mod recording_deadline;
 mod recovery_frame;
 mod region;
 mod remote;
@@ -34,7 +34,7 @@ pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install
 pub(crate) use left::{left_code, living_tracer};
 pub(crate) use patch::{Patcher, RunState};
 pub(crate) use patch_report::PatchReport;
-pub(crate) use recording_lease::Tenure;
+pub(crate) use recording_deadline::TableSession;
 pub(crate) use region::{Layout, Neighbourhood};
 pub(crate) use ring_plan::{RingPlan, RingsNeeded};
 pub(crate) use rings_file::RingsFile;

@@ -6,7 +6,7 @@
 
 use std::{io, ops::Range};
 
-use shm_ring::layout::{HEADER_BYTES, LINE_BYTES, control, slot};
+use shm_ring::layout::{HEADER_BYTES, LINE_BYTES, slot};
 
 use super::{Layout, SETTLE, clear_live};
 use crate::{pid::TargetAddr, sys::Memory};
@@ -83,22 +83,6 @@ impl Layout {
     /// Withdraws a slot. From now on no thread finds it as its own, or as free.
     pub(crate) fn withdraw_slot(&self, memory: &Memory, index: u32) -> io::Result<()> {
         self.write_owner(memory, index, slot::WITHDRAWN)
-    }
-
-    /// Gives paused slots back to their threads, whose ids stand in the control lines of the rings.
-    pub(super) fn resume_slots(&self, memory: &Memory) -> io::Result<()> {
-        let owners = self.slot_owners(memory, 0..self.geometry.slots())?;
-        let paused = (0..)
-            .zip(owners)
-            .filter(|(_, owner)| *owner == slot::PAUSED);
-        for (index, _) in paused {
-            let line = self.rings + self.geometry.control_offset(index);
-            let owner = memory.read_u64(TargetAddr(line + control::OWNER))?;
-            if let Ok(owner @ 1..slot::PAUSED) = u32::try_from(owner) {
-                self.write_owner(memory, index, owner)?;
-            }
-        }
-        Ok(())
     }
 
     /// Frees a slot that no thread finds as its own.

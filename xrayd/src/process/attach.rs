@@ -192,7 +192,8 @@ pub(crate) fn prepare(
         ticket.set(&[(Resource::Mapped, chosen.geometry.rings_bytes())])?;
         Ok(chosen)
     };
-    let (mut installed, tenure) = install(&target, &memory, &neighbourhoods, victim, choose)?;
+    let (mut installed, table_session) =
+        install(&target, &memory, &neighbourhoods, victim, choose)?;
     if recorded.is_some() && !installed.was_live {
         // Its table is as before.
         let _ = clear_live(&memory, TargetAddr(installed.layout.table));
@@ -379,7 +380,8 @@ pub(crate) fn prepare(
         reading: Reading::default(),
         table: TargetAddr(layout.table),
         child: StartedChild(child),
-        claim: Some((tenure, claim)),
+        claim: Some((table_session, claim)),
+        held_at: attached.ticks,
         attached,
         seen: Instant::now(),
         governor: Governor::default(),

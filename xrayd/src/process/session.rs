@@ -153,10 +153,11 @@ impl Session {
     }
 
     /// Has the drain look at the rings soon, so that the counters of [`Self::status`] are new. True
-    /// if its last look was more than a second or two ago.
+    /// if the counters may be old now.
     pub fn refresh(&self) -> bool {
         self.source.output.drain.wake();
-        self.source.output.counters.are_old()
+        self.source.control.shared.phase() == Phase::Tracing
+            && self.source.output.counters.are_old()
     }
 
     /// State and counters. While few events come, the counters are up to ten seconds old, unless

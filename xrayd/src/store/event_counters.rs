@@ -12,9 +12,9 @@ use std::{
 use super::retained::Retained;
 use crate::lock::lock;
 
-/// Counters whose rate was computed longer ago are old. While events are read, the rate is computed
-/// once a second.
-const OLD: Duration = Duration::from_millis(1500);
+/// Counters whose rate was computed longer ago may be old. A drain that reads events computes the
+/// rate once a second.
+const OLD: Duration = Duration::from_millis(1200);
 
 /// The numbers of a session at one moment.
 #[derive(Debug, Clone, Copy, Default)]

@@ -121,7 +121,7 @@ impl Watched {
                 Ok(ended) => ended,
                 Err(Errno::EINTR) => continue,
                 Err(error) => {
-                    // Each session looks for the end of its process every two seconds, too.
+                    // Each session looks for the end of its process every five seconds, too.
                     tracing::error!(%error, "cannot wait for the ends of processes");
                     return;
                 }

@@ -7,7 +7,7 @@ use shm_ring::{
     layout::{bucket, control, slot},
 };
 
-use super::{Attempt, Start, World};
+use super::{Attempt, Start, TID, World};
 
 // === impl World ===
 
@@ -29,6 +29,9 @@ impl World<'_> {
         }
         let word = |place: u64| self.words[usize::try_from(place / 8).unwrap()].get();
         let mut reported = word(self.geometry.bucket_offset(0) + bucket::LOST);
+        if start.paused {
+            assert_eq!((reported, self.table.owner(0)), (0, TID), "it has its slot");
+        }
         let (mut order, mut there) = (Vec::new(), BTreeSet::new());
         for item in items.iter() {
             let (site, ticks, sp, content) = match item {
@@ -80,7 +83,7 @@ impl World<'_> {
                 }
                 Outcome::UnderWay => assert_eq!(attempt.ended, 0),
                 Outcome::Untraced => {
-                    assert!(start.lease_over && !self.table.is_live());
+                    assert!(start.deadline_over && !self.table.is_live());
                     assert!(!there.contains(&number), "{number} came after the close");
                 }
             }

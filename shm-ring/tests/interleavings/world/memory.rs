@@ -28,7 +28,7 @@ impl Producers<'_, '_> {
             rings::ACTIVITY,
             rings::CHUNK,
             rings::CLAIM,
-            rings::LEASE,
+            rings::DEADLINE,
         ];
         assert!(
             [line, ring, bucket].iter().any(|own| own.contains(&offset))

@@ -43,8 +43,10 @@ pub(crate) struct Start {
     pub(crate) newest: bool,
     /// Events of another stack in each absence.
     pub(crate) while_away: u64,
-    /// True if the collector has not renewed the lease.
-    pub(crate) lease_over: bool,
+    /// True if the collector has not moved the deadline.
+    pub(crate) deadline_over: bool,
+    /// True if the thread has paused its slot, and recording is open again.
+    pub(crate) paused: bool,
 }
 
 /// The content of an event beside place and time.
@@ -198,9 +200,13 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
 
 impl World<'_> {
     fn run(&self, start: Start, mut consumer: Consumer) {
-        if start.lease_over {
-            self.words[usize::try_from(rings::LEASE / 8).unwrap()].set(BEGIN);
+        if start.deadline_over {
+            self.words[usize::try_from(rings::DEADLINE / 8).unwrap()].set(BEGIN);
             // A context may look for a slot after another one has withdrawn the slot.
+            self.table.close(1);
+        }
+        if start.paused {
+            self.table.pause(0);
             self.table.close(1);
         }
         self.begin();

@@ -56,7 +56,7 @@ const NO_SLOT: u32 = offset(rings::NO_SLOT);
 const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
 const CHUNK: u32 = offset(rings::CHUNK);
 const CLAIM: u32 = offset(rings::CLAIM);
-const LEASE: u32 = offset(rings::LEASE);
+const DEADLINE: u32 = offset(rings::DEADLINE);
 const CLOSED_AT: u32 = offset(table::CLOSED_AT);
 const BUCKET_TID: u32 = offset(bucket::TID);
 const BUCKET_LOST: u32 = offset(bucket::LOST);
@@ -148,7 +148,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; str xzr, [x1, SINCE]
         ; b >out
 
-        // No collector has renewed the lease. The head goes back as it was.
+        // No collector has moved the deadline. The head goes back as it was.
         ; over:
     );
     leave_if_child(a, spec, 6);
@@ -157,8 +157,12 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; .arch aarch64
         ; str x2, [x10, CLOSED_AT]
         ; str xzr, [x10, LIVE]
+        ; ldr w6, [x1, TID]
+        ; eor w6, w6, w8
+        ; cbnz w6, >was_left
         ; movn w6, !slot::PAUSED
         ; str w6, [x1, TID]
+        ; was_left:
         ; mov x10, x0
         ; b >back
 
@@ -170,6 +174,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
     load64(a, 11, spec.table + HEADER_BYTES);
     dynasm!(a
         ; .arch aarch64
+        ; cbz w8, >out
         ; and w9, w8, slots_mask(g)
         ; add x1, x11, x9, lsl LINE_SHIFT
         ; ldr w6, [x1, TID]
@@ -234,6 +239,12 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; stxr w10, x6, [x7]
         ; cbnz w10, <count_busy
         ; mov x3, x6
+    );
+    // The other context may never come back. Then no chunk is begun until the collector helps.
+    load64(a, 7, spec.rings + rings::CHUNK);
+    dynasm!(a
+        ; .arch aarch64
+        ; stlr x3, [x7]
         ; b <tell
 
         ; out:
@@ -320,11 +331,11 @@ fn emit_take_head(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     load64(a, 7, spec.rings);
     dynasm!(a
         ; .arch aarch64
-        ; ldr x7, [x7, LEASE]
-        ; cbz x7, >no_lease
+        ; ldr x7, [x7, DEADLINE]
+        ; cbz x7, >no_deadline
         ; sub x7, x7, x2
         ; tbnz x7, #63, >over
-        ; no_lease:
+        ; no_deadline:
         ; add x3, sp, SLOW_FRAME + HOT_FRAME
         // Is there a chunk under way, and room in it? A freed slot has a head from its last owner,
         // but no limit. A head that another context has parked is no address in the ring. The rest
@@ -647,6 +658,20 @@ fn emit_slot(a: &mut Assembler, spec: &TrampolineSpec) {
         // A closed slot.
         ; add w4, w6, slot::CLOSED.wrapping_neg()
         ; cbz w4, >no_slot
+        ; add w4, w6, slot::PAUSED.wrapping_neg()
+        ; cbnz w4, >other
+    );
+    // The thread goes on in the slot that it has paused.
+    load64(a, 4, spec.rings + HEADER_BYTES + control::OWNER);
+    dynasm!(a
+        ; .arch aarch64
+        ; add x4, x4, x9, lsl LINE_SHIFT
+        ; ldr w4, [x4]
+        ; eor w4, w4, w8
+        ; cbnz w4, >other
+        ; str w8, [x7]
+        ; b <probe
+        ; other:
         ; add w9, w9, #1
         ; and w9, w9, slots_mask(g)
         ; sub w10, w10, #1

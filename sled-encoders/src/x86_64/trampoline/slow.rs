@@ -70,7 +70,7 @@ pub(super) fn emit_slow(
         mut unpark,
     ] = labels(a);
     let [mut full, mut put_back, mut lost, mut idle, mut keep] = labels(a);
-    let [mut robbed, mut over, mut closed] = labels(a);
+    let [mut robbed, mut over, mut was_left, mut closed] = labels(a);
     let kept = [rsi, rdi, r8, r9, r10, r13, r14];
 
     a.set_label(slow)?;
@@ -144,7 +144,7 @@ pub(super) fn emit_slow(
     a.mov(r14, rax)?;
     // 0 less 1 is later than every counter.
     a.mov(rdx, spec.rings)?;
-    a.mov(r9, field64(rdx, rings::LEASE))?;
+    a.mov(r9, field64(rdx, rings::DEADLINE))?;
     a.dec(r9)?;
     a.cmp(r9, rax)?;
     a.jb(over)?;
@@ -350,13 +350,17 @@ pub(super) fn emit_slow(
     a.pop(rbx)?;
     a.ret()?;
 
-    // No collector has renewed the lease. The head goes back as it was.
+    // No collector has moved the deadline. The head goes back as it was.
     a.set_label(&mut over)?;
     a.mov(r8, spec.table)?;
     leave_if_child(a, r8, out)?;
     a.mov(field64(r8, table::CLOSED_AT), r14)?;
     a.mov(field64(r8, table::LIVE), 0)?;
+    a.mov(r9d, dword_ptr(spec.tid_offset).fs())?;
+    a.cmp(field32(r11, slot::TID), r9d)?;
+    a.jne(was_left)?;
     a.mov(field32(r11, slot::TID), slot::PAUSED.cast_signed())?;
+    a.set_label(&mut was_left)?;
     a.mov(r8, rbx)?;
     a.jmp(put_back)?;
 
@@ -417,6 +421,8 @@ pub(super) fn emit_slow(
     a.mov(rdx, field64(rdi, control::LOST))?;
     a.mov(r8, spec.rings)?;
     a.mov(field64(r8, rings::ACTIVITY), rdx)?;
+    // The other context may never come back. Then no chunk is begun until the collector helps.
+    a.mov(field64(r8, rings::CHUNK), rdx)?;
     a.jmp(out)?;
     a.set_label(&mut no_slot)?;
     emit_no_slot(a, spec, out)?;
@@ -430,6 +436,8 @@ pub(super) fn emit_slow(
 fn emit_leave_home(a: &mut CodeAssembler, spec: &TrampolineSpec) -> Result<()> {
     let mut other = a.create_label();
     a.mov(ebx, dword_ptr(spec.tid_offset).fs())?;
+    a.test(ebx, ebx)?;
+    a.jz(other)?;
     a.mov(ecx, ebx)?;
     a.and(ecx, small(u64::from(spec.geometry.slots() - 1)))?;
     a.shl(ecx, LINE_SHIFT)?;
@@ -481,9 +489,9 @@ fn emit_put(a: &mut CodeAssembler, put: &mut CodeLabel) -> Result<()> {
 }
 
 /// Finds the slot of thread eax. The search begins at the thread's home slot. It ends at the first
-/// slot that the thread owns or that is free, which the thread claims, and never passes a closed
-/// slot. Then r11 = the slot, rcx = its offset among the slots, and ZF is set. ZF is clear if there
-/// is no slot. Spoils rdx, rdi, r9.
+/// slot that the thread owns or has paused, or that is free, which the thread claims. It never
+/// passes a closed slot. Then r11 = the slot, rcx = its offset among the slots, and ZF is set. ZF
+/// is clear if there is no slot. Spoils rdx, rdi, r9.
 pub(super) fn emit_slot(
     a: &mut CodeAssembler,
     spec: &TrampolineSpec,
@@ -491,7 +499,7 @@ pub(super) fn emit_slot(
 ) -> Result<()> {
     let mask = small(u64::from(spec.geometry.slots() - 1));
     let slots = spec.table + HEADER_BYTES;
-    let [mut probe, mut claim, mut none, mut found] = labels(a);
+    let [mut probe, mut claim, mut none, mut found, mut other] = labels(a);
     a.set_label(find_slot)?;
     a.mov(r9d, eax)?;
     a.and(r9d, mask)?;
@@ -508,6 +516,15 @@ pub(super) fn emit_slot(
     a.jz(claim)?;
     a.cmp(edi, slot::CLOSED)?;
     a.je(none)?;
+    a.cmp(edi, slot::PAUSED)?;
+    a.jne(other)?;
+    // The thread goes on in the slot that it has paused.
+    a.mov(rdi, spec.rings + HEADER_BYTES + control::OWNER)?;
+    a.cmp(dword_ptr(rdi + rcx), eax)?;
+    a.jne(other)?;
+    a.mov(field32(r11, slot::TID), eax)?;
+    a.jmp(probe)?;
+    a.set_label(&mut other)?;
     a.inc(r9d)?;
     a.and(r9d, mask)?;
     a.dec(edx)?;

@@ -149,6 +149,7 @@ impl Drain {
             is_counted: self.counting || rings.slots.filtered,
             opens_slots: owners.growth.budget.has_closed(),
             is_measured: rings.output.profiles.are_measured(),
+            chooses_threads: owners.chosen.is_some(),
         };
         situation.rest(busy, news)
     }

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! If a live reader or a trigger waits for events, the drain also reads them while it rests, at
-//! the next calm look of the scanner, and looks again 10 ms later. If metrics are served, it reads
-//! them a second later.
+//! the next calm look of the scanner. Then it rests for 10 ms, so that their block is closed soon.
+//! If metrics measure functions, it looks a second after the last events. What is unsettled is
+//! looked at every 100 ms.
 //!
 //! A thread tells in its slow path that it has recorded something. For the time of a view after
 //! that, its events are silent. A thread that loses its processor within the trampoline stores its
@@ -28,8 +29,8 @@ const SHORT: Duration = Duration::from_micros(300);
 const UNREAD: Duration = Duration::from_millis(1);
 /// The rest before blocks are closed for a live reader or a trigger, and the age of these blocks.
 pub(super) const LIVE: Duration = Duration::from_millis(10);
-/// The rest after something new, if metrics are served, and after the first look that found nothing
-/// for a live reader.
+/// The rest after something new, if metrics are served; after the first look that found nothing for
+/// a live reader; and while names of threads are read.
 const ATTENTIVE: Duration = Duration::from_secs(1);
 /// The rest otherwise.
 const LONG: Duration = Duration::from_secs(10);
@@ -81,6 +82,8 @@ pub(super) struct Situation {
     pub(super) opens_slots: bool,
     /// The sums of calls are transferred to metrics.
     pub(super) is_measured: bool,
+    /// Threads are chosen by the names that they have.
+    pub(super) chooses_threads: bool,
 }
 
 // === impl LastLook ===
@@ -127,7 +130,10 @@ impl Situation {
             LIVE
         } else if self.is_unsettled || self.is_silent && news.chunk {
             CHORES_EVERY
-        } else if self.is_live && !self.was_quiet || self.is_measured && has_more {
+        } else if self.chooses_threads
+            || self.is_live && !self.was_quiet
+            || self.is_measured && has_more
+        {
             ATTENTIVE
         } else {
             LONG
@@ -181,6 +187,7 @@ mod tests {
         is_counted: false,
         opens_slots: false,
         is_measured: false,
+        chooses_threads: false,
     };
 
     /// The pause, and the wants at prompt, calm and lazy looks.
@@ -225,6 +232,16 @@ mod tests {
                 assert!(!wants.calmly.activity && !wants.lazily.activity && wants.lazily.threads);
             }
         }
+    }
+
+    /// A thread that is not recorded leaves no news, and may get another name.
+    #[test]
+    fn names_of_threads_are_read_every_second() {
+        let choosing = Situation {
+            chooses_threads: true,
+            ..READ
+        };
+        assert_eq!(until(choosing, Busy::Idle, News::NONE).0, ATTENTIVE);
     }
 
     #[test]

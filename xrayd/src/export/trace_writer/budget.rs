@@ -92,8 +92,11 @@ impl<W: Write> TraceWriter<W> {
                 self.writer.add(&FilterNote { process, ..note })?;
             }
         }
-        for gap in tables.gaps() {
-            if gap.until >= first && reported.gaps.is_none_or(|reported| gap.until > reported) {
+        // The last gap before `first` may be the reason why no earlier event is there.
+        let gaps = tables.gaps();
+        let before = gaps.iter().filter(|gap| gap.until < first).count();
+        for gap in gaps.into_iter().skip(before.saturating_sub(1)) {
+            if reported.gaps.is_none_or(|reported| gap.until > reported) {
                 reported.gaps = Some(gap.until);
                 self.writer.add(&Gap { process, ..gap })?;
             }

@@ -112,7 +112,8 @@ enum Life {
 pub(crate) enum ClaimState {
     /// The session has its table.
     Held,
-    /// The same, but trampolines have closed recording at this time.
+    /// The same, but trampolines have closed recording, or the program has written to the table.
+    /// The time is what stands there.
     Closed(Ticks),
     /// The address space is gone, as after an `exec` (P49).
     Gone,
@@ -375,8 +376,9 @@ impl TableClaim {
                 "another xrayd, {}, traces the process now",
                 other.describe()
             )),
-            Some(_) if !is_live && closed_at != 0 => ClaimState::Closed(Ticks(closed_at)),
-            // That tracer is gone by now, or the program wrote to the table itself.
+            // Two threads that close recording while it is opened can leave one of the two words.
+            Some(_) if !is_live || closed_at != 0 => ClaimState::Closed(Ticks(closed_at)),
+            // That tracer is gone by now.
             _ if !is_live => ClaimState::Lost(
                 "another xrayd has traced the process and detached from it".to_owned(),
             ),

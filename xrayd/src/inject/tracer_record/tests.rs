@@ -187,5 +187,9 @@ fn a_table_that_is_taken_over_or_closed_is_lost() {
     table.set_live(0);
     drop(second);
     let mut third = table.take_as(this).unwrap();
+    // Its record is there, so trampolines have closed recording, or the program has.
+    assert_eq!(third.tend(), ClaimState::Closed(Ticks(0)));
+    // Another tracer had the table, and has detached.
+    third.withdraw();
     assert!(matches!(third.tend(), ClaimState::Lost(_)));
 }

@@ -1,8 +1,9 @@
-//! Recording closes itself when no daemon renews the lease, and a daemon that comes opens it again.
+//! Recording closes itself when no daemon moves its deadline. A daemon that comes opens it again.
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
-    DEADLINE, Fixture, Target, close_recording, end_lease, has_closed, opens_map_files, wait_until,
+    DEADLINE, Fixture, Target, close_recording, has_closed, opens_map_files, pass_deadline,
+    slot_owners, wait_until,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -21,8 +22,8 @@ fn burst(target: &mut Target, calls: usize) -> Result<()> {
 
 /// The recorded calls of the function that bursts call.
 fn recorded(cli: &Cli, scene: &Scene) -> Result<(Value, u64)> {
-    cli.ok(["snapshot", "--force", "-o", "lease.xtrace"])?;
-    let trace = scene.path("lease.xtrace");
+    cli.ok(["snapshot", "--force", "-o", "deadline.xtrace"])?;
+    let trace = scene.path("deadline.xtrace");
     let trace = trace.to_str().context("no text")?;
     let report = cli.json(["report", trace])?;
     let functions = report["table"]["rows"].as_array().context("no rows")?;
@@ -57,7 +58,7 @@ fn recording_closes_itself_when_no_daemon_comes() -> Result<()> {
         ensure!(!has_closed(pid)?);
         first.kill()?;
         if flies {
-            end_lease(pid)?;
+            pass_deadline(pid)?;
         }
         wait_until(DEADLINE, "recording is closed", || {
             Ok(has_closed(pid)?.then_some(()))
@@ -86,7 +87,7 @@ fn recording_closes_itself_when_no_daemon_comes() -> Result<()> {
                 "{gaps:?}"
             );
         }
-        let text = cli.ok(["info", "lease.xtrace"])?;
+        let text = cli.ok(["info", "deadline.xtrace"])?;
         ensure!(
             text.contains("an unknown number of events was lost"),
             "{text}"
@@ -110,7 +111,7 @@ fn a_daemon_that_comes_too_late_opens_recording_again() -> Result<()> {
     cli.ok(["enable", "--all"])?;
     burst(&mut target, BEFORE)?;
     send(daemon.pid(), Signal::SIGSTOP)?;
-    end_lease(pid)?;
+    pass_deadline(pid)?;
     // The first call of a quiet thread takes the slow path.
     wait_until(DEADLINE, "recording is closed", || {
         Ok(has_closed(pid)?.then_some(()))
@@ -146,4 +147,42 @@ fn a_daemon_that_comes_too_late_opens_recording_again() -> Result<()> {
     cli.ok(["detach", "--all"])?;
     ensure_as_compiled(&target)?;
     target.still_running()
+}
+
+/// A thread that calls all the time has its own ring again, and not a second one.
+#[test]
+fn a_busy_thread_goes_on_in_its_ring() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Quiet, ["--threads", "3", "--busy", "yes"])?;
+    let pid = target.pid();
+    cli.ok(["attach", &pid.to_string(), "--mode", "flight"])?;
+    cli.ok(["enable", "--all"])?;
+    let owners = || {
+        let mut owners = slot_owners(pid)?;
+        owners.retain(|owner| *owner != 0);
+        owners.sort_unstable();
+        anyhow::Ok(owners)
+    };
+    let all_there = || {
+        wait_until(DEADLINE, "each thread has a slot", || {
+            let owners = owners()?;
+            Ok((owners.len() == 4).then_some(owners))
+        })
+    };
+    let before = all_there()?;
+    for _ in 0..5 {
+        send(daemon.pid(), Signal::SIGSTOP)?;
+        pass_deadline(pid)?;
+        wait_until(DEADLINE, "recording is closed", || {
+            Ok(has_closed(pid)?.then_some(()))
+        })?;
+        send(daemon.pid(), Signal::SIGCONT)?;
+        wait_until(DEADLINE, "each thread has its slot again", || {
+            Ok((!has_closed(pid)? && owners()? == before).then_some(()))
+        })?;
+    }
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&target)
 }
