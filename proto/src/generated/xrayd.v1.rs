@@ -1844,7 +1844,7 @@ impl ClockFaultKind {
 #[repr(i32)]
 pub enum GapCause {
     Unspecified = 0,
-    /// No daemon was there for some time, so recording had closed itself.
+    /// No daemon was at work for some time, so recording had closed itself.
     NoDaemon = 1,
     /// The daemon could not read the rings of an earlier daemon.
     UnreadRings = 2,

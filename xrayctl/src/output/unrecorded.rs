@@ -87,7 +87,8 @@ struct Missing {
     /// Absent if unknown.
     since_ns: Option<u64>,
     until_ns: u64,
-    cause: &'static str,
+    #[serde(serialize_with = "by_name")]
+    cause: GapCause,
 }
 
 // === impl Unrecorded ===
@@ -294,12 +295,12 @@ impl Missing {
             pid: process.map(|process| process.pid),
             since_ns: gap.since_ns,
             until_ns: gap.until_ns,
-            cause: cause_in_words(gap.cause),
+            cause: gap.cause,
         }
     }
 
     fn line(&self) -> String {
-        let line = gap_line(self.since_ns, self.until_ns, self.cause);
+        let line = gap_line(self.since_ns, self.until_ns, cause_in_words(self.cause));
         match self.pid {
             Some(pid) => format!("{pid}: {line}"),
             None => line,
@@ -307,10 +308,20 @@ impl Missing {
     }
 }
 
+/// The name of a cause, as `status` has it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn by_name<S: serde::Serializer>(cause: &GapCause, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match cause {
+        GapCause::NoDaemon => "no_daemon",
+        GapCause::UnreadRings => "unread_rings",
+        GapCause::Unknown => "unspecified",
+    })
+}
+
 /// The cause of a gap, for people.
 pub(super) const fn cause_in_words(cause: GapCause) -> &'static str {
     match cause {
-        GapCause::NoDaemon => "no daemon was there, so recording had closed itself",
+        GapCause::NoDaemon => "no daemon was at work, so recording had closed itself",
         GapCause::UnreadRings => "the rings of an earlier daemon could not be read",
         GapCause::Unknown => "the cause is unknown",
     }
@@ -511,7 +522,7 @@ mod tests {
                 pid: Some(4711),
                 since_ns: Some(1_500_000_000),
                 until_ns: 13_750_000_000,
-                cause: cause_in_words(GapCause::NoDaemon),
+                cause: GapCause::NoDaemon,
             }],
             calls: BTreeMap::new(),
             whose: "",
@@ -526,8 +537,8 @@ mod tests {
             "12 functions suppressed to keep a budget: about 4,100,000 calls not recorded \
              (dictFind 4,100,000, ns::a_function_with<quite, a, name>(int) 17, f 1, 9 more functions)",
             "recorded for 5.000 ms of each 1.000 s: counts stand for about 200 times as many",
-            "4711: an unknown number of events was lost in 12.25 s: no daemon was there, so \
-             recording had closed itself",
+            "4711: an unknown number of events was lost in 12.25 s: no daemon was at work, \
+             so recording had closed itself",
             "recorded with this filter at times: --min-duration 10us --module libfoo.so",
         ];
         assert_eq!(lines, expected);

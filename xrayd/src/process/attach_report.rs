@@ -72,7 +72,7 @@ pub(super) fn gaps_before(installed: &Installed, now: Ticks) -> Vec<(Gap, String
     let closed = installed.closed.clone().map(|closed| {
         let from = closed.start.min(closed.end);
         let gap = gap(Some(from), closed.end, GapCause::NoDaemon);
-        let note = "no daemon was there for some time, so recording had closed itself; an unknown \
+        let note = "no daemon was at work for some time, so recording had closed itself; an unknown \
                     number of events is missing";
         (gap, note.to_owned())
     });
