@@ -134,10 +134,10 @@ fn a_daemon_that_comes_too_late_opens_recording_again() -> Result<()> {
         close_recording(pid, at)?;
         open()?;
     }
-    let told = gaps(&cli, pid)?;
-    ensure!(told.len() == 3, "{told:?}");
+    let reported = gaps(&cli, pid)?;
+    ensure!(reported.len() == 3, "{reported:?}");
     let is_odd = |gap: &&Value| gap["from_ns"].as_u64() > gap["to_ns"].as_u64();
-    ensure!(!told.iter().any(|gap| is_odd(&gap)), "{told:?}");
+    ensure!(!reported.iter().any(|gap| is_odd(&gap)), "{reported:?}");
     burst(&mut target, AFTER)?;
     let (info, calls) = recorded(&cli, &scene)?;
     ensure!(

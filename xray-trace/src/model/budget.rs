@@ -64,7 +64,7 @@ pub struct Gap {
 /// The cause of a [`Gap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapCause {
-    /// No daemon has renewed the lease, so recording had closed itself.
+    /// No daemon was at work, so recording had closed itself.
     NoDaemon,
     /// The daemon could not read the rings of an earlier daemon.
     UnreadRings,

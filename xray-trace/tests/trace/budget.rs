@@ -203,7 +203,7 @@ fn a_filter_is_in_force_until_the_next_one() {
 }
 
 #[test]
-fn gaps_are_told_where_they_reach_into_the_time() {
+fn gaps_are_reported_where_they_reach_into_the_time() {
     let gap = |process, from: Option<u64>, until| Gap {
         process: ProcessId(process),
         from: from.map(Ticks),
