@@ -33,8 +33,8 @@ mod text;
 mod tool;
 mod user;
 mod variant;
-mod versions;
 mod wait;
+mod xrayd_memory;
 
 pub use ability::{cannot_run, not_run};
 pub use binaries::{
@@ -54,7 +54,7 @@ pub use text::{TextDifference, text_differences};
 pub use tool::{Tool, missing_packages};
 pub use user::{is_root_for, opens_map_files};
 pub use variant::{copy_into, sectionless_into, stripped_into};
-pub use versions::{
+pub use wait::{DEADLINE, wait_until};
+pub use xrayd_memory::{
     close_recording, has_closed, mark_as_other_version, pass_deadline, slot_owners,
 };
-pub use wait::{DEADLINE, wait_until};

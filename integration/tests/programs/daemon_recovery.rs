@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::cli_follow::{child_of, is_traced, work, works};
-use crate::daemon_users::nobodys;
+use crate::daemon_users::spawn_as_nobody;
 use crate::scene::{
     Cli, Daemon, NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows, send, sleds_on,
 };
@@ -374,7 +374,7 @@ fn the_daemon_of_a_user_goes_on() -> Result<()> {
     };
     let first = start()?;
     let cli = scene.with(&first)?.as_user(NOBODY);
-    let mut target = nobodys(&scene, &["--threads", "2", "--calls", "200"])?;
+    let mut target = spawn_as_nobody(&scene, &["--threads", "2", "--calls", "200"])?;
     let pid = target.pid();
     cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
     cli.ok(["enable", "--all"])?;

@@ -11,7 +11,7 @@ use crate::scene::{NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows};
 use crate::trace::ensure_exact;
 
 /// A program that the user owns.
-pub(crate) fn nobodys(scene: &Scene, args: &[&str]) -> Result<Target> {
+pub(crate) fn spawn_as_nobody(scene: &Scene, args: &[&str]) -> Result<Target> {
     let dir = scene.path("programs");
     std::fs::create_dir(&dir)?;
     let mut command = Command::new(copy_into(Fixture::Counted, &dir)?);
@@ -29,7 +29,7 @@ fn roots_daemon_serves_each_user_their_own() -> Result<()> {
     let root = scene.with(&daemon)?;
     let nobody = root.as_user(NOBODY);
     let roots = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
-    let mut own = nobodys(&scene, &["--threads", "2", "--calls", "200"])?;
+    let mut own = spawn_as_nobody(&scene, &["--threads", "2", "--calls", "200"])?;
     let (roots_pid, own_pid) = (roots.pid().to_string(), own.pid().to_string());
     let before = ProcessState::of(roots.pid())?;
 
@@ -114,7 +114,7 @@ fn detach_all_means_all_that_the_caller_may_trace() -> Result<()> {
     let first = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
     let second = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
     let mut gone = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
-    let foreign = nobodys(&scene, &["--threads", "1"])?;
+    let foreign = spawn_as_nobody(&scene, &["--threads", "1"])?;
     for target in [&first, &second, &gone, &foreign] {
         root.ok(["attach", &target.pid().to_string()])?;
     }
@@ -164,7 +164,7 @@ fn a_user_records_a_program_of_their_own() -> Result<()> {
     std::fs::create_dir(&out)?;
     std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY))?;
     let nobody = scene.alone()?.as_user(NOBODY);
-    let mut own = nobodys(&scene, &["--threads", "2", "--calls", "200"])?;
+    let mut own = spawn_as_nobody(&scene, &["--threads", "2", "--calls", "200"])?;
     let own_pid = own.pid().to_string();
     let listing = nobody.json(["ps"])?;
     ensure!(

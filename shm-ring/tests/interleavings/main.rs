@@ -225,61 +225,39 @@ fn a_handler_that_jumps_away() {
     );
 }
 
+/// Handlers in handlers, and a handler beside the consumer.
+fn check_with_all(starts: &[Start]) {
+    for (handlers, switches) in [(2, 0), (1, 1)] {
+        let bounds = Bounds {
+            handlers,
+            switches,
+            ..Bounds::NONE
+        };
+        check(starts, bounds);
+    }
+}
+
 /// The first slow path closes recording, whatever handlers and the consumer do meanwhile.
 #[test]
 fn a_deadline_that_is_over() {
-    let starts: Vec<Start> = starts()
-        .into_iter()
-        .chain(before_the_last_chunk())
-        .map(|start| Start {
-            deadline_over: true,
-            ..start
-        })
-        .collect();
-    check(
-        &starts,
-        Bounds {
-            handlers: 2,
-            ..Bounds::NONE
-        },
-    );
-    check(
-        &starts,
-        Bounds {
-            handlers: 1,
-            switches: 1,
-            ..Bounds::NONE
-        },
-    );
+    let starts = starts().into_iter().chain(before_the_last_chunk());
+    let starts = starts.map(|start| Start {
+        deadline_over: true,
+        ..start
+    });
+    check_with_all(&starts.collect::<Vec<_>>());
 }
 
 /// The thread takes its slot back, whatever handlers and the consumer do meanwhile.
 #[test]
 fn a_paused_slot_is_taken_back() {
     // A thread has its id in its control line from its first event on.
-    let starts: Vec<Start> = starts()
-        .into_iter()
-        .filter(|start| start.calls > 0)
-        .map(|start| Start {
-            paused: true,
-            ..start
-        })
-        .collect();
-    check(
-        &starts,
-        Bounds {
-            handlers: 2,
-            ..Bounds::NONE
-        },
-    );
-    check(
-        &starts,
-        Bounds {
-            handlers: 1,
-            switches: 1,
-            ..Bounds::NONE
-        },
-    );
+    let starts = starts().into_iter().filter(|start| start.calls > 0);
+    let starts = starts.map(|start| Start {
+        paused: true,
+        ..start
+    });
+    check_with_all(&starts.collect::<Vec<_>>());
 }
 
 #[test]

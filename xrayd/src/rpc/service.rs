@@ -238,7 +238,7 @@ impl Xrayd for Service {
                 let traced = authorise::all_traced(registry, caller, whom, OperationKind::Use)?;
                 let sessions = traced.iter().flat_map(ProcessOrGroup::sessions);
                 if sessions.filter(|session| session.refresh()).count() > 0 {
-                    thread::sleep(FOR_REFRESH);
+                    thread::sleep(REFRESH_TIME);
                 }
                 Ok(traced.iter().flat_map(statuses).collect())
             })
@@ -447,7 +447,7 @@ impl Xrayd for Service {
 
 /// The time that drains have to look at their rings before their counters are read. A drain that
 /// takes longer shows older counters.
-const FOR_REFRESH: Duration = Duration::from_millis(20);
+const REFRESH_TIME: Duration = Duration::from_millis(20);
 
 /// A row for each process.
 fn statuses(traced: &ProcessOrGroup) -> Vec<v1::ProcessStatus> {

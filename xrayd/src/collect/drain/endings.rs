@@ -69,8 +69,11 @@ impl RingOwners {
         for (index, owner) in claims {
             match owner {
                 // An earlier collector has read the ring to its end, and was killed before it freed
-                // the slot; or the thread has paused before it had a ring.
-                PAUSED | WITHDRAWN => self.free_slot(index),
+                // the slot.
+                WITHDRAWN => self.free_slot(index),
+                // The thread has paused the slot, and its id stands in the control line.
+                PAUSED if self.rings.slots.owner(index) != 0 => {}
+                PAUSED => self.free_slot(index),
                 owner => self.take_up(index, owner),
             }
         }

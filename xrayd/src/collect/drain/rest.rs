@@ -29,8 +29,8 @@ const SHORT: Duration = Duration::from_micros(300);
 const UNREAD: Duration = Duration::from_millis(1);
 /// The rest before blocks are closed for a live reader or a trigger, and the age of these blocks.
 pub(super) const LIVE: Duration = Duration::from_millis(10);
-/// The rest after something new, if metrics are served; after the first look that found nothing for
-/// a live reader; and while names of threads are read.
+/// The rest after something new, if metrics measure functions; after the first look that found
+/// nothing for a live reader; and while names of threads are read.
 const ATTENTIVE: Duration = Duration::from_secs(1);
 /// The rest otherwise.
 const LONG: Duration = Duration::from_secs(10);
