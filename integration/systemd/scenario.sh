@@ -34,6 +34,13 @@ records() {
     before=$(events)
     within_a_minute eval '[ "$(events)" -gt "$before" ]'
 }
+# The number of retained events of the program that has done its work.
+retained() {
+    rm -f /tmp/rest.xtrace
+    xrayctl snapshot "$rest" -o /tmp/rest.xtrace > /dev/null &&
+        xrayctl report /tmp/rest.xtrace --json --limit 1 | sed -n 's/.*"events": *\([0-9]*\),.*/\1/p' | head -1
+}
+keeps_events() { [ "$(retained)" = "$worked" ] && [ "$worked" -gt 0 ]; }
 logged() { journalctl --unit=xrayd.service --output=cat | grep -q "$1"; }
 times_logged() { journalctl --unit=xrayd.service --output=cat | grep -c "$1"; }
 goes_on() { within_a_minute is_traced && records; }
@@ -42,18 +49,31 @@ goes_on() { within_a_minute is_traced && records; }
 within_a_minute pgrep --full --exact "$program" > /dev/null
 pid=$(pgrep --full --exact "$program")
 
+# Another process of it works once, as soon as it is traced.
+once="/xrayd-test/program --threads 2 --calls 400"
+{ until [ -e /tmp/go ]; do sleep 0.1; done; echo go; exec sleep infinity; } | $once > /tmp/worked &
+within_a_minute pgrep --full --exact "$once" > /dev/null
+rest=$(pgrep --full --exact "$once")
+
 result "the socket listens, and no daemon runs" \
     eval 'systemctl is-active --quiet xrayd.socket && ! systemctl is-active --quiet xrayd.service'
 result "a client starts the daemon" xrayctl attach "$pid" --mode stream
 result "the daemon reports that it is ready" systemctl is-active --quiet xrayd.service
+xrayctl attach "$rest" --mode stream > /dev/null
 result "functions are switched on" xrayctl enable --all
 result "the program is traced" goes_on
+touch /tmp/go
+within_a_minute grep -q result /tmp/worked
+sleep 1
+worked=$(retained)
+result "events are retained" [ "$worked" -gt 1000 ]
 result "only root may read the state" [ "$(stat --format=%a /var/lib/xrayd)" = 700 ]
 
 first=$(main_pid)
 systemctl kill --signal=KILL xrayd.service
 result "a killed daemon is started anew" within_a_minute is_another "$first"
 result "and goes on" goes_on
+result "with the retained events" keeps_events
 
 second=$(main_pid)
 result "a restart succeeds" systemctl restart xrayd.service
@@ -61,6 +81,7 @@ result "a restart is another process" is_another "$second"
 result "a restart detaches from nothing" \
     eval 'logged "left to the next daemon" && ! logged "detached pid"'
 result "and goes on" goes_on
+result "with the retained events" keeps_events
 
 third=$(main_pid)
 result "a reload succeeds" systemctl reload xrayd.service
@@ -68,6 +89,7 @@ result "a reload executes the program anew" \
     within_a_minute eval '[ "$(times_logged "went on with the sessions")" -ge 3 ]'
 result "in the same process" [ "$(main_pid)" = "$third" ]
 result "and goes on" goes_on
+result "with the retained events" keeps_events
 
 cp /usr/bin/xrayd /usr/bin/xrayd.new && mv /usr/bin/xrayd.new /usr/bin/xrayd
 result "the old program is gone" eval 'readlink "/proc/$(main_pid)/exe" | grep -q deleted'
@@ -75,6 +97,7 @@ systemctl reload xrayd.service
 result "a reload executes the new program" \
     within_a_minute eval '! readlink "/proc/$(main_pid)/exe" | grep -q deleted'
 result "and goes on" goes_on
+result "with the retained events" keeps_events
 
 mkdir -p /run/systemd/system/xrayd.service.d
 printf '[Service]\nWatchdogSec=2s\n' > /run/systemd/system/xrayd.service.d/watchdog.conf
@@ -88,6 +111,7 @@ fourth=$(main_pid)
 kill -STOP "$fourth"
 result "the watchdog ends a daemon that hangs" within_a_minute is_another "$fourth"
 result "and goes on" goes_on
+result "with the retained events" keeps_events
 
 mount --bind /var/lib/xrayd /var/lib/xrayd && mount -o remount,bind,ro /var/lib/xrayd
 systemctl restart xrayd.service

@@ -14,9 +14,10 @@
 //! A second signal changes nothing, because half a detach is of no use.
 
 use std::{
+    collections::BTreeMap,
     env, io, net,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt as _},
     },
     path::PathBuf,
@@ -39,11 +40,14 @@ use tokio::{
 use crate::{
     audit::{AuditError, AuditLog},
     config::{Config, ConfigError, StateSetting},
-    metrics, notify,
+    export, metrics, notify,
     notify::InheritError,
-    process::{Registry, RegistryConfig, SessionRecords},
+    pid::Pid,
+    process::{KeptForNext, Registry, RegistryConfig, SessionRecord},
     refusal::{Reason, Refusal},
-    rpc, shutdown,
+    rpc,
+    segments::{SegmentFolder, SegmentStore},
+    shutdown,
     shutdown::{Signals, StopKind},
     socket::{Access, BoundSocket, SocketError},
     state::{self, FolderError, StateFolder},
@@ -97,7 +101,9 @@ pub struct Restart {
     /// The path of the program at the start. It may be a new program by now.
     program: io::Result<PathBuf>,
     /// The sockets of the service manager.
-    descriptors: Vec<OwnedFd>,
+    sockets: Vec<OwnedFd>,
+    /// The retained events. `None`: they do not outlive the daemon.
+    segments: Option<Arc<SegmentStore>>,
 }
 
 /// A metrics endpoint that listens and does not answer yet.
@@ -165,10 +171,6 @@ impl App {
         let signals = Signals::listen().map_err(BuildError::Signals)?;
         let audit = AuditLog::start(&config.audit)?;
         let inherited = notify::inherited()?;
-        let restart = Restart {
-            program: env::current_exe(),
-            descriptors: inherited.descriptors,
-        };
         // Metrics come before the socket, so a client that sees the socket can rely on a started
         // daemon.
         let metrics = Metrics::build(inherited.metrics, config).map_err(|error| {
@@ -199,14 +201,25 @@ impl App {
         let metering = metering.map(|metrics| Arc::clone(&metrics.metering));
         // After the socket: a second daemon of this user is told of the first one by its socket.
         let state = state_folder(config)?;
-        let records = state.clone().map(|state| state as Arc<dyn SessionRecords>);
-        let registry = Registry::of_daemon(registry_config, metering, records);
+        let kept = state.clone().map(|state| KeptForNext {
+            segments: match config.retain_in_files {
+                true => SegmentStore::in_folder(Arc::clone(&state) as Arc<dyn SegmentFolder>),
+                false => SegmentStore::in_memory(inherited.files),
+            },
+            records: state,
+        });
+        let segments = kept.as_ref().map(|kept| Arc::clone(&kept.segments));
+        let registry = Registry::of_daemon(registry_config, metering, kept);
         Ok(Self {
             socket,
             metrics,
             registry,
             state,
-            restart,
+            restart: Restart {
+                program: env::current_exe(),
+                sockets: inherited.sockets,
+                segments,
+            },
             audit,
             signals,
         })
@@ -235,9 +248,9 @@ impl App {
         let listener = UnixListener::from_std(listener).map_err(setup("poll the socket"))?;
 
         let has_state = state.is_some();
-        if let Some(state) = state.clone() {
+        if let (Some(state), Some(segments)) = (state.clone(), restart.segments.clone()) {
             // Before the first call is served, so that it sees the sessions.
-            recover(&registry, state).await;
+            recover(&registry, state, segments).await;
         }
         let (stop, stopping) = shutdown::channel();
         let scraped = match metrics {
@@ -291,6 +304,9 @@ impl App {
         }
         stop.stop();
         let leaves = has_state && kind != StopKind::Detach;
+        if let (true, Some(segments)) = (leaves, &restart.segments) {
+            segments.leave();
+        }
         let end_all = async |time| match leaves {
             true => leave_all(&registry, time).await,
             false => detach_all(&registry, time).await,
@@ -339,16 +355,26 @@ impl Restart {
     pub fn execute(self) -> io::Error {
         let Self {
             program,
-            descriptors,
+            sockets,
+            segments,
         } = self;
         let program = match program {
             Ok(program) => program,
             Err(error) => return error,
         };
-        if let Err(error) = notify::pass_on(&descriptors) {
-            return error;
-        }
+        let files = segments.map(|segments| segments.files_in_memory());
+        let files = files.unwrap_or_default();
+        let sockets = sockets.iter().map(AsFd::as_fd);
+        let files = files.iter().map(|file| file.as_fd());
+        let passed = match notify::pass_on(sockets.chain(files)) {
+            Ok(passed) => passed,
+            Err(error) => return error,
+        };
         let mut command = Command::new(program);
+        for variable in notify::OF_MANAGER {
+            command.env_remove(variable);
+        }
+        command.env(notify::DESCRIPTORS, passed);
         command.args(env::args_os().skip(1)).exec()
     }
 }
@@ -443,7 +469,7 @@ fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError
 
 /// Goes on with the sessions of a daemon that has ended. Waits for [`RECOVERY_TIME`] at most:
 /// processes whose files do not answer are attached to later.
-async fn recover(registry: &Registry, state: Arc<StateFolder>) {
+async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<SegmentStore>) {
     let registry = registry.clone();
     let (done, is_done) = oneshot::channel();
     let recover = move || {
@@ -472,6 +498,9 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>) {
                 "went on with the sessions of an earlier daemon"
             );
         }
+        // A record of a process that is gone was removed.
+        let names: Vec<_> = state.records().iter().map(SessionRecord::name).collect();
+        drop_orphans(&segments, &names);
         // The receiver may have stopped waiting.
         let _ = done.send(());
     };
@@ -482,6 +511,21 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>) {
     }
     if tokio::time::timeout(RECOVERY_TIME, is_done).await.is_err() {
         tracing::warn!("some sessions of an earlier daemon are still to go on");
+    }
+}
+
+/// Drops the segments of processes that are not among `names`. These processes have ended.
+fn drop_orphans(segments: &SegmentStore, names: &[(Pid, u64)]) {
+    let orphans = segments.take_orphans(|pid, start| names.contains(&(pid, start)));
+    let mut dropped = BTreeMap::<Pid, u64>::new();
+    for orphan in &orphans {
+        *dropped.entry(orphan.name.pid).or_default() += export::events_of(orphan).unwrap_or(0);
+    }
+    for (pid, events) in dropped {
+        tracing::warn!(
+            %pid, events,
+            "dropped the retained events of a process that has ended since an earlier daemon"
+        );
     }
 }
 
@@ -564,6 +608,7 @@ mod tests {
         process::{MOST_IN_A_CALL, MOST_IN_A_GROUP},
         quotas::{Quotas, Resource},
         rpc::BLOCKING_THREADS,
+        segments::MOST_SEGMENTS,
         size::ByteSize,
     };
 
@@ -585,6 +630,11 @@ mod tests {
             BLOCKING_THREADS * (1 + MOST_IN_A_GROUP) + MOST_IN_A_CALL * (1 + MOST_IN_A_GROUP);
         assert!(tasks > total(Resource::Threads) + detaches + calls as u64 + 20);
         let memory: ByteSize = format!("{}iB", set("MemoryMax")).parse().unwrap();
+        // One descriptor for each segment, beside those of sessions.
+        let kept: usize = set("FileDescriptorStoreMax").parse().unwrap();
+        assert_eq!(kept, MOST_SEGMENTS);
+        let files: u64 = set("LimitNOFILE").parse().unwrap();
+        assert!(files > 6 * total(Resource::Sessions) + 2 * kept as u64);
         // All ring copies of snapshots together, see `collect/ring_copies.rs`.
         let copies = 4 << 30;
         let taken = total(Resource::Retained) + total(Resource::Patterns) + copies;

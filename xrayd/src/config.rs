@@ -42,6 +42,15 @@ pub struct Config {
     #[arg(long, env = "XRAYD_STATE_DIR", value_name = "WHERE")]
     pub state_dir: Option<StateSetting>,
 
+    /// Write retained events to files of the folder of --state-dir, so that they outlive the daemon
+    ///
+    /// Without it they are in memory. systemd keeps that for the daemon that it starts next, and so
+    /// does a daemon that executes its program anew. Without systemd, they need these files to
+    /// outlive a daemon that is killed. The files take as much as --retain and --retain-exited
+    /// allow.
+    #[arg(long, env = "XRAYD_RETAIN_IN_FILES")]
+    pub retain_in_files: bool,
+
     /// Retain up to this size of events of each process, in packed bytes; the oldest are dropped
     /// first
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
@@ -231,6 +240,7 @@ mod tests {
             "/tmp/state",
             "--retain",
             "1GiB",
+            "--retain-in-files",
             "--retain-exited",
             "3GiB",
             "--metrics",
@@ -251,6 +261,7 @@ mod tests {
         let folder = StateSetting::Folder("/tmp/state".into());
         assert_eq!(config.state_dir, Some(folder));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
+        assert!(config.retain_in_files);
         assert_eq!(config.retain_exited, ByteSize::new(3 << 30));
         let metrics = config.metrics.as_ref().unwrap();
         assert_eq!(metrics.to_string(), "127.0.0.1:9464");

@@ -31,6 +31,7 @@ mod quotas;
 mod rate;
 mod refusal;
 pub mod rpc;
+mod segments;
 mod shutdown;
 mod size;
 pub mod socket;

@@ -283,7 +283,7 @@ fn two_sockets_for_the_same_purpose_are_refused() {
     let (status, log) = daemon.wait();
     assert_eq!(status.code(), Some(1));
     assert!(
-        log.contains("the service manager passed 2 sockets"),
+        log.contains("the service manager passed two sockets of one kind"),
         "{log}"
     );
 }

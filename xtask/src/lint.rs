@@ -23,9 +23,9 @@ use crate::{columns, shell::say};
 /// The folders and files of `xrayd/src` in their order: each uses only those before it.
 const ORDER: &[&str] = &[
     "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "liveness",
-    "socket", "tasks", "types", "sys", "target", "quotas", "inject", "triggers", "store",
-    "collect", "control", "export", "process", "metrics", "logs", "audit", "config", "rpc",
-    "state", "app", "program", "main", "bin",
+    "socket", "tasks", "types", "sys", "segments", "target", "quotas", "inject", "triggers",
+    "store", "collect", "control", "export", "process", "metrics", "logs", "audit", "config",
+    "rpc", "state", "app", "program", "main", "bin",
 ];
 
 /// The crates whose imports are read, and the most files of each that may import each other in a

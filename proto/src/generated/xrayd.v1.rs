@@ -1848,6 +1848,8 @@ pub enum GapCause {
     NoDaemon = 1,
     /// The daemon could not read the rings of an earlier daemon.
     UnreadRings = 2,
+    /// Events that an earlier daemon had retained were damaged.
+    DamagedEvents = 3,
 }
 impl GapCause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1859,6 +1861,7 @@ impl GapCause {
             Self::Unspecified => "GAP_CAUSE_UNSPECIFIED",
             Self::NoDaemon => "GAP_CAUSE_NO_DAEMON",
             Self::UnreadRings => "GAP_CAUSE_UNREAD_RINGS",
+            Self::DamagedEvents => "GAP_CAUSE_DAMAGED_EVENTS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1867,6 +1870,7 @@ impl GapCause {
             "GAP_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
             "GAP_CAUSE_NO_DAEMON" => Some(Self::NoDaemon),
             "GAP_CAUSE_UNREAD_RINGS" => Some(Self::UnreadRings),
+            "GAP_CAUSE_DAMAGED_EVENTS" => Some(Self::DamagedEvents),
             _ => None,
         }
     }

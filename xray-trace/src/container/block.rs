@@ -1,9 +1,13 @@
 //! A block: consecutive events of one thread, packed. [`BlockEncoder`] packs the events, and
 //! [`Events`] unpacks them. The block itself has the thread, the times and the counts.
 
+use std::fs::File;
+use std::sync::Arc;
+
 use super::encode::{BlockEncoder, EncodedBlock};
 use super::events::Events;
-use super::payload::Payload;
+use super::payload::{FRAME_LEN, Payload};
+use super::section::Fields;
 use crate::model::{FunctionId, ThreadId, Ticks};
 
 /// Consecutive events of one thread. Cloning shares the bytes.
@@ -46,6 +50,31 @@ impl Block {
             encoder.push(&event, &events, &number);
         }
         encoder.finish()
+    }
+
+    /// The same block with its events left in `file`, where a [`Writer`](super::Writer) has written
+    /// the section of the block at `section`. The events are read and checked when they are needed,
+    /// and must not change.
+    #[must_use]
+    pub fn left_in(&self, file: &Arc<File>, section: u64) -> Self {
+        let mut fields = Vec::new();
+        self.put_fields(&mut Fields(&mut fields));
+        let begin = u32::try_from(FRAME_LEN + fields.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(self.encoded_len()).unwrap_or(u32::MAX);
+        Self {
+            payload: Payload::in_file(Arc::clone(file), section, begin, len),
+            ..self.clone()
+        }
+    }
+
+    /// Writes what comes before the events in a section.
+    pub(super) fn put_fields(&self, fields: &mut Fields<'_>) {
+        fields
+            .number(self.thread.0)
+            .number(self.first.0)
+            .number(self.last.0)
+            .number(self.calls)
+            .number(self.lost);
     }
 
     /// Unpacks the events, in order. Reads them first if they are still in the file. The iterator

@@ -229,6 +229,7 @@ impl TableEntry for Gap {
             GapCause::Unknown => 0_u8,
             GapCause::NoDaemon => 1,
             GapCause::UnreadRings => 2,
+            GapCause::DamagedEvents => 3,
         };
         out.number(process.0)
             .optional_ticks(*from)
@@ -245,6 +246,7 @@ pub(super) fn gap(mut fields: FieldReader<'_>) -> Result<Gap, FieldError> {
         cause: match fields.number("cause")? {
             1 => GapCause::NoDaemon,
             2 => GapCause::UnreadRings,
+            3 => GapCause::DamagedEvents,
             _ => GapCause::Unknown,
         },
     })

@@ -95,23 +95,10 @@ impl<W: Write> Writer<W> {
     /// cannot be read from its file. In both cases no byte has been written. Otherwise the errors
     /// of the inner writer.
     pub fn block(&mut self, block: &Block) -> io::Result<()> {
-        let Block {
-            thread,
-            first,
-            last,
-            calls,
-            lost,
-            payload,
-        } = block;
-        self.begin_section(SectionKind::BLOCK)
-            .number(thread.0)
-            .number(first.0)
-            .number(last.0)
-            .number(*calls)
-            .number(*lost);
-        self.finish_with(payload)?;
-        self.totals.calls = self.totals.calls.saturating_add(u64::from(*calls));
-        self.totals.lost = self.totals.lost.saturating_add(*lost);
+        block.put_fields(&mut self.begin_section(SectionKind::BLOCK));
+        self.finish_with(&block.payload)?;
+        self.totals.calls = self.totals.calls.saturating_add(u64::from(block.calls));
+        self.totals.lost = self.totals.lost.saturating_add(block.lost);
         self.totals.blocks = self.totals.blocks.saturating_add(1);
         Ok(())
     }

@@ -68,6 +68,8 @@ pub enum GapCause {
     NoDaemon,
     /// The daemon could not read the rings of an earlier daemon.
     UnreadRings,
+    /// Events that an earlier daemon had retained were damaged.
+    DamagedEvents,
     /// A cause that this version does not know.
     Unknown,
 }

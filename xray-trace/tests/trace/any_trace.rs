@@ -147,7 +147,7 @@ fn restrain(writer: &mut Writer<Vec<u8>>, process: ProcessId, function: Function
         process,
         from: None,
         until: Ticks(3),
-        cause: GapCause::UnreadRings,
+        cause: GapCause::DamagedEvents,
     };
     writer.add(&gap).unwrap();
 }

@@ -244,6 +244,7 @@ fn cause_of(cause: v1::GapCause) -> &'static str {
     cause_in_words(match cause {
         v1::GapCause::NoDaemon => GapCause::NoDaemon,
         v1::GapCause::UnreadRings => GapCause::UnreadRings,
+        v1::GapCause::DamagedEvents => GapCause::DamagedEvents,
         v1::GapCause::Unspecified => GapCause::Unknown,
     })
 }

@@ -314,6 +314,7 @@ fn by_name<S: serde::Serializer>(cause: &GapCause, serializer: S) -> Result<S::O
     serializer.serialize_str(match cause {
         GapCause::NoDaemon => "no_daemon",
         GapCause::UnreadRings => "unread_rings",
+        GapCause::DamagedEvents => "damaged_events",
         GapCause::Unknown => "unspecified",
     })
 }
@@ -323,6 +324,7 @@ pub(super) const fn cause_in_words(cause: GapCause) -> &'static str {
     match cause {
         GapCause::NoDaemon => "no daemon was at work, so recording had closed itself",
         GapCause::UnreadRings => "the rings of an earlier daemon could not be read",
+        GapCause::DamagedEvents => "events that an earlier daemon had retained were damaged",
         GapCause::Unknown => "the cause is unknown",
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(super) refused: Mutex<Vec<RefusedModule>>,
     /// The detection method for libraries. Written by the controller.
     detection: Mutex<Detection>,
-    /// `None` once the rings are finished.
+    /// `None` before the drain has started, and once the rings are finished.
     pub(crate) drain: Mutex<Option<DrainHandle>>,
     /// The time at which the target ended or the session failed, and the report for a detach.
     /// Written by the controller, taken by the detach.
@@ -70,7 +70,8 @@ pub(crate) struct Shared {
 // === impl Shared ===
 
 impl Shared {
-    pub(crate) fn new(functions: usize, refused: Vec<RefusedModule>, drain: DrainHandle) -> Self {
+    /// The state of a session whose drain is still to start.
+    pub(crate) fn new(functions: usize, refused: Vec<RefusedModule>) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Tracing as u8),
             executed: OnceLock::new(),
@@ -83,11 +84,16 @@ impl Shared {
             filtering: Mutex::default(),
             refused: Mutex::new(refused),
             detection: Mutex::default(),
-            drain: Mutex::new(Some(drain)),
+            drain: Mutex::default(),
             final_report: Mutex::new(None),
             ending: OnceLock::new(),
             exit_status: Mutex::new(None),
         }
+    }
+
+    /// Sets the drain, which has started.
+    pub(crate) fn set_drain(&self, drain: DrainHandle) {
+        *lock(&self.drain) = Some(drain);
     }
 
     /// Adds a module that cannot be traced.

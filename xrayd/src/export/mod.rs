@@ -1,9 +1,15 @@
 //! Traces as bytes: of live streams and of snapshots. Streams are sent in `rpc`.
 
+mod archive;
+mod earlier;
+mod process_tables;
 mod snapshot;
 mod source;
 mod trace_writer;
 
+pub(crate) use archive::SegmentArchive;
+pub(crate) use earlier::{Earlier, events_of, read_segments};
+pub(crate) use process_tables::{EarlierChoices, ProcessTables};
 pub use snapshot::PendingSnapshot;
 pub(crate) use snapshot::{LEAST_SPAN_NS, ticks_in};
 pub use source::TraceSource;

@@ -138,7 +138,10 @@ where
             let mut seen = HashSet::new();
             let mut snapshot = match taken {
                 Taken::RingCopies(copies) => {
-                    let (process, functions) = (source_of.process.id, source_of.functions.ids());
+                    let (process, functions) = (
+                        source_of.tables.process.id,
+                        source_of.tables.functions.ids(),
+                    );
                     copies.into_snapshot(process, functions, self.extent, |id| {
                         seen.insert(id);
                     })
@@ -151,7 +154,7 @@ where
             // Names were read after the snapshot was taken.
             snapshot.event_types = source_of.output.event_types();
             source_of.write_snapshot(source, &snapshot, &seen, &mut writer)?;
-            writer.ended(source, source_of)?;
+            writer.ended(source, &*source_of.tables)?;
         }
         writer.end()?;
         match &self.missing[..] {

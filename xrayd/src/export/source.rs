@@ -2,31 +2,25 @@
 //! in the trace are given out in `trace_writer`.
 
 use std::{
-    any::Any,
     collections::HashSet,
     io,
     sync::{Arc, OnceLock},
 };
 
-use xray_trace::model::{
-    ClockAnchor, DutyWindow, FilterNote, Function, FunctionId, Gap, Lifetime, Process, Suppression,
-};
+use xray_trace::model::{ClockAnchor, FunctionId};
 
-use super::TraceWriter;
+use super::{ProcessTables, TraceWriter};
 use crate::{
     control::Control,
-    store::{EventStore, NumberedModule, ProfileSums, Snapshot, Source, Tables},
-    target::Functions,
+    store::{EventStore, ProfileSums, Snapshot, Source},
     types::Kinship,
 };
 
 /// One process of a trace.
 #[derive(Debug)]
 pub struct TraceSource {
-    /// Its description.
-    pub(crate) process: Process,
-    /// Its functions. The controller adds those of libraries that are loaded later.
-    pub(crate) functions: Arc<Functions>,
+    /// Its description and its functions.
+    pub(crate) tables: Arc<ProcessTables>,
     /// Its events.
     pub(crate) output: Arc<EventStore>,
     /// The handle of its controller.
@@ -49,7 +43,7 @@ impl TraceSource {
         source: Source,
         writer: &mut TraceWriter<W>,
     ) -> io::Result<()> {
-        writer.process(source, &self.process, self)?;
+        writer.process(source, &self.tables.process, &*self.tables)?;
         match self.kinship() {
             Some(kinship) => writer.origin(source, kinship.origin()),
             None => Ok(()),
@@ -74,7 +68,7 @@ impl TraceSource {
             writer.anchor(source, anchor)?;
         }
         for (thread, sums) in sums.threads() {
-            writer.sums(source, thread, sums, self)?;
+            writer.sums(source, thread, sums, &*self.tables)?;
         }
         Ok(())
     }
@@ -99,13 +93,13 @@ impl TraceSource {
             writer.anchor(source, anchor)?;
         }
         // Also functions whose blocks were all dropped.
-        for id in self.functions.all() {
+        for id in self.tables.functions.all() {
             if self.output.counts.was_seen(id) || seen.contains(&id) {
-                writer.function(source, id, self)?;
+                writer.function(source, id, &*self.tables)?;
             }
         }
         for block in &snapshot.blocks {
-            writer.block(source, block, self)?;
+            writer.block(source, block, &*self.tables)?;
         }
         for &(thread, events) in &snapshot.lost {
             writer.lost(source, thread, events)?;
@@ -114,52 +108,5 @@ impl TraceSource {
             writer.overwritten(source, overwritten)?;
         }
         Ok(())
-    }
-}
-
-impl Tables for TraceSource {
-    fn function(&self, id: FunctionId) -> Option<Function> {
-        self.functions.describe(id)
-    }
-
-    fn modules(&self) -> Vec<NumberedModule> {
-        let modules = self.functions.modules();
-        let numbered = modules.iter().map(|loaded| NumberedModule {
-            module: loaded.describe(self.process.id),
-            first: FunctionId(loaded.first()),
-            functions: u32::try_from(loaded.functions().count()).unwrap_or(u32::MAX),
-            file: Arc::clone(&loaded.module.object) as Arc<dyn Any + Send + Sync>,
-        });
-        numbered.collect()
-    }
-
-    fn lifetimes(&self) -> Vec<Lifetime> {
-        let modules = self.functions.modules();
-        let lifetimes = modules.iter().flat_map(|loaded| loaded.lifetimes());
-        lifetimes.collect()
-    }
-
-    fn suppressions(&self) -> Vec<Suppression> {
-        self.control.shared.history.suppressions(self.process.id)
-    }
-
-    fn duty(&self) -> Vec<DutyWindow> {
-        self.control.shared.history.windows(self.process.id)
-    }
-
-    fn gaps(&self) -> Vec<Gap> {
-        let process = self.process.id;
-        let gaps = self.control.shared.gaps().into_iter();
-        gaps.map(|gap| Gap { process, ..gap }).collect()
-    }
-
-    fn filters(&self) -> Vec<FilterNote> {
-        let notes = self.control.shared.filter_notes().into_iter();
-        let note = |(since, filter)| FilterNote {
-            process: self.process.id,
-            since: Some(since),
-            filter,
-        };
-        notes.map(note).collect()
     }
 }

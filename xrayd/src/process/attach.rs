@@ -15,7 +15,7 @@ use super::{
     attach_options::AttachOptions,
     attach_report::{AttachReport, SkippedSleds, gaps_before, other_rings},
     session::Session,
-    session_record::{SessionKeeper, SessionRecords},
+    session_record::{KeptForNext, SessionKeeper},
     started::Started,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         Loading, Patching, PreparedUpdate, Reading, SessionNumbers, Shared, Staged, StartedChild,
         TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
     },
-    export::TraceSource,
+    export::{Earlier, ProcessTables, SegmentArchive, TraceSource, read_segments},
     inject::{
         DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, clear_live, crowded,
         install,
@@ -68,8 +68,8 @@ pub(super) struct Common {
     pub(crate) promises: Arc<Promises>,
     /// The threads that read rings.
     pub(crate) collectors: Collectors,
-    /// Where records of sessions outlive the daemon. `None`: nowhere.
-    pub(crate) records: Option<Arc<dyn SessionRecords>>,
+    /// What outlives the daemon. `None`: nothing.
+    pub(crate) kept: Option<KeptForNext>,
     /// The new session's share of the quotas.
     pub(crate) ticket: Ticket,
 }
@@ -120,7 +120,7 @@ pub(crate) fn prepare(
         metering,
         promises,
         collectors,
-        records,
+        kept,
         mut ticket,
     } = common;
     let pid = target.pid();
@@ -301,6 +301,29 @@ pub(crate) fn prepare(
     let (gaps, notes): (Vec<_>, Vec<_>) =
         gaps_before(&installed, attached.ticks).into_iter().unzip();
     report.notes.extend(notes);
+    let shared = Arc::new(Shared::new(functions.ids(), flight.refused));
+    let earlier = match (&kept, &recorded) {
+        (Some(kept), Some(_)) => {
+            let segments = kept.segments.take_found(pid, process.start_time_ticks);
+            read_segments(&process, &functions, segments, attached.ticks)
+        }
+        _ => Earlier::default(),
+    };
+    let tables = Arc::new(ProcessTables {
+        process,
+        functions: Arc::clone(&functions),
+        shared: Arc::clone(&shared),
+        earlier: earlier.choices,
+    });
+    if let Some(kept) = &kept {
+        let store = Arc::clone(&kept.segments);
+        let archive = SegmentArchive::new(store, Arc::clone(&tables), earlier.segments);
+        output.archive_in(Box::new(archive));
+        output.adopt(earlier.events);
+    }
+    for gap in earlier.gaps.into_iter().chain(gaps) {
+        shared.add_gap(gap);
+    }
     let drain = spawn_drain(
         &collectors,
         pid,
@@ -311,16 +334,13 @@ pub(crate) fn prepare(
         (Arc::clone(&output), Arc::clone(&ticket)),
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
-    let shared = Arc::new(Shared::new(functions.ids(), flight.refused, drain));
-    for gap in gaps {
-        shared.add_gap(gap);
-    }
+    shared.set_drain(drain);
     let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
     let metered = metering.map(|metering| {
         let subject = Subject {
             pid,
             uid: credentials.user,
-            process: process.command.clone(),
+            process: tables.process.command.clone(),
             attached_wall_ns: attached.wall_ns,
         };
         let numbers = SessionNumbers {
@@ -340,9 +360,9 @@ pub(crate) fn prepare(
         Watch::new(pid, Arc::clone(&shared), perf_watcher, commands.waker()),
     );
     let traced = TracedModules::new(Arc::clone(&functions));
-    let keeper = records.map(|records| {
-        let identity = (pid, process.start_time_ticks, credentials.user);
-        Arc::new(SessionKeeper::new(&records, identity, &options))
+    let keeper = kept.map(|kept| {
+        let identity = (pid, tables.process.start_time_ticks, credentials.user);
+        Arc::new(SessionKeeper::new(&kept.records, identity, &options))
     });
     let session = Session {
         pid,
@@ -350,8 +370,7 @@ pub(crate) fn prepare(
         keeper: keeper.clone(),
         command_line: target.command(),
         source: TraceSource {
-            process,
-            functions,
+            tables,
             output: Arc::clone(&output),
             control,
             kinship: OnceLock::new(),

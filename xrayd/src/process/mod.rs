@@ -72,5 +72,5 @@ pub(crate) use process_or_group::{Outcomes, ProcessOrGroup, Toggle};
 pub use profiling::{Profiling, write_profile};
 pub use registry::{Registry, RegistryConfig};
 pub use session::Session;
-pub(crate) use session_record::{GroupRecord, SessionRecord, SessionRecords};
+pub(crate) use session_record::{GroupRecord, KeptForNext, SessionRecord, SessionRecords};
 pub use trigger::{Firing, Trigger};

@@ -74,7 +74,7 @@ pub fn write_profile(
         if let Some(since) = sums.since() {
             writer.begins(source, since);
         }
-        writer.ended(source, &session.source)?;
+        writer.ended(source, &*session.source.tables)?;
     }
     writer.no_sums()?;
     writer.end()

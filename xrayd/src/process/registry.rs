@@ -25,7 +25,7 @@ use super::{
     refusals::{busy, lost_thread, orphan, still_detaching},
     retention::Retention,
     session::Session,
-    session_record::SessionRecords,
+    session_record::{KeptForNext, SessionRecords},
     session_table::{Reservation, SessionTable},
 };
 use crate::{
@@ -86,8 +86,8 @@ struct Inner {
     processes: Arc<PerfWatcher>,
     /// The metrics of all sessions, if metrics are enabled.
     metering: Option<Arc<Metering>>,
-    /// Where records of sessions outlive the daemon. `None`: nowhere.
-    records: Option<Arc<dyn SessionRecords>>,
+    /// What outlives the daemon. `None`: nothing.
+    kept: Option<KeptForNext>,
     table: Arc<SessionTable>,
     retention: Retention,
 }
@@ -112,11 +112,12 @@ impl Registry {
         Self::of_daemon(config, None, None)
     }
 
-    /// An empty registry. Its sessions have metrics and records if there is a place for them.
+    /// An empty registry. Its sessions have metrics and outlive the daemon if there is a place for
+    /// that.
     pub(crate) fn of_daemon(
         config: RegistryConfig,
         metering: Option<Arc<Metering>>,
-        records: Option<Arc<dyn SessionRecords>>,
+        kept: Option<KeptForNext>,
     ) -> Self {
         let accounts = Accounts::new(config.quotas);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -138,7 +139,7 @@ impl Registry {
             mappings: PerfWatcher::new(Subject::Mappings),
             processes: PerfWatcher::new(Subject::Processes),
             metering,
-            records,
+            kept,
             table,
         };
         Self(Arc::new(inner))
@@ -541,7 +542,7 @@ impl Registry {
 
     /// Where records of sessions outlive the daemon.
     pub(super) fn records(&self) -> Option<&Arc<dyn SessionRecords>> {
-        self.0.records.as_ref()
+        self.0.kept.as_ref().map(|kept| &kept.records)
     }
 
     /// The accounts of the quotas.
@@ -673,7 +674,7 @@ impl Inner {
             metering: self.metering.clone(),
             promises: Arc::clone(&self.promises),
             collectors: self.collectors.clone(),
-            records: self.records.clone(),
+            kept: self.kept.clone(),
             ticket,
         }
     }

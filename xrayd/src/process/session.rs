@@ -58,7 +58,7 @@ impl Session {
 
     /// Field 22 of `/proc/<pid>/stat`. Pid and start time together name one process.
     pub(crate) fn start_time(&self) -> u64 {
-        self.source.process.start_time_ticks
+        self.source.tables.process.start_time_ticks
     }
 
     /// The effective user of the process at its attach.
@@ -73,7 +73,7 @@ impl Session {
 
     /// The process as a trace describes it.
     pub fn process(&self) -> Process {
-        self.source.process.clone()
+        self.source.tables.process.clone()
     }
 
     /// The origin of the process, if it was followed from another process.
@@ -99,17 +99,18 @@ impl Session {
             Some(selection) => {
                 let compiled = compile(selection)?;
                 self.source
+                    .tables
                     .functions
-                    .matching(&self.source.functions.loaded(), &compiled)
+                    .matching(&self.source.tables.functions.loaded(), &compiled)
             }
-            None => self.source.functions.living(),
+            None => self.source.tables.functions.living(),
         };
         let row = |id: FunctionId| {
             let (recorded, calls) = (
                 self.source.control.shared.states.recorded(id),
                 self.source.output.counts.calls(id),
             );
-            let row = self.source.functions.row(id, recorded, calls)?;
+            let row = self.source.tables.functions.row(id, recorded, calls)?;
             Some(FunctionRow {
                 suppressed: recorded.is_some()
                     && self.source.control.shared.history.is_suppressed(id),
@@ -180,7 +181,7 @@ impl Session {
             executed: self.source.control.shared.executed().is_some(),
             failure: self.source.output.failure.get().cloned(),
             mode,
-            functions: u32::try_from(self.source.functions.len()).unwrap_or(u32::MAX),
+            functions: u32::try_from(self.source.tables.functions.len()).unwrap_or(u32::MAX),
             functions_on: self.source.control.shared.functions_on(),
             functions_with_values: self.source.control.shared.functions_with_values(),
             threads: counters.threads,
@@ -352,7 +353,7 @@ impl TracedProcess for Session {
     }
 
     fn tables(&self) -> &dyn Tables {
-        &self.source
+        &*self.source.tables
     }
 
     fn anchors(&self) -> Vec<ClockAnchor> {
@@ -364,11 +365,11 @@ impl TracedProcess for Session {
     }
 
     fn functions_known(&self) -> usize {
-        self.source.functions.ids()
+        self.source.tables.functions.ids()
     }
 
     fn module_path(&self, id: ModuleId) -> String {
-        self.source.functions.path(id)
+        self.source.tables.functions.path(id)
     }
 
     fn failure(&self) -> Option<Refusal> {

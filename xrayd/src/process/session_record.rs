@@ -11,6 +11,7 @@ use crate::{
     control::{ChoiceKeeper, Choices},
     lock::lock,
     pid::Pid,
+    segments::SegmentStore,
     target::{Caller, Sleds},
     types::Kinship,
 };
@@ -54,6 +55,15 @@ pub(crate) trait SessionRecords: fmt::Debug + Send + Sync {
     fn remove(&self, pid: Pid, start_time: u64);
 }
 
+/// What a daemon keeps for the next one.
+#[derive(Debug, Clone)]
+pub(crate) struct KeptForNext {
+    /// The records of sessions.
+    pub(crate) records: Arc<dyn SessionRecords>,
+    /// The retained events.
+    pub(crate) segments: Arc<SegmentStore>,
+}
+
 /// Keeps the record of one session.
 #[derive(Debug)]
 pub(crate) struct SessionKeeper {
@@ -71,6 +81,11 @@ struct Kept {
 // === impl SessionRecord ===
 
 impl SessionRecord {
+    /// Pid and start time: the name of its process in this boot.
+    pub(crate) fn name(&self) -> (Pid, u64) {
+        (self.pid, self.start_time)
+    }
+
     /// The options to attach to the process again.
     pub(super) fn options(&self) -> AttachOptions {
         AttachOptions {

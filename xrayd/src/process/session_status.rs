@@ -11,12 +11,12 @@ use crate::{
 /// The budget in force, and what it suppresses.
 pub(super) fn budget(source: &TraceSource) -> BudgetStatus {
     let history = &source.control.shared.history;
-    history.status(|id| source.functions.name(id).map(|(_, name)| name))
+    history.status(|id| source.tables.functions.name(id).map(|(_, name)| name))
 }
 
 /// The modules with sleds: those that are traced, and those that cannot be.
 pub(super) fn modules(source: &TraceSource) -> Vec<ModuleStatus> {
-    let modules = source.functions.loaded();
+    let modules = source.tables.functions.loaded();
     let traced = modules.iter().map(|loaded| {
         let on = loaded
             .functions()

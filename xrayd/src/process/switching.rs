@@ -21,9 +21,9 @@ pub(super) fn toggle(
     run: Run,
 ) -> Result<ToggleReport> {
     let compiled = patterns.matcher();
-    let modules = source.functions.loaded();
-    let ids = source.functions.matching(&modules, &compiled);
-    if compiled.needs_source() && source.functions.lacks_lines() {
+    let modules = source.tables.functions.loaded();
+    let ids = source.tables.functions.matching(&modules, &compiled);
+    if compiled.needs_source() && source.tables.functions.lacks_lines() {
         let message = format!(
             "process {}: functions cannot be selected by source file, because a file with \
              source lines does not answer",
@@ -78,12 +78,13 @@ pub(super) fn toggle_as(
     run: Run,
 ) -> Result<ToggleReport> {
     let compiled = patterns.matcher();
-    let modules = source.functions.loaded();
+    let modules = source.tables.functions.loaded();
     begin_lease(source, to.lease, run);
     let matching = modules.iter().flat_map(|loaded| {
-        let first = other.functions.first_of_same(loaded);
+        let first = other.tables.functions.first_of_same(loaded);
         let needs_source = compiled.needs_source();
         source
+            .tables
             .functions
             .matching_in(loaded, needs_source, |candidate| {
                 let id = first.map(|first| first + (candidate.id - loaded.first()));
@@ -109,11 +110,11 @@ pub(super) fn begin_as(
     rules: Rules,
     parent: Option<&TraceSource>,
 ) -> Result<()> {
-    let modules = source.functions.loaded();
+    let modules = source.tables.functions.loaded();
     let mut effect = RuleEffect::default();
     for loaded in &modules {
-        let like =
-            parent.and_then(|parent| Some((parent, parent.functions.first_of_same(loaded)?)));
+        let like = parent
+            .and_then(|parent| Some((parent, parent.tables.functions.first_of_same(loaded)?)));
         match like {
             Some((parent, first)) => {
                 for (like, id) in (first..).zip(loaded.functions()) {
@@ -127,7 +128,7 @@ pub(super) fn begin_as(
                 }
             }
             None => {
-                let RuleEffect { on, leases } = rules.wishes_in(&source.functions, loaded);
+                let RuleEffect { on, leases } = rules.wishes_in(&source.tables.functions, loaded);
                 for (capture, its) in on {
                     effect.on.entry(capture).or_default().extend(its);
                 }

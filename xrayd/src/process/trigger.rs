@@ -117,7 +117,7 @@ impl Trigger {
         let matcher = TriggerMatcher::new(
             &self.conditions,
             (key, Arc::clone(&self.limiter)),
-            Arc::clone(&session.source.functions),
+            Arc::clone(&session.source.tables.functions),
             (self.since, frequency),
         )?;
         let matcher = Arc::new(matcher);
@@ -224,7 +224,8 @@ impl Trigger {
         let session = sessions.find(its).map(|(_, session)| session);
         let session = session.as_ref();
         // This reads no file of the process, which may not answer.
-        let name = |session: &Arc<Session>| session.source.functions.name(hit.place.function?);
+        let name =
+            |session: &Arc<Session>| session.source.tables.functions.name(hit.place.function?);
         let clock = session.map(|session| Clock::new(session.anchors()));
         let clock = clock.unwrap_or_default();
         let now = now_anchor();

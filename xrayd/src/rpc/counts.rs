@@ -80,7 +80,7 @@ fn rows(
     calls: &BTreeMap<FunctionId, u64>,
 ) -> impl Iterator<Item = v1::FunctionCalls> {
     calls.iter().filter_map(|(&id, &calls)| {
-        let (module, name) = session.as_ref().functions.name(id)?;
+        let (module, name) = session.as_ref().tables.functions.name(id)?;
         Some(v1::FunctionCalls {
             id: id.0,
             name,

@@ -8,7 +8,7 @@
 //! A record holds for one boot of the kernel and one pid namespace, because a pid and a start time
 //! name one process only there.
 
-use std::{fs, io, os::unix::fs::MetadataExt as _};
+use std::{fmt, fs, io, os::unix::fs::MetadataExt as _};
 
 use prost::Message as _;
 
@@ -45,6 +45,16 @@ pub(crate) enum Unusable {
 }
 
 // === impl PidScope ===
+
+/// As a part of a file's name: the boot id and the inode, both hexadecimal.
+impl fmt::Display for PidScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.boot {
+            write!(f, "{byte:02x}")?;
+        }
+        write!(f, "-{:x}", self.namespace)
+    }
+}
 
 impl PidScope {
     /// The scope of this process.

@@ -235,7 +235,17 @@ impl StateFolder {
         written.inspect_err(|_| self.unlink(&new))
     }
 
-    fn unlink(&self, name: &str) {
+    /// The open folder.
+    pub(super) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    /// The scope of this process.
+    pub(super) fn scope(&self) -> PidScope {
+        self.scope
+    }
+
+    pub(super) fn unlink(&self, name: &str) {
         if let Err(errno) = unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir)
             && errno != Errno::ENOENT
         {

@@ -1,9 +1,11 @@
-//! The state of the daemon that outlives it: a record of each session, in a folder of files. A
-//! daemon that starts goes on with the sessions whose records it finds.
+//! The state of the daemon that outlives it: a record of each session, in a folder of files, and
+//! files of retained events if these are wanted. A daemon that starts goes on with the sessions
+//! whose records it finds.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `folder` | the folder and its files |
+//! | `segments` | the files of retained events |
+//! | `folder` | the folder, and the files of records |
 //! | `file` | the bytes of a file: a record with a checksum |
 //! | `message` | the record as protobuf messages |
 //! | `convert` | conversion between messages and types of the engine |
@@ -16,6 +18,7 @@ mod folder;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod message;
+mod segments;
 
 pub use folder::{FolderError, StateFolder, default_folder};
 #[cfg(fuzzing)]

@@ -13,6 +13,7 @@ use xray_trace::{
 };
 
 use super::{
+    archive::{Archive, EarlierEvents},
     calls::Calls,
     counts::Counts,
     event_counters::{Counters, EventCounters},
@@ -253,7 +254,7 @@ impl EventStore {
     /// Adds a name that a module of the program gives to a number of event types.
     pub(crate) fn name_event_type(&self, number: u16, name: &str) {
         // Under the lock: a new reader gets a name either with all others or in its subscription.
-        let _retained = lock(&self.retained);
+        let mut retained = lock(&self.retained);
         if let Some(name) = self.event_types.name(number, name) {
             let named = EventType {
                 process: self.process,
@@ -261,6 +262,7 @@ impl EventStore {
                 name,
             };
             self.triggers.named(&named);
+            retained.add_event_type(&named);
             self.readers.send(&StreamItem::EventType(named));
         }
     }
@@ -331,11 +333,42 @@ impl EventStore {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let retained = lock(&self.retained);
-        Snapshot {
-            event_types: self.event_types(),
-            ..retained.snapshot(self.process)
+        let (mut snapshot, earlier) = {
+            let retained = lock(&self.retained);
+            let (mut snapshot, earlier) = retained.snapshot(self.process);
+            snapshot.event_types = self.event_types();
+            (snapshot, earlier)
+        };
+        if !earlier.is_empty() {
+            let blocks = std::mem::take(&mut snapshot.blocks).into_iter().enumerate();
+            let blocks = blocks.filter_map(|(at, block)| match earlier.get(&at) {
+                Some(numbers) => numbers.apply(block),
+                None => Some(block),
+            });
+            snapshot.blocks = blocks.collect();
         }
+        snapshot
+    }
+
+    /// Adds what an earlier daemon has retained. To be called before there is a drain.
+    pub(crate) fn adopt(&self, earlier: EarlierEvents) {
+        for numbers in earlier.blocks.iter().map(|(_, numbers)| numbers) {
+            for function in numbers.now() {
+                self.counts.mark_seen(function);
+            }
+        }
+        for event_type in &earlier.event_types {
+            self.event_types.name(event_type.number, &event_type.name);
+        }
+        lock(&self.retained).adopt(earlier, self.retain_bytes.load(Relaxed));
+    }
+
+    /// Has events outlive the daemon from now on.
+    pub(crate) fn archive_in(&self, mut archive: Box<dyn Archive>) {
+        for event_type in self.event_types() {
+            archive.add_event_type(&event_type);
+        }
+        lock(&self.retained).archive_in(archive, self.retain_bytes.load(Relaxed));
     }
 
     pub(crate) fn counters(&self) -> Counters {

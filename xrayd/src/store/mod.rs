@@ -8,6 +8,7 @@
 //!
 //! Nothing here reads rings or changes a target.
 
+mod archive;
 mod calls;
 mod clock_watch;
 mod counts;
@@ -21,6 +22,7 @@ mod retained;
 mod subscription;
 mod tables;
 
+pub(crate) use archive::{Archive, ArchivedBlock, EarlierEvents, FunctionNumbers};
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
 pub(crate) use event_counters::Counters;

@@ -3,15 +3,23 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::Arc,
 };
 
 use xray_trace::{
-    container::Block,
-    model::{ClockAnchor, ClockFault, EventType, Overwritten, ProcessId, Thread, ThreadId, Ticks},
+    container::{Block, ClosedBlock},
+    model::{
+        ClockAnchor, ClockFault, EventBody, EventType, Overwritten, ProcessId, Thread, ThreadId,
+        Ticks,
+    },
 };
 
-use super::{clock_watch::ClockWatch, subscription::PublishedBlock};
+use super::{
+    archive::{Archive, ArchivedBlock, EarlierEvents, FunctionNumbers, segment_bytes},
+    clock_watch::ClockWatch,
+    subscription::PublishedBlock,
+};
 use crate::types::ThreadLoss;
 
 /// The most clock anchors that are kept. When there are more, every second one is dropped.
@@ -65,6 +73,8 @@ pub(crate) struct Retained {
     /// Dropped events of forgotten threads, and the time of the last of them.
     forgotten: u64,
     forgotten_until: Option<Ticks>,
+    /// Where blocks outlive the daemon. `None`: nowhere.
+    archive: Option<Box<dyn Archive>>,
 }
 
 /// A retained block. A snapshot cuts blocks to its window and unpacks them for that, so the facts
@@ -72,8 +82,13 @@ pub(crate) struct Retained {
 #[derive(Debug)]
 struct RetainedBlock {
     block: Block,
-    /// The number of its events: those of calls and user events.
+    /// The number of its events of calls and user events. Without the user events for a block of an
+    /// earlier daemon.
     events: u64,
+    /// The segment with its events. `None`: they are in memory.
+    segment: Option<u32>,
+    /// The ids of its functions, for a block of an earlier daemon.
+    earlier: Option<Arc<FunctionNumbers>>,
 }
 
 /// The newest blocks that were retained and dropped: thread, number of events, and time of the last
@@ -98,6 +113,8 @@ struct Known {
     lost: u64,
     /// True if it has no ring any more.
     ended: bool,
+    /// True if an earlier daemon has recorded it. The thread may go on as another one.
+    is_earlier: bool,
 }
 
 // === impl Evictions ===
@@ -147,6 +164,7 @@ impl Retained {
             evicted_until: Ticks(0),
             lost: 0,
             ended: false,
+            is_earlier: false,
         };
         if self.threads.insert(id, known).is_none() {
             self.bytes += THREAD_COST;
@@ -196,14 +214,123 @@ impl Retained {
 
     /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
     pub(super) fn push(&mut self, published: &PublishedBlock, bytes: u64) {
-        let block = published.closed.block.clone();
-        let events = published.events();
-        self.bytes += cost(&block);
-        self.events += events;
-        if let Some(known) = self.threads.get_mut(&block.thread) {
+        let (block, segment) = match self.archived(&published.closed, bytes) {
+            Some(ArchivedBlock { block, segment }) => (block, Some(segment)),
+            None => (published.closed.block.clone(), None),
+        };
+        self.add(RetainedBlock {
+            block,
+            events: published.events(),
+            segment,
+            earlier: None,
+        });
+        self.shrink_to(bytes);
+    }
+
+    fn add(&mut self, retained: RetainedBlock) {
+        self.bytes += cost(&retained.block);
+        self.events += retained.events;
+        if let Some(known) = self.threads.get_mut(&retained.block.thread) {
             known.blocks += 1;
         }
-        self.blocks.push_back(RetainedBlock { block, events });
+        self.blocks.push_back(retained);
+    }
+
+    /// The block as it is in the archive, once it is there.
+    fn archived(&mut self, closed: &ClosedBlock, bytes: u64) -> Option<ArchivedBlock> {
+        let mut archive = self.archive.take()?;
+        let thread = &self
+            .threads
+            .get(&closed.block.thread)
+            .map(|its| &its.thread);
+        let kept = thread.and_then(|thread| {
+            archive.keep(closed, thread, segment_bytes(bytes), &|| self.overwritten())
+        });
+        self.archive = Some(archive);
+        kept
+    }
+
+    /// Has all blocks from now on outlive the daemon, and those that there are.
+    pub(super) fn archive_in(&mut self, archive: Box<dyn Archive>, bytes: u64) {
+        self.archive = Some(archive);
+        let mut blocks = std::mem::take(&mut self.blocks);
+        for retained in blocks.iter_mut().filter(|one| one.segment.is_none()) {
+            let closed = ClosedBlock::unpacked(retained.block.clone());
+            if let Some(ArchivedBlock { block, segment }) = self.archived(&closed, bytes) {
+                (retained.block, retained.segment) = (block, Some(segment));
+            }
+        }
+        self.blocks = blocks;
+        if let Some(archive) = &mut self.archive {
+            for anchor in &self.anchors {
+                archive.add_anchor(*anchor);
+            }
+        }
+    }
+
+    /// Adds what an earlier daemon has retained. To be called before anything else is added.
+    pub(super) fn adopt(&mut self, earlier: EarlierEvents, bytes: u64) {
+        let EarlierEvents {
+            threads,
+            blocks,
+            anchors,
+            event_types: _,
+            overwritten,
+        } = earlier;
+        for thread in threads {
+            // The last two ids are for threads that stand for others.
+            if thread.id >= FORGOTTEN {
+                continue;
+            }
+            self.described = self.described.max(thread.id.0 + 1);
+            let known = Known {
+                thread,
+                blocks: 0,
+                evicted: 0,
+                evicted_until: Ticks(0),
+                lost: 0,
+                ended: true,
+                is_earlier: true,
+            };
+            if self.threads.insert(known.thread.id, known).is_none() {
+                self.bytes += THREAD_COST;
+            }
+        }
+        for Overwritten {
+            thread,
+            events,
+            until,
+        } in overwritten
+        {
+            let events = events.unwrap_or(0);
+            self.evicted = self.evicted.saturating_add(events);
+            match self.threads.get_mut(&thread) {
+                Some(known) => {
+                    known.evicted = known.evicted.max(events);
+                    known.evicted_until = known.evicted_until.max(until);
+                }
+                None => {
+                    self.forgotten = self.forgotten.max(events);
+                    self.forgotten_until = self.forgotten_until.max(Some(until));
+                }
+            }
+        }
+        for (ArchivedBlock { block, segment }, numbers) in blocks {
+            let events = u64::from(block.calls);
+            self.add(RetainedBlock {
+                block,
+                events,
+                segment: Some(segment),
+                earlier: Some(numbers),
+            });
+        }
+        let ids: Vec<_> = self.threads.keys().copied().collect();
+        for id in ids {
+            self.forget_if_done(id);
+        }
+        for anchor in anchors {
+            self.add_anchor(anchor);
+        }
         self.shrink_to(bytes);
     }
 
@@ -226,6 +353,9 @@ impl Retained {
             });
         }
         self.anchors.push(anchor);
+        if let Some(archive) = &mut self.archive {
+            archive.add_anchor(anchor);
+        }
         faults
     }
 
@@ -253,23 +383,39 @@ impl Retained {
         self.evicted
     }
 
-    /// Everything that is retained of a process, without its event types.
-    pub(super) fn snapshot(&self, process: ProcessId) -> Snapshot {
-        let mut threads = Vec::with_capacity(self.threads.len() + 1);
-        let (mut overwritten, mut ended) = (Vec::new(), HashSet::new());
-        for (&id, known) in &self.threads {
-            threads.push(known.thread.clone());
-            if known.evicted > 0 {
-                overwritten.push(Overwritten {
-                    thread: id,
-                    events: Some(known.evicted),
-                    until: known.evicted_until,
-                });
-            }
-            if known.ended {
-                ended.insert(id);
-            }
+    /// Adds the name of a type of typed events.
+    pub(super) fn add_event_type(&mut self, event_type: &EventType) {
+        if let Some(archive) = &mut self.archive {
+            archive.add_event_type(event_type);
         }
+    }
+
+    /// The events that were retained and dropped, by thread.
+    fn overwritten(&self) -> Vec<Overwritten> {
+        let threads = self.threads.iter().filter(|(_, known)| known.evicted > 0);
+        let threads = threads.map(|(&thread, known)| Overwritten {
+            thread,
+            events: Some(known.evicted),
+            until: known.evicted_until,
+        });
+        let forgotten = (self.forgotten > 0).then(|| Overwritten {
+            thread: FORGOTTEN,
+            events: Some(self.forgotten),
+            until: self.forgotten_until.unwrap_or(Ticks(0)),
+        });
+        threads.chain(forgotten).collect()
+    }
+
+    /// Everything that is retained of a process, without its event types. Some blocks need the ids
+    /// of their functions: these are returned by their index.
+    pub(super) fn snapshot(
+        &self,
+        process: ProcessId,
+    ) -> (Snapshot, HashMap<usize, Arc<FunctionNumbers>>) {
+        let all = self.threads.values();
+        let mut threads: Vec<Thread> = all.map(|known| known.thread.clone()).collect();
+        let ended = self.threads.iter();
+        let ended = ended.filter(|(_, known)| known.ended && !known.is_earlier);
         if self.forgotten > 0 {
             threads.push(Thread {
                 id: FORGOTTEN,
@@ -277,38 +423,51 @@ impl Retained {
                 tid: 0,
                 name: "(threads that are forgotten)".to_owned(),
             });
-            overwritten.push(Overwritten {
-                thread: FORGOTTEN,
-                events: Some(self.forgotten),
-                until: self.forgotten_until.unwrap_or(Ticks(0)),
-            });
         }
         let blocks = self.blocks.iter();
-        Snapshot {
+        let snapshot = Snapshot {
             threads,
             event_types: Vec::new(),
             anchors: self.anchors.clone(),
             blocks: blocks.map(|retained| retained.block.clone()).collect(),
-            ended,
-            overwritten,
+            ended: ended.map(|(&id, _)| id).collect(),
+            overwritten: self.overwritten(),
             evictions: self.evictions.clone(),
             lost: Vec::new(),
-        }
+        };
+        let earlier = self.blocks.iter().enumerate();
+        let earlier = earlier.filter_map(|(at, one)| Some((at, one.earlier.clone()?)));
+        (snapshot, earlier.collect())
     }
 
     /// Drops the oldest blocks until the rest costs no more than `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: u64) {
+        // The first segment may have blocks that were dropped already.
+        let bytes = match self.archive {
+            Some(_) => bytes.saturating_sub(segment_bytes(bytes)),
+            None => bytes,
+        };
         while self.bytes > bytes {
             let Some(oldest) = self.blocks.pop_front() else {
                 break;
             };
-            let events = oldest.events.saturating_add(oldest.block.lost);
             self.bytes -= cost(&oldest.block);
             self.events -= oldest.events;
+            let events = match oldest.earlier {
+                Some(_) => events_in(&oldest.block),
+                None => oldest.events,
+            };
+            let events = events.saturating_add(oldest.block.lost);
             self.evicted = self.evicted.saturating_add(events);
             self.evictions
                 .add(oldest.block.thread, events, oldest.block.last);
             self.evict_from(oldest.block.thread, events, oldest.block.last);
+            if let Some(segment) = oldest.segment
+                && let Some(mut archive) = self.archive.take()
+            {
+                archive.drop_block(segment, &|| self.overwritten());
+                self.archive = Some(archive);
+            }
         }
     }
 
@@ -339,6 +498,14 @@ impl Retained {
             self.bytes -= THREAD_COST;
         }
     }
+}
+
+/// The number of events of calls and of user events that can be unpacked.
+fn events_in(block: &Block) -> u64 {
+    let events = block.events().map_while(Result::ok);
+    let counted = events
+        .filter(|event| matches!(event.body, EventBody::Call { .. } | EventBody::Data { .. }));
+    counted.count() as u64
 }
 
 pub(super) fn cost(block: &Block) -> u64 {

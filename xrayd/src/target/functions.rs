@@ -12,6 +12,7 @@ use std::{
 
 use sled_encoders::Capture;
 use xray_trace::{
+    FileAddr,
     instr_map::{Candidate, CompiledSelection, MapFunction, SourceMap},
     model::{
         Function, FunctionId, Lifetime, Module as TraceModule, ModuleId, ProcessId, SourceLine,
@@ -495,6 +496,20 @@ impl Loaded {
     pub(crate) fn ids(&self) -> Range<u32> {
         let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
         self.first..self.first.saturating_add(count)
+    }
+
+    /// The id of the function with this id in its instrumentation map, and this address.
+    pub(crate) fn id_of(&self, xray_id: u32, address: FileAddr) -> Option<FunctionId> {
+        let functions = self.module.object.functions();
+        let is_it = |function: &MapFunction| (function.id, function.address) == (xray_id, address);
+        let at = usize::try_from(xray_id).ok()?.checked_sub(1)?;
+        let found = functions.get(at).filter(|function| is_it(function));
+        let index = match found {
+            Some(_) => at,
+            None => functions.iter().position(is_it)?,
+        };
+        let id = self.first.checked_add(u32::try_from(index).ok()?)?;
+        Some(FunctionId(id))
     }
 
     fn index_of(&self, id: FunctionId) -> Option<usize> {

@@ -41,6 +41,8 @@ pub(super) struct Descriptions {
     threads: u32,
     /// The functions that were described, by their numbers in the trace.
     described: Described,
+    /// True if threads have the numbers of their process.
+    keeps_threads: bool,
     /// True if the function was described that stands for all stacks that were not kept apart.
     more_stacks: bool,
 }
@@ -53,8 +55,17 @@ impl Descriptions {
         Some(self.sources.get(&source)?.process)
     }
 
+    /// Gives threads the numbers that they have in their process. To be called for a trace of one
+    /// process.
+    pub(super) fn keep_threads(&mut self) {
+        self.keeps_threads = true;
+    }
+
     /// The number of a thread in the trace.
     pub(super) fn thread_number(&mut self, source: Source, id: ThreadId) -> ThreadId {
+        if self.keeps_threads {
+            return id;
+        }
         let Some(numbers) = self.sources.get_mut(&source) else {
             return id;
         };

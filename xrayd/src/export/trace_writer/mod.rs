@@ -64,6 +64,17 @@ pub struct TraceWriter<W> {
     reader_lost: u64,
 }
 
+/// A block in a trace.
+#[derive(Debug)]
+pub(super) struct PlacedBlock {
+    /// The block as it is in the trace.
+    pub(super) block: Block,
+    /// The begin of its section.
+    pub(super) section: u64,
+    /// True if its functions have the numbers of their process.
+    pub(super) is_same: bool,
+}
+
 /// Totals of a trace, as far as it is written.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceTotals {
@@ -99,6 +110,18 @@ impl<W: Write> TraceWriter<W> {
             entries: 0,
             reader_lost: 0,
         })
+    }
+
+    /// Begins a trace of one process, without an index of open calls. All numbers in it are those
+    /// of the process.
+    ///
+    /// # Errors
+    /// The error of the inner writer.
+    pub(crate) fn of_one_process(out: W) -> io::Result<Self> {
+        let mut writer = Self::new(out)?;
+        writer.index.give_up();
+        writer.descriptions.keep_threads();
+        Ok(writer)
     }
 
     /// Adds a process. Items from `source` are its.
@@ -243,6 +266,20 @@ impl<W: Write> TraceWriter<W> {
         closed: &ClosedBlock,
         tables: &dyn Tables,
     ) -> io::Result<()> {
+        self.place_block(source, closed, tables).map(drop)
+    }
+
+    /// Adds a block as [`Self::closed_block`], and returns where it is. `None`: no event of it can
+    /// be unpacked.
+    ///
+    /// # Errors
+    /// As [`Self::closed_block`].
+    pub(super) fn place_block(
+        &mut self,
+        source: Source,
+        closed: &ClosedBlock,
+        tables: &dyn Tables,
+    ) -> io::Result<Option<PlacedBlock>> {
         let ClosedBlock {
             block,
             functions,
@@ -270,13 +307,19 @@ impl<W: Write> TraceWriter<W> {
             false => block.renumbered(thread, number),
         };
         let Some(written) = written else {
-            return Ok(());
+            return Ok(None);
         };
+        let section = self.writer.written();
         self.writer.block(&written)?;
         self.entries = self.entries.saturating_add(u64::from(*entries));
         let len = written.encoded_len() as u64;
         let sections = self.index.block(thread, len, stack.as_ref(), number);
-        self.open_calls(&sections)
+        self.open_calls(&sections)?;
+        Ok(Some(PlacedBlock {
+            block: written,
+            section,
+            is_same: same,
+        }))
     }
 
     fn open_calls(&mut self, sections: &[OpenCalls]) -> io::Result<()> {
@@ -346,6 +389,11 @@ impl<W: Write> TraceWriter<W> {
         let sections = self.index.finish();
         self.open_calls(&sections)?;
         self.writer.end(&self.writer.totals())
+    }
+
+    /// The number of bytes written so far.
+    pub(super) fn written(&self) -> u64 {
+        self.writer.written()
     }
 
     /// The inner writer.

@@ -111,6 +111,7 @@ fn gap(gap: TimedGap) -> v1::Gap {
     let cause = match cause {
         GapCause::NoDaemon => v1::GapCause::NoDaemon,
         GapCause::UnreadRings => v1::GapCause::UnreadRings,
+        GapCause::DamagedEvents => v1::GapCause::DamagedEvents,
         GapCause::Unknown => v1::GapCause::Unspecified,
     };
     v1::Gap {

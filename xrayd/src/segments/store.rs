@@ -1,0 +1,277 @@
+//! All segments of this daemon: made, removed, and found from the daemon before.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::File,
+    io,
+    os::unix::fs::MetadataExt as _,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::memfd::{MFdFlags, memfd_create},
+};
+
+use super::{SegmentName, sender::StoreSender};
+use crate::{
+    lock::lock,
+    notify::{self, NamedFile},
+    pid::Pid,
+};
+
+/// The most segments at a time, which is `FileDescriptorStoreMax=` of the unit.
+pub(crate) const MOST_SEGMENTS: usize = 4096;
+
+/// The flag for a file that is never executed: `MFD_NOEXEC_SEAL`. `vm.memfd_noexec` can demand it.
+const NOEXEC: MFdFlags = MFdFlags::from_bits_retain(0x8);
+
+/// Seals of a segment that gets no more events.
+const COMPLETE: SealFlag = SealFlag::F_SEAL_WRITE
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_SHRINK)
+    .union(SealFlag::F_SEAL_SEAL);
+
+/// A folder with files of segments.
+pub(crate) trait SegmentFolder: fmt::Debug + Send + Sync {
+    /// Makes an empty file for a segment, in the place of an older one with the same name.
+    ///
+    /// # Errors
+    /// The error of the system.
+    fn create(&self, name: SegmentName) -> io::Result<File>;
+
+    /// Removes the file of a segment.
+    fn remove(&self, name: SegmentName);
+
+    /// The segments of the daemon before, at most so many.
+    fn found(&self, most: usize) -> Vec<(SegmentName, File)>;
+}
+
+/// All segments of this daemon.
+#[derive(Debug)]
+pub(crate) struct SegmentStore {
+    place: Place,
+    /// Set when the daemon leaves its sessions to the next one: from then on nothing is removed.
+    leaves: AtomicBool,
+    segments: Mutex<Segments>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Memory. The service manager keeps it, if there is one.
+    Memory(Option<StoreSender>),
+    Folder(Arc<dyn SegmentFolder>),
+}
+
+#[derive(Debug, Default)]
+struct Segments {
+    /// All that there are.
+    files: BTreeMap<SegmentName, Arc<File>>,
+    /// Those of the daemon before which no session has taken over so far.
+    found: Vec<Segment>,
+    /// True once a segment was refused because there are too many.
+    is_full: bool,
+}
+
+/// A segment. It is removed when it is dropped, unless the daemon leaves its sessions to the next
+/// one.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) name: SegmentName,
+    pub(crate) file: Arc<File>,
+    store: Arc<SegmentStore>,
+}
+
+// === impl SegmentStore ===
+
+impl SegmentStore {
+    /// Segments in memory. The service manager keeps them, if there is one, and a program that this
+    /// process executes inherits them. `files` are those of the daemon before.
+    pub(crate) fn in_memory(files: Vec<NamedFile>) -> Arc<Self> {
+        let sender = notify::has_manager().then(StoreSender::start);
+        let sender = sender.and_then(|started| {
+            let failed = |error: &io::Error| {
+                tracing::error!(
+                    %error,
+                    "cannot start a thread: retained events do not outlive this daemon"
+                );
+            };
+            started.inspect_err(failed).ok()
+        });
+        let found = files
+            .into_iter()
+            .filter_map(|NamedFile { name, descriptor }| {
+                let file = File::from(descriptor);
+                match (name.parse(), seal(&file)) {
+                    (Ok(name), Ok(())) => Some((name, file)),
+                    (_, sealed) => {
+                        let why = sealed.err();
+                        tracing::warn!(name, ?why, "refused a foreign file of the service manager");
+                        None
+                    }
+                }
+            });
+        let found: Vec<_> = found.collect();
+        Self::new(Place::Memory(sender), found)
+    }
+
+    /// Segments as files of a folder.
+    pub(crate) fn in_folder(folder: Arc<dyn SegmentFolder>) -> Arc<Self> {
+        let found = folder.found(MOST_SEGMENTS);
+        Self::new(Place::Folder(folder), found)
+    }
+
+    fn new(place: Place, found: Vec<(SegmentName, File)>) -> Arc<Self> {
+        let store = Arc::new(Self {
+            place,
+            leaves: AtomicBool::new(false),
+            segments: Mutex::default(),
+        });
+        let mut segments = lock(&store.segments);
+        for (name, file) in found.into_iter().take(MOST_SEGMENTS) {
+            let file = Arc::new(file);
+            segments.files.insert(name, Arc::clone(&file));
+            segments.found.push(Segment {
+                name,
+                file,
+                store: Arc::clone(&store),
+            });
+        }
+        segments.found.sort_by_key(|segment| segment.name);
+        drop(segments);
+        store
+    }
+
+    /// Makes an empty segment.
+    ///
+    /// # Errors
+    /// There are too many segments, or the error of the system.
+    pub(crate) fn create(self: &Arc<Self>, name: SegmentName) -> io::Result<Segment> {
+        {
+            let mut segments = lock(&self.segments);
+            if segments.files.len() >= MOST_SEGMENTS {
+                let is_first = !std::mem::replace(&mut segments.is_full, true);
+                if is_first {
+                    tracing::warn!(
+                        "there are {MOST_SEGMENTS} files of retained events: further events do not \
+                         outlive this daemon"
+                    );
+                }
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+        }
+        let file = match &self.place {
+            Place::Memory(_) => {
+                let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+                // The next daemon reads this name.
+                let text = name.to_string();
+                let made = memfd_create(text.as_str(), flags | NOEXEC);
+                // Linux before 6.3.
+                let made = made.or_else(|_| memfd_create(text.as_str(), flags));
+                File::from(made?)
+            }
+            Place::Folder(folder) => folder.create(name)?,
+        };
+        let file = Arc::new(file);
+        if let Place::Memory(Some(sender)) = &self.place {
+            sender.give(stored_as(&file)?, Arc::downgrade(&file));
+        }
+        lock(&self.segments).files.insert(name, Arc::clone(&file));
+        Ok(Segment {
+            name,
+            file,
+            store: Arc::clone(self),
+        })
+    }
+
+    /// Takes the segments that the daemon before has left of a process, in order.
+    pub(crate) fn take_found(&self, pid: Pid, start_time: u64) -> Vec<Segment> {
+        let is_its = |segment: &mut Segment| {
+            (segment.name.pid, segment.name.start_time) == (pid, start_time)
+        };
+        lock(&self.segments).found.extract_if(.., is_its).collect()
+    }
+
+    /// Takes the segments of processes that are not among these.
+    pub(crate) fn take_orphans(&self, is_there: impl Fn(Pid, u64) -> bool) -> Vec<Segment> {
+        let is_orphan = |segment: &mut Segment| {
+            let SegmentName {
+                pid, start_time, ..
+            } = segment.name;
+            !is_there(pid, start_time)
+        };
+        let found = &mut lock(&self.segments).found;
+        found.extract_if(.., is_orphan).collect()
+    }
+
+    /// From now on nothing is removed: the next daemon gets all segments.
+    pub(crate) fn leave(&self) {
+        self.leaves.store(true, Relaxed);
+    }
+
+    /// The files in memory, for a program that this process executes.
+    pub(crate) fn files_in_memory(&self) -> Vec<Arc<File>> {
+        match &self.place {
+            Place::Memory(_) => lock(&self.segments).files.values().cloned().collect(),
+            Place::Folder(_) => Vec::new(),
+        }
+    }
+
+    fn remove(&self, name: SegmentName, file: &File) {
+        if self.leaves.load(Relaxed) {
+            return;
+        }
+        lock(&self.segments).files.remove(&name);
+        match &self.place {
+            Place::Memory(Some(sender)) => match stored_as(file) {
+                Ok(name) => sender.take_back(name),
+                Err(error) => tracing::debug!(%name, %error, "cannot take back a file of events"),
+            },
+            Place::Memory(None) => {}
+            Place::Folder(folder) => folder.remove(name),
+        }
+    }
+}
+
+/// The name of a file for the service manager. All these names have to fit into one variable of the
+/// environment, which has 128 KiB.
+fn stored_as(file: &File) -> io::Result<String> {
+    Ok(format!("events-{:x}", file.metadata()?.ino()))
+}
+
+/// Has the contents of a file stay as they are, whichever other process has it open.
+fn seal(file: &File) -> io::Result<()> {
+    match fcntl(file, FcntlArg::F_ADD_SEALS(COMPLETE)) {
+        Err(Errno::EPERM) if is_sealed(file) => Ok(()),
+        sealed => sealed.map(drop).map_err(io::Error::from),
+    }
+}
+
+fn is_sealed(file: &File) -> bool {
+    fcntl(file, FcntlArg::F_GET_SEALS)
+        .is_ok_and(|seals| SealFlag::from_bits_retain(seals).contains(COMPLETE))
+}
+
+// === impl Segment ===
+
+impl Segment {
+    /// Notes that the segment gets no more events. In memory, it cannot be changed from now on.
+    pub(crate) fn complete(&self) {
+        if let Place::Memory(_) = self.store.place
+            && let Err(error) = seal(&self.file)
+        {
+            tracing::debug!(name = %self.name, %error, "cannot seal a file of events");
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.store.remove(self.name, &self.file);
+    }
+}
