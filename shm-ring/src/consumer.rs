@@ -1,11 +1,14 @@
 //! The collector's side of one ring: reads words in order, gives chunks back, counts missing
 //! events.
 //!
+//! A consumer that *holds* gives back what it has read once its caller says so: when the events are
+//! where the next collector finds them. Until then a next collector reads the same words again.
+//!
 //! The producer is a stranger. Whatever it writes into words and counters, reading stays inside the
 //! ring, ends, and never panics.
 
 use crate::{
-    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, control},
+    layout::{GUARD_BYTES, Geometry, PAYLOAD_WORDS, control, mark},
     memory::SharedMemory,
     view::View,
     word::{self, PAYLOAD_BYTES, Word},
@@ -111,6 +114,12 @@ pub struct Consumer {
     /// Bytes consumed since the ring was claimed. The place in the ring is this modulo the ring's
     /// size.
     cursor: u64,
+    /// The cursor that the next collector finds.
+    saved: u64,
+    /// True if the next collector finds the present losses.
+    are_losses_saved: bool,
+    /// True if words are held until [`Consumer::release`].
+    holds: bool,
     /// The moment of the last sync word and the place of the last stack word; `None` before the
     /// first one.
     since: Option<u64>,
@@ -168,25 +177,26 @@ impl Consumer {
         let line = geometry.control_offset(index);
         let released = memory.load(line + control::RELEASED) & !control::TAKING;
         let saved = memory.load(line + control::CURSOR);
-        // The saved cursor lies in the first chunk that was not given back, or at its end. Any
-        // other value is not a collector's.
+        // The saved cursor lies in the chunks that were not given back, or at their end. Any other
+        // value is not a collector's.
         let first = released.checked_mul(geometry.chunk_bytes());
         let cursor = match first {
             Some(first) if first < MAX_CURSOR => {
                 let ours = saved.is_multiple_of(8)
                     && saved
                         .checked_sub(first)
-                        .is_some_and(|part| part <= geometry.chunk_bytes());
+                        .is_some_and(|part| part <= geometry.ring_bytes());
                 if ours { saved } else { first }
             }
             _ => 0,
         };
-        let at_end = first.is_some_and(|first| first < cursor)
-            && cursor.is_multiple_of(geometry.chunk_bytes());
         let mut consumer = Self {
             geometry,
             index,
             cursor,
+            saved: cursor,
+            are_losses_saved: true,
+            holds: false,
             since: None,
             base: None,
             pending: false,
@@ -198,9 +208,9 @@ impl Consumer {
             hole_since: None,
             looked_far: None,
         };
-        // The last collector died while it gave that chunk back.
-        if at_end {
-            consumer.give_back(memory);
+        // The last collector died while it gave these chunks back.
+        for number in released..cursor / geometry.chunk_bytes() {
+            consumer.give_back(memory, number);
         }
         // The words of this chunk that were read are still there, unless the memory was given back
         // (see `leave_view`). They are read again for the state that the words to come depend on.
@@ -213,6 +223,68 @@ impl Consumer {
         consumer.ahead = memory.load(line + control::AHEAD);
         consumer.reported = memory.load(line + control::REPORTED);
         consumer
+    }
+
+    /// The same consumer, which holds words until [`Consumer::release`].
+    #[must_use]
+    pub fn holding(mut self) -> Self {
+        self.holds = true;
+        self
+    }
+
+    /// Skips the words up to the mark of the last collector, if the block that it names was kept.
+    /// To be called before the first [`Consumer::drain`].
+    pub fn skip_kept<M: SharedMemory>(&mut self, memory: &M, was_kept: impl Fn(u64) -> bool) {
+        let place = self.geometry.mark_offset(self.index);
+        let block = memory.load(place + mark::BLOCK);
+        let end = memory.load(place + mark::CURSOR);
+        let ours = end.is_multiple_of(8) && (self.cursor..=self.limit()).contains(&end);
+        if block == 0 || !ours || !was_kept(block) {
+            return;
+        }
+        while self.cursor < end {
+            match Word::decode(memory.load(self.place(self.cursor))) {
+                Word::Empty => self.drop_pending(),
+                word => self.step(word, &mut |_| {}),
+            }
+            self.cursor += 8;
+        }
+        self.ahead = memory.load(place + mark::AHEAD);
+        self.reported = memory.load(place + mark::REPORTED);
+        self.release(memory);
+    }
+
+    /// Marks the words read so far as the words of `block`, which is about to be kept. `block` is
+    /// not 0. The words of the block before must have been released.
+    pub fn mark<M: SharedMemory>(&self, memory: &M, block: u64) {
+        let place = self.geometry.mark_offset(self.index);
+        memory.store(place + mark::BLOCK, 0);
+        memory.store(place + mark::CURSOR, self.cursor);
+        memory.store(place + mark::AHEAD, self.ahead);
+        memory.store(place + mark::REPORTED, self.reported);
+        memory.store(place + mark::BLOCK, block);
+    }
+
+    /// Gives back the words read so far. The next collector does not read them again.
+    pub fn release<M: SharedMemory>(&mut self, memory: &M) {
+        let chunk = self.geometry.chunk_bytes();
+        let first = self.saved / chunk;
+        // The save is first. Otherwise, if this collector dies in the middle, the next one would
+        // take emptied words for words still to come, and wait for them.
+        self.save(memory);
+        for number in first..self.cursor / chunk {
+            self.give_back(memory, number);
+        }
+    }
+
+    /// True if nothing is held: the next collector goes on behind the last item.
+    pub const fn is_saved(&self) -> bool {
+        self.cursor == self.saved && self.are_losses_saved
+    }
+
+    /// Bytes that were read and not given back.
+    pub const fn held(&self) -> u64 {
+        self.cursor - self.saved
     }
 
     /// The same as [`Consumer::expect_payloads`], from the start.
@@ -242,18 +314,19 @@ impl Consumer {
         self.cursor
     }
 
-    /// Bytes between the cursor and the end of the last chunk begun: an upper bound of the unread
-    /// bytes.
+    /// Bytes up to the end of the last chunk begun that were not given back: an upper bound of the
+    /// unread and the held bytes.
     pub fn backlog<M: SharedMemory>(&self, memory: &M) -> u64 {
         let started = memory.load(self.geometry.control_offset(self.index) + control::STARTED);
         started
             .saturating_mul(self.geometry.chunk_bytes())
-            .saturating_sub(self.cursor)
+            .saturating_sub(self.saved)
             .min(self.geometry.ring_bytes())
     }
 
-    /// Reads until the ring is empty, or until `max_words` words were read or skipped. Gives back
-    /// the chunks that were read to their end. `now_ms` is any clock that does not go backwards.
+    /// Reads until the ring is empty, or until `max_words` words were read or skipped. Unless the
+    /// consumer holds, it gives back the chunks that were read to their end. `now_ms` is any clock
+    /// that does not go backwards.
     pub fn drain<M: SharedMemory>(
         &mut self,
         memory: &M,
@@ -266,7 +339,11 @@ impl Consumer {
         let mut batch = [0u64; BATCH];
         let before = self.cursor;
         let end = before.saturating_add(max_words.saturating_mul(8));
-        while self.cursor < end {
+        let limit = match self.holds {
+            true => self.limit(),
+            false => u64::MAX,
+        };
+        while self.cursor < end.min(limit) {
             let in_chunk = self.geometry.chunk_bytes() - self.cursor % self.geometry.chunk_bytes();
             let wanted = usize::try_from(in_chunk / 8).unwrap_or(BATCH).min(BATCH);
             // Pairs with the producer's store of a word's low half, which comes after the rest of
@@ -303,8 +380,9 @@ impl Consumer {
                 }
             }
         }
-        if self.cursor != before {
-            self.save(memory);
+        done.at_end |= self.cursor == limit;
+        if self.cursor != before && !self.holds {
+            self.release(memory);
         }
         done
     }
@@ -336,7 +414,10 @@ impl Consumer {
         if unreported > 0 {
             self.reported = self.reported.saturating_add(unreported);
             self.ahead = self.ahead.saturating_add(unreported);
-            self.save(memory);
+            match self.holds {
+                true => self.are_losses_saved = false,
+                false => self.save(memory),
+            }
             sink.take(Item::Lost(unreported));
         }
     }
@@ -363,7 +444,8 @@ impl Consumer {
     }
 
     /// Saves the place where the next collector goes on.
-    fn save<M: SharedMemory>(&self, memory: &M) {
+    fn save<M: SharedMemory>(&mut self, memory: &M) {
+        (self.saved, self.are_losses_saved) = (self.cursor, true);
         let line = self.geometry.control_offset(self.index);
         memory.store(line + control::AHEAD, self.ahead);
         memory.store(line + control::REPORTED, self.reported);
@@ -465,24 +547,26 @@ impl Consumer {
         self.payload = None;
     }
 
+    /// The end of the words that can be read: those behind it are from the ring's turn before.
+    fn limit(&self) -> u64 {
+        let first = self.saved - self.saved % self.geometry.chunk_bytes();
+        first.saturating_add(self.geometry.ring_bytes())
+    }
+
     /// Moves on by `bytes`, which do not cross a chunk's end. At that end it gives the chunk back.
     fn advance<M: SharedMemory>(&mut self, memory: &M, bytes: u64) {
         let chunk = self.geometry.chunk_bytes();
         self.cursor += bytes;
-        if bytes > 0 && self.cursor.is_multiple_of(chunk) {
-            // The save is first. Otherwise, if this collector dies in the middle, the next one
-            // would take emptied words for words still to come, and wait for them.
-            self.save(memory);
-            self.give_back(memory);
+        if bytes > 0 && self.cursor.is_multiple_of(chunk) && !self.holds {
+            self.release(memory);
         }
     }
 
-    /// Gives back the chunk that was read to its end.
-    fn give_back<M: SharedMemory>(&self, memory: &M) {
+    /// Gives back the chunk `number`, which was read to its end.
+    fn give_back<M: SharedMemory>(&self, memory: &M, number: u64) {
         let chunk = self.geometry.chunk_bytes();
-        let released = self.cursor / chunk;
-        let begin = self.place(self.cursor - chunk);
-        memory.fill(begin, chunk, word::empty(released));
+        let released = number + 1;
+        memory.fill(self.place(number * chunk), chunk, word::empty(released));
         // Publishes the emptied chunk; pairs with the load of RELEASED in the producer's slow path.
         let line = self.geometry.control_offset(self.index);
         memory.store(line + control::RELEASED, released);

@@ -17,12 +17,13 @@
 //! +filter_offset(0)  filter page 0 (4 KiB) | filter page 1 | …   open calls of a filtered thread
 //! +names_offset      the names of counted sites, open addressing
 //! +counts_offset(0)  counts 0 | counts 1 | …     each `counts_bytes`, a u64 for each name
+//! +mark_offset(0)    mark 0 (32 bytes) | mark 1 | …   the collector's, for the next collector
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
 //! ```
 //!
-//! The slot, the control line, the filter page, the counts and the ring of the same index belong
-//! together. Buckets are for threads without a slot: each bucket counts the losses of one of them.
-//! Every field is 8 bytes wide, but for the first two of a slot.
+//! The slot, the control line, the filter page, the counts, the mark and the ring of the same index
+//! belong together. Buckets are for threads without a slot: each bucket counts the losses of one of
+//! them. Every field is 8 bytes wide, but for the first two of a slot.
 //!
 //! Only the slow path writes the first [`GUARD_BYTES`] of a chunk. A context that reserves a word
 //! past the end of its chunk gets an address there. So the address itself shows the context that it
@@ -33,7 +34,7 @@ use crate::{error::GeometryError, word::PAYLOAD_BYTES};
 
 /// The version of the layout and of the trampolines that are made from it. It changes with each
 /// change of either.
-pub const VERSION: u8 = if SHIFT == 0 { 0x0b } else { 0x8b };
+pub const VERSION: u8 = if SHIFT == 0 { 0x0c } else { 0x8c };
 /// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
 /// use it as another version.
 const SHIFT: u64 = if cfg!(feature = "shifted-layout") {
@@ -50,6 +51,8 @@ pub const LINE_BYTES: u64 = 64;
 pub const LINE_SHIFT: u32 = 6;
 /// Size of a bucket.
 pub const BUCKET_BYTES: u64 = 32;
+/// Size of a mark.
+pub const MARK_BYTES: u64 = 32;
 /// log2 of [`BUCKET_BYTES`].
 pub const BUCKET_SHIFT: u32 = 5;
 /// Slots that a thread looks at before it counts its event as lost. It then looks at as many
@@ -242,6 +245,20 @@ pub mod control {
     pub const AHEAD: u64 = 48 - 48 * SHIFT;
     /// u64: losses reported to the readers of the trace. Written likewise.
     pub const REPORTED: u64 = 56 - 48 * SHIFT;
+}
+
+/// Offsets in a mark: the words that a collector has read up to the end of a block, which it keeps
+/// for the next collector. It writes the mark before it keeps the block, and gives the words back
+/// afterwards. So the next collector, which knows whether the block was kept, reads each word once.
+pub mod mark {
+    /// u64: names the block; 0 for none. The collector stores 0 before it changes the rest.
+    pub const BLOCK: u64 = 0;
+    /// u64: [`control::CURSOR`](super::control::CURSOR) at the block's end.
+    pub const CURSOR: u64 = 8;
+    /// u64: [`control::AHEAD`](super::control::AHEAD) there.
+    pub const AHEAD: u64 = 16;
+    /// u64: [`control::REPORTED`](super::control::REPORTED) there.
+    pub const REPORTED: u64 = 24;
 }
 
 /// Offsets in the rings' header page. The collector looks at the first cache line to find out
@@ -479,9 +496,15 @@ impl Geometry {
         }
     }
 
+    /// The offset in the rings' mapping of the mark `index`.
+    pub const fn mark_offset(self, index: u32) -> u64 {
+        let marks = self.count_region().counts_offset(self.slots());
+        marks + (index as u64) * MARK_BYTES
+    }
+
     /// The offset in the rings' mapping of the first ring; a multiple of the chunk size.
     pub const fn rings_offset(self) -> u64 {
-        let end = self.count_region().counts_offset(self.slots());
+        let end = self.mark_offset(self.slots());
         end.next_multiple_of(self.chunk_bytes())
     }
 
@@ -609,7 +632,8 @@ mod tests {
                 assert_eq!(g.filter_offset(g.slots()), counts.names_offset());
                 let names_end = counts.names_offset() + 8 * counts.names();
                 assert_eq!(names_end, counts.counts_offset(0));
-                assert!(counts.counts_offset(g.slots()) <= g.rings_offset());
+                assert_eq!(counts.counts_offset(g.slots()), g.mark_offset(0));
+                assert!(g.mark_offset(g.slots()) <= g.rings_offset());
                 assert_eq!(
                     g.ring_offset(g.slots() - 1) + g.ring_bytes(),
                     g.rings_bytes()

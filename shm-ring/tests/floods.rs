@@ -25,6 +25,8 @@ enum Action {
     Tell,
     /// Another collector resumes the ring.
     Resume,
+    /// A collector that holds dies after it has read at most this many words and reported losses.
+    Die(u64),
     /// The thread ends, and another one gets its slot.
     Replace,
 }
@@ -38,6 +40,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         2 => Just(Action::Drain(u64::MAX)),
         2 => Just(Action::Tell),
         1 => Just(Action::Resume),
+        1 => (1..3000u64).prop_map(Action::Die),
         1 => Just(Action::Replace),
     ];
     proptest::collection::vec(action, 1..40)
@@ -133,7 +136,7 @@ fn content_of(number: u64) -> Content {
     }
 }
 
-fn flood(ring_shift: u32, actions: Vec<Action>) {
+fn flood(ring_shift: u32, holds: bool, actions: Vec<Action>) {
     let geometry = Geometry::new(1 << ring_shift, 1).unwrap();
     let words = Words::new(geometry);
     let table = Table::new(geometry);
@@ -142,7 +145,11 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
         rings: &words,
         geometry,
     };
-    let mut consumer = Consumer::resume(&words, geometry, 0);
+    let resume = || match holds {
+        true => Consumer::resume(&words, geometry, 0).holding(),
+        false => Consumer::resume(&words, geometry, 0),
+    };
+    let mut consumer = resume();
     let mut reader = Reader {
         limit: usize::try_from(geometry.payload_limit()).unwrap(),
         ..Reader::default()
@@ -177,7 +184,14 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
             }
             Action::Resume => {
                 // No event is read twice or left out: the cursor and its state were saved.
-                consumer = Consumer::resume(&words, geometry, 0);
+                consumer = resume();
+            }
+            Action::Die(max) => {
+                if holds {
+                    consumer.drain(&words, Producer::Alive, 0, max, |_| {});
+                    consumer.tell_quiet_losses(&words, |_| {});
+                    consumer = resume();
+                }
             }
             Action::Replace => {
                 consumer.drain(&words, Producer::Gone, 0, u64::MAX, |i| reader.take(i));
@@ -187,9 +201,11 @@ fn flood(ring_shift: u32, actions: Vec<Action>) {
                 words.zero(geometry.control_offset(0), layout::LINE_BYTES);
                 table.free(0);
                 tid += geometry.slots();
-                consumer = Consumer::resume(&words, geometry, 0);
+                consumer = resume();
             }
         }
+        consumer.release(&words);
+        assert!(consumer.is_saved());
         assert!(
             reader.reported <= lost,
             "told {} of {lost}",
@@ -207,8 +223,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn written_and_lost_are_all_that_was_tried(ring_shift in 16..19u32, actions in actions()) {
-        flood(ring_shift, actions);
+    fn written_and_lost_are_all_that_was_tried(
+        ring_shift in 16..19u32,
+        holds in any::<bool>(),
+        actions in actions(),
+    ) {
+        flood(ring_shift, holds, actions);
     }
 }
 
@@ -216,6 +236,7 @@ proptest! {
 fn a_ring_that_nobody_reads_counts_the_rest() {
     flood(
         16,
+        false,
         vec![
             Action::Record(9000),
             Action::Drain(u64::MAX),

@@ -41,9 +41,12 @@ impl Scribble {
         assert_eq!(offset % 8, 0, "{offset:#x}");
         let g = self.geometry;
         let line = g.control_offset(INDEX)..=g.control_offset(INDEX) + 64 - bytes.min(64);
+        let mark = g.mark_offset(INDEX)..=g.mark_offset(INDEX) + 24;
         let ring = g.ring_offset(INDEX)..=g.ring_offset(INDEX) + g.ring_bytes() - bytes;
         assert!(
-            line.contains(&offset) && bytes <= 64 || ring.contains(&offset),
+            line.contains(&offset) && bytes <= 64
+                || mark.contains(&offset) && bytes == 8
+                || ring.contains(&offset),
             "{offset:#x} {bytes}"
         );
         self.accesses.set(self.accesses.get() + bytes / 8);
@@ -91,6 +94,8 @@ proptest! {
         empty in prop_oneof![Just(0), Just(255), Just(256), 1..256u64],
         started in proptest::option::of(any::<u64>()),
         gone in any::<bool>(),
+        holds in any::<bool>(),
+        was_kept in any::<bool>(),
         rounds in proptest::collection::vec((0..5000u64, any::<u64>()), 1..6),
     ) {
         let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
@@ -107,6 +112,10 @@ proptest! {
         if seed.is_multiple_of(2) {
             consumer = consumer.with_payloads();
         }
+        consumer.skip_kept(&memory, |_| was_kept);
+        if holds {
+            consumer = consumer.holding();
+        }
         for (max, now) in rounds {
             memory.accesses.set(0);
             let mut items = 0u64;
@@ -119,6 +128,9 @@ proptest! {
             prop_assert!(consumer.backlog(&memory) <= geometry.ring_bytes());
             consumer.unreported_losses(&memory);
             consumer.tell_losses(&memory, |_| {});
+            consumer.mark(&memory, seed);
+            consumer.release(&memory);
+            prop_assert!(consumer.is_saved());
         }
     }
 

@@ -94,3 +94,114 @@ fn the_collector_after_a_killed_one_goes_on_at_once() {
     }
     assert!(died > 2 * in_chunk);
 }
+
+/// A collector that keeps blocks of events. Wherever it dies, each event is in a block that it has
+/// kept, or is read by the next collector, and never both.
+#[test]
+fn the_next_collector_reads_what_a_killed_one_has_not_kept() {
+    let geometry = Geometry::new(1 << 16, 1).unwrap();
+    let in_chunk = u32::try_from(geometry.chunk_bytes() / 8).unwrap();
+    let all = 2 * in_chunk + 100;
+    let mut died = 0;
+    for writes in 0.. {
+        let words = Words::new(geometry);
+        let table = Table::new(geometry);
+        let target = Target {
+            table: &table,
+            rings: &words,
+            geometry,
+        };
+        for number in 0..all {
+            let event = Event {
+                site: number << 1 | 1,
+                sp: 0x7fff_0000,
+                content: Content::Nothing,
+            };
+            assert_eq!(target.record(64, event, 5), Outcome::Recorded);
+        }
+        let dying = Dying {
+            memory: &words,
+            left: Cell::new(writes),
+        };
+        // To keep a block is a step like a write.
+        let keeps = || {
+            let left = dying.left.get().checked_sub(1);
+            dying.left.set(left.unwrap_or(0));
+            left.is_some()
+        };
+        let mut consumer = Consumer::resume(&dying, geometry, 0).holding();
+        let mut kept: Vec<Vec<u32>> = Vec::new();
+        loop {
+            let mut block = Vec::new();
+            let drained = consumer.drain(&dying, Producer::Alive, 0, 300, |item| match item {
+                Item::Call { site, .. } => block.push(site),
+                other => panic!("{other:?}"),
+            });
+            if block.is_empty() {
+                assert!(drained.at_end);
+                break;
+            }
+            consumer.mark(&dying, kept.len() as u64 + 1);
+            if !keeps() {
+                break;
+            }
+            kept.push(block);
+            consumer.release(&dying);
+            assert!(consumer.is_saved() && consumer.held() == 0);
+            if dying.left.get() == 0 {
+                break;
+            }
+        }
+        let is_last = |block| block == kept.len() as u64;
+        let mut next = Consumer::resume(&words, geometry, 0);
+        next.skip_kept(&words, is_last);
+        let read = drain(&mut next, &words);
+        let sites: Vec<u32> = kept.concat().into_iter().chain(read).collect();
+        let expected: Vec<u32> = (0..all).map(|number| number << 1 | 1).collect();
+        assert!(sites == expected, "{writes} writes: {} events", sites.len());
+        if dying.left.get() > 0 {
+            break;
+        }
+        died += 1;
+    }
+    assert!(died > 2 * in_chunk);
+}
+
+/// A collector that holds all words of a ring reads no word twice, and the ring is as large as
+/// before once it gives them back.
+#[test]
+fn a_full_ring_that_is_held_has_nothing_more_to_read() {
+    let geometry = Geometry::new(1 << 16, 1).unwrap();
+    let words = Words::new(geometry);
+    let table = Table::new(geometry);
+    let target = Target {
+        table: &table,
+        rings: &words,
+        geometry,
+    };
+    let record = || {
+        let event = Event {
+            site: 1,
+            sp: 0x7fff_0000,
+            content: Content::Nothing,
+        };
+        target.record(64, event, 5)
+    };
+    let fill = || (0..).take_while(|_| record() == Outcome::Recorded).count();
+    let mut consumer = Consumer::resume(&words, geometry, 0).holding();
+    let read = |consumer: &mut Consumer| {
+        let mut calls = 0;
+        let drained = consumer.drain(&words, Producer::Alive, 0, u64::MAX, |item| {
+            calls += usize::from(matches!(item, Item::Call { .. }));
+        });
+        (calls, drained.words)
+    };
+    let first = fill();
+    assert_eq!(read(&mut consumer).0, first);
+    assert_eq!(read(&mut consumer), (0, 0));
+    assert_eq!(consumer.held(), geometry.ring_bytes());
+    assert_eq!(record(), Outcome::Lost);
+    consumer.release(&words);
+    assert!(fill() >= first - 1);
+    assert!(read(&mut consumer).0 >= first - 1);
+}

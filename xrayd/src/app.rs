@@ -46,12 +46,13 @@ use crate::{
     process::{KeptForNext, Registry, RegistryConfig, SessionRecord},
     refusal::{Reason, Refusal},
     rpc,
-    segments::{SegmentFolder, SegmentStore},
+    segments::{SegmentFolder, SegmentName, SegmentStore, refuse_files},
     shutdown,
     shutdown::{Signals, StopKind},
     socket::{Access, BoundSocket, SocketError},
     state::{self, FolderError, StateFolder},
     store::Metering,
+    target::Threads,
 };
 
 /// Time for connections to end by themselves when the daemon stops.
@@ -201,13 +202,25 @@ impl App {
         let metering = metering.map(|metrics| Arc::clone(&metrics.metering));
         // After the socket: a second daemon of this user is told of the first one by its socket.
         let state = state_folder(config)?;
-        let kept = state.clone().map(|state| KeptForNext {
-            segments: match config.retain_in_files {
-                true => SegmentStore::in_folder(Arc::clone(&state) as Arc<dyn SegmentFolder>),
-                false => SegmentStore::in_memory(inherited.files),
-            },
-            records: state,
-        });
+        let kept = match state.clone() {
+            Some(state) => Some(KeptForNext {
+                segments: match config.retain_in_files {
+                    true => {
+                        refuse_files(&inherited.files);
+                        SegmentStore::in_folder(Arc::clone(&state) as Arc<dyn SegmentFolder>)
+                    }
+                    false => {
+                        state.remove_segments();
+                        SegmentStore::in_memory(inherited.files)
+                    }
+                },
+                records: state,
+            }),
+            None => {
+                refuse_files(&inherited.files);
+                None
+            }
+        };
         let segments = kept.as_ref().map(|kept| Arc::clone(&kept.segments));
         let registry = Registry::of_daemon(registry_config, metering, kept);
         Ok(Self {
@@ -339,7 +352,13 @@ impl App {
                 tracing::warn!(socket = %path.display(), %error, "cannot remove the socket");
             }
         }
-        let flushed = tokio::task::spawn_blocking(move || audit.flush());
+        let segments = restart.segments.clone();
+        let flushed = tokio::task::spawn_blocking(move || {
+            if let Some(segments) = segments {
+                segments.flush(DRAIN_TIME / 2);
+            }
+            audit.flush();
+        });
         let _ = timeout_at(Instant::now() + DRAIN_TIME, flushed).await;
         tracing::info!("stopped");
         result.map_err(RunError::Server)?;
@@ -474,7 +493,10 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
     let (done, is_done) = oneshot::channel();
     let recover = move || {
         let started = std::time::Instant::now();
-        let records = state.records();
+        let records = state.records().unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot list the records of sessions");
+            Vec::new()
+        });
         if !records.is_empty() {
             let (mut going_on, mut others) = (0, 0);
             for (pid, outcome) in registry.recover(records) {
@@ -499,8 +521,10 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
             );
         }
         // A record of a process that is gone was removed.
-        let names: Vec<_> = state.records().iter().map(SessionRecord::name).collect();
-        drop_orphans(&segments, &names);
+        match state.records() {
+            Ok(records) => drop_orphans(&segments, &records),
+            Err(error) => tracing::error!(%error, "cannot list the records of sessions"),
+        }
         // The receiver may have stopped waiting.
         let _ = done.send(());
     };
@@ -514,9 +538,20 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
     }
 }
 
-/// Drops the segments of processes that are not among `names`. These processes have ended.
-fn drop_orphans(segments: &SegmentStore, names: &[(Pid, u64)]) {
-    let orphans = segments.take_orphans(|pid, start| names.contains(&(pid, start)));
+/// Drops the segments of sessions that do not go on. Segments of a process that has no record and
+/// lives stay for the next daemon.
+fn drop_orphans(segments: &SegmentStore, records: &[SessionRecord]) {
+    let is_orphan = |name: &SegmentName| {
+        let its = (name.pid, name.start_time);
+        let record = records
+            .iter()
+            .find(|record| (record.pid, record.start_time) == its);
+        match record {
+            Some(record) => record.session != name.session,
+            None => !Threads::is_process(name.pid, name.start_time),
+        }
+    };
+    let orphans = segments.take_found(is_orphan);
     let mut dropped = BTreeMap::<Pid, u64>::new();
     for orphan in &orphans {
         *dropped.entry(orphan.name.pid).or_default() += export::events_of(orphan).unwrap_or(0);
@@ -524,7 +559,7 @@ fn drop_orphans(segments: &SegmentStore, names: &[(Pid, u64)]) {
     for (pid, events) in dropped {
         tracing::warn!(
             %pid, events,
-            "dropped the retained events of a process that has ended since an earlier daemon"
+            "dropped the retained events of a session that has ended since an earlier daemon"
         );
     }
 }

@@ -8,10 +8,22 @@ use std::time::Instant;
 use shm_ring::{Consumer, Geometry, Producer, newest};
 
 use super::{SiteTable, slots::Slots, thread_decoder::ThreadDecoder};
-use crate::{store::EventStore, sys::ticks_now, target::StartTime};
+use crate::{
+    store::{EventStore, fingerprint},
+    sys::ticks_now,
+    target::StartTime,
+};
 
 /// Words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;
+
+/// The most words that are read from a ring between two looks at the block under way, while words
+/// are held.
+const MOST_STEP_WORDS: u64 = 1 << 11;
+/// While words are held, a block is closed when its bytes reach this size, or when the words that
+/// are held take one in `HELD_PART` bytes of the ring.
+const HELD_BLOCK_BYTES: usize = 24 << 10;
+const HELD_PART: u64 = 8;
 
 /// The number of turns that read a ring which was full at the start, and a little more.
 pub(super) fn turns(geometry: Geometry) -> u64 {
@@ -67,6 +79,8 @@ pub(super) struct Around<'a> {
     pub(super) started: Instant,
     /// True while rings keep the newest events by themselves.
     pub(super) newest: bool,
+    /// True if words stay in the rings until their events are archived.
+    pub(super) holds: bool,
 }
 
 // === impl Ring ===
@@ -130,9 +144,13 @@ impl Ring {
         let Unread { overwritten, .. } = self.unread(around.slots);
         around.output.counters.add_overwritten(overwritten);
         (self.words_seen, self.events_seen) = (0, 0);
-        let consumer = Consumer::resume(rings, geometry, self.index);
-        self.consumer = Some(match around.sites.has_events() {
-            true => consumer.with_payloads(),
+        let mut consumer = Consumer::resume(rings, geometry, self.index);
+        if around.sites.has_events() {
+            consumer.expect_payloads();
+        }
+        consumer.skip_kept(rings, |block| around.output.has_earlier(block));
+        self.consumer = Some(match around.holds {
+            true => consumer.holding(),
             false => consumer,
         });
     }
@@ -245,10 +263,47 @@ impl Ring {
         };
         let now = u64::try_from(around.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let rings = &around.slots.rings;
-        let sink = decoder.sink(around.sites, around.output);
-        let drained = consumer.drain(rings, producer, now, TURN_WORDS, sink);
-        decoder.settle(around.output);
-        drained.words
+        let ring_bytes = around.slots.layout.geometry.ring_bytes();
+        let step = match around.holds {
+            true => MOST_STEP_WORDS.min(ring_bytes / 8 / (4 * HELD_PART)),
+            false => TURN_WORDS,
+        };
+        let mut words = 0;
+        let begin = consumer.cursor();
+        while consumer.cursor() - begin < 8 * TURN_WORDS {
+            let before = consumer.cursor();
+            let sink = decoder.sink(around.sites, around.output);
+            let drained = consumer.drain(rings, producer, now, step, sink);
+            words += drained.words;
+            let is_old = decoder.settle(around.output);
+            let held = consumer.held();
+            let is_full = around.holds
+                && (decoder.block_bytes() >= HELD_BLOCK_BYTES || held >= ring_bytes / HELD_PART);
+            if is_full {
+                decoder.tell_early(ticks_now());
+            }
+            if is_old || is_full {
+                publish(consumer, decoder, around);
+            }
+            release(consumer, decoder, around);
+            if drained.at_end || consumer.cursor() == before {
+                break;
+            }
+        }
+        words
+    }
+
+    /// Closes the block under way, and gives its words back.
+    pub(super) fn close_block(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
+        match &mut self.consumer {
+            // Its words were given back.
+            _ if self.left => {}
+            Some(consumer) => {
+                publish(consumer, decoder, around);
+                release(consumer, decoder, around);
+            }
+            None => decoder.publish(around.output),
+        }
     }
 
     /// Reads the rest, and reports the losses that no gap word has reported. It does not wait for
@@ -264,6 +319,10 @@ impl Ring {
         if let Some(consumer) = &mut self.consumer {
             let sink = decoder.sink(around.sites, around.output);
             consumer.tell_losses(&around.slots.rings, sink);
+        }
+        if around.holds {
+            // The ring is freed next, or another thread goes on in it.
+            self.close_block(decoder, around);
         }
     }
 
@@ -371,5 +430,22 @@ impl Ring {
         if self.consumer.is_none() {
             newest::finish_taking(&slots.rings, slots.layout.geometry, self.index);
         }
+    }
+}
+
+/// Closes the block under way. Before the block is archived, the ring gets a mark. If this daemon
+/// is killed before it gives the words back, the next one skips them by the mark.
+fn publish(consumer: &Consumer, decoder: &mut ThreadDecoder, around: &Around<'_>) {
+    decoder.publish_after(around.output, |block| {
+        if !consumer.is_saved() {
+            consumer.mark(&around.slots.rings, fingerprint(block));
+        }
+    });
+}
+
+/// Gives back the words whose events are archived.
+fn release(consumer: &mut Consumer, decoder: &ThreadDecoder, around: &Around<'_>) {
+    if !consumer.is_saved() && !decoder.has_block() && !decoder.has_early() {
+        consumer.release(&around.slots.rings);
     }
 }

@@ -90,6 +90,11 @@ impl ThreadDecoders {
         &self.switches
     }
 
+    /// What becomes of the events of all threads.
+    pub(super) fn keeps(&self) -> EventUses {
+        self.keeps
+    }
+
     /// Sets what becomes of the events of all threads, present and future.
     pub(super) fn keep(&mut self, keeps: EventUses, output: &EventStore) {
         if keeps != self.keeps {

@@ -17,11 +17,15 @@ use xray_trace::{
     model::{ClockAnchor, EventType, Overwritten, Thread, ThreadId},
 };
 
-use super::{ProcessTables, trace_writer::TraceWriter};
+use super::{
+    ProcessTables,
+    process_tables::SourcelessTables,
+    trace_writer::{PlacedBlock, TraceWriter},
+};
 use crate::{
     pid::Pid,
     segments::{Segment, SegmentName, SegmentStore},
-    store::{Archive, ArchivedBlock, Source},
+    store::{Archive, ArchivedBlock, NotArchived, Source},
 };
 
 /// The process of a segment.
@@ -36,13 +40,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct SegmentArchive {
     store: Arc<SegmentStore>,
     tables: Arc<ProcessTables>,
+    /// The session of the segments, see [`SegmentName::session`].
+    session: u64,
     /// The number of the next segment.
     next: u32,
     /// The segments that have retained blocks, and the one that is written.
     segments: BTreeMap<u32, HeldSegment>,
     /// The segment that is written. `None` before the first block, and after a failure.
     current: Option<Current>,
-    /// The first anchor and the latest one, for further segments.
+    /// The first anchor and the latest one.
     anchors: Option<(ClockAnchor, ClockAnchor)>,
     /// The names of event types, for further segments.
     event_types: Vec<EventType>,
@@ -66,6 +72,8 @@ struct Current {
     /// The threads that it describes.
     threads: HashSet<ThreadId>,
     looked: Instant,
+    /// True if it has the latest anchor.
+    is_anchored: bool,
 }
 
 /// The end of a segment's file.
@@ -75,11 +83,12 @@ struct SegmentFile(Arc<File>);
 // === impl SegmentArchive ===
 
 impl SegmentArchive {
-    /// The archive of a process. `earlier` are segments of the daemon before, with the number of
-    /// blocks of each that are retained.
+    /// The archive of a session, with its number and the number of its next segment. `earlier` are
+    /// its segments of the daemon before, with the number of blocks of each that are retained.
     pub(crate) fn new(
         store: Arc<SegmentStore>,
         tables: Arc<ProcessTables>,
+        (session, next): (u64, u32),
         earlier: Vec<(Segment, u32)>,
     ) -> Self {
         let earlier = earlier.into_iter();
@@ -89,9 +98,8 @@ impl SegmentArchive {
         Self {
             store,
             tables,
-            next: segments
-                .last_key_value()
-                .map_or(0, |(number, _)| number.saturating_add(1)),
+            session,
+            next,
             segments,
             current: None,
             anchors: None,
@@ -100,20 +108,41 @@ impl SegmentArchive {
         }
     }
 
-    /// Begins a segment.
-    fn begin(&mut self, overwritten: &[Overwritten]) -> io::Result<Current> {
+    /// Begins a segment, and ends the current one. The new one has the present counts, so segments
+    /// without blocks are removed.
+    fn begin(&mut self, overwritten: &[Overwritten]) -> io::Result<()> {
+        let is_done = |held: &HeldSegment| held.blocks == 0;
+        let next = match self.open(overwritten) {
+            // The next daemon lacks the latest counts for as long as this fails.
+            Err(_) if self.segments.values().any(is_done) => {
+                self.segments.retain(|_, held| !is_done(held));
+                self.open(overwritten)
+            }
+            opened => opened,
+        };
+        let (next, held) = next?;
+        self.complete();
+        self.segments.retain(|_, held| !is_done(held));
+        self.segments.insert(next.number, held);
+        self.current = Some(next);
+        Ok(())
+    }
+
+    /// Makes a segment, and describes the process in it.
+    fn open(&mut self, overwritten: &[Overwritten]) -> io::Result<(Current, HeldSegment)> {
         let process = &self.tables.process;
         let pid = Pid::try_from(process.pid).map_err(io::Error::other)?;
         let number = self.next;
         let segment = self.store.create(SegmentName {
             pid,
             start_time: process.start_time_ticks,
+            session: self.session,
             number,
         })?;
         self.next = number.saturating_add(1);
         let file = Arc::clone(&segment.file);
         let mut writer = TraceWriter::of_one_process(SegmentFile(Arc::clone(&file)))?;
-        writer.process(PROCESS, process, &*self.tables)?;
+        writer.process(PROCESS, process, &SourcelessTables(&self.tables))?;
         if let Some((first, last)) = &self.anchors {
             writer.anchor(PROCESS, first)?;
             writer.anchor(PROCESS, last)?;
@@ -124,17 +153,16 @@ impl SegmentArchive {
         for overwritten in overwritten {
             writer.overwritten(PROCESS, overwritten)?;
         }
-        // Their counts of overwritten events are in this segment as well.
-        self.segments.retain(|_, held| held.blocks > 0);
         let held = HeldSegment { segment, blocks: 0 };
-        self.segments.insert(number, held);
-        Ok(Current {
+        let current = Current {
             number,
             file,
             writer,
             threads: HashSet::new(),
             looked: Instant::now(),
-        })
+            is_anchored: true,
+        };
+        Ok((current, held))
     }
 
     /// Writes a block to the current segment, or to a new one if that is long enough.
@@ -149,26 +177,22 @@ impl SegmentArchive {
         let has_room =
             |current: &Current| current.writer.written().saturating_add(len) <= segment_bytes;
         if !self.current.as_ref().is_some_and(has_room) {
-            let next = self.begin(&overwritten())?;
-            self.complete();
-            self.current = Some(next);
+            self.begin(&overwritten())?;
         }
         let Some(current) = &mut self.current else {
             return Ok(None);
         };
-        if current.threads.insert(thread.id) {
-            current.writer.thread(PROCESS, thread)?;
-        }
-        let placed = current
-            .writer
-            .place_block(PROCESS, closed, &*self.tables)?
-            // Otherwise it has functions that the process does not know.
-            .filter(|placed| placed.is_same);
-        if current.looked.elapsed() >= LOOK_EVERY {
-            current.writer.so_far(PROCESS, &*self.tables)?;
-            current.looked = Instant::now();
-        }
         let number = current.number;
+        let before = current.writer.written();
+        let anchor = self.anchors.as_ref().map(|(_, latest)| latest);
+        let written = current.write(closed, thread, anchor, &SourcelessTables(&self.tables));
+        if written.is_err()
+            && let Err(error) = current.file.set_len(before)
+        {
+            // The block may be there as a whole, and will be written to another segment as well.
+            tracing::warn!(%error, "cannot cut a file of retained events");
+        }
+        let placed = written?;
         if let Some(held) = self.segments.get_mut(&number)
             && placed.is_some()
         {
@@ -185,12 +209,19 @@ impl SegmentArchive {
         let Some(mut current) = self.current.take() else {
             return;
         };
-        if let Err(error) = current.writer.so_far(PROCESS, &*self.tables) {
+        let tables = SourcelessTables(&self.tables);
+        if let Err(error) = current.writer.so_far(PROCESS, &tables) {
             tracing::debug!(%error, "cannot complete a segment");
         }
         if let Some(held) = self.segments.get(&current.number) {
             held.segment.complete();
         }
+    }
+
+    /// Ends the current segment, to which nothing can be written. What is in it stays readable.
+    fn give_up(&mut self, error: &io::Error) {
+        self.complete();
+        self.note(Some(error));
     }
 
     /// Logs the begin of failures, and their end.
@@ -216,17 +247,15 @@ impl Archive for SegmentArchive {
         thread: &Thread,
         segment_bytes: u64,
         overwritten: &dyn Fn() -> Vec<Overwritten>,
-    ) -> Option<ArchivedBlock> {
+    ) -> Result<ArchivedBlock, NotArchived> {
         match self.write(closed, thread, segment_bytes, overwritten) {
             Ok(kept) => {
                 self.note(None);
-                kept
+                kept.ok_or(NotArchived::Ever)
             }
             Err(error) => {
-                // What is in the segment stays readable.
-                self.complete();
-                self.note(Some(&error));
-                None
+                self.give_up(&error);
+                Err(NotArchived::Now)
             }
         }
     }
@@ -239,50 +268,71 @@ impl Archive for SegmentArchive {
         if held.blocks > 0 {
             return;
         }
-        let Some(current) = &mut self.current else {
-            // The next segment will have its counts.
-            return;
-        };
-        if current.number == segment {
-            if current.writer.written() >= LONG {
-                self.complete();
-            }
-            return;
-        }
+        let all = overwritten();
+        let is_long = |current: &Current| current.writer.written() >= LONG;
         // Before the segment goes, so that a kill in between leaves no event without its count.
-        let mut all = overwritten().into_iter();
-        match all.try_for_each(|one| current.writer.overwritten(PROCESS, &one)) {
+        let noted = match &mut self.current {
+            Some(current) if current.number != segment || !is_long(current) => {
+                let mut all = all.iter();
+                all.try_for_each(|one| current.writer.overwritten(PROCESS, one))
+            }
+            _ => self.begin(&all),
+        };
+        let current = self.current.as_ref().map(|current| current.number);
+        match noted {
+            Ok(()) if current == Some(segment) => {}
             Ok(()) => {
                 self.segments.remove(&segment);
             }
-            Err(error) => {
-                self.complete();
-                self.note(Some(&error));
-            }
+            Err(error) => self.give_up(&error),
         }
     }
 
     fn add_anchor(&mut self, anchor: ClockAnchor) {
         let first = self.anchors.map_or(anchor, |(first, _)| first);
         self.anchors = Some((first, anchor));
-        if let Some(current) = &mut self.current
-            && let Err(error) = current.writer.anchor(PROCESS, &anchor)
-        {
-            self.complete();
-            self.note(Some(&error));
+        if let Some(current) = &mut self.current {
+            current.is_anchored = false;
         }
     }
 
     fn add_event_type(&mut self, event_type: &EventType) {
-        let is_same = |other: &EventType| other.number != event_type.number;
-        self.event_types.retain(is_same);
+        let is_other = |other: &EventType| other.number != event_type.number;
+        self.event_types.retain(is_other);
         self.event_types.push(event_type.clone());
         if let Some(current) = &mut self.current
             && let Err(error) = current.writer.event_type(PROCESS, event_type)
         {
-            self.complete();
-            self.note(Some(&error));
+            self.give_up(&error);
         }
+    }
+}
+
+// === impl Current ===
+
+impl Current {
+    /// Writes a block, and what it needs.
+    fn write(
+        &mut self,
+        closed: &ClosedBlock,
+        thread: &Thread,
+        anchor: Option<&ClockAnchor>,
+        tables: &SourcelessTables<'_>,
+    ) -> io::Result<Option<PlacedBlock>> {
+        if self.threads.insert(thread.id) {
+            self.writer.thread(PROCESS, thread)?;
+        }
+        if let Some(anchor) = anchor
+            && !std::mem::replace(&mut self.is_anchored, true)
+        {
+            self.writer.anchor(PROCESS, anchor)?;
+        }
+        let placed = self.writer.place_block(PROCESS, closed, tables)?;
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.writer.so_far(PROCESS, tables)?;
+            self.looked = Instant::now();
+        }
+        Ok(placed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads the segments that an earlier daemon has left of a process.
 //!
 //! They are files that another program may have changed. A segment is used only if it is a whole
-//! trace of this very process, and a block only if its checksum is right.
+//! trace of this very process. The event store checks the blocks.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,15 +12,15 @@ use std::{
 use xray_trace::{
     container::ReadError,
     model::{
-        FilterNote, FunctionId, Gap, GapCause, ModuleId, Overwritten, Process, Suppression, Thread,
-        ThreadId, Ticks, Trace,
+        FilterNote, FunctionId, Gap, GapCause, ModuleId, Overwritten, Process, ProcessId,
+        Suppression, Thread, ThreadId, Ticks, Trace,
     },
 };
 
 use super::EarlierChoices;
 use crate::{
     segments::Segment,
-    store::{ArchivedBlock, EarlierEvents, FunctionNumbers},
+    store::{ArchivedBlock, EarlierEvents, FORGOTTEN, FunctionNumbers},
     target::{Functions, Loaded},
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct Earlier {
     pub(crate) events: EarlierEvents,
     /// The segments, with the number of their blocks in `events`.
     pub(crate) segments: Vec<(Segment, u32)>,
+    /// The number of the next segment.
+    pub(crate) next: u32,
     pub(crate) choices: EarlierChoices,
     pub(crate) gaps: Vec<Gap>,
 }
@@ -41,6 +43,8 @@ pub(crate) struct Earlier {
 /// The reason why a segment is not used.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
+    #[error("it is empty")]
+    Empty,
     #[error("it is longer than any segment")]
     TooLong,
     #[error("it is of another process")]
@@ -49,6 +53,16 @@ enum Unusable {
     Unreadable(#[from] io::Error),
     #[error("it is damaged")]
     Damaged(#[from] ReadError),
+}
+
+impl Unusable {
+    /// True if the segment may be readable later.
+    fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreadable(_) | Self::Damaged(ReadError::Io { .. })
+        )
+    }
 }
 
 /// Reads the segments of a process, in order. `now` is the time at which what the earlier daemon
@@ -63,28 +77,24 @@ pub(crate) fn read_segments(
     let mut is_damaged = false;
     let mut traces = Vec::new();
     for segment in segments {
+        earlier.next = segment.name.number.saturating_add(1);
         match read(&segment, process) {
             Ok(trace) => traces.push((segment, trace)),
+            // The daemon was killed when it had made the file.
+            Err(Unusable::Empty) => {}
             Err(why) => {
                 is_damaged = true;
                 tracing::warn!(
                     name = %segment.name, %why,
                     "refused a file of retained events of an earlier daemon"
                 );
+                if why.may_pass() {
+                    segment.leave();
+                }
             }
         }
     }
-    // Each segment has the totals of its time.
-    let mut overwritten = BTreeMap::<ThreadId, Overwritten>::new();
-    for one in traces
-        .iter()
-        .flat_map(|(_, trace)| &trace.coverage().overwritten)
-    {
-        let latest = overwritten.entry(one.thread).or_insert(*one);
-        if latest.events < one.events {
-            *latest = *one;
-        }
-    }
+    let overwritten = latest_overwritten(traces.iter().map(|(_, trace)| trace));
     let modules = functions.modules();
     let mut threads = BTreeMap::<ThreadId, Thread>::new();
     let mut filters = BTreeMap::<Option<Ticks>, FilterNote>::new();
@@ -98,15 +108,11 @@ pub(crate) fn read_segments(
             };
             threads.insert(thread.id, thread);
         }
-        let (mut blocks, mut damaged) = (0, 0_u32);
+        let mut blocks = 0;
         for block in trace.blocks() {
             let dropped = overwritten.get(&block.thread);
             // These count as overwritten.
             if dropped.is_some_and(|dropped| block.last <= dropped.until) {
-                continue;
-            }
-            if block.payload.load().is_err() {
-                damaged += 1;
                 continue;
             }
             blocks += 1;
@@ -115,14 +121,6 @@ pub(crate) fn read_segments(
                 segment: segment.name.number,
             };
             earlier.events.blocks.push((archived, Arc::clone(&numbers)));
-        }
-        if damaged > 0 {
-            is_damaged = true;
-            tracing::warn!(
-                name = %segment.name,
-                blocks = damaged,
-                "left out damaged blocks of retained events of an earlier daemon"
-            );
         }
         earlier.segments.push((segment, blocks));
         earlier.events.anchors.extend(trace.clock().anchors());
@@ -152,16 +150,38 @@ pub(crate) fn read_segments(
     tidy(&mut earlier.choices, process);
     earlier.choices.filters = filters.into_values().collect();
     if is_damaged {
-        earlier.gaps.push(Gap {
-            process: process.id,
-            from: None,
-            until: now,
-            cause: GapCause::DamagedEvents,
-        });
+        earlier.gaps.push(damage_before(process.id, now));
     }
     earlier.gaps.sort_by_key(|gap| gap.until);
     earlier.gaps.dedup();
     earlier
+}
+
+/// The gap for damaged events of an earlier daemon, which ended at `now`.
+pub(crate) fn damage_before(process: ProcessId, now: Ticks) -> Gap {
+    Gap {
+        process,
+        from: None,
+        // Gaps of a process differ in their ends. The attach may report another one.
+        until: Ticks(now.0.saturating_sub(1)),
+        cause: GapCause::DamagedEvents,
+    }
+}
+
+/// The latest complete list of dropped events. Each segment begins with a list. The daemon may have
+/// been killed while it wrote the last one.
+fn latest_overwritten<'a>(
+    traces: impl DoubleEndedIterator<Item = &'a Trace>,
+) -> BTreeMap<ThreadId, Overwritten> {
+    let all = traces.rev();
+    let rows = all.flat_map(|trace| trace.coverage().overwritten.iter().rev());
+    let mut rows = rows.skip_while(|row| row.thread != FORGOTTEN);
+    let last = rows.next();
+    let others = rows.take_while(|row| row.thread != FORGOTTEN);
+    let list = last.into_iter().chain(others);
+    list.filter(|row| row.events > Some(0))
+        .map(|row| (row.thread, *row))
+        .collect()
 }
 
 /// The number of events of calls in a segment of a process that has ended. `None`: it cannot be
@@ -194,8 +214,10 @@ fn tidy(choices: &mut EarlierChoices, process: &Process) {
 
 fn open(segment: &Segment) -> Result<Trace, Unusable> {
     let mut file = segment.file.try_clone()?;
-    if file.metadata()?.len() > LONGEST {
-        return Err(Unusable::TooLong);
+    match file.metadata()?.len() {
+        0 => return Err(Unusable::Empty),
+        1..=LONGEST => {}
+        _ => return Err(Unusable::TooLong),
     }
     file.seek(SeekFrom::Start(0))?;
     Ok(Trace::open(file)?)
@@ -233,5 +255,51 @@ fn numbers_of(trace: &Trace, modules: &[Arc<Loaded>]) -> FunctionNumbers {
         Some((function.id, now))
     });
     let numbers: HashMap<FunctionId, FunctionId> = numbers.collect();
-    FunctionNumbers::new(numbers)
+    FunctionNumbers::new(numbers, trace.functions().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::trace_writer::TraceWriter;
+    use crate::store::Source;
+
+    #[test]
+    fn the_latest_complete_list_of_dropped_events_holds() {
+        let row = |thread, events| Overwritten {
+            thread,
+            events: Some(events),
+            until: Ticks(9),
+        };
+        let trace = |rows: &[(u32, u64)]| {
+            let mut bytes = Vec::new();
+            let mut writer = TraceWriter::of_one_process(&mut bytes).unwrap();
+            for &(thread, events) in rows {
+                let written = writer.overwritten(Source(0), &row(ThreadId(thread), events));
+                written.unwrap();
+            }
+            Trace::read(&bytes[..]).unwrap()
+        };
+        let forgotten = FORGOTTEN.0;
+        let list = |traces: &[&[(u32, u64)]]| {
+            let traces: Vec<_> = traces.iter().map(|rows| trace(rows)).collect();
+            let rows = latest_overwritten(traces.iter()).into_values();
+            let rows = rows.map(|row| (row.thread.0, row.events.unwrap()));
+            rows.collect::<Vec<_>>()
+        };
+        // The counts of a forgotten thread move to another row.
+        let first: &[_] = &[(1, 100), (2, 5), (forgotten, 0)];
+        let second: &[_] = &[(2, 7), (forgotten, 100)];
+        assert_eq!(list(&[first]), [(1, 100), (2, 5)]);
+        assert_eq!(list(&[first, second]), [(2, 7), (forgotten, 100)]);
+        assert_eq!(
+            list(&[&[first, second].concat()]),
+            [(2, 7), (forgotten, 100)]
+        );
+        // The daemon was killed while it wrote the last list.
+        assert_eq!(list(&[first, &[(2, 8)]]), [(1, 100), (2, 5)]);
+        let cut = [first, second, &[(2, 8)]].concat();
+        assert_eq!(list(&[&cut]), [(2, 7), (forgotten, 100)]);
+        assert_eq!(list(&[&[], &[(2, 8)]]), []);
+    }
 }

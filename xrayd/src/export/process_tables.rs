@@ -35,6 +35,10 @@ pub(crate) struct EarlierChoices {
     pub(crate) filters: Vec<FilterNote>,
 }
 
+/// The tables of one process without source lines. To read those, the daemon may have to wait for a
+/// file.
+pub(super) struct SourcelessTables<'a>(pub(super) &'a ProcessTables);
+
 // === impl ProcessTables ===
 
 impl Tables for ProcessTables {
@@ -85,5 +89,37 @@ impl Tables for ProcessTables {
             filter,
         });
         self.earlier.filters.iter().cloned().chain(notes).collect()
+    }
+}
+
+// === impl SourcelessTables ===
+
+impl Tables for SourcelessTables<'_> {
+    fn function(&self, id: FunctionId) -> Option<Function> {
+        self.0.functions.describe_without_source(id)
+    }
+
+    fn modules(&self) -> Vec<NumberedModule> {
+        self.0.modules()
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        self.0.lifetimes()
+    }
+
+    fn suppressions(&self) -> Vec<Suppression> {
+        self.0.suppressions()
+    }
+
+    fn duty(&self) -> Vec<DutyWindow> {
+        self.0.duty()
+    }
+
+    fn gaps(&self) -> Vec<Gap> {
+        self.0.gaps()
+    }
+
+    fn filters(&self) -> Vec<FilterNote> {
+        self.0.filters()
     }
 }

@@ -25,7 +25,7 @@ use crate::{
         Loading, Patching, PreparedUpdate, Reading, SessionNumbers, Shared, Staged, StartedChild,
         TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
     },
-    export::{Earlier, ProcessTables, SegmentArchive, TraceSource, read_segments},
+    export::{ProcessTables, SegmentArchive, TraceSource, damage_before, read_segments},
     inject::{
         DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, clear_live, crowded,
         install,
@@ -90,7 +90,11 @@ pub(super) enum EarlierSession {
     Any,
     /// It goes on with the choices of that session. The process must have that daemon's memory, and
     /// must not have been detached from.
-    Recorded(Box<CompiledChoices>),
+    Recorded {
+        choices: Box<CompiledChoices>,
+        /// See [`SessionRecord::session`](super::SessionRecord::session).
+        session: u64,
+    },
     /// It only ends what that session has left on. The process must have that daemon's memory.
     Left,
 }
@@ -146,9 +150,9 @@ pub(crate) fn prepare(
         Beginning::Started(started) => (Launch::ByUs, Some(*started), EarlierSession::Any),
     };
     let needs_memory = !matches!(earlier, EarlierSession::Any);
-    let recorded = match earlier {
-        EarlierSession::Recorded(choices) => Some(*choices),
-        EarlierSession::Any | EarlierSession::Left => None,
+    let (recorded, number) = match earlier {
+        EarlierSession::Recorded { choices, session } => (Some(*choices), Some(session)),
+        EarlierSession::Any | EarlierSession::Left => (None, None),
     };
     let mut flight = preflight(&target, &objects, launch, options.sleds)?;
     flight.verdict()?;
@@ -298,17 +302,31 @@ pub(crate) fn prepare(
         output.profiles.came(&functions, loaded);
     }
     let layout = installed.layout;
+    // The retained events stay for the next daemon if this fails.
+    let size =
+        VmSize::open(pid).map_err(|error| Refusal::from_io(pid, "open its statm", &error))?;
     let (gaps, notes): (Vec<_>, Vec<_>) =
         gaps_before(&installed, attached.ticks).into_iter().unzip();
     report.notes.extend(notes);
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused));
-    let earlier = match (&kept, &recorded) {
-        (Some(kept), Some(_)) => {
-            let segments = kept.segments.take_found(pid, process.start_time_ticks);
-            read_segments(&process, &functions, segments, attached.ticks)
-        }
-        _ => Earlier::default(),
-    };
+    let earlier = kept.as_ref().map(|kept| {
+        let its = (pid, process.start_time_ticks);
+        let mut segments = kept
+            .segments
+            .take_found(|name| (name.pid, name.start_time) == its);
+        segments.retain(|segment| {
+            let is_its = Some(segment.name.session) == number;
+            if !is_its {
+                let name = segment.name;
+                tracing::warn!(%name, "dropped retained events of a session that does not go on");
+            }
+            is_its
+        });
+        read_segments(&process, &functions, segments, attached.ticks)
+    });
+    let earlier = earlier.unwrap_or_default();
+    // No other session of this process has begun at this count.
+    let number = number.unwrap_or(attached.ticks.0);
     let tables = Arc::new(ProcessTables {
         process,
         functions: Arc::clone(&functions),
@@ -317,7 +335,8 @@ pub(crate) fn prepare(
     });
     if let Some(kept) = &kept {
         let store = Arc::clone(&kept.segments);
-        let archive = SegmentArchive::new(store, Arc::clone(&tables), earlier.segments);
+        let next = (number, earlier.next);
+        let archive = SegmentArchive::new(store, Arc::clone(&tables), next, earlier.segments);
         output.archive_in(Box::new(archive));
         output.adopt(earlier.events);
     }
@@ -335,6 +354,15 @@ pub(crate) fn prepare(
     )
     .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
     shared.set_drain(drain);
+    // The rings are read by now, so this may take its time.
+    let damaged = output.drop_damaged();
+    if damaged > 0 {
+        tracing::warn!(
+            %pid, blocks = damaged,
+            "left out damaged blocks of retained events of an earlier daemon"
+        );
+        shared.add_gap(damage_before(tables.process.id, attached.ticks));
+    }
     let (control, commands) = Control::new(pid, Arc::clone(&shared), Arc::clone(&output));
     let metered = metering.map(|metering| {
         let subject = Subject {
@@ -351,8 +379,6 @@ pub(crate) fn prepare(
         };
         metering.enter(subject, numbers)
     });
-    let size =
-        VmSize::open(pid).map_err(|error| Refusal::from_io(pid, "open its statm", &error))?;
     let loading = Loading::new(
         objects,
         functions.ids(),
@@ -361,7 +387,12 @@ pub(crate) fn prepare(
     );
     let traced = TracedModules::new(Arc::clone(&functions));
     let keeper = kept.map(|kept| {
-        let identity = (pid, tables.process.start_time_ticks, credentials.user);
+        let identity = (
+            pid,
+            tables.process.start_time_ticks,
+            number,
+            credentials.user,
+        );
         Arc::new(SessionKeeper::new(&kept.records, identity, &options))
     });
     let session = Session {

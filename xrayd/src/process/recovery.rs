@@ -84,7 +84,10 @@ impl Registry {
         let payer = record.caller.and_then(|caller| caller.payer());
         let choices = record.choices.compile(self.accounts(), payer)?;
         let rules = choices.rules.clone();
-        let earlier = EarlierSession::Recorded(Box::new(choices));
+        let earlier = EarlierSession::Recorded {
+            choices: Box::new(choices),
+            session: record.session,
+        };
         let (attached, _) = self.attach_session(record.pid, record.options(), earlier)?;
         Ok((attached, rules))
     }

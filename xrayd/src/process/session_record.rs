@@ -21,6 +21,9 @@ use crate::{
 pub(crate) struct SessionRecord {
     pub(crate) pid: Pid,
     pub(crate) start_time: u64,
+    /// Names the session among those of the process: the counter at its attach. A later daemon that
+    /// goes on with the session keeps it.
+    pub(crate) session: u64,
     /// The user of the process.
     pub(crate) owner: u32,
     /// The caller that attached. The quotas of its user count the session.
@@ -81,11 +84,6 @@ struct Kept {
 // === impl SessionRecord ===
 
 impl SessionRecord {
-    /// Pid and start time: the name of its process in this boot.
-    pub(crate) fn name(&self) -> (Pid, u64) {
-        (self.pid, self.start_time)
-    }
-
     /// The options to attach to the process again.
     pub(super) fn options(&self) -> AttachOptions {
         AttachOptions {
@@ -112,12 +110,13 @@ impl SessionKeeper {
     /// The keeper of a session whose place in a group is unknown so far. Nothing is written.
     pub(super) fn new(
         records: &Arc<dyn SessionRecords>,
-        (pid, start_time, owner): (Pid, u64, u32),
+        (pid, start_time, session, owner): (Pid, u64, u64, u32),
         options: &AttachOptions,
     ) -> Self {
         let record = SessionRecord {
             pid,
             start_time,
+            session,
             owner,
             caller: options.caller,
             ring_bytes: options.ring_bytes,

@@ -2,36 +2,39 @@
 //! that does not answer stops this thread alone, and no drain.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
-    sync::{
-        Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
-    },
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread,
+    time::Duration,
 };
 
-use crate::notify;
-
-/// The most orders that wait for the service manager.
-const MOST_WAITING: usize = 1 << 14;
+use crate::{lock::lock, notify};
 
 /// The way to the thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StoreSender {
-    orders: SyncSender<Order>,
-    /// True once an order was dropped.
-    is_full: AtomicBool,
+    orders: Mutex<Orders>,
+    /// An order came, or the last one was carried out.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    /// What is to be done, by the name of the segment. A later order replaces an earlier one.
+    waiting: BTreeMap<String, Order>,
+    /// True while the thread carries out an order.
+    is_busy: bool,
 }
 
 /// What the thread is to do. An order does not keep the contents of a segment.
 #[derive(Debug)]
 enum Order {
-    /// Give this segment under this name, unless it was removed meanwhile.
-    Give(String, Weak<File>),
-    /// Take back the segment with this name.
-    TakeBack(String),
+    /// Give this segment, unless it was removed meanwhile.
+    Give(Weak<File>),
+    /// Take the segment back.
+    TakeBack,
 }
 
 // === impl StoreSender ===
@@ -41,53 +44,76 @@ impl StoreSender {
     ///
     /// # Errors
     /// The error of the system.
-    pub(super) fn start() -> io::Result<Self> {
-        let (sender, orders) = sync_channel(MOST_WAITING);
+    pub(super) fn start() -> io::Result<Arc<Self>> {
+        let sender = Arc::new(Self::default());
+        let of_thread = Arc::clone(&sender);
         let thread = thread::Builder::new().name("segments".to_owned());
-        thread.spawn(move || carry_out(&orders))?;
-        Ok(Self {
-            orders: sender,
-            is_full: AtomicBool::new(false),
-        })
+        thread.spawn(move || of_thread.carry_out())?;
+        Ok(sender)
     }
 
     pub(super) fn give(&self, name: String, file: Weak<File>) {
-        self.order(Order::Give(name, file));
+        self.order(name, Order::Give(file));
     }
 
     pub(super) fn take_back(&self, name: String) {
-        self.order(Order::TakeBack(name));
+        self.order(name, Order::TakeBack);
     }
 
-    fn order(&self, order: Order) {
-        // If the thread has panicked, the panic is logged.
-        if let Err(TrySendError::Full(_)) = self.orders.try_send(order)
-            && !self.is_full.swap(true, Relaxed)
-        {
+    /// Waits until all orders are carried out, at most for `time`.
+    pub(super) fn flush(&self, time: Duration) {
+        let orders = lock(&self.orders);
+        let is_at_work = |orders: &mut Orders| orders.is_busy || !orders.waiting.is_empty();
+        let waited = self.changed.wait_timeout_while(orders, time, is_at_work);
+        let (orders, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
             tracing::error!(
-                "the service manager does not answer: retained events do not outlive this daemon"
+                orders = orders.waiting.len(),
+                "the service manager does not answer: some retained events do not outlive this \
+                 daemon"
             );
         }
     }
-}
 
-fn carry_out(orders: &Receiver<Order>) {
-    let mut fails = false;
-    for order in orders {
-        let sent = match &order {
-            Order::Give(name, file) => match file.upgrade() {
-                Some(file) => notify::store(name, &file),
-                None => Ok(()),
-            },
-            Order::TakeBack(name) => notify::remove_stored(name),
-        };
-        let failed = sent.is_err();
-        if let (false, Err(error)) = (std::mem::replace(&mut fails, failed), sent) {
-            tracing::error!(
-                %error,
-                "cannot give retained events to the service manager: they do not outlive this \
-                 daemon"
-            );
+    /// There is at most one order for each segment, so the orders are as bounded as the segments.
+    fn order(&self, name: String, order: Order) {
+        lock(&self.orders).waiting.insert(name, order);
+        self.changed.notify_all();
+    }
+
+    fn next(&self) -> (String, Order) {
+        let mut orders = lock(&self.orders);
+        orders.is_busy = false;
+        loop {
+            if let Some(next) = orders.waiting.pop_first() {
+                orders.is_busy = true;
+                return next;
+            }
+            self.changed.notify_all();
+            let woken = self.changed.wait(orders);
+            orders = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn carry_out(&self) {
+        let mut fails = false;
+        loop {
+            let (name, order) = self.next();
+            let sent = match order {
+                Order::Give(file) => match file.upgrade() {
+                    Some(file) => notify::store(&name, &file),
+                    None => Ok(()),
+                },
+                Order::TakeBack => notify::remove_stored(&name),
+            };
+            let failed = sent.is_err();
+            if let (false, Err(error)) = (std::mem::replace(&mut fails, failed), sent) {
+                tracing::error!(
+                    %error,
+                    "cannot give retained events to the service manager: they do not outlive this \
+                     daemon"
+                );
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use nix::{
@@ -22,7 +23,6 @@ use super::{SegmentName, sender::StoreSender};
 use crate::{
     lock::lock,
     notify::{self, NamedFile},
-    pid::Pid,
 };
 
 /// The most segments at a time, which is `FileDescriptorStoreMax=` of the unit.
@@ -39,10 +39,10 @@ const COMPLETE: SealFlag = SealFlag::F_SEAL_WRITE
 
 /// A folder with files of segments.
 pub(crate) trait SegmentFolder: fmt::Debug + Send + Sync {
-    /// Makes an empty file for a segment, in the place of an older one with the same name.
+    /// Makes an empty file for a segment.
     ///
     /// # Errors
-    /// The error of the system.
+    /// There is a file with that name, or the error of the system.
     fn create(&self, name: SegmentName) -> io::Result<File>;
 
     /// Removes the file of a segment.
@@ -64,7 +64,7 @@ pub(crate) struct SegmentStore {
 #[derive(Debug)]
 enum Place {
     /// Memory. The service manager keeps it, if there is one.
-    Memory(Option<StoreSender>),
+    Memory(Option<Arc<StoreSender>>),
     Folder(Arc<dyn SegmentFolder>),
 }
 
@@ -103,20 +103,20 @@ impl SegmentStore {
             };
             started.inspect_err(failed).ok()
         });
-        let found = files
-            .into_iter()
-            .filter_map(|NamedFile { name, descriptor }| {
-                let file = File::from(descriptor);
-                match (name.parse(), seal(&file)) {
-                    (Ok(name), Ok(())) => Some((name, file)),
-                    (_, sealed) => {
-                        let why = sealed.err();
-                        tracing::warn!(name, ?why, "refused a foreign file of the service manager");
-                        None
+        let mut found = Vec::new();
+        for NamedFile { name, descriptor } in files {
+            let file = File::from(descriptor);
+            match (name.parse(), seal(&file)) {
+                (Ok(name), Ok(())) if found.len() < MOST_SEGMENTS => found.push((name, file)),
+                (_, sealed) => {
+                    let why = sealed.err();
+                    tracing::warn!(name, ?why, "refused a file of the service manager");
+                    if let (Some(sender), Ok(name)) = (&sender, stored_as(&file)) {
+                        sender.take_back(name);
                     }
                 }
-            });
-        let found: Vec<_> = found.collect();
+            }
+        }
         Self::new(Place::Memory(sender), found)
     }
 
@@ -133,7 +133,7 @@ impl SegmentStore {
             segments: Mutex::default(),
         });
         let mut segments = lock(&store.segments);
-        for (name, file) in found.into_iter().take(MOST_SEGMENTS) {
+        for (name, file) in found {
             let file = Arc::new(file);
             segments.files.insert(name, Arc::clone(&file));
             segments.found.push(Segment {
@@ -189,29 +189,24 @@ impl SegmentStore {
         })
     }
 
-    /// Takes the segments that the daemon before has left of a process, in order.
-    pub(crate) fn take_found(&self, pid: Pid, start_time: u64) -> Vec<Segment> {
-        let is_its = |segment: &mut Segment| {
-            (segment.name.pid, segment.name.start_time) == (pid, start_time)
-        };
-        lock(&self.segments).found.extract_if(.., is_its).collect()
-    }
-
-    /// Takes the segments of processes that are not among these.
-    pub(crate) fn take_orphans(&self, is_there: impl Fn(Pid, u64) -> bool) -> Vec<Segment> {
-        let is_orphan = |segment: &mut Segment| {
-            let SegmentName {
-                pid, start_time, ..
-            } = segment.name;
-            !is_there(pid, start_time)
-        };
-        let found = &mut lock(&self.segments).found;
-        found.extract_if(.., is_orphan).collect()
+    /// Takes the segments that the daemon before has left, and that are wanted, in order.
+    pub(crate) fn take_found(&self, is_wanted: impl Fn(&SegmentName) -> bool) -> Vec<Segment> {
+        let mut segments = lock(&self.segments);
+        let found = &mut segments.found;
+        let wanted = found.extract_if(.., |segment| is_wanted(&segment.name));
+        wanted.collect()
     }
 
     /// From now on nothing is removed: the next daemon gets all segments.
     pub(crate) fn leave(&self) {
         self.leaves.store(true, Relaxed);
+    }
+
+    /// Waits until the service manager has all segments, at most for `time`.
+    pub(crate) fn flush(&self, time: Duration) {
+        if let Place::Memory(Some(sender)) = &self.place {
+            sender.flush(time);
+        }
     }
 
     /// The files in memory, for a program that this process executes.
@@ -238,6 +233,22 @@ impl SegmentStore {
     }
 }
 
+/// Has the service manager close the files of a daemon that kept retained events in memory.
+pub(crate) fn refuse_files(files: &[NamedFile]) {
+    for NamedFile { name, descriptor } in files {
+        tracing::warn!(
+            name,
+            "removed a file of retained events: events are not kept in memory"
+        );
+        let removed = descriptor
+            .try_clone()
+            .and_then(|descriptor| notify::remove_stored(&stored_as(&File::from(descriptor))?));
+        if let Err(error) = removed {
+            tracing::debug!(name, %error, "cannot take back a file of events");
+        }
+    }
+}
+
 /// The name of a file for the service manager. All these names have to fit into one variable of the
 /// environment, which has 128 KiB.
 fn stored_as(file: &File) -> io::Result<String> {
@@ -260,6 +271,12 @@ fn is_sealed(file: &File) -> bool {
 // === impl Segment ===
 
 impl Segment {
+    /// Leaves the segment to the next daemon.
+    pub(crate) fn leave(self) {
+        let store = Arc::clone(&self.store);
+        lock(&store.segments).found.push(self);
+    }
+
     /// Notes that the segment gets no more events. In memory, it cannot be changed from now on.
     pub(crate) fn complete(&self) {
         if let Place::Memory(_) = self.store.place

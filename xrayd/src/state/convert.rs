@@ -41,6 +41,7 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
     let SessionRecord {
         pid,
         start_time,
+        session,
         owner,
         caller: its_caller,
         ring_bytes,
@@ -65,6 +66,7 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
         settings: Some(convert::settings(settings.clone())),
         rules: rules.iter().map(rule).collect(),
         modules: modules.iter().map(module).collect(),
+        session: *session,
     }
 }
 
@@ -183,6 +185,7 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
         settings,
         rules,
         modules,
+        session,
     } = session;
     let settings = settings.ok_or(NoRecord::Missing("the settings"))?;
     let settings = convert::settings_update(settings).map_err(refused("the settings"))?;
@@ -191,6 +194,7 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
     Ok(SessionRecord {
         pid: pid(its_pid)?,
         start_time,
+        session,
         owner,
         caller: its_caller.map(caller_of),
         ring_bytes,

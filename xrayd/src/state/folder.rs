@@ -152,15 +152,11 @@ impl StateFolder {
 
     /// The records of the sessions of a daemon that has ended. Files that give no record are
     /// logged. Files of another boot are removed, because their processes are gone.
-    pub(crate) fn records(&self) -> Vec<SessionRecord> {
-        let names = match self.names() {
-            Ok(names) => names,
-            Err(error) => {
-                let folder = self.path.display();
-                tracing::error!(%folder, %error, "cannot list the records of sessions");
-                return Vec::new();
-            }
-        };
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub(crate) fn records(&self) -> io::Result<Vec<SessionRecord>> {
+        let names = self.names()?;
         let mut records = Vec::new();
         for name in names {
             match self.read(&name) {
@@ -180,7 +176,7 @@ impl StateFolder {
                 }
             }
         }
-        records
+        Ok(records)
     }
 
     /// The names of records. Unfinished files are removed.
@@ -317,6 +313,7 @@ mod tests {
         SessionRecord {
             pid,
             start_time: 42,
+            session: 43,
             owner: 1000,
             caller,
             ring_bytes: 1 << 20,
@@ -393,9 +390,9 @@ mod tests {
         other.group.kinship = None;
         other.caller = None;
         folder.write(&other);
-        assert_eq!(sorted(folder.records()), [one.clone(), other]);
+        assert_eq!(sorted(folder.records().unwrap()), [one.clone(), other]);
         folder.remove(Pid::try_from(11).unwrap(), 42);
-        assert_eq!(folder.records(), [one]);
+        assert_eq!(folder.records().unwrap(), [one]);
     }
 
     #[test]
@@ -429,12 +426,12 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x20;
             fs::write(&path, &bytes).unwrap();
-            assert_eq!(folder.records(), [], "byte {at}");
+            assert_eq!(folder.records().unwrap(), [], "byte {at}");
             fs::write(&path, &whole[..at]).unwrap();
-            assert_eq!(folder.records(), [], "length {at}");
+            assert_eq!(folder.records().unwrap(), [], "length {at}");
         }
         folder.write(&record(10));
-        assert_eq!(folder.records(), [record(10)]);
+        assert_eq!(folder.records().unwrap(), [record(10)]);
     }
 
     #[test]
@@ -453,7 +450,7 @@ mod tests {
             .unwrap()
             .set_len(LONGEST_RECORD + 1)
             .unwrap();
-        assert_eq!(folder.records(), [record(10)]);
+        assert_eq!(folder.records().unwrap(), [record(10)]);
         assert!(!path("new-session-14-42").exists());
     }
 
@@ -472,7 +469,7 @@ mod tests {
         };
         let other_boot = change("session-10-42", 8);
         let elsewhere = change("session-11-42", 24);
-        assert_eq!(folder.records(), []);
+        assert_eq!(folder.records().unwrap(), []);
         assert!(!other_boot.exists() && elsewhere.exists());
     }
 
@@ -490,7 +487,7 @@ mod tests {
         fs::remove_dir(place.path().join("state/new-session-10-42")).unwrap();
         folder.write(&changed);
         assert!(!folder.fails.load(Relaxed));
-        assert_eq!(folder.records(), [changed]);
+        assert_eq!(folder.records().unwrap(), [changed]);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) struct Session {
     pub(super) rules: Vec<Rule>,
     #[prost(message, repeated, tag = "11")]
     pub(super) modules: Vec<Module>,
+    #[prost(uint64, tag = "12")]
+    pub(super) session: u64,
 }
 
 /// A client of the daemon, with the rights that it had.

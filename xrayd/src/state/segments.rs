@@ -36,7 +36,7 @@ impl SegmentFolder for StateFolder {
     fn create(&self, name: SegmentName) -> io::Result<File> {
         let flags = OFlag::O_RDWR
             | OFlag::O_CREAT
-            | OFlag::O_TRUNC
+            | OFlag::O_EXCL
             | OFlag::O_NOFOLLOW
             | OFlag::O_NONBLOCK
             | OFlag::O_CLOEXEC;
@@ -77,6 +77,14 @@ impl SegmentFolder for StateFolder {
 }
 
 impl StateFolder {
+    /// Removes the segments of a daemon that kept retained events in files.
+    pub(crate) fn remove_segments(&self) {
+        for name in self.segment_names().unwrap_or_default() {
+            tracing::warn!(%name, "removed a file of retained events: see --retain-in-files");
+            self.remove(name);
+        }
+    }
+
     /// The segments of this scope. Those of another boot are removed.
     fn segment_names(&self) -> io::Result<Vec<SegmentName>> {
         let mut names = Vec::new();
@@ -137,6 +145,7 @@ mod tests {
         SegmentName {
             pid: Pid::this(),
             start_time: 7,
+            session: 9,
             number,
         }
     }

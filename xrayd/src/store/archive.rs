@@ -17,19 +17,21 @@ const MOST_SEGMENT: u64 = 16 << 20;
 
 /// The archive of one session.
 pub(crate) trait Archive: fmt::Debug + Send {
-    /// Writes a block, and returns it as it is in the archive. `None`: it cannot be written, and
-    /// stays in memory. A segment that gets longer than `segment_bytes` gets no more blocks.
-    /// `overwritten` is asked for if a segment begins.
+    /// Writes a block, and returns it as it is in the archive. A segment that gets longer than
+    /// `segment_bytes` gets no more blocks. `overwritten` is asked for if a segment begins.
+    ///
+    /// # Errors
+    /// The block stays in memory.
     fn keep(
         &mut self,
         closed: &ClosedBlock,
         thread: &Thread,
         segment_bytes: u64,
         overwritten: &dyn Fn() -> Vec<Overwritten>,
-    ) -> Option<ArchivedBlock>;
+    ) -> Result<ArchivedBlock, NotArchived>;
 
     /// Notes that a block of this segment was dropped. `overwritten` is asked for if it was the
-    /// last one.
+    /// last one. The last row of that list is the row of [`FORGOTTEN`](super::FORGOTTEN).
     fn drop_block(&mut self, segment: u32, overwritten: &dyn Fn() -> Vec<Overwritten>);
 
     /// Adds a clock anchor.
@@ -37,6 +39,15 @@ pub(crate) trait Archive: fmt::Debug + Send {
 
     /// Adds the name of a type of typed events, or its new name.
     fn add_event_type(&mut self, event_type: &EventType);
+}
+
+/// The reason why a block is not in the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotArchived {
+    /// It cannot be written now: the disk is full, or there are too many segments.
+    Now,
+    /// It cannot be unpacked.
+    Ever,
 }
 
 /// A block whose events are in a segment.
@@ -63,7 +74,7 @@ pub(crate) struct EarlierEvents {
 #[derive(Debug, Default)]
 pub(crate) struct FunctionNumbers {
     numbers: HashMap<FunctionId, FunctionId>,
-    /// True if each function has the same id as before.
+    /// True if each function is loaded and has the same id as before.
     is_same: bool,
 }
 
@@ -72,12 +83,26 @@ pub(super) fn segment_bytes(retain_bytes: u64) -> u64 {
     (retain_bytes / PARTS).clamp(LEAST_SEGMENT, MOST_SEGMENT)
 }
 
+/// Names a block among those of its session. Never 0.
+pub(crate) fn fingerprint(block: &Block) -> u64 {
+    let facts = [
+        u64::from(block.thread.0),
+        block.first.0,
+        block.last.0,
+        u64::from(block.calls),
+        block.lost,
+    ];
+    // FNV-1a, word by word: the next daemon may have another version of this program.
+    let hash = |hash: u64, fact: u64| (hash ^ fact).wrapping_mul(0x100_0000_01b3);
+    facts.into_iter().fold(0xcbf2_9ce4_8422_2325, hash).max(1)
+}
+
 // === impl FunctionNumbers ===
 
 impl FunctionNumbers {
-    /// The ids of functions that are loaded now, by their ids before.
-    pub(crate) fn new(numbers: HashMap<FunctionId, FunctionId>) -> Self {
-        let is_same = numbers.iter().all(|(before, now)| before == now);
+    /// The ids of functions that are loaded now, by their ids before. There were `all` functions.
+    pub(crate) fn new(numbers: HashMap<FunctionId, FunctionId>, all: usize) -> Self {
+        let is_same = numbers.len() == all && numbers.iter().all(|(before, now)| before == now);
         Self { numbers, is_same }
     }
 
@@ -99,5 +124,72 @@ impl FunctionNumbers {
             true => Some(block),
             false => block.renumbered(block.thread, |before| self.of(before)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::{
+        container::BlockEncoder,
+        model::{CallKind, EventBody, ThreadId, Ticks},
+    };
+
+    use super::*;
+
+    fn block() -> Block {
+        let mut encoder = BlockEncoder::new(ThreadId(1));
+        for id in [5, 7, 9] {
+            let function = FunctionId(id);
+            encoder.push_call(Ticks(id.into()), function, CallKind::Enter, None);
+        }
+        encoder.finish().unwrap()
+    }
+
+    fn functions(block: &Block) -> Vec<u32> {
+        let events = block.events().map(|event| match event.unwrap().body {
+            EventBody::Call { function, .. } => function.0,
+            other => panic!("{other:?}"),
+        });
+        events.collect()
+    }
+
+    #[test]
+    fn blocks_get_the_ids_of_this_daemon() {
+        let numbers = |pairs: &[(u32, u32)], all| {
+            let pairs = pairs.iter();
+            let numbers = pairs.map(|&(before, now)| (FunctionId(before), FunctionId(now)));
+            FunctionNumbers::new(numbers.collect(), all)
+        };
+        let gone = u32::MAX;
+        for (pairs, all, ids) in [
+            (&[(5, 5), (7, 7), (9, 9)][..], 3, [5, 7, 9]),
+            (&[(5, 9), (7, 5), (9, 7)], 3, [9, 5, 7]),
+            // A library was unloaded, and another one may have its ids.
+            (&[(5, 5), (9, 9)], 3, [5, gone, 9]),
+            (&[], 3, [gone; 3]),
+        ] {
+            let numbers = numbers(pairs, all);
+            assert_eq!(functions(&numbers.apply(block()).unwrap()), ids);
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_differs_with_each_fact() {
+        let of = |change: fn(&mut Block)| {
+            let mut block = block();
+            change(&mut block);
+            fingerprint(&block)
+        };
+        let all = [
+            of(|_| ()),
+            of(|block| block.thread.0 += 1),
+            of(|block| block.first.0 -= 1),
+            of(|block| block.last.0 += 1),
+            of(|block| block.calls += 1),
+            of(|block| block.lost += 1),
+        ];
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+        assert_eq!(of(|_| ()), all[0]);
     }
 }

@@ -1,9 +1,12 @@
 //! The event store of one session: counts the drain's blocks, retains them up to a limit, and sends
 //! them to live readers. It does not decode events, and does not read rings.
 
-use std::sync::{
-    Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use xray_trace::{
@@ -13,7 +16,7 @@ use xray_trace::{
 };
 
 use super::{
-    archive::{Archive, EarlierEvents},
+    archive::{Archive, EarlierEvents, fingerprint},
     calls::Calls,
     counts::Counts,
     event_counters::{Counters, EventCounters},
@@ -61,6 +64,10 @@ pub(crate) struct EventStore {
     /// Limit on retained bytes. Written by `retain`.
     retain_bytes: AtomicU64,
     retained: Mutex<Retained>,
+    /// True if events outlive the daemon. Written before there is a drain.
+    is_archived: AtomicBool,
+    /// The fingerprints of the last blocks of an earlier daemon's threads.
+    earlier: OnceLock<HashSet<u64>>,
     /// The thread that stands for losses without a ring, once there are any.
     ringless: OnceLock<ThreadId>,
     /// Wakes the drain, which rests while no events come.
@@ -89,6 +96,8 @@ impl EventStore {
             mode: AtomicUsize::new(Mode::default().index()),
             retain_bytes: AtomicU64::new(retain_bytes),
             retained: Mutex::default(),
+            is_archived: AtomicBool::new(false),
+            earlier: OnceLock::new(),
             ringless: OnceLock::new(),
             drain: LateWaker::default(),
             control: LateWaker::default(),
@@ -96,7 +105,26 @@ impl EventStore {
         }
     }
 
+    /// Has rings keep words until their blocks are retained, without an archive.
+    #[cfg(fuzzing)]
+    pub(crate) fn hold_words(&self) {
+        self.is_archived.store(true, Relaxed);
+    }
+
     // --- by the drain
+
+    /// True if events outlive the daemon.
+    pub(crate) fn is_archived(&self) -> bool {
+        self.is_archived.load(Relaxed)
+    }
+
+    /// True if the block with this fingerprint is the last one of a thread that an earlier daemon
+    /// has archived.
+    pub(crate) fn has_earlier(&self, block: u64) -> bool {
+        self.earlier
+            .get()
+            .is_some_and(|blocks| blocks.contains(&block))
+    }
 
     /// Adds a thread, and returns its id.
     pub(crate) fn new_thread(&self, tid: u32, name: String) -> ThreadId {
@@ -351,16 +379,46 @@ impl EventStore {
     }
 
     /// Adds what an earlier daemon has retained. To be called before there is a drain.
-    pub(crate) fn adopt(&self, earlier: EarlierEvents) {
+    pub(crate) fn adopt(&self, mut earlier: EarlierEvents) {
         for numbers in earlier.blocks.iter().map(|(_, numbers)| numbers) {
             for function in numbers.now() {
                 self.counts.mark_seen(function);
             }
         }
-        for event_type in &earlier.event_types {
-            self.event_types.name(event_type.number, &event_type.name);
+        let blocks = earlier.blocks.iter();
+        let last: BTreeMap<ThreadId, u64> = blocks
+            .map(|(archived, _)| (archived.block.thread, fingerprint(&archived.block)))
+            .collect();
+        // This is the only call.
+        let _ = self.earlier.set(last.into_values().collect());
+        let lost = earlier
+            .blocks
+            .iter()
+            .map(|(archived, _)| archived.block.lost);
+        self.counters.add_lost(lost.fold(0, u64::saturating_add));
+        let mut retained = lock(&self.retained);
+        for EventType { number, name, .. } in std::mem::take(&mut earlier.event_types) {
+            if let Some(name) = self.event_types.name(number, &name) {
+                let process = self.process;
+                retained.add_event_type(&EventType {
+                    process,
+                    number,
+                    name,
+                });
+            }
         }
-        lock(&self.retained).adopt(earlier, self.retain_bytes.load(Relaxed));
+        retained.adopt(earlier, self.retain_bytes.load(Relaxed));
+    }
+
+    /// Drops the blocks of an earlier daemon that are damaged, and returns their number.
+    pub(crate) fn drop_damaged(&self) -> usize {
+        let mut blocks = lock(&self.retained).earlier_blocks();
+        // Another program may change a file meanwhile. So a block is checked whenever it is read.
+        blocks.retain(|block| block.payload.load().is_err());
+        if !blocks.is_empty() {
+            lock(&self.retained).drop_earlier(&blocks);
+        }
+        blocks.len()
     }
 
     /// Has events outlive the daemon from now on.
@@ -368,7 +426,8 @@ impl EventStore {
         for event_type in self.event_types() {
             archive.add_event_type(&event_type);
         }
-        lock(&self.retained).archive_in(archive, self.retain_bytes.load(Relaxed));
+        self.is_archived.store(true, Relaxed);
+        lock(&self.retained).archive_in(archive);
     }
 
     pub(crate) fn counters(&self) -> Counters {

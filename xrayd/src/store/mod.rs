@@ -22,7 +22,9 @@ mod retained;
 mod subscription;
 mod tables;
 
-pub(crate) use archive::{Archive, ArchivedBlock, EarlierEvents, FunctionNumbers};
+pub(crate) use archive::{
+    Archive, ArchivedBlock, EarlierEvents, FunctionNumbers, NotArchived, fingerprint,
+};
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
 pub(crate) use event_counters::Counters;
@@ -36,7 +38,7 @@ pub(crate) use metering::{
 pub(crate) use metering::{Series, Totals};
 pub use profiles::ProfileSums;
 pub(crate) use profiles::{Ask, Handover};
-pub(crate) use retained::Snapshot;
+pub(crate) use retained::{FORGOTTEN, Snapshot};
 #[cfg(test)]
 pub(crate) use subscription::closed_subscription;
 pub use subscription::{EventSubscription, PublishedBlock, Source, StreamItem};

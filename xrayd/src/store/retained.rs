@@ -16,7 +16,7 @@ use xray_trace::{
 };
 
 use super::{
-    archive::{Archive, ArchivedBlock, EarlierEvents, FunctionNumbers, segment_bytes},
+    archive::{Archive, ArchivedBlock, EarlierEvents, FunctionNumbers, NotArchived, segment_bytes},
     clock_watch::ClockWatch,
     subscription::PublishedBlock,
 };
@@ -33,7 +33,7 @@ pub(super) const THREAD_COST: u64 = 256;
 /// The most dropped blocks whose times are kept: 96 KiB.
 const MOST_EVICTIONS: usize = 1 << 12;
 /// The thread that stands for dropped events of forgotten threads. No thread has this id.
-const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
+pub(crate) const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 
 /// Everything that is retained, at one moment.
 #[derive(Debug, Default)]
@@ -60,6 +60,7 @@ pub(crate) struct Retained {
     /// The cost of `blocks` and `threads`.
     bytes: u64,
     events: u64,
+    /// The events of dropped blocks, without the losses that these blocks report.
     evicted: u64,
     /// The newest dropped blocks.
     evictions: Evictions,
@@ -75,6 +76,8 @@ pub(crate) struct Retained {
     forgotten_until: Option<Ticks>,
     /// Where blocks outlive the daemon. `None`: nowhere.
     archive: Option<Box<dyn Archive>>,
+    /// The number of blocks that wait for the archive.
+    waiting: usize,
 }
 
 /// A retained block. A snapshot cuts blocks to its window and unpacks them for that, so the facts
@@ -85,10 +88,20 @@ struct RetainedBlock {
     /// The number of its events of calls and user events. Without the user events for a block of an
     /// earlier daemon.
     events: u64,
-    /// The segment with its events. `None`: they are in memory.
-    segment: Option<u32>,
+    place: Place,
     /// The ids of its functions, for a block of an earlier daemon.
     earlier: Option<Arc<FunctionNumbers>>,
+}
+
+/// Where the events of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In this segment.
+    Segment(u32),
+    /// In memory, until they can be archived.
+    Waiting,
+    /// In memory.
+    Memory,
 }
 
 /// The newest blocks that were retained and dropped: thread, number of events, and time of the last
@@ -106,7 +119,8 @@ struct Known {
     thread: Thread,
     /// Its retained blocks.
     blocks: u32,
-    /// Its events that were retained and dropped, and the time of the last of them.
+    /// Its events that were retained and dropped, with the losses that their blocks report, and the
+    /// time of the last of them.
     evicted: u64,
     evicted_until: Ticks,
     /// Events that it has lost itself.
@@ -214,14 +228,21 @@ impl Retained {
 
     /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
     pub(super) fn push(&mut self, published: &PublishedBlock, bytes: u64) {
-        let (block, segment) = match self.archived(&published.closed, bytes) {
-            Some(ArchivedBlock { block, segment }) => (block, Some(segment)),
-            None => (published.closed.block.clone(), None),
+        self.archive_waiting(bytes);
+        // The order of a thread's blocks is that of the archive.
+        let kept = match self.waiting {
+            0 => self.archived(&published.closed, bytes),
+            _ => Err(NotArchived::Now),
+        };
+        let (block, place) = match kept {
+            Ok(ArchivedBlock { block, segment }) => (block, Place::Segment(segment)),
+            Err(NotArchived::Now) => (published.closed.block.clone(), Place::Waiting),
+            Err(NotArchived::Ever) => (published.closed.block.clone(), Place::Memory),
         };
         self.add(RetainedBlock {
             block,
             events: published.events(),
-            segment,
+            place,
             earlier: None,
         });
         self.shrink_to(bytes);
@@ -230,6 +251,7 @@ impl Retained {
     fn add(&mut self, retained: RetainedBlock) {
         self.bytes += cost(&retained.block);
         self.events += retained.events;
+        self.waiting += usize::from(retained.place == Place::Waiting);
         if let Some(known) = self.threads.get_mut(&retained.block.thread) {
             known.blocks += 1;
         }
@@ -237,35 +259,47 @@ impl Retained {
     }
 
     /// The block as it is in the archive, once it is there.
-    fn archived(&mut self, closed: &ClosedBlock, bytes: u64) -> Option<ArchivedBlock> {
-        let mut archive = self.archive.take()?;
-        let thread = &self
-            .threads
-            .get(&closed.block.thread)
-            .map(|its| &its.thread);
-        let kept = thread.and_then(|thread| {
-            archive.keep(closed, thread, segment_bytes(bytes), &|| self.overwritten())
+    fn archived(&mut self, closed: &ClosedBlock, bytes: u64) -> Result<ArchivedBlock, NotArchived> {
+        let Some(known) = self.threads.get(&closed.block.thread) else {
+            return Err(NotArchived::Ever);
+        };
+        let Some(mut archive) = self.archive.take() else {
+            return Err(NotArchived::Ever);
+        };
+        let kept = archive.keep(closed, &known.thread, segment_bytes(bytes), &|| {
+            self.overwritten_for_archive()
         });
         self.archive = Some(archive);
         kept
     }
 
-    /// Has all blocks from now on outlive the daemon, and those that there are.
-    pub(super) fn archive_in(&mut self, archive: Box<dyn Archive>, bytes: u64) {
-        self.archive = Some(archive);
+    /// Archives the blocks that could not be written before, as far as that is possible now.
+    fn archive_waiting(&mut self, bytes: u64) {
+        if self.waiting == 0 {
+            return;
+        }
         let mut blocks = std::mem::take(&mut self.blocks);
-        for retained in blocks.iter_mut().filter(|one| one.segment.is_none()) {
+        let waiting = blocks.iter_mut();
+        for retained in waiting.filter(|retained| retained.place == Place::Waiting) {
             let closed = ClosedBlock::unpacked(retained.block.clone());
-            if let Some(ArchivedBlock { block, segment }) = self.archived(&closed, bytes) {
-                (retained.block, retained.segment) = (block, Some(segment));
+            match self.archived(&closed, bytes) {
+                Ok(ArchivedBlock { block, segment }) => {
+                    (retained.block, retained.place) = (block, Place::Segment(segment));
+                }
+                Err(NotArchived::Ever) => retained.place = Place::Memory,
+                Err(NotArchived::Now) => break,
             }
+            self.waiting -= 1;
         }
         self.blocks = blocks;
-        if let Some(archive) = &mut self.archive {
-            for anchor in &self.anchors {
-                archive.add_anchor(*anchor);
-            }
+    }
+
+    /// Has all blocks from now on outlive the daemon.
+    pub(super) fn archive_in(&mut self, mut archive: Box<dyn Archive>) {
+        for anchor in &self.anchors {
+            archive.add_anchor(*anchor);
         }
+        self.archive = Some(archive);
     }
 
     /// Adds what an earlier daemon has retained. To be called before anything else is added.
@@ -305,22 +339,21 @@ impl Retained {
             let events = events.unwrap_or(0);
             self.evicted = self.evicted.saturating_add(events);
             match self.threads.get_mut(&thread) {
-                Some(known) => {
-                    known.evicted = known.evicted.max(events);
-                    known.evicted_until = known.evicted_until.max(until);
-                }
+                Some(known) => (known.evicted, known.evicted_until) = (events, until),
+                // No segment describes it any more.
                 None => {
-                    self.forgotten = self.forgotten.max(events);
+                    self.forgotten = self.forgotten.saturating_add(events);
                     self.forgotten_until = self.forgotten_until.max(Some(until));
                 }
             }
         }
         for (ArchivedBlock { block, segment }, numbers) in blocks {
             let events = u64::from(block.calls);
+            self.add_lost(block.thread, block.lost);
             self.add(RetainedBlock {
                 block,
                 events,
-                segment: Some(segment),
+                place: Place::Segment(segment),
                 earlier: Some(numbers),
             });
         }
@@ -334,10 +367,39 @@ impl Retained {
         self.shrink_to(bytes);
     }
 
+    /// The blocks of an earlier daemon.
+    pub(super) fn earlier_blocks(&self) -> Vec<Block> {
+        let earlier = self.blocks.iter().filter(|one| one.earlier.is_some());
+        earlier.map(|one| one.block.clone()).collect()
+    }
+
+    /// Drops these blocks of an earlier daemon, without counting their events.
+    pub(super) fn drop_earlier(&mut self, dropped: &[Block]) {
+        let name = |block: &Block| (block.thread, block.first, block.last, block.calls);
+        let names: HashSet<_> = dropped.iter().map(name).collect();
+        let blocks = std::mem::take(&mut self.blocks).into_iter();
+        let (dropped, kept): (VecDeque<_>, VecDeque<_>) =
+            blocks.partition(|one| one.earlier.is_some() && names.contains(&name(&one.block)));
+        self.blocks = kept;
+        for RetainedBlock {
+            block,
+            events,
+            place,
+            ..
+        } in dropped
+        {
+            self.bytes -= cost(&block);
+            self.events -= events;
+            self.evict_from(block.thread, 0, Ticks(0));
+            self.leave_place(place);
+        }
+    }
+
     /// Takes out the blocks, if there are no threads.
     pub(crate) fn take_blocks(&mut self) -> Vec<Block> {
         self.bytes = 0;
         self.events = 0;
+        self.waiting = 0;
         let blocks = std::mem::take(&mut self.blocks);
         blocks.into_iter().map(|retained| retained.block).collect()
     }
@@ -390,7 +452,22 @@ impl Retained {
         }
     }
 
-    /// The events that were retained and dropped, by thread.
+    /// The same for an archive. The row of forgotten threads is the last one, and is always there.
+    /// So a reader sees where a list ends.
+    fn overwritten_for_archive(&self) -> Vec<Overwritten> {
+        let mut all = self.overwritten();
+        if self.forgotten == 0 {
+            all.push(Overwritten {
+                thread: FORGOTTEN,
+                events: Some(0),
+                until: Ticks(0),
+            });
+        }
+        all
+    }
+
+    /// The events that were retained and dropped, by thread, with the losses that their blocks
+    /// report.
     fn overwritten(&self) -> Vec<Overwritten> {
         let threads = self.threads.iter().filter(|(_, known)| known.evicted > 0);
         let threads = threads.map(|(&thread, known)| Overwritten {
@@ -457,17 +534,26 @@ impl Retained {
                 Some(_) => events_in(&oldest.block),
                 None => oldest.events,
             };
-            let events = events.saturating_add(oldest.block.lost);
             self.evicted = self.evicted.saturating_add(events);
+            let events = events.saturating_add(oldest.block.lost);
             self.evictions
                 .add(oldest.block.thread, events, oldest.block.last);
             self.evict_from(oldest.block.thread, events, oldest.block.last);
-            if let Some(segment) = oldest.segment
-                && let Some(mut archive) = self.archive.take()
-            {
-                archive.drop_block(segment, &|| self.overwritten());
-                self.archive = Some(archive);
+            self.leave_place(oldest.place);
+        }
+    }
+
+    /// Notes that a block was dropped there.
+    fn leave_place(&mut self, place: Place) {
+        match place {
+            Place::Segment(segment) => {
+                if let Some(mut archive) = self.archive.take() {
+                    archive.drop_block(segment, &|| self.overwritten_for_archive());
+                    self.archive = Some(archive);
+                }
             }
+            Place::Waiting => self.waiting -= 1,
+            Place::Memory => {}
         }
     }
 

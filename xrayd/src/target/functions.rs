@@ -248,6 +248,13 @@ impl Functions {
 
     /// The description of a function for a trace.
     pub(crate) fn describe(&self, id: FunctionId) -> Option<Function> {
+        let function = self.describe_without_source(id)?;
+        let source = self.source(&self.find(id)?, function.address);
+        Some(Function { source, ..function })
+    }
+
+    /// The same without the source line. This never waits for a file.
+    pub(crate) fn describe_without_source(&self, id: FunctionId) -> Option<Function> {
         let loaded = self.find(id)?;
         let function = loaded.function(id)?;
         Some(Function {
@@ -257,7 +264,7 @@ impl Functions {
             address: function.address,
             symbol: function.symbol.clone(),
             name: function.name.clone(),
-            source: self.source(&loaded, function.address),
+            source: None,
             sleds: u32::try_from(loaded.module.object.sleds_of(function).len()).unwrap_or(u32::MAX),
         })
     }

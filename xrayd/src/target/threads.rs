@@ -145,6 +145,12 @@ impl Threads {
         }
     }
 
+    /// True if this process is there. `start_time` is field 22 of its `stat` file.
+    pub(crate) fn is_process(pid: Pid, start_time: u64) -> bool {
+        let stat = proc_file::read(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|stat| number_in(&stat, 22) == Some(start_time))
+    }
+
     /// True if a thread is ending or gone. Its memory may be gone already, whatever its state is.
     pub(crate) fn is_ending(pid: Pid, tid: Tid) -> bool {
         proc_file::read(format!("/proc/{pid}/task/{tid}/stat"))

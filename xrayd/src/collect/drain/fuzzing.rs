@@ -34,6 +34,8 @@ struct Input<'a>(&'a [u8]);
 /// A drain and the memory that it reads.
 struct Scene {
     drain: Drain,
+    /// True if rings keep words until their blocks are retained.
+    holds: bool,
     /// The rings and the table, as the target writes them.
     rings: File,
     table: File,
@@ -53,7 +55,7 @@ struct Scene {
 /// A count does not agree with the blocks, or a block cannot be read.
 pub fn drain_rings(input: &[u8]) {
     let mut input = Input(input);
-    let mut scene = Scene::new();
+    let mut scene = Scene::new(input.small() & 1 == 1);
     scene.begin();
     while let Some(step) = input.byte() {
         scene.step(step, &mut input);
@@ -152,21 +154,28 @@ fn sites() -> SiteTable {
     sites
 }
 
-fn output() -> Arc<EventStore> {
-    Arc::new(EventStore::new(ProcessId(0), FUNCTIONS as usize, RETAINED))
-}
-
 /// A drain for which half of the slots are closed, whatever the table contains.
-fn drain_of(memory: Arc<Memory>, slots: Slots) -> Drain {
+fn drain_of(memory: Arc<Memory>, slots: Slots, holds: bool) -> Drain {
     let geometry = slots.layout.geometry;
     let budget = RingBudget::unlimited(geometry, geometry.slots() / 2);
-    Drain::new(Pid::this(), memory, slots, budget, sites(), output())
+    let output = EventStore::new(ProcessId(0), FUNCTIONS as usize, RETAINED);
+    if holds {
+        output.hold_words();
+    }
+    Drain::new(
+        Pid::this(),
+        memory,
+        slots,
+        budget,
+        sites(),
+        Arc::new(output),
+    )
 }
 
 // === impl Scene ===
 
 impl Scene {
-    fn new() -> Self {
+    fn new(holds: bool) -> Self {
         let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 8).expect("the smallest rings");
         let file = |bytes| {
             let memfd = memfd_create(c"rings", MFdFlags::MFD_CLOEXEC);
@@ -188,7 +197,8 @@ impl Scene {
         let slots = Slots::new(layout, mapping, RingsFile::own(copy(&rings)));
         let memory = Arc::new(Memory::of_file(copy(&table)));
         Self {
-            drain: drain_of(memory, slots),
+            drain: drain_of(memory, slots, holds),
+            holds,
             rings,
             table,
             geometry,
@@ -280,6 +290,7 @@ impl Scene {
             7 => g.filter_offset(slot) + 8 * (input.small() & 15),
             8 => g.count_region().names_offset() + 8 * input.small(),
             9 => g.count_region().counts_offset(slot) + 8 * (input.small() & 15),
+            11 => g.mark_offset(slot) + 8 * (input.small() & 3),
             10 => {
                 let word = input.tid().to_le_bytes();
                 let place = g.slot_offset(slot);
@@ -419,7 +430,7 @@ impl Scene {
         );
         slots.filtered = true;
         let memory = Arc::clone(&self.drain.owners.memory);
-        self.drain = drain_of(memory, slots);
+        self.drain = drain_of(memory, slots, self.holds);
         self.keeps_all = true;
         self.begin();
     }

@@ -316,6 +316,7 @@ impl Drain {
     /// Publishes what was read, and reads no more.
     fn publish_last(&mut self) {
         let rings = &mut self.owners.rings;
+        rings.close_blocks();
         for decoder in rings.decoders.iter_mut() {
             decoder.end(&rings.output);
         }

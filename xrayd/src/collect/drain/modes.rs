@@ -18,6 +18,9 @@ impl Drain {
             true => rings.keep_newest(),
             false => rings.read_along(),
         }
+        if rings.decoders.keeps() != rings.output.keeps() {
+            rings.close_blocks();
+        }
         rings.decoders.keep(rings.output.keeps(), &rings.output);
         rings.decoders.watch(&rings.output);
         rings

@@ -38,6 +38,8 @@ pub(super) struct Rings {
     pub(super) order: Vec<u32>,
     /// True while rings keep the newest events by themselves.
     pub(super) newest: bool,
+    /// True if words stay in the rings until their events are archived.
+    holds: bool,
     /// The sites of the numbers under which threads count calls.
     pub(super) numbers: Numbers,
     started: Instant,
@@ -63,6 +65,7 @@ impl Rings {
             slots,
             sites: Arc::new(sites),
             decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
+            holds: output.is_archived(),
             output,
             by_slot: HashMap::new(),
             order: Vec::new(),
@@ -89,6 +92,7 @@ impl Rings {
             output: &self.output,
             started: self.started,
             newest: self.newest,
+            holds: self.holds,
         };
         Some(work(ring, decoder, &around))
     }
@@ -137,10 +141,15 @@ impl Rings {
         self.with_each(Ring::tell_if_read);
         for decoder in self.decoders.iter_mut() {
             decoder.tell_early(now);
-            decoder.publish(&self.output);
         }
+        self.close_blocks();
         // Losses that no event has followed so far are counted as well: the report is exact now.
         self.count_unreported();
+    }
+
+    /// Closes the blocks of all threads.
+    pub(super) fn close_blocks(&mut self) {
+        self.with_each(Ring::close_block);
     }
 
     /// Reports the losses of threads that record no more. Such a thread writes no gap word: its
@@ -186,6 +195,7 @@ impl Rings {
     /// Leaves the rings to keep the newest events by themselves. Drops what was read before: there
     /// may be a gap between that and the later contents of a ring.
     pub(super) fn keep_newest(&mut self) {
+        self.close_blocks();
         self.newest = true;
         for ring in self.by_slot.values_mut() {
             ring.end_reading(&self.slots);

@@ -22,7 +22,7 @@ use std::{
 use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
-    container::{BlockEncoder, ClosedBlock, OpenCall},
+    container::{Block, BlockEncoder, ClosedBlock, OpenCall},
     model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
 };
 
@@ -297,8 +297,9 @@ impl ThreadDecoder {
         before.map(|counting| *counting)
     }
 
-    /// Reports the counts to the event store, and closes the block if it is old.
-    pub(super) fn settle(&mut self, output: &EventStore) {
+    /// Reports the counts to the event store. Returns true if the block under way is old, and is to
+    /// be closed.
+    pub(super) fn settle(&mut self, output: &EventStore) -> bool {
         self.stacks.tidy();
         let (events, lost) = std::mem::take(&mut self.tally);
         output.count(self.thread, events, lost);
@@ -309,18 +310,27 @@ impl ThreadDecoder {
             self.kept = None;
         }
         if self.encoder.is_empty() {
-            return;
+            return false;
         }
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        if begun.elapsed() >= self.block_age {
-            self.publish(output);
-        }
+        begun.elapsed() >= self.block_age
+    }
+
+    /// The bytes of the block under way.
+    pub(super) fn block_bytes(&self) -> usize {
+        self.encoder.encoded_len()
     }
 
     /// Closes the block under way.
     pub(super) fn publish(&mut self, output: &EventStore) {
+        self.publish_after(output, |_| ());
+    }
+
+    /// The same. The block is not archived before `see` has returned.
+    pub(super) fn publish_after(&mut self, output: &EventStore, see: impl FnOnce(&Block)) {
         self.begun = None;
         if let Some(closed) = self.encoder.close() {
+            see(&closed.block);
             let user_events = std::mem::take(&mut self.user_events);
             let stack = self.changes.take(&mut self.stacks, self.kept.as_ref());
             let closed = ClosedBlock { stack, ..closed };

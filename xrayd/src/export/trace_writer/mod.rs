@@ -71,8 +71,6 @@ pub(super) struct PlacedBlock {
     pub(super) block: Block,
     /// The begin of its section.
     pub(super) section: u64,
-    /// True if its functions have the numbers of their process.
-    pub(super) is_same: bool,
 }
 
 /// Totals of a trace, as far as it is written.
@@ -318,7 +316,6 @@ impl<W: Write> TraceWriter<W> {
         Ok(Some(PlacedBlock {
             block: written,
             section,
-            is_same: same,
         }))
     }
 
