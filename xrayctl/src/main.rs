@@ -113,6 +113,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::FdrDump(args) => cmd::fdr_dump::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Off(args) => online(cmd::off::run(args, console)),
+        Command::Daemon(args) => online(cmd::daemon::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),
         Command::Completions(args) => online(cmd::completions::run(args, &daemon, console)),
         Command::Man(args) => cmd::man::run(&args, console),

@@ -33,7 +33,7 @@ use nix::{
 use tokio::{
     net::UnixListener,
     runtime::Runtime,
-    sync::oneshot,
+    sync::{Notify, oneshot},
     time::{Instant, timeout_at},
 };
 
@@ -275,11 +275,13 @@ impl App {
             }
             None => None,
         };
+        let restarting = Arc::new(Notify::new());
         let mut server = tokio::spawn(rpc::serve(
             listener,
             registry.clone(),
             audit.clone(),
             stopping,
+            has_state.then(|| Arc::clone(&restarting)),
         ));
         notify::ready();
 
@@ -291,6 +293,10 @@ impl App {
                 kind = signals.next() => {
                     tracing::info!(?kind, "stopping");
                     break Err(kind);
+                }
+                () = restarting.notified() => {
+                    tracing::info!("restarting, as a client requested");
+                    break Err(StopKind::Restart);
                 }
                 ended = &mut server => break Ok(ended),
                 _ = status.tick() => {

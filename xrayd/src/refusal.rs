@@ -53,6 +53,8 @@ pub enum Reason {
     Limit,
     /// No memory could be mapped, or none within reach of a module.
     NoMemory,
+    /// The daemon keeps no state.
+    NoState,
     /// Memory of another version of xrayd is in the process.
     OtherVersion,
     /// The place of the thread id in the thread library's memory was not found.
@@ -84,7 +86,7 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
@@ -108,6 +110,7 @@ impl Reason {
         Self::Selection,
         Self::Limit,
         Self::NoMemory,
+        Self::NoState,
         Self::OtherVersion,
         Self::ThreadId,
         Self::StopTimeout,
@@ -155,6 +158,7 @@ impl Reason {
             Self::Selection => "selection",
             Self::Limit => "limit",
             Self::NoMemory => "no-memory",
+            Self::NoState => "no-state",
             Self::OtherVersion => "other-version",
             Self::ThreadId => "thread-id",
             Self::StopTimeout => "stop-timeout",
@@ -318,6 +322,12 @@ impl Reason {
                  --max-threads. Or its control group has no room for the rings, or for the pages \
                  of text that would become private: use smaller rings, select fewer functions, or \
                  raise the group's limit."
+            }
+            Self::NoState => {
+                "The daemon has no folder for its state (`xrayd --state-dir`), or could not use it \
+                 when it started. So no later daemon would know its sessions, and it refuses to \
+                 restart. Start it with a folder that belongs to its user and that no other user \
+                 can write to. If it could not use its folder, its log names the reason."
             }
             Self::OtherVersion => {
                 "The process carries trampolines of xrayd that another program has changed, or \

@@ -36,6 +36,7 @@ mod daemon_kills;
 mod daemon_metrics;
 mod daemon_quotas;
 mod daemon_recovery;
+mod daemon_restart;
 mod daemon_retained;
 mod daemon_session;
 mod daemon_shares;

@@ -6,6 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod count;
+pub(crate) mod daemon;
 pub(crate) mod detach;
 pub(crate) mod diff;
 pub(crate) mod disable;

@@ -133,6 +133,7 @@ pub(crate) enum Operation {
     TriggerSnapshot,
     /// The daemon undoes a client's changes because the client is gone.
     Undo,
+    Restart,
 }
 
 /// A call whose decision is recorded. A call that is dropped without a decision is recorded as
@@ -370,6 +371,7 @@ impl Operation {
             Self::TriggerSwitch => "trigger-switch",
             Self::TriggerSnapshot => "trigger-snapshot",
             Self::Undo => "undo",
+            Self::Restart => "restart",
         }
     }
 }

@@ -9,10 +9,11 @@
 //! A process is a caller's own if the kernel lets the caller trace it. `target/access.rs` has the
 //! rule. Each call checks it anew for the process as it is. For the process of a session it also
 //! checks the state at the attach. Pid 0 stands for every attached process that the caller may
-//! trace.
+//! trace. Only root and the daemon's user may restart the daemon.
 
 use std::sync::Arc;
 
+use nix::unistd::geteuid;
 use tonic::{Request, Status};
 
 use crate::{
@@ -62,6 +63,16 @@ pub(super) fn admits(caller: Caller) -> Result<(), Refusal> {
         );
         Err(Refusal::new(Reason::Permission, message))
     })
+}
+
+/// Checks that `caller` may restart the daemon.
+pub(super) fn restarting(caller: Caller) -> Result<(), Refusal> {
+    let of_daemon = geteuid().as_raw();
+    if caller.uid == 0 || caller.uid == of_daemon {
+        return Ok(());
+    }
+    let message = "only root and the daemon's user may restart the daemon";
+    Err(Refusal::new(Reason::Permission, message))
 }
 
 /// Turns a denial of the rule into a refusal.

@@ -74,6 +74,7 @@ fn code(reason: Reason) -> Code {
         | Reason::Zombie
         | Reason::Followed
         | Reason::Mode
+        | Reason::NoState
         | Reason::OtherVersion
         | Reason::ThreadId
         | Reason::MemoryWrite

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
 use xray_trace::instr_map::Selection;
 use xrayd_proto::v1;
@@ -19,6 +20,7 @@ use crate::{
     audit::{AuditLog, Call, Operation},
     process::{Outcomes, ProcessOrGroup, Registry},
     refusal::Refusal,
+    sys::since_boot_ns,
     target::Caller,
     types::{Run, Switch},
 };
@@ -39,6 +41,11 @@ pub(super) struct Service {
     pub(super) registry: Registry,
     pub(super) audit: AuditLog,
     pub(super) workers: Workers,
+    /// When the service began, in nanoseconds since the boot.
+    pub(super) started_ns: u64,
+    /// Notified when the daemon is to be executed anew. `None` if no later daemon would go on with
+    /// its sessions.
+    pub(super) restart: Option<Arc<Notify>>,
     calls: Arc<Admission>,
     /// Calls that restore processes. Other calls never keep them out.
     releases: Arc<Admission>,
@@ -48,11 +55,18 @@ pub(super) struct Service {
 // === impl Service ===
 
 impl Service {
-    pub(super) fn new(registry: Registry, audit: AuditLog, workers: Workers) -> Self {
+    pub(super) fn new(
+        registry: Registry,
+        audit: AuditLog,
+        workers: Workers,
+        restart: Option<Arc<Notify>>,
+    ) -> Self {
         Self {
             registry,
             audit,
             workers,
+            started_ns: since_boot_ns(),
+            restart,
             calls: Admission::new(CALLS_PER_USER),
             releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),

@@ -1,12 +1,12 @@
 //! The gRPC server: it accepts connections, bounds them, and combines the services. The calls are
 //! in `service`.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{UnixListener, UnixStream},
-    sync::mpsc,
+    sync::{Notify, mpsc},
 };
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::transport::{Server, server::Router};
@@ -58,7 +58,8 @@ pub enum ServeError {
 }
 
 /// Serves `registry` to the clients of `listener`, until `stopping` is notified and every call has
-/// ended.
+/// ended. `restart` is notified when a client wants the daemon executed anew. `None` refuses such a
+/// client.
 ///
 /// # Errors
 ///
@@ -68,11 +69,12 @@ pub async fn serve(
     registry: Registry,
     audit: AuditLog,
     stopping: Stopping,
+    restart: Option<Arc<Notify>>,
 ) -> Result<(), ServeError> {
     let (sender, accepted) = mpsc::channel(1);
     let workers = Workers::new();
     let accepting = tokio::spawn(accept(listener, sender, audit.clone(), workers.clone()));
-    let service = Service::new(registry, audit, workers);
+    let service = Service::new(registry, audit, workers, restart);
     serve_connections(ReceiverStream::new(accepted), service, async {
         stopping.wait().await;
         // Also closes the listener, so that further connections are refused instead of waiting.

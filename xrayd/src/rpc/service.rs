@@ -44,6 +44,11 @@ const CHILDREN_TIME: Duration = Duration::from_secs(5);
 /// Functions in one message of ListFunctions.
 const FUNCTIONS_PER_BATCH: usize = 1024;
 
+fn no_state() -> Refusal {
+    let message = "the daemon keeps no state, so no later daemon would go on with its sessions";
+    Refusal::new(Reason::NoState, message)
+}
+
 #[tonic::async_trait]
 impl Xrayd for Service {
     type ListFunctionsStream = ReceiverStream<Result<v1::FunctionBatch, Status>>;
@@ -61,7 +66,19 @@ impl Xrayd for Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             retain_bytes: self.registry.config().retain_bytes,
             daemon_pid: std::process::id(),
+            started_ns: self.started_ns,
         }))
+    }
+
+    async fn restart(&self, request: Request<v1::RestartRequest>) -> Answer<v1::RestartResponse> {
+        let mut call = self.call(&request, Operation::Restart)?;
+        let v1::RestartRequest {} = request.into_inner();
+        let may = authorise::restarting(call.caller());
+        let restart = may.and_then(|()| self.restart.as_ref().ok_or_else(no_state));
+        call.decide(&restart);
+        // The server sends the answer before it stops.
+        restart?.notify_one();
+        Ok(Response::new(v1::RestartResponse {}))
     }
 
     async fn list_processes(

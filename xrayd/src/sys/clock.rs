@@ -101,6 +101,11 @@ pub(crate) fn now_anchor() -> std::io::Result<ClockAnchor> {
         .ok_or_else(|| std::io::Error::other("no reading of the clock succeeded"))
 }
 
+/// The time since the boot of the machine, in nanoseconds. 0 if the clock cannot be read.
+pub(crate) fn since_boot_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, nanoseconds)
+}
+
 fn nanoseconds(time: nix::sys::time::TimeSpec) -> u64 {
     let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
     seconds

@@ -23,7 +23,9 @@ mod xstate;
 pub(crate) use claim::Claim;
 #[cfg(test)]
 pub(crate) use clock::monotonic_now;
-pub(crate) use clock::{counter_is_invariant, instant_of, now_anchor, ticks_in, ticks_now};
+pub(crate) use clock::{
+    counter_is_invariant, instant_of, now_anchor, since_boot_ns, ticks_in, ticks_now,
+};
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use peer::security_label;

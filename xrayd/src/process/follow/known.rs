@@ -147,6 +147,7 @@ fn is_lasting(reason: Reason) -> bool {
         | Reason::SessionFailed
         | Reason::Selection
         | Reason::NoMemory
+        | Reason::NoState
         | Reason::ThreadId
         | Reason::StopTimeout
         | Reason::Io
