@@ -132,12 +132,26 @@ fn every_thread_stays_in_its_call_when_one_does_not_stop() -> Result<()> {
         }
         Ok(None)
     })?;
-    for _ in 0..3 {
+    // How many times each thread has slept anew.
+    let sleeps = || -> Result<Vec<(i32, Option<u64>)>> {
+        let sleep =
+            |task: procfs::process::Task| Ok((task.tid, task.status()?.voluntary_ctxt_switches));
+        process.tasks()?.map(|task| sleep(task?)).collect()
+    };
+    let mut before = sleeps()?;
+    for trial in 0..3 {
         let refused = session
             .toggle(&everything(), Switch::On, Run::Real)
             .err()
             .context("the process stood still")?;
         ensure!(refused.reason == Reason::StopTimeout, "{refused}");
+        let now = sleeps()?;
+        match trial {
+            0 => ensure!(now != before, "no thread was stopped: {refused}"),
+            // No thread is stopped for nothing again.
+            _ => ensure!(now == before, "{before:?} then {now:?}: {refused}"),
+        }
+        before = now;
     }
     target.line_with("vforked", DEADLINE)?;
     all_sleep(&mut target)?;

@@ -5,6 +5,9 @@
 //!
 //! No call that a thread sleeps in fails because of the stop, also if another thread does not stop:
 //! the tokens of `sys/ptrace` see to that.
+//!
+//! If a thread does not stop, the others have stood still for nothing. So the next halt is refused
+//! at once, for as long as that thread has not run.
 
 use std::{
     collections::BTreeSet,
@@ -34,9 +37,16 @@ pub(super) fn while_halted<T: Send>(
     target: &Target,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<(T, Duration)> {
+    let pid = target.pid();
+    if let Some(tid) = target.stuck_thread() {
+        let message = format!(
+            "process {pid}: thread {tid} still sleeps uninterruptibly, as it did when xrayd tried to \
+             stop the process: xrayd tries again once that thread has run"
+        );
+        return Err(Refusal::new(Reason::StopTimeout, message));
+    }
     // On an OS thread of its own: when it ends, the kernel releases every thread that it may still
     // trace.
-    let pid = target.pid();
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(format!("halt-{pid}"));
         let thread = thread.spawn_scoped(scope, || halt(target, work));
@@ -95,7 +105,10 @@ fn stop(target: &Target, threads: Vec<Tid>, since: Instant, held: &mut Vec<Stopp
             Ok(thread) => held.push(thread),
             Err(TraceError::Gone(_)) => {}
             Err(_) if Threads::is_ending(target.pid(), tid) => {}
-            Err(error) => return Err(trace_refusal(target, &error)),
+            Err(error) => {
+                target.note_stuck(tid);
+                return Err(trace_refusal(target, &error));
+            }
         }
     }
     Ok(())

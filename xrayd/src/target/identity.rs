@@ -1,12 +1,13 @@
 //! A process: its pid, held by a pidfd and identified by its start time, so that a reused pid is
 //! noticed (P18).
 
-use std::{fs, io, thread, time::Duration};
+use std::{fs, io, sync::Mutex, thread, time::Duration};
 
 use nix::libc;
 use procfs::process::Process;
 
 use crate::{
+    lock::lock,
     pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::PidFd,
@@ -29,6 +30,22 @@ pub(crate) struct Target {
     uid: u32,
     required_owner: Option<u32>,
     caller: Option<Caller>,
+    /// The thread for which the process could not be halted.
+    stuck: Mutex<Option<StuckThread>>,
+}
+
+/// A thread that sleeps uninterruptibly, and so does not stop.
+#[derive(Debug)]
+struct StuckThread {
+    tid: Tid,
+    /// Its [`ThreadStatus::switches`]. They grow once it runs.
+    switches: u64,
+}
+
+/// [`ThreadStatus::switches`] of a thread that sleeps uninterruptibly. `None` for other threads.
+fn sleep_of(pid: Pid, tid: Tid) -> Option<u64> {
+    let status = ThreadStatus::read(pid, tid)?;
+    (status.state == ThreadState::Uninterruptible).then_some(status.switches)
 }
 
 // === impl Target ===
@@ -69,6 +86,7 @@ impl Target {
             uid: status.euid,
             required_owner: None,
             caller: None,
+            stuck: Mutex::default(),
         })
     }
 
@@ -105,6 +123,20 @@ impl Target {
             self.pid
         );
         Err(Refusal::new(Reason::Permission, message))
+    }
+
+    /// Notes that a thread did not stop. While it sleeps on, the process cannot be halted.
+    pub(crate) fn note_stuck(&self, tid: Tid) {
+        let stuck = sleep_of(self.pid, tid).map(|switches| StuckThread { tid, switches });
+        *lock(&self.stuck) = stuck;
+    }
+
+    /// The thread that did not stop, if it has slept uninterruptibly ever since.
+    pub(crate) fn stuck_thread(&self) -> Option<Tid> {
+        let mut stuck = lock(&self.stuck);
+        let still = |thread: &StuckThread| sleep_of(self.pid, thread.tid) == Some(thread.switches);
+        *stuck = stuck.take().filter(still);
+        stuck.as_ref().map(|thread| thread.tid)
     }
 
     /// Its id.

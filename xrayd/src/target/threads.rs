@@ -51,6 +51,8 @@ pub(crate) struct ThreadStatus {
     pub(crate) no_new_privs: bool,
     /// Its id in the innermost pid namespace, which its own C library uses.
     pub(crate) inner_id: Option<u32>,
+    /// How many times it gave up its processor, or lost it.
+    pub(crate) switches: u64,
 }
 
 /// The start time of a thread, in clock ticks since the boot: field 22 of its `stat`. The kernel
@@ -272,6 +274,10 @@ impl ThreadStatus {
                 "Gid" => parsed.groups = ids(value),
                 "NoNewPrivs" => parsed.no_new_privs = value != "0",
                 "Seccomp" => parsed.seccomp = value.parse().ok(),
+                "voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches" => {
+                    let more = value.parse().unwrap_or(0);
+                    parsed.switches = parsed.switches.saturating_add(more);
+                }
                 "Seccomp_filters" => parsed.filters = value.parse().ok(),
                 "CapPrm" => parsed.permitted = u64::from_str_radix(value, 16).unwrap_or(0),
                 "CapEff" => parsed.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
@@ -299,7 +305,8 @@ mod tests {
     #[test]
     fn a_status_is_read_whatever_the_thread_is_called() {
         let status = b"Name:\tState:\\nSeccomp: 1\xff\nState:\tS (sleeping)\nPPid:\t7\nTracerPid:\t0\n\
-            Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\nNoNewPrivs:\t1\nNSpid:\t4711\t12\t3\nCapPrm:\t0000000000200000\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\ngarbage\n";
+            Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\nNoNewPrivs:\t1\nNSpid:\t4711\t12\t3\nCapPrm:\t0000000000200000\nCapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t5\n\
+            voluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\ngarbage\n";
         let expected = ThreadStatus {
             state: ThreadState::Sleeping,
             tracer: None,
@@ -312,6 +319,7 @@ mod tests {
             groups: Some([5, 6, 7]),
             no_new_privs: true,
             inner_id: Some(3),
+            switches: 42,
         };
         assert_eq!(ThreadStatus::parse(status), expected);
         assert_eq!(ThreadStatus::parse(b""), ThreadStatus::default());

@@ -150,6 +150,10 @@ impl Rings {
     /// Closes the blocks of all threads.
     pub(super) fn close_blocks(&mut self) {
         self.with_each(Ring::close_block);
+        // Threads whose rings are left may have blocks of losses without a ring.
+        for decoder in self.decoders.iter_mut() {
+            decoder.publish(&self.output);
+        }
     }
 
     /// Reports the losses of threads that record no more. Such a thread writes no gap word: its
