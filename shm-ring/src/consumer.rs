@@ -238,20 +238,27 @@ impl Consumer {
         let place = self.geometry.mark_offset(self.index);
         let block = memory.load(place + mark::BLOCK);
         let end = memory.load(place + mark::CURSOR);
-        let ours = end.is_multiple_of(8) && (self.cursor..=self.limit()).contains(&end);
-        if block == 0 || !ours || !was_kept(block) {
+        let line = self.geometry.control_offset(self.index);
+        let started = memory.load(line + control::STARTED);
+        let begun = started.saturating_mul(self.geometry.chunk_bytes());
+        let readable = self.cursor..=self.limit().min(begun);
+        if block == 0 {
             return;
         }
-        while self.cursor < end {
-            match Word::decode(memory.load(self.place(self.cursor))) {
-                Word::Empty => self.drop_pending(),
-                word => self.step(word, &mut |_| {}),
+        if end.is_multiple_of(8) && readable.contains(&end) && was_kept(block) {
+            while self.cursor < end {
+                match Word::decode(memory.load(self.place(self.cursor))) {
+                    Word::Empty => self.drop_pending(),
+                    word => self.step(word, &mut |_| {}),
+                }
+                self.cursor += 8;
             }
-            self.cursor += 8;
+            self.ahead = memory.load(place + mark::AHEAD);
+            self.reported = memory.load(place + mark::REPORTED);
+            self.release(memory);
         }
-        self.ahead = memory.load(place + mark::AHEAD);
-        self.reported = memory.load(place + mark::REPORTED);
-        self.release(memory);
+        // It holds once.
+        memory.store(place + mark::BLOCK, 0);
     }
 
     /// Marks the words read so far as the words of `block`, which is about to be kept. `block` is
@@ -275,6 +282,11 @@ impl Consumer {
         for number in first..self.cursor / chunk {
             self.give_back(memory, number);
         }
+    }
+
+    /// True if the next word is there.
+    pub fn has_word<M: SharedMemory>(&self, memory: &M) -> bool {
+        memory.load_words(self.place(self.cursor), &mut [0]) > 0
     }
 
     /// True if nothing is held: the next collector goes on behind the last item.
@@ -402,8 +414,7 @@ impl Consumer {
         let unreported = self.unreported_losses(memory);
         // Events recorded before the losses are visible by now. The look for them goes as far as
         // after a thread's end.
-        let all_read = memory.load_words(self.place(self.cursor), &mut [0]) == 0
-            && self.hole(memory, Producer::Gone, 0).is_none();
+        let all_read = !self.has_word(memory) && self.hole(memory, Producer::Gone, 0).is_none();
         if all_read {
             self.tell(memory, unreported, sink);
         }

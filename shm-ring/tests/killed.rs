@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use shm_ring::{
     Consumer, Content, Event, Geometry, Item, Outcome, Producer, SharedMemory, Table, Target,
+    layout::mark,
 };
 
 use support::Words;
@@ -204,4 +205,50 @@ fn a_full_ring_that_is_held_has_nothing_more_to_read() {
     consumer.release(&words);
     assert!(fill() >= first - 1);
     assert!(read(&mut consumer).0 >= first - 1);
+}
+
+/// The words of another thread, in the ring of a thread that has ended, are not skipped by its
+/// mark.
+#[test]
+fn a_mark_holds_once_and_for_words_that_are_there() {
+    let geometry = Geometry::new(1 << 16, 1).unwrap();
+    let words = Words::new(geometry);
+    let table = Table::new(geometry);
+    let target = Target {
+        table: &table,
+        rings: &words,
+        geometry,
+    };
+    let record = |number: u32| {
+        let event = Event {
+            site: number << 1 | 1,
+            sp: 0x7fff_0000,
+            content: Content::Nothing,
+        };
+        assert_eq!(target.record(64, event, 5), Outcome::Recorded);
+    };
+    let place = geometry.mark_offset(0);
+    let next = |was_kept: bool| {
+        let mut next = Consumer::resume(&words, geometry, 0);
+        next.skip_kept(&words, |block| block == 7 && was_kept);
+        assert_eq!(words.load(place + mark::BLOCK), 0);
+        drain(&mut next, &words)
+    };
+    (0..100).for_each(record);
+    // Beyond the chunks that were begun.
+    words.store(place + mark::CURSOR, 2 * geometry.chunk_bytes());
+    words.store(place + mark::BLOCK, 7);
+    assert_eq!(next(true).len(), 100);
+    (0..100).for_each(record);
+    let mut consumer = Consumer::resume(&words, geometry, 0).holding();
+    drain(&mut consumer, &words);
+    consumer.mark(&words, 7);
+    assert_eq!(next(false).len(), 100);
+    (0..100).for_each(record);
+    let mut consumer = Consumer::resume(&words, geometry, 0).holding();
+    drain(&mut consumer, &words);
+    consumer.mark(&words, 7);
+    assert_eq!(next(true).len(), 0);
+    (0..100).for_each(record);
+    assert_eq!(next(true).len(), 100);
 }

@@ -85,6 +85,12 @@ impl Payload {
         }
     }
 
+    /// Whether the bytes are still in the file.
+    #[must_use]
+    pub fn is_in_file(&self) -> bool {
+        matches!(self.0, Storage::There { .. })
+    }
+
     /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,5 +1,6 @@
 //! `xrayctl daemon`: commands for the daemon itself.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -15,6 +16,8 @@ use crate::output::restarted::Restarted;
 /// Longest wait for the new daemon. The old one waits for attaches under way, and the new one for
 /// processes whose files do not answer.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Longest wait for processes with which the new daemon goes on later.
+const RECOVERY: Duration = Duration::from_secs(30);
 /// Time between two looks for it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -64,19 +67,20 @@ async fn restart(args: &RestartArgs, daemon: &Daemon, console: &mut Console) -> 
         .context("cannot restart the daemon")?;
     // The old daemon closes its listener and ends its connections first.
     drop(rpc);
-    let (now, still_traced) = loop {
-        if let Ok(found) = look(daemon, &before).await {
-            break found;
-        }
-        if begun.elapsed() > PATIENCE {
-            anyhow::bail!(
-                "no new daemon answers {} s after the restart: see the daemon's log",
-                PATIENCE.as_secs()
-            );
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
+    let end = (begun + PATIENCE).into();
+    let waiting = tokio::time::timeout_at(end, new_daemon(daemon, &before));
+    let Ok((mut rpc, now)) = waiting.await else {
+        anyhow::bail!(
+            "no new daemon answers {} s after the restart: see the daemon's log",
+            PATIENCE.as_secs()
+        );
     };
-    let restarted = Restarted::new(&now, begun.elapsed(), traced, still_traced);
+    let within = begun.elapsed();
+    let going_on = going_on(&mut rpc, &traced);
+    let Ok(going_on) = tokio::time::timeout_at(end, going_on).await else {
+        anyhow::bail!("the new daemon does not report its processes: see its log");
+    };
+    let restarted = Restarted::new(&now, within, traced, going_on.map_err(refused)?);
     if args.format.json {
         console.json(&restarted)?;
     } else {
@@ -91,19 +95,32 @@ async fn restart(args: &RestartArgs, daemon: &Daemon, console: &mut Console) -> 
     }
 }
 
-/// Asks the new daemon, if it answers already.
-async fn look(
-    daemon: &Daemon,
-    before: &GetInfoResponse,
-) -> anyhow::Result<(GetInfoResponse, Vec<u32>)> {
-    let mut rpc = daemon.connect().await?;
-    let now = info(&mut rpc).await.map_err(refused)?;
-    anyhow::ensure!(
-        (now.daemon_pid, now.started_ns) != (before.daemon_pid, before.started_ns),
-        "this is the old daemon"
-    );
-    let traced = traced(&mut rpc).await.map_err(refused)?;
-    Ok((now, traced))
+/// Waits for the first answer of the new daemon.
+async fn new_daemon(daemon: &Daemon, before: &GetInfoResponse) -> (Rpc, GetInfoResponse) {
+    loop {
+        if let Ok(mut rpc) = daemon.connect().await
+            && let Ok(now) = info(&mut rpc).await
+            && (now.daemon_pid, now.started_ns) != (before.daemon_pid, before.started_ns)
+        {
+            return (rpc, now);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The processes that the new daemon traces. Waits for those that were traced before and have not
+/// ended: the daemon goes on with some later if their files do not answer.
+async fn going_on(rpc: &mut Rpc, before: &[u32]) -> Result<Vec<u32>, Status> {
+    let begun = Instant::now();
+    loop {
+        let now = traced(rpc).await?;
+        let lives = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+        let is_missing = |pid: &&u32| !now.contains(pid) && lives(pid);
+        if !before.iter().any(|pid| is_missing(&pid)) || begun.elapsed() > RECOVERY {
+            return Ok(now);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 async fn info(rpc: &mut Rpc) -> Result<GetInfoResponse, Status> {

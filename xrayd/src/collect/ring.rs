@@ -279,10 +279,16 @@ impl Ring {
             let held = consumer.held();
             let is_full = around.holds
                 && (decoder.block_bytes() >= HELD_BLOCK_BYTES || held >= ring_bytes / HELD_PART);
-            if is_full {
+            if is_full && drained.at_end {
                 decoder.tell_early(ticks_now());
             }
-            if is_old || is_full {
+            // The block may have words of the ring to which the thread has gone on. That ring
+            // closes it, unless this one has late words (see `has_late_words`).
+            let closes = match self.left && around.holds {
+                true => drained.words > 0,
+                false => is_old || is_full,
+            };
+            if closes {
                 publish(consumer, decoder, around);
             }
             release(consumer, decoder, around);
@@ -293,11 +299,16 @@ impl Ring {
         words
     }
 
+    /// True if its owner has gone on to another ring, and an interrupted context has recorded in
+    /// this one since. The block of the other ring must be closed before these words are read.
+    pub(super) fn has_late_words(&self, slots: &Slots) -> bool {
+        let consumer = self.consumer.as_ref().filter(|_| self.left);
+        consumer.is_some_and(|consumer| consumer.has_word(&slots.rings))
+    }
+
     /// Closes the block under way, and gives its words back.
     pub(super) fn close_block(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         match &mut self.consumer {
-            // Its words were given back.
-            _ if self.left => {}
             Some(consumer) => {
                 publish(consumer, decoder, around);
                 release(consumer, decoder, around);

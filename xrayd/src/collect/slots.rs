@@ -227,6 +227,9 @@ impl Slots {
 
     fn clear(&self, index: u32) {
         let geometry = self.layout.geometry;
+        // First: the mark is about the words of this thread.
+        self.rings
+            .store(geometry.mark_offset(index) + layout::mark::BLOCK, 0);
         self.give_back(index);
         self.rings
             .zero(geometry.control_offset(index), layout::LINE_BYTES);

@@ -85,6 +85,11 @@ impl ThreadDecoders {
         self.threads.get_mut(&owner)?.decoder.as_mut()
     }
 
+    /// The slot of the ring that a thread writes to.
+    pub(super) fn latest(&self, owner: u32) -> Option<u32> {
+        self.threads.get(&owner).map(|known| known.latest)
+    }
+
     /// The record of when functions were switched.
     pub(super) fn switches(&self) -> &Arc<Switches> {
         &self.switches

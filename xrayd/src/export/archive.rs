@@ -72,6 +72,8 @@ struct Current {
     /// The threads that it describes.
     threads: HashSet<ThreadId>,
     looked: Instant,
+    /// Its length without a part of a write that failed.
+    whole: u64,
     /// True if it has the latest anchor.
     is_anchored: bool,
 }
@@ -132,14 +134,16 @@ impl SegmentArchive {
     fn open(&mut self, overwritten: &[Overwritten]) -> io::Result<(Current, HeldSegment)> {
         let process = &self.tables.process;
         let pid = Pid::try_from(process.pid).map_err(io::Error::other)?;
+        let (start_time, session) = (process.start_time_ticks, self.session);
         let number = self.next;
+        // A file that could not be read may have this number: then the next trial has another one.
+        self.next = number.saturating_add(1);
         let segment = self.store.create(SegmentName {
             pid,
-            start_time: process.start_time_ticks,
-            session: self.session,
+            start_time,
+            session,
             number,
         })?;
-        self.next = number.saturating_add(1);
         let file = Arc::clone(&segment.file);
         let mut writer = TraceWriter::of_one_process(SegmentFile(Arc::clone(&file)))?;
         writer.process(PROCESS, process, &SourcelessTables(&self.tables))?;
@@ -153,6 +157,7 @@ impl SegmentArchive {
         for overwritten in overwritten {
             writer.overwritten(PROCESS, overwritten)?;
         }
+        let whole = writer.written();
         let held = HeldSegment { segment, blocks: 0 };
         let current = Current {
             number,
@@ -160,6 +165,7 @@ impl SegmentArchive {
             writer,
             threads: HashSet::new(),
             looked: Instant::now(),
+            whole,
             is_anchored: true,
         };
         Ok((current, held))
@@ -183,16 +189,10 @@ impl SegmentArchive {
             return Ok(None);
         };
         let number = current.number;
-        let before = current.writer.written();
         let anchor = self.anchors.as_ref().map(|(_, latest)| latest);
         let written = current.write(closed, thread, anchor, &SourcelessTables(&self.tables));
-        if written.is_err()
-            && let Err(error) = current.file.set_len(before)
-        {
-            // The block may be there as a whole, and will be written to another segment as well.
-            tracing::warn!(%error, "cannot cut a file of retained events");
-        }
         let placed = written?;
+        current.whole = current.writer.written();
         if let Some(held) = self.segments.get_mut(&number)
             && placed.is_some()
         {
@@ -218,9 +218,17 @@ impl SegmentArchive {
         }
     }
 
-    /// Ends the current segment, to which nothing can be written. What is in it stays readable.
+    /// Ends the current segment, to which nothing can be written. It is cut behind what was written
+    /// as a whole, so that this stays readable, and no block is in two segments.
     fn give_up(&mut self, error: &io::Error) {
-        self.complete();
+        if let Some(current) = self.current.take() {
+            if let Err(error) = current.file.set_len(current.whole) {
+                tracing::warn!(%error, "cannot cut a file of retained events");
+            }
+            if let Some(held) = self.segments.get(&current.number) {
+                held.segment.complete();
+            }
+        }
         self.note(Some(error));
     }
 
@@ -273,8 +281,9 @@ impl Archive for SegmentArchive {
         // Before the segment goes, so that a kill in between leaves no event without its count.
         let noted = match &mut self.current {
             Some(current) if current.number != segment || !is_long(current) => {
-                let mut all = all.iter();
-                all.try_for_each(|one| current.writer.overwritten(PROCESS, one))
+                let mut rows = all.iter();
+                let written = rows.try_for_each(|row| current.writer.overwritten(PROCESS, row));
+                written.map(|()| current.whole = current.writer.written())
             }
             _ => self.begin(&all),
         };
@@ -300,10 +309,12 @@ impl Archive for SegmentArchive {
         let is_other = |other: &EventType| other.number != event_type.number;
         self.event_types.retain(is_other);
         self.event_types.push(event_type.clone());
-        if let Some(current) = &mut self.current
-            && let Err(error) = current.writer.event_type(PROCESS, event_type)
-        {
-            self.give_up(&error);
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        match current.writer.event_type(PROCESS, event_type) {
+            Ok(()) => current.whole = current.writer.written(),
+            Err(error) => self.give_up(&error),
         }
     }
 }

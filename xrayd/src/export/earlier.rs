@@ -20,7 +20,7 @@ use xray_trace::{
 use super::EarlierChoices;
 use crate::{
     segments::Segment,
-    store::{ArchivedBlock, EarlierEvents, FORGOTTEN, FunctionNumbers},
+    store::{ArchivedBlock, EarlierEvents, FORGOTTEN, FunctionNumbers, fingerprint},
     target::{Functions, Loaded},
 };
 
@@ -110,6 +110,12 @@ pub(crate) fn read_segments(
         }
         let mut blocks = 0;
         for block in trace.blocks() {
+            // The daemon was killed while it wrote this block. The ring still has its words.
+            if !block.payload.is_in_file() {
+                continue;
+            }
+            let blocks_of_marks = &mut earlier.events.last_blocks;
+            blocks_of_marks.insert(block.thread, fingerprint(block));
             let dropped = overwritten.get(&block.thread);
             // These count as overwritten.
             if dropped.is_some_and(|dropped| block.last <= dropped.until) {
@@ -173,13 +179,16 @@ pub(crate) fn damage_before(process: ProcessId, now: Ticks) -> Gap {
 fn latest_overwritten<'a>(
     traces: impl DoubleEndedIterator<Item = &'a Trace>,
 ) -> BTreeMap<ThreadId, Overwritten> {
-    let all = traces.rev();
-    let rows = all.flat_map(|trace| trace.coverage().overwritten.iter().rev());
-    let mut rows = rows.skip_while(|row| row.thread != FORGOTTEN);
-    let last = rows.next();
-    let others = rows.take_while(|row| row.thread != FORGOTTEN);
-    let list = last.into_iter().chain(others);
-    list.filter(|row| row.events > Some(0))
+    // A list that was cut is the last one of its segment.
+    let is_end = |row: &Overwritten| row.thread == FORGOTTEN;
+    let lists = traces.rev().map(|trace| &trace.coverage().overwritten);
+    let list = lists.into_iter().find_map(|rows| {
+        let end = rows.iter().rposition(is_end)?;
+        let before = rows[..end].iter().rposition(is_end);
+        Some(&rows[before.map_or(0, |before| before + 1)..=end])
+    });
+    let rows = list.unwrap_or_default().iter();
+    rows.filter(|row| row.events > Some(0))
         .map(|row| (row.thread, *row))
         .collect()
 }
@@ -300,6 +309,8 @@ mod tests {
         assert_eq!(list(&[first, &[(2, 8)]]), [(1, 100), (2, 5)]);
         let cut = [first, second, &[(2, 8)]].concat();
         assert_eq!(list(&[&cut]), [(2, 7), (forgotten, 100)]);
+        assert_eq!(list(&[&cut, first]), [(1, 100), (2, 5)]);
+        assert_eq!(list(&[&[(1, 3)], second]), [(2, 7), (forgotten, 100)]);
         assert_eq!(list(&[&[], &[(2, 8)]]), []);
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use xray_trace::{
     container::{Block, ClosedBlock},
-    model::{ClockAnchor, EventType, FunctionId, Overwritten, Thread},
+    model::{ClockAnchor, EventType, FunctionId, Overwritten, Thread, ThreadId},
 };
 
 /// The part of the limit on retained bytes that one segment takes, and its least and most bytes.
@@ -68,6 +68,8 @@ pub(crate) struct EarlierEvents {
     pub(crate) event_types: Vec<EventType>,
     /// The events that the earlier daemon has dropped, by thread.
     pub(crate) overwritten: Vec<Overwritten>,
+    /// The fingerprint of the last block of each thread, dropped or not.
+    pub(crate) last_blocks: HashMap<ThreadId, u64>,
 }
 
 /// The ids of functions in blocks of an earlier daemon, and the ids of this one.
@@ -131,7 +133,7 @@ impl FunctionNumbers {
 mod tests {
     use xray_trace::{
         container::BlockEncoder,
-        model::{CallKind, EventBody, ThreadId, Ticks},
+        model::{CallKind, EventBody, Ticks},
     };
 
     use super::*;

@@ -2,7 +2,7 @@
 //! them to live readers. It does not decode events, and does not read rings.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -16,7 +16,7 @@ use xray_trace::{
 };
 
 use super::{
-    archive::{Archive, EarlierEvents, fingerprint},
+    archive::{Archive, EarlierEvents},
     calls::Calls,
     counts::Counts,
     event_counters::{Counters, EventCounters},
@@ -385,10 +385,7 @@ impl EventStore {
                 self.counts.mark_seen(function);
             }
         }
-        let blocks = earlier.blocks.iter();
-        let last: BTreeMap<ThreadId, u64> = blocks
-            .map(|(archived, _)| (archived.block.thread, fingerprint(&archived.block)))
-            .collect();
+        let last = std::mem::take(&mut earlier.last_blocks);
         // This is the only call.
         let _ = self.earlier.set(last.into_values().collect());
         let lost = earlier

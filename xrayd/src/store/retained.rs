@@ -5,6 +5,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use xray_trace::{
@@ -32,6 +33,11 @@ const BLOCK_COST: u64 = 128;
 pub(super) const THREAD_COST: u64 = 256;
 /// The most dropped blocks whose times are kept: 96 KiB.
 const MOST_EVICTIONS: usize = 1 << 12;
+/// The time after a failed write to the archive in which there is no further one.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Blocks that could not be archived, and are tried again with the next one. The drain waits
+/// meanwhile.
+const RETRIED_AT_ONCE: usize = 8;
 /// The thread that stands for dropped events of forgotten threads. No thread has this id.
 pub(crate) const FORGOTTEN: ThreadId = ThreadId(u32::MAX - 1);
 
@@ -78,6 +84,8 @@ pub(crate) struct Retained {
     archive: Option<Box<dyn Archive>>,
     /// The number of blocks that wait for the archive.
     waiting: usize,
+    /// When the archive is tried again, after a failure.
+    retry_at: Option<Instant>,
 }
 
 /// A retained block. A snapshot cuts blocks to its window and unpacks them for that, so the facts
@@ -228,11 +236,14 @@ impl Retained {
 
     /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
     pub(super) fn push(&mut self, published: &PublishedBlock, bytes: u64) {
-        self.archive_waiting(bytes);
+        let may_archive = self.retry_at.is_none_or(|at| Instant::now() >= at);
+        if may_archive && self.waiting > 0 {
+            self.archive_waiting(bytes);
+        }
         // The order of a thread's blocks is that of the archive.
-        let kept = match self.waiting {
-            0 => self.archived(&published.closed, bytes),
-            _ => Err(NotArchived::Now),
+        let kept = match may_archive && self.waiting == 0 {
+            true => self.archived(&published.closed, bytes),
+            false => Err(NotArchived::Now),
         };
         let (block, place) = match kept {
             Ok(ArchivedBlock { block, segment }) => (block, Place::Segment(segment)),
@@ -270,17 +281,19 @@ impl Retained {
             self.overwritten_for_archive()
         });
         self.archive = Some(archive);
+        self.retry_at = match kept {
+            Err(NotArchived::Now) => Some(Instant::now() + RETRY_AFTER),
+            Ok(_) | Err(NotArchived::Ever) => None,
+        };
         kept
     }
 
-    /// Archives the blocks that could not be written before, as far as that is possible now.
+    /// Archives some of the blocks that could not be written before.
     fn archive_waiting(&mut self, bytes: u64) {
-        if self.waiting == 0 {
-            return;
-        }
         let mut blocks = std::mem::take(&mut self.blocks);
         let waiting = blocks.iter_mut();
-        for retained in waiting.filter(|retained| retained.place == Place::Waiting) {
+        let waiting = waiting.filter(|retained| retained.place == Place::Waiting);
+        for retained in waiting.take(RETRIED_AT_ONCE) {
             let closed = ClosedBlock::unpacked(retained.block.clone());
             match self.archived(&closed, bytes) {
                 Ok(ArchivedBlock { block, segment }) => {
@@ -310,6 +323,7 @@ impl Retained {
             anchors,
             event_types: _,
             overwritten,
+            last_blocks: _,
         } = earlier;
         for thread in threads {
             // The last two ids are for threads that stand for others.

@@ -232,6 +232,8 @@ impl RingOwners {
                     .add_left_out(ring.take_left_out(&self.rings.slots));
             }
         }
+        // A block has words of one ring only.
+        self.rings.close_block_of(number);
         for &index in &free {
             self.rings.with_ring(index, Ring::read_last);
             self.rings.by_slot.remove(&index);

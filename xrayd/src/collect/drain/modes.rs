@@ -18,10 +18,11 @@ impl Drain {
             true => rings.keep_newest(),
             false => rings.read_along(),
         }
-        if rings.decoders.keeps() != rings.output.keeps() {
+        let keeps = rings.output.keeps();
+        if rings.decoders.keeps() != keeps {
             rings.close_blocks();
         }
-        rings.decoders.keep(rings.output.keeps(), &rings.output);
+        rings.decoders.keep(keeps, &rings.output);
         rings.decoders.watch(&rings.output);
         rings
             .decoders

@@ -120,17 +120,21 @@ impl Rings {
         let (mut busy, mut fullest) = (Busy::Idle, 0);
         let ring_bytes = self.geometry().ring_bytes();
         let many = ring_bytes / 8 / MANY;
-        self.with_each(|ring, decoder, around| {
-            fullest = fullest.max(ring.backlog(around.slots));
-            let words = ring.read(decoder, around, Producer::Alive);
-            if words > 0 {
-                busy = busy.max(match words {
-                    _ if words >= TURN_WORDS / 4 => Busy::Full,
-                    _ if words >= many => Busy::Some,
-                    _ => Busy::Little,
-                });
-            }
-        });
+        for at in 0..self.order.len() {
+            let index = self.order[at];
+            self.prepare_late_words(index);
+            self.with_ring(index, |ring, decoder, around| {
+                fullest = fullest.max(ring.backlog(around.slots));
+                let words = ring.read(decoder, around, Producer::Alive);
+                if words > 0 {
+                    busy = busy.max(match words {
+                        _ if words >= TURN_WORDS / 4 => Busy::Full,
+                        _ if words >= many => Busy::Some,
+                        _ => Busy::Little,
+                    });
+                }
+            });
+        }
         self.output.counters.set_ring_use(fullest, ring_bytes);
         busy
     }
@@ -147,9 +151,30 @@ impl Rings {
         self.count_unreported();
     }
 
+    /// Closes the block of the thread of a ring, if the thread has gone on to another ring and this
+    /// one has words again. So a block has words of one ring only.
+    pub(super) fn prepare_late_words(&mut self, index: u32) {
+        let ring = self.by_slot.get(&index);
+        let ring = ring.filter(|ring| self.holds && ring.has_late_words(&self.slots));
+        if let Some(owner) = ring.map(|ring| ring.owner) {
+            self.close_block_of(owner);
+        }
+    }
+
+    /// Closes the block of a thread, by the ring that it writes to.
+    pub(super) fn close_block_of(&mut self, owner: u32) {
+        if let Some(latest) = self.decoders.latest(owner) {
+            self.with_ring(latest, Ring::close_block);
+        }
+    }
+
     /// Closes the blocks of all threads.
     pub(super) fn close_blocks(&mut self) {
-        self.with_each(Ring::close_block);
+        self.with_each(|ring, decoder, around| {
+            if !ring.is_left() {
+                ring.close_block(decoder, around);
+            }
+        });
         // Threads whose rings are left may have blocks of losses without a ring.
         for decoder in self.decoders.iter_mut() {
             decoder.publish(&self.output);

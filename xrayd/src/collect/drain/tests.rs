@@ -431,7 +431,11 @@ fn slots_are_opened_for_living_threads_without_one() {
     drain.owners.open_slots();
     assert_eq!(open().len(), 1 + 18 + 17);
     let open_slots = drain.owners.growth.budget.open_slots();
+    let mark = drain.owners.rings.geometry().mark_offset(expected[0]) + layout::mark::BLOCK;
+    drain.owners.rings.slots.rings.store(mark, 7);
     drain.owners.free_slot(expected[0]);
+    // It was about the words of the thread that had the slot.
+    assert_eq!(drain.owners.rings.slots.rings.load(mark), 0);
     assert_eq!(drain.owners.growth.budget.open_slots(), open_slots - 1);
     let closed = owner_in(&table, geometry, expected[0]).load(Relaxed);
     assert_eq!(closed, layout::slot::CLOSED);
