@@ -132,11 +132,19 @@ fn every_thread_stays_in_its_call_when_one_does_not_stop() -> Result<()> {
         }
         Ok(None)
     })?;
-    // How many times each thread has slept anew.
-    let sleeps = || -> Result<Vec<(i32, Option<u64>)>> {
-        let sleep =
-            |task: procfs::process::Task| Ok((task.tid, task.status()?.voluntary_ctxt_switches));
-        process.tasks()?.map(|task| sleep(task?)).collect()
+    // How many times each thread has slept anew, once all sleep.
+    let sleeps = || {
+        wait_until(DEADLINE, "all threads sleep", || {
+            let mut slept = Vec::new();
+            for task in process.tasks()? {
+                let status = task?.status()?;
+                if !status.state.starts_with(['S', 'D']) {
+                    return Ok(None);
+                }
+                slept.push((status.pid, status.voluntary_ctxt_switches));
+            }
+            Ok(Some(slept))
+        })
     };
     let mut before = sleeps()?;
     for trial in 0..3 {
