@@ -48,17 +48,20 @@ fn drain(consumer: &mut Consumer, memory: &impl SharedMemory) -> Vec<u32> {
     sites
 }
 
+fn event(number: u32) -> Event {
+    Event {
+        site: number << 1 | 1,
+        sp: 0x7fff_0000,
+        content: Content::Nothing,
+    }
+}
+
 /// Wherever the collector dies, the next one waits for nothing, loses no event that the first has
 /// not read, and leaves the ring as large as before.
 #[test]
 fn the_collector_after_a_killed_one_goes_on_at_once() {
     let geometry = Geometry::new(1 << 16, 1).unwrap();
     let in_chunk = u32::try_from(geometry.chunk_bytes() / 8).unwrap();
-    let event = |number: u32| Event {
-        site: number << 1 | 1,
-        sp: 0x7fff_0000,
-        content: Content::Nothing,
-    };
     // Two chunks, which are given back, and the start of a third.
     let before = 2 * in_chunk;
     let mut died = 0;
@@ -113,12 +116,7 @@ fn the_next_collector_reads_what_a_killed_one_has_not_kept() {
             geometry,
         };
         for number in 0..all {
-            let event = Event {
-                site: number << 1 | 1,
-                sp: 0x7fff_0000,
-                content: Content::Nothing,
-            };
-            assert_eq!(target.record(64, event, 5), Outcome::Recorded);
+            assert_eq!(target.record(64, event(number), 5), Outcome::Recorded);
         }
         let dying = Dying {
             memory: &words,
@@ -180,14 +178,7 @@ fn a_full_ring_that_is_held_has_nothing_more_to_read() {
         rings: &words,
         geometry,
     };
-    let record = || {
-        let event = Event {
-            site: 1,
-            sp: 0x7fff_0000,
-            content: Content::Nothing,
-        };
-        target.record(64, event, 5)
-    };
+    let record = || target.record(64, event(0), 5);
     let fill = || (0..).take_while(|_| record() == Outcome::Recorded).count();
     let mut consumer = Consumer::resume(&words, geometry, 0).holding();
     let read = |consumer: &mut Consumer| {
@@ -219,14 +210,7 @@ fn a_mark_holds_once_and_for_words_that_are_there() {
         rings: &words,
         geometry,
     };
-    let record = |number: u32| {
-        let event = Event {
-            site: number << 1 | 1,
-            sp: 0x7fff_0000,
-            content: Content::Nothing,
-        };
-        assert_eq!(target.record(64, event, 5), Outcome::Recorded);
-    };
+    let record = |number| assert_eq!(target.record(64, event(number), 5), Outcome::Recorded);
     let place = geometry.mark_offset(0);
     let next = |was_kept: bool| {
         let mut next = Consumer::resume(&words, geometry, 0);

@@ -87,7 +87,7 @@ fn a_daemon_that_is_killed_while_it_reads_leaves_each_event_once() -> Result<()>
     let scene = Scene::new()?;
     let first = with_files(&scene)?;
     let cli = scene.with(&first)?;
-    let mut target = Target::spawn(Fixture::Counted, ["--threads", "3", "--calls", "24000"])?;
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "3", "--calls", "48000"])?;
     let pid = target.pid();
     // The rings have room for all events.
     let attach = [

@@ -25,8 +25,8 @@ const EXAMPLES: &str = "\
 restart has the daemon execute its program anew, in the same process, as after an upgrade of its
 package. All functions that are on stay on, and no event is lost that the rings have room for. Live
 streams and recordings end. The daemon must have a folder for its state (xrayd --state-dir). Only
-root and the daemon's user may restart it. restart exits with 1 if the new daemon does not go on with
-some process.
+root and the daemon's user may restart it. restart exits with 1 if the new daemon does not go on
+with some process.
 
 Examples:
   xrayctl daemon restart";

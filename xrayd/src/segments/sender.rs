@@ -57,6 +57,12 @@ impl StoreSender {
     }
 
     pub(super) fn take_back(&self, name: String) {
+        let mut orders = lock(&self.orders);
+        if let Some(Order::Give(_)) = orders.waiting.remove(&name) {
+            // The service manager does not have it yet.
+            return;
+        }
+        drop(orders);
         self.order(name, Order::TakeBack);
     }
 
@@ -75,7 +81,8 @@ impl StoreSender {
         }
     }
 
-    /// There is at most one order for each segment, so the orders are as bounded as the segments.
+    /// There is at most one order for each segment, and for each one that the service manager still
+    /// has.
     fn order(&self, name: String, order: Order) {
         lock(&self.orders).waiting.insert(name, order);
         self.changed.notify_all();
