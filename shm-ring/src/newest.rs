@@ -32,11 +32,20 @@ pub struct RingCopy {
     index: u32,
     /// A copy of the control line, with counters that fit the copied chunks.
     line: [u64; (LINE_BYTES / 8) as usize],
+    /// The collector's progress in the ring.
+    progress: [u64; PROGRESS.len()],
     /// The number of the first of `chunks`.
     first: u64,
     /// A chunk becomes `None` once it was read.
     chunks: RefCell<Vec<Option<Box<[u64]>>>>,
 }
+
+/// The fields of a control line that hold a collector's progress.
+const PROGRESS: [usize; 3] = [
+    (control::CURSOR / 8) as usize,
+    (control::AHEAD / 8) as usize,
+    (control::REPORTED / 8) as usize,
+];
 
 /// Memory for a [`RingCopy`]. The pages that are copied from and to are in place already, so that
 /// none has to be made while the thread goes on.
@@ -216,6 +225,19 @@ fn written<M: SharedMemory>(
 // === impl Words ===
 
 impl Words {
+    /// The words before `cursor`, the place of a consumer that has read them.
+    #[must_use]
+    pub fn read_until(geometry: Geometry, cursor: u64) -> Self {
+        let usable = (geometry.chunk_bytes() - GUARD_BYTES) / 8;
+        let last = (cursor % geometry.chunk_bytes()).saturating_sub(GUARD_BYTES) / 8;
+        let words = (cursor / geometry.chunk_bytes()).saturating_mul(usable);
+        let begun = words.saturating_add(last);
+        Self {
+            begun,
+            overwritten: begun,
+        }
+    }
+
     /// The words of ring `index` now.
     pub fn of<M: SharedMemory>(memory: &M, geometry: Geometry, index: u32) -> Self {
         Self::after(memory, geometry, index, 0)
@@ -305,23 +327,19 @@ impl CopyBuffer {
             first = number;
         }
         chunks.reverse();
-        for (field, value) in [
-            (control::STARTED, started),
-            (control::RELEASED, first),
-            // The copy is unread.
-            (control::CURSOR, 0),
-            (control::AHEAD, 0),
-            (control::REPORTED, 0),
-        ] {
-            line[(field / 8) as usize] = value;
-        }
-        RingCopy {
+        let progress = PROGRESS.map(|field| line[field]);
+        let mut copy = RingCopy {
             geometry,
             index,
             line,
+            progress,
             first,
             chunks: RefCell::new(chunks),
-        }
+        };
+        copy.line[(control::STARTED / 8) as usize] = started;
+        copy.line[(control::RELEASED / 8) as usize] = first;
+        copy.set_progress([0; PROGRESS.len()]);
+        copy
     }
 }
 
@@ -351,16 +369,28 @@ impl RingCopy {
         CopyBuffer::new(memory, geometry, index, most).copy_ring(memory)
     }
 
-    /// Reads it from its oldest event on.
+    /// Leaves out the events that a collector has read.
+    pub fn leave_out_read(&mut self) {
+        self.set_progress(self.progress);
+    }
+
+    fn set_progress(&mut self, progress: [u64; PROGRESS.len()]) {
+        for (field, value) in PROGRESS.into_iter().zip(progress) {
+            self.line[field] = value;
+        }
+    }
+
+    /// Reads it from its oldest event on, or from the first one that was not left out.
     pub fn consumer(&self) -> Consumer {
         Consumer::resume(self, self.geometry, self.index)
     }
 
-    /// The approximate number of words that the ring was given before the first copied one; 0 if
-    /// all were copied.
-    pub fn missing(&self) -> u64 {
-        let usable = (self.geometry.chunk_bytes() - GUARD_BYTES) / 8;
-        self.first.saturating_mul(usable)
+    /// The words that the ring was given, without those that are left out. Those that were not
+    /// copied are overwritten. To be called before the copy is read.
+    pub fn words(&self) -> Words {
+        let cursor = self.load(self.geometry.control_offset(self.index) + control::CURSOR);
+        let read = Words::read_until(self.geometry, cursor);
+        Words::of(self, self.geometry, self.index).since(read)
     }
 
     /// Bytes that were copied.

@@ -55,7 +55,7 @@ pub(super) struct Ring {
     left_out: u64,
     /// The calls that its thread has counted so far, by the sites' numbers.
     counted: Vec<u64>,
-    /// The words written to it by the begin of the session, or by the end of reading.
+    /// The words written to it by the begin of the session, or read by the end of reading.
     words_before: newest::Words,
     /// The words written since and looked at, and the estimated number of events in them.
     words_seen: u64,
@@ -157,8 +157,10 @@ impl Ring {
 
     /// Leaves the ring to keep the newest events by itself.
     pub(super) fn end_reading(&mut self, slots: &Slots) {
-        if self.consumer.take().is_some() {
-            self.forget_words(slots);
+        if let Some(consumer) = self.consumer.take() {
+            let geometry = slots.layout.geometry;
+            self.words_before = newest::Words::read_until(geometry, consumer.cursor());
+            (self.words_seen, self.events_seen) = (0, 0);
         }
     }
 
@@ -168,7 +170,8 @@ impl Ring {
         (self.words_seen, self.events_seen) = (0, 0);
     }
 
-    /// The words written since the drain stopped reading; none while it reads.
+    /// The words that the drain had not read when it stopped reading, and those written since; none
+    /// while it reads.
     fn words(&self, slots: &Slots) -> newest::Words {
         match self.consumer {
             Some(_) => newest::Words::default(),
@@ -327,12 +330,17 @@ impl Ring {
                 break;
             }
         }
+        self.tell_losses(decoder, around);
+    }
+
+    /// Reports the losses that no gap word has reported, and closes the block if words are held:
+    /// the ring is freed next, another thread goes on in it, or it is not read any more.
+    pub(super) fn tell_losses(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         if let Some(consumer) = &mut self.consumer {
             let sink = decoder.sink(around.sites, around.output);
             consumer.tell_losses(&around.slots.rings, sink);
         }
         if around.holds {
-            // The ring is freed next, or another thread goes on in it.
             self.close_block(decoder, around);
         }
     }

@@ -91,9 +91,10 @@ impl RingCopies {
         }
     }
 
-    /// Copies the ring of a thread.
+    /// Copies the events of a thread's ring that were not read so far.
     pub(super) fn take(&mut self, thread: ThreadId, memory: &Mapping, buffer: CopyBuffer) {
-        let copy = buffer.copy_ring(memory);
+        let mut copy = buffer.copy_ring(memory);
+        copy.leave_out_read();
         let held = Held(copy.bytes());
         HELD.fetch_add(held.0, Relaxed);
         self.rings.push((thread, copy, held));
@@ -165,17 +166,18 @@ impl RingCopies {
             }
             // Events before `extent` are decoded as well: their calls may be open.
             let sink = decoder.sink(&sites, &output);
-            let read = consumer.drain(&copy, Producer::Gone, 0, u64::MAX, sink);
+            let words = copy.words();
+            consumer.drain(&copy, Producer::Gone, 0, u64::MAX, sink);
             decoder.publish(&output);
             let ring = output.with_retained(|retained| retained.take_blocks());
             if let Some(first) = ring.first() {
-                // The share of events in the missing words is that in the words that are there.
+                // The share of events in the overwritten words is that in the words that are there.
                 let events = ring.iter().map(|block| u64::from(block.calls)).sum();
                 let share = EventShare {
-                    words: read.words,
+                    words: words.begun.saturating_sub(words.overwritten),
                     events,
                 };
-                let missing = share.events_in(copy.missing());
+                let missing = share.events_in(words.overwritten);
                 retained
                     .overwritten
                     .extend(extent.overwritten(thread, missing, first.first));

@@ -38,7 +38,7 @@ pub(crate) enum ThreadState<'a> {
 
 impl TimeRange {
     /// From one reading of the counter to another one, both included.
-    #[cfg(fuzzing)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn between(since: Ticks, until: Ticks) -> Self {
         Self { since, until }
     }

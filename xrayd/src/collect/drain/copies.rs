@@ -181,7 +181,8 @@ fn seen(rings: &Rings, copy: RingCopy, sample: &RingSample, more: u64) -> Seen {
     let index = sample.ring.0;
     // Events that the ring had no room for are no words of it.
     let lost = rings.slots.lost(index);
-    let is_whole = copy.missing() <= sample.given.saturating_sub(more).saturating_sub(lost);
+    let missing = copy.words().overwritten;
+    let is_whole = missing <= sample.given.saturating_sub(more).saturating_sub(lost);
     let should_have = (!is_whole)
         .then(|| EventShare::of(&rings.slots.rings, rings.geometry(), index, more).events_in(more));
     Seen::Copy(copy, should_have)

@@ -10,7 +10,7 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::{growth::Growth, *};
 use crate::{
-    collect::{CallSite, Look, SiteKind, thread_decoders::ThreadDecoders},
+    collect::{CallSite, Look, SiteKind, TimeRange, ring_copies, thread_decoders::ThreadDecoders},
     inject::{Layout, RingsFile},
     types::Mode,
 };
@@ -450,6 +450,75 @@ fn slots_are_opened_for_living_threads_without_one() {
         closed,
         (geometry.slots() - drain.owners.growth.budget.open_slots()) as usize
     );
+}
+
+/// A thread loses events at its end, after the last event that fitted. When rings keep their newest
+/// events by themselves next, these losses are dropped with the events that were read.
+#[test]
+fn losses_go_with_the_events_that_were_read() {
+    const TID: u32 = 64;
+    let mut drain = drain();
+    let output = Arc::clone(&drain.owners.rings.output);
+    output.set_mode(Mode::Stream);
+    drain.settle_mode();
+    let g = drain.owners.rings.geometry();
+    record(&drain, &Table::new(g), TID, 0x1007, 10);
+    drain.owners.discover();
+    drain.read();
+    let lost = g.control_offset(TID & (g.slots() - 1)) + layout::control::LOST;
+    drain.owners.rings.slots.rings.store(lost, 5);
+    output.set_mode(Mode::Flight);
+    drain.settle_mode();
+    drain.finish();
+    let snapshot = output.snapshot();
+    let dropped = snapshot.overwritten.iter();
+    let dropped: u64 = dropped.filter_map(|its| its.events).sum();
+    assert!(snapshot.blocks.is_empty() && snapshot.lost.is_empty());
+    assert_eq!((dropped, output.counters().lost), (6, 5));
+}
+
+/// After a ring was read, the thread records some chunks more. Each event counts once in a
+/// snapshot: as an event of the ring, as overwritten in it, or as dropped after it was read.
+#[test]
+fn events_that_were_read_are_not_copied_again() {
+    const READ: u64 = 5_000;
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    for more in [0, 3, 100, 50_000] {
+        let mut drain = drain();
+        let output = Arc::clone(&drain.owners.rings.output);
+        let table = Table::new(drain.owners.rings.geometry());
+        let call = |drain: &Drain, event: u64| {
+            let site = if event % 2 == 1 { 0x1007 } else { 0x2007 };
+            record(drain, &table, living, site, event * 10);
+        };
+        output.set_mode(Mode::Stream);
+        drain.settle_mode();
+        drain.owners.discover();
+        for event in 1..=READ {
+            call(&drain, event);
+            drain.read();
+        }
+        drain.owners.discover();
+        drain.flush();
+        output.set_mode(Mode::Flight);
+        drain.settle_mode();
+        (READ + 1..=READ + more).for_each(|event| call(&drain, event));
+        let copies = drain.copy_rings(1 << 20, ring_copies::Moment::Past);
+        let all = TimeRange::between(Ticks(0), Ticks(u64::MAX));
+        let snapshot = copies.into_snapshot(ProcessId(0), 1, all, |_| {});
+        let blocks = snapshot.blocks.iter();
+        let copied: u64 = blocks.map(|block| u64::from(block.calls)).sum();
+        let dropped = snapshot.overwritten.iter();
+        let dropped: u64 = dropped.filter_map(|its| its.events).sum();
+
+        assert!(copied <= more && snapshot.lost.is_empty());
+        // The number of overwritten events is an estimate.
+        assert!(
+            (copied + dropped).abs_diff(READ + more) <= more / 100,
+            "{more}: {copied} {dropped}"
+        );
+        assert!(copied == more || more > 8_000, "{more}: {copied}");
+    }
 }
 
 /// A ring that is not read keeps its newest 8,000 events or so. A window whose begin is overwritten
