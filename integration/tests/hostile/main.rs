@@ -46,6 +46,8 @@ const QUOTAS: [(&str, u64); 3] = [
 const RINGS: [&str; 4] = ["--ring-size", "64KiB", "--max-threads", "64"];
 /// Exit codes of commands that succeeded, found nothing, or were refused.
 const ANSWERED: [i32; 4] = [0, 1, 3, 4];
+/// The names of the threads of the pools, which run the work of all sessions.
+const POOLS: [&str; 2] = ["controller", "collector"];
 const CONTENT: &[u8] = b"a file of root's\n";
 
 /// A daemon, an attacker, and a second user's program.
@@ -64,7 +66,10 @@ struct Attack {
 /// Resources of the daemon.
 #[derive(Debug)]
 struct Held {
-    threads: u64,
+    /// Threads beside those of the pools.
+    threads: usize,
+    /// Threads of the pools. They begin when there is work for them, and stay.
+    pooled: usize,
     descriptors: usize,
     /// Its peak memory so far, in bytes.
     memory: u64,
@@ -225,8 +230,12 @@ impl Held {
     fn by(daemon: &Daemon) -> Result<Self> {
         let process = Process::new(daemon.pid().cast_signed())?;
         let status = process.status()?;
+        let names = thread_names(daemon)?;
+        let pooled = names.iter().filter(|name| POOLS.contains(&name.trim()));
+        let pooled = pooled.count();
         Ok(Self {
-            threads: status.threads,
+            threads: names.len() - pooled,
+            pooled,
             descriptors: process.fd_count()?,
             memory: status.vmhwm.context("no VmHWM")? << 10,
         })
@@ -246,13 +255,26 @@ fn spawn(mut command: Command, user: u32) -> Result<Target> {
     Target::spawn_command(command)
 }
 
-/// The names of the daemon's threads for sessions.
-fn session_threads(daemon: &Daemon) -> Result<Vec<String>> {
+/// The most threads of the pools while no step of a session hangs: a thread for each processor, 4
+/// to 8 and 2 to 8, and one thread each that watches.
+fn most_pooled() -> Result<usize> {
+    let processors = thread::available_parallelism()?.get();
+    Ok(processors.clamp(4, 8) + processors.clamp(2, 8) + POOLS.len())
+}
+
+/// The names of the daemon's threads.
+fn thread_names(daemon: &Daemon) -> Result<Vec<String>> {
     let tasks = Path::new("/proc")
         .join(daemon.pid().to_string())
         .join("task");
     let names = fs::read_dir(tasks)?
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    Ok(names.collect())
+}
+
+/// The names of the daemon's threads for sessions.
+fn session_threads(daemon: &Daemon) -> Result<Vec<String>> {
+    let names = thread_names(daemon)?.into_iter();
     let is_own = |name: &String| {
         ["attach-", "borrow-", "halt-", "follow-"]
             .iter()
@@ -287,11 +309,13 @@ fn survives(mode: &str) -> Result<()> {
     wait_until(DEADLINE, "no session has a thread", || {
         Ok(session_threads(daemon)?.is_empty().then_some(()))
     })?;
-    // Threads for requests end when they have had no request for a second.
+    // Threads for requests end when they have had no request for a second, and threads that pools
+    // have added for steps that hang when they have had no work for ten.
+    let most_pooled = most_pooled()?;
     wait_until(DEADLINE, "threads and descriptors are given back", || {
         let after = Held::by(daemon)?;
         let is_back = after.threads <= before.threads && after.descriptors <= before.descriptors;
-        Ok(is_back.then_some(()))
+        Ok((is_back && after.pooled <= most_pooled).then_some(()))
     })
     .with_context(|| format!("{before:?}, then {:?}", Held::by(daemon)))?;
     let most = before.memory + QUOTAS.iter().map(|(_, bytes)| bytes).sum::<u64>();
