@@ -14,7 +14,12 @@ use crate::scene::{Cli, NOBODY, Scene, ensure_as_compiled, rows};
 const LARGEST: [&str; 4] = ["--ring-size", "1GiB", "--max-threads", "2048"];
 
 /// A program that a user owns.
-fn program_of(scene: &Scene, uid: u32, fixture: Fixture, args: &[&str]) -> Result<Target> {
+pub(crate) fn program_of(
+    scene: &Scene,
+    uid: u32,
+    fixture: Fixture,
+    args: &[&str],
+) -> Result<Target> {
     static PROGRAMS: AtomicU32 = AtomicU32::new(0);
     // A running program's file cannot be written.
     let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);

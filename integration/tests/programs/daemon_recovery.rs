@@ -57,7 +57,7 @@ fn lasting(status: &Value, pid: i32) -> Result<Value> {
     Ok(row)
 }
 
-fn files_in(state: &Path) -> Result<Vec<String>> {
+pub(crate) fn files_in(state: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(state)? {
         names.push(entry?.file_name().to_string_lossy().into_owned());

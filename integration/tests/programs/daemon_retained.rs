@@ -14,7 +14,7 @@ use crate::scene::{Cli, Daemon, Scene, ensure_as_compiled, row_of, send};
 use crate::trace::ensure_exact;
 
 /// Starts a daemon that keeps its state in the scene's folder.
-fn daemon(scene: &Scene, more: &[&str]) -> Result<Daemon> {
+pub(crate) fn daemon(scene: &Scene, more: &[&str]) -> Result<Daemon> {
     let state = scene.path("state");
     let mut arguments = vec!["--state-dir", state.to_str().context("no text")?];
     arguments.extend(more);
@@ -22,7 +22,7 @@ fn daemon(scene: &Scene, more: &[&str]) -> Result<Daemon> {
 }
 
 /// Starts a daemon whose retained events are in files.
-fn with_files(scene: &Scene) -> Result<Daemon> {
+pub(crate) fn with_files(scene: &Scene) -> Result<Daemon> {
     daemon(scene, &["--retain-in-files"])
 }
 
@@ -39,13 +39,13 @@ fn segments(scene: &Scene) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn status_of(cli: &Cli, pid: i32) -> Result<Value> {
+pub(crate) fn status_of(cli: &Cli, pid: i32) -> Result<Value> {
     let status = cli.json(["status"])?;
     Ok(row_of(&status, pid)?.context("not attached")?.clone())
 }
 
 /// Waits until the daemon has retained so many events of the process.
-fn read(cli: &Cli, pid: i32, events: u64) -> Result<()> {
+pub(crate) fn read(cli: &Cli, pid: i32, events: u64) -> Result<()> {
     wait_until(DEADLINE, "the daemon has read everything", || {
         let retained = status_of(cli, pid)?["retained_events"].as_u64();
         Ok((retained >= Some(events)).then_some(()))
@@ -291,30 +291,4 @@ fn damaged_and_foreign_files_are_refused() -> Result<()> {
     cli.ok(["detach", "--all"])?;
     ensure!(segments(&scene)?.is_empty(), "{:?}", segments(&scene)?);
     targets.iter_mut().try_for_each(Target::still_running)
-}
-
-/// The process has ended before the next daemon came.
-#[test]
-fn the_files_of_a_process_that_is_gone_are_removed() -> Result<()> {
-    let scene = Scene::new()?;
-    let first = with_files(&scene)?;
-    let cli = scene.with(&first)?;
-    let mut target = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "400"])?;
-    let pid = target.pid();
-    cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
-    cli.ok(["enable", "--all"])?;
-    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
-    read(&cli, pid, truth.events())?;
-    first.kill()?;
-    target.kill()?;
-    let second = with_files(&scene)?;
-    cli.ok(["ps"])?;
-    let log = second.log();
-    let told = format!("events={}", truth.events());
-    ensure!(
-        log.contains("dropped the retained events") && log.contains(&told),
-        "{log}"
-    );
-    ensure!(segments(&scene)?.is_empty(), "{:?}", segments(&scene)?);
-    Ok(())
 }

@@ -31,6 +31,7 @@ mod daemon_access;
 mod daemon_audit;
 mod daemon_clients;
 mod daemon_deadline;
+mod daemon_ended;
 mod daemon_endings;
 mod daemon_kills;
 mod daemon_metrics;

@@ -57,6 +57,35 @@ impl Object {
         Self::read(&*formats::open(file)?, file)
     }
 
+    /// An object of which only these functions are known, for example from a trace. It has no sleds
+    /// and no segments.
+    #[must_use]
+    pub fn of_functions(
+        machine: Machine,
+        build_id: Option<BuildId>,
+        functions: Vec<MapFunction>,
+    ) -> Self {
+        Self {
+            identity: Identity {
+                machine,
+                kind: ObjectKind::SharedLibrary,
+                interpreter: false,
+                soname: None,
+                build_id,
+                segments: Vec::new(),
+            },
+            sleds: Vec::new(),
+            functions,
+            index: FunctionIndex::Absent,
+            runtime: XrayRuntime::Unknown,
+            event_types: EventTypeTables {
+                llvm: None,
+                plain: None,
+            },
+            warnings: Vec::new(),
+        }
+    }
+
     fn read(file: &dyn ObjectFile, bytes: ObjectBytes<'_>) -> Result<Self, ObjectError> {
         let Map {
             sleds,
@@ -147,7 +176,7 @@ impl Object {
         &self.sleds
     }
 
-    /// All functions; the one with id n is at n - 1.
+    /// All functions. In an object that was read from a file, the one with id n is at n - 1.
     pub fn functions(&self) -> &[MapFunction] {
         &self.functions
     }

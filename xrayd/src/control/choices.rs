@@ -57,6 +57,9 @@ pub(crate) trait ChoiceKeeper: fmt::Debug + Send + Sync {
     /// Replaces the choices. A change counts as made once this returns.
     fn keep(&self, choices: Choices);
 
+    /// The process has ended, or runs another program. The session has its retained events only.
+    fn end(&self);
+
     /// The session is over, and no daemon goes on with it.
     fn forget(&self);
 }

@@ -307,7 +307,9 @@ impl Controller {
     /// Ends the session of a program that is gone. The program was last seen at `seen`. The session
     /// keeps what the program recorded up to its last event.
     fn end_of_target(&mut self, seen: Instant) {
-        self.forget_choices();
+        if let Some(keeper) = &self.keeper {
+            keeper.end();
+        }
         let _failed = self.finish_drain();
         self.patching.output.close();
         self.claim = None;

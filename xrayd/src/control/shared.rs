@@ -91,6 +91,20 @@ impl Shared {
         }
     }
 
+    /// The state of a session whose process has ended before this daemon came.
+    pub(crate) fn of_ended(functions: usize) -> Self {
+        let report = DetachReport {
+            exited: true,
+            ..DetachReport::default()
+        };
+        Self {
+            phase: AtomicU8::new(Phase::Exited as u8),
+            final_report: Mutex::new(Some((Instant::now(), Ok(report)))),
+            ending: OnceLock::from(Ending::Unknown),
+            ..Self::new(functions, Vec::new())
+        }
+    }
+
     /// Sets the drain, which has started.
     pub(crate) fn set_drain(&self, drain: DrainHandle) {
         *lock(&self.drain) = Some(drain);

@@ -11,22 +11,29 @@ use std::{
 
 use xray_trace::{
     container::ReadError,
+    instr_map::{Machine, MapFunction, Object},
     model::{
-        FilterNote, FunctionId, Gap, GapCause, ModuleId, Overwritten, Process, ProcessId,
+        BuildId, FilterNote, FunctionId, Gap, GapCause, ModuleId, Overwritten, Process, ProcessId,
         Suppression, Thread, ThreadId, Ticks, Trace,
     },
 };
 
 use super::EarlierChoices;
 use crate::{
+    pid::Pid,
     segments::Segment,
     store::{ArchivedBlock, EarlierEvents, FORGOTTEN, FunctionNumbers, fingerprint},
-    target::{Functions, Loaded},
+    target::{Functions, Loaded, Module},
 };
 
 /// The longest segment that is read, in bytes. The longest block can make one longer than the
 /// archive wants.
 const LONGEST: u64 = 64 << 20;
+/// The machine of the traced processes.
+const MACHINE: Machine = match cfg!(target_arch = "aarch64") {
+    true => Machine::Aarch64,
+    false => Machine::X86_64,
+};
 
 /// What the segments of a process have.
 #[derive(Debug, Default)]
@@ -38,6 +45,16 @@ pub(crate) struct Earlier {
     pub(crate) next: u32,
     pub(crate) choices: EarlierChoices,
     pub(crate) gaps: Vec<Gap>,
+}
+
+/// The usable segments of a process, open.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSegments {
+    traces: Vec<(Segment, Trace)>,
+    /// The number of the next segment.
+    next: u32,
+    /// True if some segment was refused.
+    is_damaged: bool,
 }
 
 /// The reason why a segment is not used.
@@ -65,102 +82,152 @@ impl Unusable {
     }
 }
 
-/// Reads the segments of a process, in order. `now` is the time at which what the earlier daemon
-/// did has ended.
-pub(crate) fn read_segments(
-    process: &Process,
-    functions: &Functions,
-    segments: Vec<Segment>,
-    now: Ticks,
-) -> Earlier {
-    let mut earlier = Earlier::default();
-    let mut is_damaged = false;
-    let mut traces = Vec::new();
-    for segment in segments {
-        earlier.next = segment.name.number.saturating_add(1);
-        match read(&segment, process) {
-            Ok(trace) => traces.push((segment, trace)),
-            // The daemon was killed when it had made the file.
-            Err(Unusable::Empty) => {}
-            Err(why) => {
-                is_damaged = true;
-                tracing::warn!(
-                    name = %segment.name, %why,
-                    "refused a file of retained events of an earlier daemon"
-                );
-                if why.may_pass() {
-                    segment.leave();
+// === impl OpenSegments ===
+
+impl OpenSegments {
+    /// Opens the segments of the process with this pid and start time. They are in order.
+    pub(crate) fn open(pid: Pid, start_time: u64, segments: Vec<Segment>) -> Self {
+        let mut opened = Self::default();
+        for segment in segments {
+            opened.next = segment.name.number.saturating_add(1);
+            match read(&segment, (pid.as_u32(), start_time)) {
+                Ok(trace) => opened.traces.push((segment, trace)),
+                // The daemon was killed when it had made the file.
+                Err(Unusable::Empty) => {}
+                Err(why) => {
+                    opened.is_damaged = true;
+                    tracing::warn!(
+                        name = %segment.name, %why,
+                        "refused a file of retained events of an earlier daemon"
+                    );
+                    if why.may_pass() {
+                        segment.leave();
+                    }
                 }
             }
         }
+        opened
     }
-    let overwritten = latest_overwritten(traces.iter().map(|(_, trace)| trace));
-    let modules = functions.modules();
-    let mut threads = BTreeMap::<ThreadId, Thread>::new();
-    let mut filters = BTreeMap::<Option<Ticks>, FilterNote>::new();
-    for (segment, trace) in traces {
-        let numbers = Arc::new(numbers_of(&trace, &modules));
-        for thread in trace.threads() {
-            let process = process.id;
-            let thread = Thread {
-                process,
-                ..thread.clone()
-            };
-            threads.insert(thread.id, thread);
-        }
-        let mut blocks = 0;
-        for block in trace.blocks() {
-            // The daemon was killed while it wrote this block. The ring still has its words.
-            if !block.payload.is_in_file() {
-                continue;
+
+    /// The process, by the latest segment. `None` if no segment can be used.
+    pub(crate) fn process(&self) -> Option<&Process> {
+        self.traces.last()?.1.processes().first()
+    }
+
+    /// The functions that the segments describe, for a process that has ended.
+    pub(crate) fn functions(&self, pid: Pid) -> Functions {
+        let mut modules = BTreeMap::<_, BTreeMap<_, MapFunction>>::new();
+        for (_, trace) in &self.traces {
+            for function in trace.functions() {
+                let module = trace.modules().get(function.module.0 as usize);
+                let Some(module) = module.filter(|module| module.id == function.module) else {
+                    continue;
+                };
+                let build_id = module.build_id.as_ref().map(|id| id.0.clone());
+                let key = (module.path.clone(), module.load_bias, build_id);
+                let functions = modules.entry(key).or_default();
+                let described = MapFunction {
+                    id: function.xray_id,
+                    section: 0,
+                    address: function.address,
+                    size: 0,
+                    symbol: function.symbol.clone(),
+                    name: function.name.clone(),
+                    sleds: 0..function.sleds as usize,
+                };
+                functions.insert((function.xray_id, function.address), described);
             }
-            let blocks_of_marks = &mut earlier.events.last_blocks;
-            blocks_of_marks.insert(block.thread, fingerprint(block));
-            let dropped = overwritten.get(&block.thread);
-            // These count as overwritten.
-            if dropped.is_some_and(|dropped| block.last <= dropped.until) {
-                continue;
-            }
-            blocks += 1;
-            let archived = ArchivedBlock {
-                block: block.clone(),
-                segment: segment.name.number,
-            };
-            earlier.events.blocks.push((archived, Arc::clone(&numbers)));
         }
-        earlier.segments.push((segment, blocks));
-        earlier.events.anchors.extend(trace.clock().anchors());
+        let all = Functions::new(pid);
+        for ((path, bias, build_id), functions) in modules {
+            let build_id = build_id.map(BuildId);
+            let functions = functions.into_values().collect();
+            let object = Object::of_functions(MACHINE, build_id, functions);
+            all.add_ended(Module::ended(path, bias, object));
+        }
+        all
+    }
+
+    /// Reads the segments of `process`, whose functions are `functions`. `now` is the time at which
+    /// what the earlier daemon did has ended.
+    pub(crate) fn read(self, process: &Process, functions: &Functions, now: Ticks) -> Earlier {
+        let Self {
+            traces,
+            next,
+            is_damaged,
+        } = self;
+        let mut earlier = Earlier {
+            next,
+            ..Earlier::default()
+        };
+        let overwritten = latest_overwritten(traces.iter().map(|(_, trace)| trace));
+        let modules = functions.modules();
+        let mut threads = BTreeMap::<ThreadId, Thread>::new();
+        let mut filters = BTreeMap::<Option<Ticks>, FilterNote>::new();
+        for (segment, trace) in traces {
+            let numbers = Arc::new(numbers_of(&trace, &modules));
+            for thread in trace.threads() {
+                let process = process.id;
+                let thread = Thread {
+                    process,
+                    ..thread.clone()
+                };
+                threads.insert(thread.id, thread);
+            }
+            let mut blocks = 0;
+            for block in trace.blocks() {
+                // The daemon was killed while it wrote this block. The ring still has its words.
+                if !block.payload.is_in_file() {
+                    continue;
+                }
+                let blocks_of_marks = &mut earlier.events.last_blocks;
+                blocks_of_marks.insert(block.thread, fingerprint(block));
+                let dropped = overwritten.get(&block.thread);
+                // These count as overwritten.
+                if dropped.is_some_and(|dropped| block.last <= dropped.until) {
+                    continue;
+                }
+                blocks += 1;
+                let archived = ArchivedBlock {
+                    block: block.clone(),
+                    segment: segment.name.number,
+                };
+                earlier.events.blocks.push((archived, Arc::clone(&numbers)));
+            }
+            earlier.segments.push((segment, blocks));
+            earlier.events.anchors.extend(trace.clock().anchors());
+            earlier
+                .events
+                .event_types
+                .extend(trace.event_types().iter().cloned());
+            let choices = &mut earlier.choices;
+            let coverage = trace.coverage();
+            let suppressions = coverage.suppressions.iter();
+            let suppressions = suppressions.map(|one| Suppression {
+                process: process.id,
+                function: numbers.of(one.function),
+                until: one.until.or(Some(now)),
+                ..*one
+            });
+            choices.suppressions.extend(suppressions);
+            choices.duty.extend(coverage.duty.iter().cloned());
+            let notes = coverage.filters.iter();
+            filters.extend(notes.map(|note| (note.since, note.clone())));
+            earlier.gaps.extend(coverage.gaps.iter().cloned());
+        }
+        earlier.events.threads = threads.into_values().collect();
+        earlier.events.overwritten = overwritten.into_values().collect();
+        earlier.events.anchors.sort_by_key(|anchor| anchor.ticks);
+        earlier.events.anchors.dedup();
+        tidy(&mut earlier.choices, process);
+        earlier.choices.filters = filters.into_values().collect();
+        if is_damaged {
+            earlier.gaps.push(damage_before(process.id, now));
+        }
+        earlier.gaps.sort_by_key(|gap| gap.until);
+        earlier.gaps.dedup();
         earlier
-            .events
-            .event_types
-            .extend(trace.event_types().iter().cloned());
-        let choices = &mut earlier.choices;
-        let coverage = trace.coverage();
-        let suppressions = coverage.suppressions.iter();
-        let suppressions = suppressions.map(|one| Suppression {
-            process: process.id,
-            function: numbers.of(one.function),
-            until: one.until.or(Some(now)),
-            ..*one
-        });
-        choices.suppressions.extend(suppressions);
-        choices.duty.extend(coverage.duty.iter().cloned());
-        let notes = coverage.filters.iter();
-        filters.extend(notes.map(|note| (note.since, note.clone())));
-        earlier.gaps.extend(coverage.gaps.iter().cloned());
     }
-    earlier.events.threads = threads.into_values().collect();
-    earlier.events.overwritten = overwritten.into_values().collect();
-    earlier.events.anchors.sort_by_key(|anchor| anchor.ticks);
-    earlier.events.anchors.dedup();
-    tidy(&mut earlier.choices, process);
-    earlier.choices.filters = filters.into_values().collect();
-    if is_damaged {
-        earlier.gaps.push(damage_before(process.id, now));
-    }
-    earlier.gaps.sort_by_key(|gap| gap.until);
-    earlier.gaps.dedup();
-    earlier
 }
 
 /// The gap for damaged events of an earlier daemon, which ended at `now`.
@@ -232,11 +299,9 @@ fn open(segment: &Segment) -> Result<Trace, Unusable> {
     Ok(Trace::open(file)?)
 }
 
-fn read(segment: &Segment, process: &Process) -> Result<Trace, Unusable> {
+fn read(segment: &Segment, process: (u32, u64)) -> Result<Trace, Unusable> {
     let trace = open(segment)?;
-    let is_same = |other: &Process| {
-        (other.pid, other.start_time_ticks) == (process.pid, process.start_time_ticks)
-    };
+    let is_same = |other: &Process| (other.pid, other.start_time_ticks) == process;
     match trace.processes() {
         [other] if is_same(other) => Ok(trace),
         _ => Err(Unusable::OtherProcess),

@@ -8,7 +8,7 @@ mod source;
 mod trace_writer;
 
 pub(crate) use archive::SegmentArchive;
-pub(crate) use earlier::{damage_before, events_of, read_segments};
+pub(crate) use earlier::{OpenSegments, damage_before, events_of};
 pub(crate) use process_tables::{EarlierChoices, ProcessTables};
 pub use snapshot::PendingSnapshot;
 pub(crate) use snapshot::{LEAST_SPAN_NS, ticks_in};

@@ -25,7 +25,7 @@ use crate::{
         Loading, Patching, PreparedUpdate, Reading, SessionNumbers, Shared, Staged, StartedChild,
         TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
     },
-    export::{ProcessTables, SegmentArchive, TraceSource, damage_before, read_segments},
+    export::{OpenSegments, ProcessTables, SegmentArchive, TraceSource, damage_before},
     inject::{
         DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, clear_live, crowded,
         install,
@@ -322,7 +322,8 @@ pub(crate) fn prepare(
             }
             is_its
         });
-        read_segments(&process, &functions, segments, attached.ticks)
+        let opened = OpenSegments::open(pid, process.start_time_ticks, segments);
+        opened.read(&process, &functions, attached.ticks)
     });
     let earlier = earlier.unwrap_or_default();
     // No other session of this process has begun at this count.
@@ -387,13 +388,8 @@ pub(crate) fn prepare(
     );
     let traced = TracedModules::new(Arc::clone(&functions));
     let keeper = kept.map(|kept| {
-        let identity = (
-            pid,
-            tables.process.start_time_ticks,
-            number,
-            credentials.user,
-        );
-        Arc::new(SessionKeeper::new(&kept.records, identity, &options))
+        let identity = (pid, tables.process.start_time_ticks, number);
+        Arc::new(SessionKeeper::new(kept, identity, credentials, &options))
     });
     let session = Session {
         pid,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `process_or_group` | the target of a request: a group, or one process |
 //! | `recovery` | going on with the sessions of a daemon that has ended |
+//! | `ended` | sessions of processes that ended before this daemon came |
 //! | `registry` | the order of attach, launch and detach |
 //! | `follow` | finding processes to follow |
 //! | `retention` | the retained events of living processes, and the sessions of ended ones |
@@ -35,6 +36,7 @@ mod attach;
 mod attach_options;
 mod attach_report;
 mod attach_thread;
+mod ended;
 mod follow;
 mod group;
 mod group_status;

@@ -1,19 +1,21 @@
 //! Going on with the sessions of a daemon that has ended. Their processes are adopted: no thread
 //! stops, the functions that are on stay on, and the drain reads on where the former one stopped.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, iter, sync::Arc};
 
 use super::{
     attach::{Attached, EarlierSession},
     attach_report::AttachReport,
+    follow::Follow,
     group::{Group, Root},
     parallel::{MOST_IN_A_CALL, MOST_IN_A_GROUP, in_parallel},
+    refusals::has_ended,
     registry::Registry,
     session::Session,
     session_record::SessionRecord,
 };
 use crate::{
-    control::Rules,
+    control::{CompiledChoices, Rules},
     pid::Pid,
     refusal::{Refusal, Result},
 };
@@ -30,8 +32,9 @@ struct Member<'a> {
 }
 
 impl Registry {
-    /// Goes on with these sessions. A record is removed if nothing is left of its session. A record
-    /// that is refused for another reason stays for the next daemon.
+    /// Goes on with these sessions. Those of processes that have ended keep their retained events.
+    /// A record is removed if nothing is left of its session. A record that is refused for another
+    /// reason stays for the next daemon.
     pub(crate) fn recover(&self, records: Vec<SessionRecord>) -> Vec<Recovered> {
         let mut groups = BTreeMap::<(Pid, u64), Vec<SessionRecord>>::new();
         for record in records {
@@ -42,6 +45,7 @@ impl Registry {
         let outcomes = in_parallel(&groups, MOST_IN_A_CALL, |records| {
             self.recover_group(records)
         });
+        self.drop_oldest_exited();
         outcomes.into_iter().flatten().collect()
     }
 
@@ -84,12 +88,24 @@ impl Registry {
         let payer = record.caller.and_then(|caller| caller.payer());
         let choices = record.choices.compile(self.accounts(), payer)?;
         let rules = choices.rules.clone();
+        let attached = match record.has_ended {
+            true => Err(has_ended(record.pid)),
+            false => self.go_on(record, choices),
+        };
+        let attached = attached.or_else(|refusal| match refusal.reason.leaves_nothing() {
+            true => self.bring_back(record)?.ok_or(refusal),
+            false => Err(refusal),
+        })?;
+        Ok((attached, rules))
+    }
+
+    fn go_on(&self, record: &SessionRecord, choices: CompiledChoices) -> Result<Attached> {
         let earlier = EarlierSession::Recorded {
             choices: Box::new(choices),
             session: record.session,
         };
         let (attached, _) = self.attach_session(record.pid, record.options(), earlier)?;
-        Ok((attached, rules))
+        Ok(attached)
     }
 
     /// Makes a group of sessions again, and goes on with the search for more members.
@@ -106,13 +122,21 @@ impl Registry {
                 (root, Some(first))
             }
         };
-        let options = first.record.options();
-        let settings = first.record.choices.settings.clone();
-        let group = Group::recovered(root, (options, of.caller), settings, first.rules.clone());
+        // The records of members that had ended have the choices of that time.
+        let members = || iter::once(first).chain(rest);
+        let living = members().find(|member| member.session.is_living());
+        let Member { record, rules, .. } = living.unwrap_or(first);
+        let group = Group::recovered(
+            root,
+            (record.options(), record.group.caller),
+            record.choices.settings.clone(),
+            rules.clone(),
+        );
         for member in joining.into_iter().chain(rest) {
             group.rejoin(&member.session, member.record.group.kinship)?;
         }
-        self.found(group, of.follow).map(drop)
+        let follow = living.map_or(Follow::None, |living| living.record.group.follow);
+        self.found(group, follow).map(drop)
     }
 
     fn give_up(&self, pid: Pid, why: &Refusal) -> Refusal {

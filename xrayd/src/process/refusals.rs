@@ -40,6 +40,12 @@ pub(super) fn orphan(pid: Pid) -> Refusal {
     Refusal::new(Reason::Followed, message)
 }
 
+/// The refusal for a process of which only retained events are left.
+pub(super) fn has_ended(pid: Pid) -> Refusal {
+    let message = format!("process {pid} has ended, and none of its events is retained");
+    Refusal::new(Reason::TargetExited, message)
+}
+
 /// The refusal for a process without a session.
 pub(super) fn not_attached(pid: Pid) -> Refusal {
     Refusal::new(

@@ -540,6 +540,29 @@ impl Registry {
         collectors.longest_wait().max(controllers.longest_wait())
     }
 
+    /// What outlives the daemon. `None`: nothing.
+    pub(super) fn kept(&self) -> Option<&KeptForNext> {
+        self.0.kept.as_ref()
+    }
+
+    /// The table of sessions and groups.
+    pub(super) fn table(&self) -> &Arc<SessionTable> {
+        &self.0.table
+    }
+
+    /// Drops ended sessions above a user's limits.
+    pub(super) fn drop_oldest_exited(&self) {
+        self.0.retention.drop_oldest_exited();
+    }
+
+    /// The ticket of a new session, without its rings.
+    ///
+    /// # Errors
+    /// A quota would be exceeded.
+    pub(super) fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
+        self.0.ticket(options)
+    }
+
     /// Where records of sessions outlive the daemon.
     pub(super) fn records(&self) -> Option<&Arc<dyn SessionRecords>> {
         self.0.kept.as_ref().map(|kept| &kept.records)

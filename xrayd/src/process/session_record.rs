@@ -12,7 +12,7 @@ use crate::{
     lock::lock,
     pid::Pid,
     segments::SegmentStore,
-    target::{Caller, Sleds},
+    target::{Caller, Credentials, Sleds},
     types::Kinship,
 };
 
@@ -24,8 +24,11 @@ pub(crate) struct SessionRecord {
     /// Names the session among those of the process: the counter at its attach. A later daemon that
     /// goes on with the session keeps it.
     pub(crate) session: u64,
-    /// The user of the process.
-    pub(crate) owner: u32,
+    /// The credentials of the process at its attach.
+    pub(crate) credentials: Credentials,
+    /// True if the process has ended, or runs another program. The session has its retained events
+    /// only.
+    pub(crate) has_ended: bool,
     /// The caller that attached. The quotas of its user count the session.
     pub(crate) caller: Option<Caller>,
     pub(crate) ring_bytes: u64,
@@ -67,10 +70,11 @@ pub(crate) struct KeptForNext {
     pub(crate) segments: Arc<SegmentStore>,
 }
 
-/// Keeps the record of one session.
+/// Keeps the record of one session. After the end of the process, the record is there for as long
+/// as the session is.
 #[derive(Debug)]
 pub(crate) struct SessionKeeper {
-    records: Arc<dyn SessionRecords>,
+    next: KeptForNext,
     kept: Mutex<Kept>,
 }
 
@@ -91,7 +95,7 @@ impl SessionRecord {
             max_threads: self.max_threads,
             start_time: Some(self.start_time),
             thread: None,
-            owner: Some(self.owner),
+            owner: Some(self.credentials.user),
             caller: self.caller,
             follow: match self.group.kinship {
                 None => self.group.follow,
@@ -109,15 +113,17 @@ impl SessionRecord {
 impl SessionKeeper {
     /// The keeper of a session whose place in a group is unknown so far. Nothing is written.
     pub(super) fn new(
-        records: &Arc<dyn SessionRecords>,
-        (pid, start_time, session, owner): (Pid, u64, u64, u32),
+        next: KeptForNext,
+        (pid, start_time, session): (Pid, u64, u64),
+        credentials: Credentials,
         options: &AttachOptions,
     ) -> Self {
         let record = SessionRecord {
             pid,
             start_time,
             session,
-            owner,
+            credentials,
+            has_ended: false,
             caller: options.caller,
             ring_bytes: options.ring_bytes,
             max_threads: options.max_threads,
@@ -131,8 +137,24 @@ impl SessionKeeper {
             },
             choices: Choices::default(),
         };
+        Self::of(next, record)
+    }
+
+    /// The keeper of a session of a process that has ended. An earlier daemon has recorded it.
+    pub(super) fn of_ended(next: KeptForNext, record: SessionRecord) -> Self {
+        let has_ended = true;
+        Self::of(
+            next,
+            SessionRecord {
+                has_ended,
+                ..record
+            },
+        )
+    }
+
+    fn of(next: KeptForNext, record: SessionRecord) -> Self {
         Self {
-            records: Arc::clone(records),
+            next,
             kept: Mutex::new(Kept {
                 record,
                 is_written: false,
@@ -145,7 +167,7 @@ impl SessionKeeper {
         let mut kept = lock(&self.kept);
         kept.record.group = group;
         kept.is_written = true;
-        self.records.write(&kept.record);
+        self.write(&kept);
     }
 
     /// Notes what is followed, and for whom.
@@ -161,7 +183,16 @@ impl SessionKeeper {
 
     fn write(&self, kept: &Kept) {
         if kept.is_written {
-            self.records.write(&kept.record);
+            self.next.records.write(&kept.record);
+        }
+    }
+}
+
+impl Drop for SessionKeeper {
+    fn drop(&mut self) {
+        let has_ended = lock(&self.kept).record.has_ended;
+        if has_ended && !self.next.segments.are_left() {
+            self.forget();
         }
     }
 }
@@ -178,7 +209,14 @@ impl ChoiceKeeper for SessionKeeper {
     fn forget(&self) {
         let mut kept = lock(&self.kept);
         if std::mem::take(&mut kept.is_written) {
-            self.records.remove(kept.record.pid, kept.record.start_time);
+            let record = &kept.record;
+            self.next.records.remove(record.pid, record.start_time);
         }
+    }
+
+    fn end(&self) {
+        let mut kept = lock(&self.kept);
+        kept.record.has_ended = true;
+        self.write(&kept);
     }
 }

@@ -202,6 +202,11 @@ impl SegmentStore {
         self.leaves.store(true, Relaxed);
     }
 
+    /// True if nothing is removed any more.
+    pub(crate) fn are_left(&self) -> bool {
+        self.leaves.load(Relaxed)
+    }
+
     /// Waits until the service manager has all segments, at most for `time`.
     pub(crate) fn flush(&self, time: Duration) {
         if let Place::Memory(Some(sender)) = &self.place {
@@ -218,7 +223,7 @@ impl SegmentStore {
     }
 
     fn remove(&self, name: SegmentName, file: &File) {
-        if self.leaves.load(Relaxed) {
+        if self.are_left() {
             return;
         }
         lock(&self.segments).files.remove(&name);

@@ -15,7 +15,7 @@ use crate::{
     process::{Follow, GroupRecord, SessionRecord},
     refusal::Refusal,
     rpc::convert,
-    target::{Caller, Rights, Sleds},
+    target::{Caller, Credentials, Namespace, Rights, Sleds},
     types::{Capture, Kinship, Settings, Switch, Wanted},
 };
 
@@ -42,7 +42,8 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
         pid,
         start_time,
         session,
-        owner,
+        credentials: its_credentials,
+        has_ended,
         caller: its_caller,
         ring_bytes,
         max_threads,
@@ -57,7 +58,7 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
     message::Session {
         pid: pid.as_u32(),
         start_time: *start_time,
-        owner: *owner,
+        credentials: Some(credentials(its_credentials)),
         caller: its_caller.as_ref().and_then(caller),
         ring_bytes: *ring_bytes,
         max_threads: *max_threads,
@@ -67,6 +68,28 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
         rules: rules.iter().map(rule).collect(),
         modules: modules.iter().map(module).collect(),
         session: *session,
+        has_ended: *has_ended,
+    }
+}
+
+fn credentials(credentials: &Credentials) -> message::Credentials {
+    let Credentials {
+        user,
+        ids,
+        permitted,
+        namespace,
+        dumpable,
+    } = *credentials;
+    message::Credentials {
+        user,
+        ids: ids.map(|(user, group)| message::Ids { user, group }),
+        permitted,
+        namespace: match namespace {
+            Namespace::Own => Some(message::Namespace { owner: None }),
+            Namespace::Below { owner } => Some(message::Namespace { owner: Some(owner) }),
+            Namespace::Elsewhere => None,
+        },
+        dumpable,
     }
 }
 
@@ -176,7 +199,6 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
     let message::Session {
         pid: its_pid,
         start_time,
-        owner,
         caller: its_caller,
         ring_bytes,
         max_threads,
@@ -186,7 +208,10 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
         rules,
         modules,
         session,
+        has_ended,
+        credentials: its_credentials,
     } = session;
+    let its_credentials = its_credentials.ok_or(NoRecord::Missing("the credentials"))?;
     let settings = settings.ok_or(NoRecord::Missing("the settings"))?;
     let settings = convert::settings_update(settings).map_err(refused("the settings"))?;
     let settings = settings.applied_to(&Settings::default());
@@ -195,7 +220,8 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
         pid: pid(its_pid)?,
         start_time,
         session,
-        owner,
+        credentials: credentials_of(its_credentials),
+        has_ended,
         caller: its_caller.map(caller_of),
         ring_bytes,
         max_threads,
@@ -236,6 +262,27 @@ fn caller_of(caller: message::Caller) -> Caller {
         start_time,
     };
     Caller::peer(uid, pid, Ok(rights))
+}
+
+fn credentials_of(credentials: message::Credentials) -> Credentials {
+    let message::Credentials {
+        user,
+        ids,
+        permitted,
+        namespace,
+        dumpable,
+    } = credentials;
+    Credentials {
+        user,
+        ids: ids.map(|message::Ids { user, group }| (user, group)),
+        permitted,
+        namespace: match namespace.map(|namespace| namespace.owner) {
+            Some(None) => Namespace::Own,
+            Some(Some(owner)) => Namespace::Below { owner },
+            None => Namespace::Elsewhere,
+        },
+        dumpable,
+    }
 }
 
 fn group_of(group: message::Group) -> Result<GroupRecord> {

@@ -296,7 +296,7 @@ mod tests {
     use crate::{
         control::{Choices, ChosenModule},
         process::{Follow, GroupRecord},
-        target::{Caller, Rights, Sleds},
+        target::{Caller, Credentials, Namespace, Rights, Sleds},
         types::{Budget, CallFilter, Filter, Kinship, Mode, Settings, Wanted},
     };
 
@@ -314,7 +314,14 @@ mod tests {
             pid,
             start_time: 42,
             session: 43,
-            owner: 1000,
+            credentials: Credentials {
+                user: 1000,
+                ids: Some((1000, 100)),
+                permitted: 1 << 19,
+                namespace: Namespace::Below { owner: 999 },
+                dumpable: true,
+            },
+            has_ended: pid.as_u32() % 2 == 0,
             caller,
             ring_bytes: 1 << 20,
             max_threads: 64,

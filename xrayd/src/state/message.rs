@@ -11,8 +11,6 @@ pub(super) struct Session {
     pub(super) pid: u32,
     #[prost(uint64, tag = "2")]
     pub(super) start_time: u64,
-    #[prost(uint32, tag = "3")]
-    pub(super) owner: u32,
     #[prost(message, optional, tag = "4")]
     pub(super) caller: Option<Caller>,
     #[prost(uint64, tag = "5")]
@@ -32,6 +30,45 @@ pub(super) struct Session {
     pub(super) modules: Vec<Module>,
     #[prost(uint64, tag = "12")]
     pub(super) session: u64,
+    #[prost(bool, tag = "13")]
+    pub(super) has_ended: bool,
+    #[prost(message, optional, tag = "14")]
+    pub(super) credentials: Option<Credentials>,
+}
+
+/// The credentials of the process.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Credentials {
+    #[prost(uint32, tag = "1")]
+    pub(super) user: u32,
+    /// Unset if real, effective and saved ids of the threads differ.
+    #[prost(message, optional, tag = "2")]
+    pub(super) ids: Option<Ids>,
+    #[prost(uint64, tag = "3")]
+    pub(super) permitted: u64,
+    /// The user namespace. Unset: another one, or one that cannot be read.
+    #[prost(message, optional, tag = "4")]
+    pub(super) namespace: Option<Namespace>,
+    #[prost(bool, tag = "5")]
+    pub(super) dumpable: bool,
+}
+
+/// The user and the group of all threads.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Ids {
+    #[prost(uint32, tag = "1")]
+    pub(super) user: u32,
+    #[prost(uint32, tag = "2")]
+    pub(super) group: u32,
+}
+
+/// A user namespace, as seen from the daemon's own.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Namespace {
+    /// The user who made the outermost namespace between the daemon's own and this one. Unset: the
+    /// daemon's own.
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) owner: Option<u32>,
 }
 
 /// A client of the daemon, with the rights that it had.

@@ -103,14 +103,30 @@ impl Functions {
                 sites.push(site);
             }
         }
+        self.push(module, by_function, OnceLock::new())
+    }
+
+    /// Adds a module of a process that has ended, as a trace describes it. It has no usable sleds,
+    /// and no source lines.
+    pub(crate) fn add_ended(&self, module: Module) -> Arc<Loaded> {
+        let sites = vec![Vec::new(); module.object.functions().len()];
+        self.push(module, sites, OnceLock::from(None))
+    }
+
+    fn push(
+        &self,
+        module: Module,
+        sites: Vec<Vec<PatchSite>>,
+        source: OnceLock<Option<SourceMap>>,
+    ) -> Arc<Loaded> {
         let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
         let first = modules.last().map_or(0, |last| last.ids().end);
         let loaded = Arc::new(Loaded {
             index: u32::try_from(modules.len()).unwrap_or(u32::MAX),
             module,
             first,
-            sites: by_function,
-            source: OnceLock::new(),
+            sites,
+            source,
             reader: Mutex::default(),
             unloaded: AtomicBool::new(false),
             lifetimes: Mutex::default(),
@@ -265,7 +281,7 @@ impl Functions {
             symbol: function.symbol.clone(),
             name: function.name.clone(),
             source: None,
-            sleds: u32::try_from(loaded.module.object.sleds_of(function).len()).unwrap_or(u32::MAX),
+            sleds: u32::try_from(function.sleds.len()).unwrap_or(u32::MAX),
         })
     }
 

@@ -50,7 +50,7 @@ pub use mapped::{MappedFile, mapped_files};
 pub use outcome::Outcome;
 
 pub(crate) use access::{
-    Confinement, Credentials, Denial, MOST_CALLER_THREADS, Rights, SYS_PTRACE, Yama,
+    Confinement, Credentials, Denial, MOST_CALLER_THREADS, Namespace, Rights, SYS_PTRACE, Yama,
 };
 pub(crate) use check::{Launch, Preflight, preflight, tracer_of};
 pub(crate) use credentials::{OwnProcess, namespace_at};

@@ -90,6 +90,31 @@ impl Load {
 // === impl Module ===
 
 impl Module {
+    /// A module of a process that has ended, as a trace describes it.
+    pub(crate) fn ended(path: String, bias: u64, object: Object) -> Self {
+        let entry = MapEntry {
+            range: 0..0,
+            permissions: *b"----",
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: path.clone(),
+            deleted: true,
+        };
+        Self {
+            path,
+            object: Arc::new(object),
+            bias,
+            load: Load {
+                device: entry.device,
+                inode: entry.inode,
+                text: 0,
+            },
+            entry,
+            stay: Stay::Lasting,
+        }
+    }
+
     /// The address in the target of `address` in the file.
     pub(crate) fn in_target(&self, address: FileAddr) -> TargetAddr {
         TargetAddr(address.0.wrapping_add(self.bias))
