@@ -9,6 +9,7 @@
 //! * [`Target`]: a running program, which ends with its guard;
 //! * [`text_differences`], [`Sled`], [`ProcessState`]: changes in a process, and the absence of
 //!   changes;
+//! * [`MemoryGroup`]: processes with little memory;
 //! * [`GroundTruth`]: the report of the program `counted` on its own calls;
 //! * [`scene`]: the daemon and the command line as processes;
 //! * [`Tool`]: external programs, each with its Debian package.
@@ -20,6 +21,7 @@ mod cache;
 mod debian;
 mod fixture;
 mod ground_truth;
+mod memory_group;
 mod process;
 mod programs;
 mod recipe;
@@ -43,6 +45,7 @@ pub use binaries::{
 pub use build::build;
 pub use fixture::Fixture;
 pub use ground_truth::{CallEvent, EventKind, GroundTruth, SequenceHash, ThreadTruth};
+pub use memory_group::MemoryGroup;
 pub use process::{ProcessState, ThreadState};
 pub use programs::{Built, Program, build_program};
 pub use replay::ran_right;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Result, bail, ensure};
-use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
+use integration::{DEADLINE, Fixture, GroundTruth, MemoryGroup, Target, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::process::MMPermissions;
@@ -18,7 +18,7 @@ use xrayd::{
 
 use crate::{
     adoption::wait_for_events,
-    memory::{Group, RingsMapping},
+    memory::RingsMapping,
     support::{attach_with, detach, pid_of, registry, switch},
     tracer::Tracer,
 };
@@ -119,14 +119,14 @@ fn options(mode: Mode) -> AttachOptions {
 
 /// One thread, and a group of its own with so much memory, which is to be dropped last. `None` if
 /// no group can be made, which is told.
-fn limited(name: &str, threads: usize, limit: u64) -> Result<Option<(Group, Target)>> {
-    let Some(group) = Group::new(name)? else {
+fn limited(name: &str, threads: usize, limit: u64) -> Result<Option<(MemoryGroup, Target)>> {
+    let Some(group) = MemoryGroup::new(name)? else {
         return Ok(None);
     };
     let threads = threads.to_string();
     let arguments = ["--threads", &threads, "--calls", "0", "--first", "0"];
     let target = Target::spawn(Fixture::Counted, arguments)?;
-    group.take(&target)?;
+    group.take(target.pid())?;
     group.limit(&limit.to_string())?;
     Ok(Some((group, target)))
 }
@@ -141,7 +141,7 @@ fn wait_for_rings(target: &Target, threads: usize) -> Result<()> {
 /// Rings, and the group that they are in, take no more than they may; and a detach gives it back.
 fn gives_back(
     target: &Target,
-    group: &Group,
+    group: &MemoryGroup,
     limit: u64,
     let_go: impl FnOnce() -> Result<()>,
 ) -> Result<()> {

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
-    DEADLINE, Fixture, GroundTruth, Target, copy_into, is_root_for, not_run, wait_until,
+    DEADLINE, Fixture, GroundTruth, MemoryGroup, Target, copy_into, is_root_for, wait_until,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,93 +20,15 @@ use crate::support::{attach, attach_with, detach, everything, pid_of, registry, 
 
 const NOBODY: &str = "65534";
 
-/// A control group with a limit on memory. It is removed in the end.
-pub(crate) struct Group {
-    path: PathBuf,
-    limit: &'static str,
-}
-
-// === impl Group ===
-
-impl Group {
-    /// `None` if no group can be made here, which is reported.
-    pub(crate) fn new(name: &str) -> Result<Option<Group>> {
-        let name = format!("xrayd-test-{name}-{}", std::process::id());
-        let groups = fs::read_to_string("/proc/self/cgroup")?;
-        let own = |wanted: &dyn Fn(&str) -> bool| {
-            let line = groups.lines().find(|line| wanted(line))?;
-            Some(
-                line.splitn(3, ':')
-                    .nth(2)?
-                    .trim_start_matches('/')
-                    .to_owned(),
-            )
-        };
-        let first = own(&|line| line.split(':').nth(1) == Some("memory"));
-        let second = own(&|line| line.starts_with("0::"));
-        let first = first.map(|own| ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"));
-        let second = second.map(|own| ("/sys/fs/cgroup", own, "memory.max"));
-        for (root, own, limit) in [first, second].into_iter().flatten() {
-            // In the second version, only groups without processes have groups with limits.
-            for parent in [Path::new(root).join(&own), PathBuf::from(root)] {
-                let path = parent.join(&name);
-                if fs::create_dir(&path).is_err() {
-                    continue;
-                }
-                if path.join(limit).exists() {
-                    return Ok(Some(Group { path, limit }));
-                }
-                fs::remove_dir(&path)?;
-            }
-        }
-        not_run(
-            "a control group with a limit",
-            "none with a limit on memory can be made",
-        )?;
-        Ok(None)
-    }
-
-    pub(crate) fn limit(&self, bytes: &str) -> Result<()> {
-        let file = self.path.join(self.limit);
-        fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))
-    }
-
-    /// The bytes that its processes take.
-    pub(crate) fn usage(&self) -> Result<u64> {
-        let name = match self.limit {
-            "memory.max" => "memory.current",
-            _ => "memory.usage_in_bytes",
-        };
-        Ok(fs::read_to_string(self.path.join(name))?.trim().parse()?)
-    }
-
-    pub(crate) fn take(&self, target: &Target) -> Result<()> {
-        fs::write(self.path.join("cgroup.procs"), target.pid().to_string())?;
-        Ok(())
-    }
-}
-
-impl Drop for Group {
-    #[expect(clippy::print_stderr, reason = "nobody else can be told")]
-    fn drop(&mut self) {
-        let emptied = wait_until(DEADLINE, "the group is empty", || {
-            Ok(fs::remove_dir(&self.path).is_ok().then_some(()))
-        });
-        if let Err(error) = emptied {
-            eprintln!("{} stays: {error:#}", self.path.display());
-        }
-    }
-}
-
 /// The kernel charges written pages to the process. Without room for them, nothing is switched
 /// (P36).
 #[test]
 fn a_process_at_its_limit_is_not_given_to_the_oom_killer() -> Result<()> {
-    let Some(group) = Group::new("limit")? else {
+    let Some(group) = MemoryGroup::new("limit")? else {
         return Ok(());
     };
     let mut target = Target::spawn(Fixture::Many20k, [""; 0])?;
-    group.take(&target)?;
+    group.take(target.pid())?;
     let registry = registry();
     let session = attach(&registry, &target)?.session;
     let planned = session.toggle(&everything(), Switch::On, Run::Dry)?;
@@ -249,14 +170,14 @@ fn a_program_that_may_not_lock_as_much_is_refused_with_the_limit() -> Result<()>
 fn rings_leave_room_in_the_control_group() -> Result<()> {
     const THREADS: u64 = 24;
     const LIMIT: u64 = 20 << 20;
-    let Some(group) = Group::new("rings")? else {
+    let Some(group) = MemoryGroup::new("rings")? else {
         return Ok(());
     };
     let arguments = ["--threads", &THREADS.to_string(), "--calls", "0"];
     let mut target = Target::spawn(Fixture::Counted, arguments)?;
     let second = Target::spawn(Fixture::Counted, arguments)?;
-    group.take(&target)?;
-    group.take(&second)?;
+    group.take(target.pid())?;
+    group.take(second.pid())?;
     group.limit(&LIMIT.to_string())?;
     let registry = registry();
     let options = AttachOptions {

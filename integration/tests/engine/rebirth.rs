@@ -1,13 +1,12 @@
 //! Threads that reuse the ids of threads that have just ended.
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{Fixture, Target, build, is_root_for, not_run};
+use integration::{Fixture, MemoryGroup, Target, build, is_root_for, not_run};
 use shm_ring::Geometry;
 use xrayd::{process::AttachOptions, types::Switch};
 
 use crate::{
     confined::spawn_unshared,
-    memory::Group,
     support::{pid, registry, retained, switch},
 };
 
@@ -87,11 +86,11 @@ fn events_of_threads_with_used_numbers_do_not_vanish_in_another_pid_namespace() 
 #[test]
 fn events_of_threads_with_used_numbers_do_not_vanish_in_a_limited_group() -> Result<()> {
     const TEST: &str = "events_of_threads_with_used_numbers_do_not_vanish_in_a_limited_group";
-    let Some(group) = Group::new("rebirth")? else {
+    let Some(group) = MemoryGroup::new("rebirth")? else {
         return Ok(());
     };
     let mut target = Target::spawn(Fixture::Reborn, ARGUMENTS)?;
-    group.take(&target)?;
+    group.take(target.pid())?;
     group.limit(&(24_u64 << 20).to_string())?;
     let options = AttachOptions {
         ring_bytes: Geometry::MIN_RING_BYTES,

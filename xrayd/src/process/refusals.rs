@@ -46,6 +46,15 @@ pub(super) fn has_ended(pid: Pid) -> Refusal {
     Refusal::new(Reason::TargetExited, message)
 }
 
+/// The refusal of an attach when the daemon has few descriptors left.
+pub(super) fn no_descriptors(most: u64, spare: u64) -> Refusal {
+    let message = format!(
+        "xrayd may open {most} files, and keeps {spare} of them for clients and detaches: detach \
+         from a process first, or raise the limit (`LimitNOFILE=` of the unit, or `ulimit -Hn`)"
+    );
+    Refusal::new(Reason::Limit, message)
+}
+
 /// The refusal for a process without a session.
 pub(super) fn not_attached(pid: Pid) -> Refusal {
     Refusal::new(

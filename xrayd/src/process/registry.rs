@@ -22,7 +22,7 @@ use super::{
     launch::{self, LaunchOptions, Launched},
     left_on,
     parallel::{MOST_IN_A_CALL, in_parallel, in_parallel_until},
-    refusals::{busy, lost_thread, orphan, still_detaching},
+    refusals::{busy, lost_thread, no_descriptors, orphan, still_detaching},
     retention::Retention,
     session::Session,
     session_record::{KeptForNext, SessionRecords},
@@ -36,6 +36,7 @@ use crate::{
     quotas::{Accounts, Quotas, Resource, Ticket},
     refusal::{Reason, Refusal, Result},
     store::Metering,
+    sys::DescriptorRoom,
     target::{
         Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
         Sleds, Subject, Target, list, preflight,
@@ -558,7 +559,7 @@ impl Registry {
     /// The ticket of a new session, without its rings.
     ///
     /// # Errors
-    /// A quota would be exceeded.
+    /// A quota would be exceeded, or the daemon has few descriptors left.
     pub(super) fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
         self.0.ticket(options)
     }
@@ -705,8 +706,16 @@ impl Inner {
     /// The ticket of a new session, without its rings. Their size is known later.
     ///
     /// # Errors
-    /// A quota would be exceeded.
+    /// A quota would be exceeded, or the daemon has few descriptors left.
     fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
+        // Without descriptors, the daemon could neither serve a client nor detach.
+        match DescriptorRoom::look() {
+            Ok(DescriptorRoom {
+                is_enough: true, ..
+            }) => {}
+            Ok(DescriptorRoom { most, spare, .. }) => return Err(no_descriptors(most, spare)),
+            Err(error) => tracing::warn!(%error, "cannot look how many descriptors are free"),
+        }
         let threads = match options.follow {
             Follow::None => SESSION_THREADS,
             Follow::Fork | Follow::Exec | Follow::All => SESSION_THREADS + 1,

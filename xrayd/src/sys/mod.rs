@@ -6,6 +6,7 @@
 
 mod claim;
 mod clock;
+mod descriptors;
 mod memory;
 mod naming;
 mod peer;
@@ -26,6 +27,7 @@ pub(crate) use clock::monotonic_now;
 pub(crate) use clock::{
     counter_is_invariant, instant_of, now_anchor, since_boot_ns, ticks_in, ticks_now,
 };
+pub(crate) use descriptors::DescriptorRoom;
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use peer::security_label;
