@@ -220,7 +220,12 @@ impl Consumer {
                 word => consumer.step(word, &mut |_| {}),
             }
         }
-        consumer.ahead = memory.load(line + control::AHEAD);
+        // The gap words of these losses come within one ring from the saved cursor on. The thread
+        // may have overwritten them since.
+        let passed = first.unwrap_or(0).saturating_sub(saved);
+        if passed < geometry.ring_bytes() {
+            consumer.ahead = memory.load(line + control::AHEAD);
+        }
         consumer.reported = memory.load(line + control::REPORTED);
         consumer
     }

@@ -505,7 +505,7 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
         });
         if !records.is_empty() {
             let (mut going_on, mut others) = (0, 0);
-            for (pid, outcome) in registry.recover(records) {
+            for (pid, outcome) in registry.recover(&records) {
                 match outcome {
                     Ok(report) => {
                         going_on += 1;
@@ -548,14 +548,10 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
 /// lives stay for the next daemon.
 fn drop_orphans(segments: &SegmentStore, records: &[SessionRecord]) {
     let is_orphan = |name: &SegmentName| {
-        let its = (name.pid, name.start_time);
-        let record = records
-            .iter()
-            .find(|record| (record.pid, record.start_time) == its);
-        match record {
-            Some(record) => record.session != name.session,
-            None => !Threads::is_process(name.pid, name.start_time),
-        }
+        let its = (name.pid, name.start_time, name.session);
+        let mut records = records.iter();
+        !records.any(|record| (record.pid, record.start_time, record.session) == its)
+            && !Threads::is_process(name.pid, name.start_time)
     };
     let orphans = segments.take_found(is_orphan);
     let mut dropped = BTreeMap::<Pid, u64>::new();

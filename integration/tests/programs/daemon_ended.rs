@@ -177,3 +177,86 @@ impl Drop for Killed {
         let _ = send(self.0, Signal::SIGKILL);
     }
 }
+
+/// The process has executed another program, before the daemon ended or while no daemon ran. The
+/// next daemon has the events of the former program, until the process is attached to again.
+#[test]
+fn the_events_of_a_program_that_became_another_are_retained() -> Result<()> {
+    for daemon_first in [false, true] {
+        let scene = Scene::new()?;
+        let first = with_files(&scene)?;
+        let cli = scene.with(&first)?;
+        let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
+        let pid = target.pid();
+        cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
+        cli.ok(["enable", "--all"])?;
+        target.ask("fork 1", "done 100")?;
+        read(&cli, pid, 200)?;
+        if daemon_first {
+            first.kill()?;
+            target.ask("exec", "ready")?;
+        } else {
+            target.ask("exec", "ready")?;
+            has_ended(&cli, pid)?;
+            first.kill()?;
+        }
+        let second = with_files(&scene)?;
+        let row = status_of(&cli, pid)?;
+        let context = || format!("{daemon_first} {row:#} {}", second.log());
+        ensure!(row["state"] == "exited", context());
+        ensure!(row["retained_events"].as_u64() >= Some(200), context());
+        cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
+        cli.ok(["enable", "--all"])?;
+        target.ask("fork 1", "done 100")?;
+        second.kill()?;
+        let third = with_files(&scene)?;
+        let row = status_of(&cli, pid)?;
+        ensure!(row["state"] == "tracing", "{row:#} {}", third.log());
+        cli.ok(["detach", "--all"])?;
+        ensure!(
+            files_in(&scene.path("state"))?.is_empty(),
+            "{:?}",
+            files_in(&scene.path("state"))?
+        );
+    }
+    Ok(())
+}
+
+/// A daemon whose quota has no room for a session leaves it to the next daemon, with its events.
+#[test]
+fn a_session_beyond_the_quota_is_left_to_the_next_daemon() -> Result<()> {
+    if !integration::is_root_for("a_session_beyond_the_quota_is_left_to_the_next_daemon")? {
+        return Ok(());
+    }
+    let scene = Scene::public()?;
+    let mut next = with_files(&scene)?;
+    let root = scene.with(&next)?;
+    let owner = root.as_user(NOBODY);
+    let mut ended = Vec::new();
+    for _ in 0..2 {
+        let mut target = program_of(&scene, NOBODY, Fixture::Counted, &["--threads", "1"])?;
+        let pid = target.pid();
+        owner.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
+        owner.ok(["enable", "--pid", &pid.to_string(), "--all"])?;
+        let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+        read(&owner, pid, truth.events())?;
+        target.kill()?;
+        has_ended(&owner, pid)?;
+        ended.push((pid, truth));
+    }
+    for (quota, there) in [("sessions=1/1", 1), ("sessions=8/8", 2)] {
+        next.kill()?;
+        next = daemon(&scene, &["--retain-in-files", "--quota", quota])?;
+        let status = root.json(["status"])?;
+        ensure!(
+            rows(&status, "processes")?.len() == there,
+            "{status:#} {}",
+            next.log()
+        );
+    }
+    for (pid, truth) in ended {
+        root.ok(["snapshot", &pid.to_string(), "--force", "-o", "t.xtrace"])?;
+        ensure_exact(&scene.path("t.xtrace"), &truth).with_context(|| next.log())?;
+    }
+    Ok(())
+}

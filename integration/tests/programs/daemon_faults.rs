@@ -31,8 +31,8 @@ fn processor_time(pid: u32) -> Result<u64> {
     Ok(stat.utime + stat.stime)
 }
 
-/// The daemon runs out of descriptors at an attach. The attach is refused, its process is as it was,
-/// and the sessions go on. After a detach, another attach succeeds.
+/// The daemon runs out of descriptors at an attach. The attach is refused, its process is as it
+/// was, and the sessions go on. After a detach, another attach succeeds.
 #[test]
 fn an_attach_without_descriptors_is_refused() -> Result<()> {
     let scene = Scene::new()?;

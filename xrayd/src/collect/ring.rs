@@ -155,10 +155,15 @@ impl Ring {
         });
     }
 
-    /// Leaves the ring to keep the newest events by itself.
-    pub(super) fn end_reading(&mut self, slots: &Slots) {
+    /// Leaves the ring to keep the newest events by itself. Closes the block, with what was lost so
+    /// far: it is dropped with what was read.
+    pub(super) fn end_reading(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
+        self.tell_losses(decoder, around);
+        decoder.tell_early(ticks_now());
+        decoder.settle(around.output);
+        self.close_block(decoder, around);
         if let Some(consumer) = self.consumer.take() {
-            let geometry = slots.layout.geometry;
+            let geometry = around.slots.layout.geometry;
             self.words_before = newest::Words::read_until(geometry, consumer.cursor());
             (self.words_seen, self.events_seen) = (0, 0);
         }
@@ -331,17 +336,17 @@ impl Ring {
             }
         }
         self.tell_losses(decoder, around);
+        if around.holds {
+            // The ring is freed next, or another thread goes on in it.
+            self.close_block(decoder, around);
+        }
     }
 
-    /// Reports the losses that no gap word has reported, and closes the block if words are held:
-    /// the ring is freed next, another thread goes on in it, or it is not read any more.
-    pub(super) fn tell_losses(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
+    /// Reports the losses that no gap word has reported.
+    fn tell_losses(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         if let Some(consumer) = &mut self.consumer {
             let sink = decoder.sink(around.sites, around.output);
             consumer.tell_losses(&around.slots.rings, sink);
-        }
-        if around.holds {
-            self.close_block(decoder, around);
         }
     }
 

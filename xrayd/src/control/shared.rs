@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) ending: OnceLock<Ending>,
     /// The exit status of a process that xrayd started, once it has ended.
     pub(crate) exit_status: Mutex<Option<ExitStatus>>,
+    /// True if the process had ended before this daemon came.
+    pub(crate) ended_before: bool,
 }
 
 // === impl Shared ===
@@ -88,19 +90,21 @@ impl Shared {
             final_report: Mutex::new(None),
             ending: OnceLock::new(),
             exit_status: Mutex::new(None),
+            ended_before: false,
         }
     }
 
-    /// The state of a session whose process has ended before this daemon came.
-    pub(crate) fn of_ended(functions: usize) -> Self {
+    /// The state of a session whose process had ended at `ended`, before this daemon came.
+    pub(crate) fn of_ended(functions: usize, ended: Instant) -> Self {
         let report = DetachReport {
             exited: true,
             ..DetachReport::default()
         };
         Self {
             phase: AtomicU8::new(Phase::Exited as u8),
-            final_report: Mutex::new(Some((Instant::now(), Ok(report)))),
+            final_report: Mutex::new(Some((ended, Ok(report)))),
             ending: OnceLock::from(Ending::Unknown),
+            ended_before: true,
             ..Self::new(functions, Vec::new())
         }
     }

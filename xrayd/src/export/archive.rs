@@ -249,6 +249,12 @@ impl SegmentArchive {
 }
 
 impl Archive for SegmentArchive {
+    fn leave(self: Box<Self>) {
+        for held in self.segments.into_values() {
+            held.segment.leave();
+        }
+    }
+
     fn keep(
         &mut self,
         closed: &ClosedBlock,

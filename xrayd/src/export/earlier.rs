@@ -55,6 +55,8 @@ pub(crate) struct OpenSegments {
     next: u32,
     /// True if some segment was refused.
     is_damaged: bool,
+    /// True if some segment cannot be read now, and stays for the next daemon.
+    pub(crate) is_left: bool,
 }
 
 /// The reason why a segment is not used.
@@ -101,12 +103,20 @@ impl OpenSegments {
                         "refused a file of retained events of an earlier daemon"
                     );
                     if why.may_pass() {
+                        opened.is_left = true;
                         segment.leave();
                     }
                 }
             }
         }
         opened
+    }
+
+    /// Leaves the segments to the next daemon.
+    pub(crate) fn leave(self) {
+        for (segment, _) in self.traces {
+            segment.leave();
+        }
     }
 
     /// The process, by the latest segment. `None` if no segment can be used.
@@ -155,6 +165,7 @@ impl OpenSegments {
             traces,
             next,
             is_damaged,
+            is_left: _,
         } = self;
         let mut earlier = Earlier {
             next,

@@ -310,18 +310,10 @@ pub(crate) fn prepare(
     report.notes.extend(notes);
     let shared = Arc::new(Shared::new(functions.ids(), flight.refused));
     let earlier = kept.as_ref().map(|kept| {
-        let its = (pid, process.start_time_ticks);
-        let mut segments = kept
+        let its = (pid, process.start_time_ticks, number);
+        let segments = kept
             .segments
-            .take_found(|name| (name.pid, name.start_time) == its);
-        segments.retain(|segment| {
-            let is_its = Some(segment.name.session) == number;
-            if !is_its {
-                let name = segment.name;
-                tracing::warn!(%name, "dropped retained events of a session that does not go on");
-            }
-            is_its
-        });
+            .take_found(|name| (name.pid, name.start_time, Some(name.session)) == its);
         let opened = OpenSegments::open(pid, process.start_time_ticks, segments);
         opened.read(&process, &functions, attached.ticks)
     });
@@ -353,7 +345,10 @@ pub(crate) fn prepare(
         table,
         (Arc::clone(&output), Arc::clone(&ticket)),
     )
-    .map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
+    .map_err(|error| {
+        output.leave_archive();
+        Refusal::from_io(pid, "start a thread", &error)
+    })?;
     shared.set_drain(drain);
     // The rings are read by now, so this may take its time.
     let damaged = output.drop_damaged();
@@ -436,7 +431,10 @@ pub(crate) fn prepare(
     };
     if let Some((choices, effect)) = recorded {
         let of = Indexes::of(&modules);
-        if let Err(refusal) = controller.resume_choices(choices, effect, &of) {
+        // If the process has ended meanwhile, the session ends as usual, with what is retained.
+        if let Err(refusal) = controller.resume_choices(choices, effect, &of)
+            && !controller.patching.target.has_exited()
+        {
             if let Err(second) = controller.detach() {
                 tracing::error!(%pid, %second, "cannot detach from a process");
             }

@@ -1,6 +1,11 @@
 //! Sessions of processes that have ended, from what an earlier daemon has retained of them.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use xray_trace::model::Ticks;
 
 use super::{
     attach::Attached,
@@ -13,9 +18,9 @@ use super::{
 use crate::{
     control::{Control, Shared},
     export::{OpenSegments, ProcessTables, SegmentArchive, TraceSource, damage_before},
-    refusal::{Refusal, Result},
+    refusal::{Reason, Refusal, Result},
     store::EventStore,
-    sys::now_anchor,
+    sys::{now_anchor, ticks_in},
 };
 
 impl Registry {
@@ -30,25 +35,37 @@ impl Registry {
             return Ok(None);
         };
         let pid = record.pid;
+        let now = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
+        let reserved = match self.table().reserve(pid)? {
+            Reservation::Free(reserved) => Some(reserved),
+            // The process has executed another program since, and that one is traced.
+            Reservation::Running(other) if other.start_time() == record.start_time => None,
+            Reservation::Running(_) => return Ok(None),
+        };
+        let ticket = Arc::new(self.ticket(&record.options())?);
+        // From here on, nothing is refused that could succeed later: the segments would be gone.
         let its = (pid, record.start_time, record.session);
         let segments = kept
             .segments
             .take_found(|name| (name.pid, name.start_time, name.session) == its);
         let opened = OpenSegments::open(pid, record.start_time, segments);
+        if opened.is_left {
+            opened.leave();
+            let message =
+                format!("process {pid} has ended, and its retained events cannot be read");
+            return Err(Refusal::new(Reason::Io, message));
+        }
         let Some(process) = opened.process().cloned() else {
             return Ok(None);
         };
-        let now = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
         let functions = Arc::new(opened.functions(pid));
         let earlier = opened.read(&process, &functions, now.ticks);
-        if earlier.events.blocks.is_empty() {
-            return Ok(None);
-        }
-        let Reservation::Free(reserved) = self.table().reserve(pid)? else {
+        let blocks = earlier.events.blocks.iter();
+        let Some(last) = blocks.map(|(archived, _)| archived.block.last).max() else {
             return Ok(None);
         };
-        let ticket = Arc::new(self.ticket(&record.options())?);
-        let shared = Arc::new(Shared::of_ended(functions.ids()));
+        let ended = instant_at(last, now.ticks);
+        let shared = Arc::new(Shared::of_ended(functions.ids(), ended));
         for gap in earlier.gaps {
             shared.add_gap(gap);
         }
@@ -96,7 +113,9 @@ impl Registry {
             _metered: None,
             ticket,
         });
-        reserved.keep(&session);
+        if let Some(reserved) = reserved {
+            reserved.keep(&session);
+        }
         let report = AttachReport {
             notes: vec![format!(
                 "the process has ended; {events} events of it are retained"
@@ -105,4 +124,13 @@ impl Registry {
         };
         Ok(Some(Attached { session, report }))
     }
+}
+
+/// The time of a reading of the counter, which shows `now` at present. The order of the sessions by
+/// age needs it.
+fn instant_at(ticks: Ticks, now: Ticks) -> Instant {
+    let per_millisecond = ticks_in(Duration::from_millis(1)).unwrap_or(1).max(1);
+    let ago = now.0.saturating_sub(ticks.0) / per_millisecond;
+    let at = Instant::now().checked_sub(Duration::from_millis(ago));
+    at.unwrap_or_else(Instant::now)
 }

@@ -257,7 +257,10 @@ impl Group {
         call: impl Fn(&Session, Option<&Session>) -> Result<ToggleReport> + Sync,
     ) -> Vec<(Pid, Result<ToggleReport>)> {
         let sessions = self.sessions();
-        let root = self.root_session().or_else(|| sessions.first().cloned());
+        // The functions of a process that ended before this daemon came cannot be compared.
+        let root = self.root_session().filter(|root| !root.ended_before());
+        let others = || sessions.iter().find(|session| !session.ended_before());
+        let root = root.or_else(|| others().cloned());
         let mut reports = self.each_living(|session| match &root {
             Some(root) if !std::ptr::eq(Arc::as_ptr(root), session) => call(session, Some(root)),
             _ => call(session, None),

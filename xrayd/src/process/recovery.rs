@@ -8,16 +8,16 @@ use super::{
     attach_report::AttachReport,
     follow::Follow,
     group::{Group, Root},
-    parallel::{MOST_IN_A_CALL, MOST_IN_A_GROUP, in_parallel},
+    parallel::{MOST_IN_A_CALL, in_parallel},
     refusals::has_ended,
     registry::Registry,
     session::Session,
     session_record::SessionRecord,
 };
 use crate::{
-    control::{CompiledChoices, Rules},
+    control::Rules,
     pid::Pid,
-    refusal::{Refusal, Result},
+    refusal::{Reason, Refusal, Result},
 };
 
 /// The outcome for one process: the daemon goes on with its session, or has a reason not to.
@@ -35,77 +35,93 @@ impl Registry {
     /// Goes on with these sessions. Those of processes that have ended keep their retained events.
     /// A record is removed if nothing is left of its session. A record that is refused for another
     /// reason stays for the next daemon.
-    pub(crate) fn recover(&self, records: Vec<SessionRecord>) -> Vec<Recovered> {
-        let mut groups = BTreeMap::<(Pid, u64), Vec<SessionRecord>>::new();
-        for record in records {
-            let root = (record.group.root, record.group.root_start_time);
-            groups.entry(root).or_default().push(record);
-        }
-        let groups: Vec<_> = groups.into_values().collect();
-        let outcomes = in_parallel(&groups, MOST_IN_A_CALL, |records| {
-            self.recover_group(records)
-        });
-        self.drop_oldest_exited();
-        outcomes.into_iter().flatten().collect()
-    }
-
-    fn recover_group(&self, records: &[SessionRecord]) -> Vec<Recovered> {
+    pub(crate) fn recover(&self, records: &[SessionRecord]) -> Vec<Recovered> {
+        let (ended, living): (Vec<_>, Vec<_>) = records.iter().partition(|one| one.has_ended);
         let mut outcomes = Vec::new();
         let mut members = Vec::new();
-        let recovered = in_parallel(records, MOST_IN_A_GROUP, |record| {
-            self.recover_session(record)
-        });
-        for (record, recovered) in records.iter().zip(recovered) {
-            if let Err(refusal) = &recovered
-                && refusal.reason.leaves_nothing()
-                && let Some(records) = self.records()
-            {
-                records.remove(record.pid, record.start_time);
+        let mut ended: Vec<_> = ended
+            .into_iter()
+            .map(|record| (record, has_ended(record.pid)))
+            .collect();
+        let gone_on = in_parallel(&living, MOST_IN_A_CALL, |record| self.go_on(record));
+        for (record, gone_on) in living.into_iter().zip(gone_on) {
+            match gone_on {
+                Ok((attached, rules)) => {
+                    outcomes.push((record.pid, Ok(attached.report)));
+                    members.push(Member {
+                        record,
+                        session: attached.session,
+                        rules,
+                    });
+                }
+                Err(refusal) if is_over(refusal.reason) => ended.push((record, refusal)),
+                Err(refusal) => outcomes.push((record.pid, Err(refusal))),
             }
-            let outcome = recovered.map(|(attached, rules)| {
+        }
+        // One after the other, and after the others: a living process keeps its pid, and the oldest
+        // sessions go if there are too many.
+        for (record, refusal) in ended {
+            let outcome = self.bring_back(record).and_then(|attached| {
+                let attached = attached.ok_or(refusal)?;
                 members.push(Member {
                     record,
                     session: attached.session,
-                    rules,
+                    rules: Rules::default(),
                 });
-                attached.report
+                Ok(attached.report)
             });
-            outcomes.push((record.pid, outcome));
-        }
-        // The first process is the first member, unless it has ended.
-        members.sort_by_key(|member| member.record.group.kinship.is_some());
-        if let Some((first, rest)) = members.split_first()
-            && let Err(refusal) = self.gather_group(first, rest)
-        {
-            for (pid, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
-                *outcome = Err(self.give_up(*pid, &refusal));
+            if let Err(refusal) = &outcome
+                && is_over(refusal.reason)
+                && let Some(kept) = self.kept()
+            {
+                kept.records.remove(record);
             }
+            outcomes.push((record.pid, outcome));
+            self.drop_oldest_exited();
+        }
+        let is_there = |member: &Member<'_>| {
+            let there = self.get(member.record.pid);
+            there.is_some_and(|session| session.start_time() == member.record.start_time)
+        };
+        members.retain(is_there);
+        let mut groups = BTreeMap::<(Pid, u64), Vec<Member<'_>>>::new();
+        for member in members {
+            let group = &member.record.group;
+            let root = (group.root, group.root_start_time);
+            groups.entry(root).or_default().push(member);
+        }
+        let mut groups: Vec<_> = groups.into_values().collect();
+        for members in &mut groups {
+            // The first process is the first member, unless it is gone.
+            members.sort_by_key(|member| member.record.group.kinship.is_some());
+        }
+        let gathered = in_parallel(&groups, MOST_IN_A_CALL, |members| {
+            let Some((first, rest)) = members.split_first() else {
+                return Vec::new();
+            };
+            let Err(refusal) = self.gather_group(first, rest) else {
+                return Vec::new();
+            };
+            let pids = members.iter().map(|member| member.record.pid);
+            pids.map(|pid| (pid, self.give_up(pid, &refusal))).collect()
+        });
+        for (pid, refusal) in gathered.into_iter().flatten() {
+            outcomes.retain(|(its, _)| *its != pid);
+            outcomes.push((pid, Err(refusal)));
         }
         outcomes
     }
 
-    fn recover_session(&self, record: &SessionRecord) -> Result<(Attached, Rules)> {
+    fn go_on(&self, record: &SessionRecord) -> Result<(Attached, Rules)> {
         let payer = record.caller.and_then(|caller| caller.payer());
         let choices = record.choices.compile(self.accounts(), payer)?;
         let rules = choices.rules.clone();
-        let attached = match record.has_ended {
-            true => Err(has_ended(record.pid)),
-            false => self.go_on(record, choices),
-        };
-        let attached = attached.or_else(|refusal| match refusal.reason.leaves_nothing() {
-            true => self.bring_back(record)?.ok_or(refusal),
-            false => Err(refusal),
-        })?;
-        Ok((attached, rules))
-    }
-
-    fn go_on(&self, record: &SessionRecord, choices: CompiledChoices) -> Result<Attached> {
         let earlier = EarlierSession::Recorded {
             choices: Box::new(choices),
             session: record.session,
         };
         let (attached, _) = self.attach_session(record.pid, record.options(), earlier)?;
-        Ok(attached)
+        Ok((attached, rules))
     }
 
     /// Makes a group of sessions again, and goes on with the search for more members.
@@ -145,4 +161,9 @@ impl Registry {
         }
         why.clone()
     }
+}
+
+/// True if a process that is refused for this reason has ended, or runs another program by now.
+fn is_over(reason: Reason) -> bool {
+    reason.leaves_nothing() || reason == Reason::NoSleds
 }

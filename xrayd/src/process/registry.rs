@@ -25,7 +25,7 @@ use super::{
     refusals::{busy, lost_thread, no_descriptors, orphan, still_detaching},
     retention::Retention,
     session::Session,
-    session_record::{KeptForNext, SessionRecords},
+    session_record::KeptForNext,
     session_table::{Reservation, SessionTable},
 };
 use crate::{
@@ -507,6 +507,7 @@ impl Registry {
             reserved.keep(session);
             return report;
         }
+        session.drop_record();
         drop(reserved);
         for group in self.groups() {
             if group.members.forget(session) && group.is_empty() {
@@ -562,11 +563,6 @@ impl Registry {
     /// A quota would be exceeded, or the daemon has few descriptors left.
     pub(super) fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
         self.0.ticket(options)
-    }
-
-    /// Where records of sessions outlive the daemon.
-    pub(super) fn records(&self) -> Option<&Arc<dyn SessionRecords>> {
-        self.0.kept.as_ref().map(|kept| &kept.records)
     }
 
     /// The accounts of the quotas.

@@ -80,6 +80,7 @@ impl Retention {
             let fits = *count <= EXITED_PER_USER && *total <= self.retain_exited_bytes;
             if *count > 1 && !fits {
                 self.table.remove(&session);
+                session.drop_record();
                 for group in &groups {
                     group.members.drop_retained(&session);
                 }

@@ -316,6 +316,18 @@ impl Session {
         )
     }
 
+    /// True if the process had ended before this daemon came.
+    pub(super) fn ended_before(&self) -> bool {
+        self.source.control.shared.ended_before
+    }
+
+    /// Has no later daemon go on with the session, unless the next one gets everything.
+    pub(super) fn drop_record(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.drop_record();
+        }
+    }
+
     /// The time at which the process ended or the session failed, unless a detach came before.
     pub(crate) fn ended(&self) -> Option<Instant> {
         self.source.control.shared.ended()

@@ -58,7 +58,7 @@ pub(crate) trait SessionRecords: fmt::Debug + Send + Sync {
     fn write(&self, record: &SessionRecord);
 
     /// Removes the record of a session that is over.
-    fn remove(&self, pid: Pid, start_time: u64);
+    fn remove(&self, record: &SessionRecord);
 }
 
 /// What a daemon keeps for the next one.
@@ -137,28 +137,23 @@ impl SessionKeeper {
             },
             choices: Choices::default(),
         };
-        Self::of(next, record)
+        let is_written = false;
+        Self {
+            next,
+            kept: Mutex::new(Kept { record, is_written }),
+        }
     }
 
     /// The keeper of a session of a process that has ended. An earlier daemon has recorded it.
     pub(super) fn of_ended(next: KeptForNext, record: SessionRecord) -> Self {
-        let has_ended = true;
-        Self::of(
-            next,
-            SessionRecord {
-                has_ended,
-                ..record
-            },
-        )
-    }
-
-    fn of(next: KeptForNext, record: SessionRecord) -> Self {
+        let record = SessionRecord {
+            has_ended: true,
+            ..record
+        };
+        let is_written = true;
         Self {
             next,
-            kept: Mutex::new(Kept {
-                record,
-                is_written: false,
-            }),
+            kept: Mutex::new(Kept { record, is_written }),
         }
     }
 
@@ -181,6 +176,13 @@ impl SessionKeeper {
         self.write(&kept);
     }
 
+    /// Removes the record of a session that was dropped, unless the next daemon gets everything.
+    pub(super) fn drop_record(&self) {
+        if !self.next.segments.are_left() {
+            self.forget();
+        }
+    }
+
     fn write(&self, kept: &Kept) {
         if kept.is_written {
             self.next.records.write(&kept.record);
@@ -191,8 +193,8 @@ impl SessionKeeper {
 impl Drop for SessionKeeper {
     fn drop(&mut self) {
         let has_ended = lock(&self.kept).record.has_ended;
-        if has_ended && !self.next.segments.are_left() {
-            self.forget();
+        if has_ended {
+            self.drop_record();
         }
     }
 }
@@ -209,8 +211,7 @@ impl ChoiceKeeper for SessionKeeper {
     fn forget(&self) {
         let mut kept = lock(&self.kept);
         if std::mem::take(&mut kept.is_written) {
-            let record = &kept.record;
-            self.next.records.remove(record.pid, record.start_time);
+            self.next.records.remove(&kept.record);
         }
     }
 

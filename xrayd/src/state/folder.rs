@@ -32,10 +32,7 @@ use nix::{
 };
 
 use super::file::{self, PidScope, Unusable};
-use crate::{
-    pid::Pid,
-    process::{SessionRecord, SessionRecords},
-};
+use crate::process::{SessionRecord, SessionRecords};
 
 /// Begin of the names of records.
 const SESSION: &str = "session-";
@@ -160,9 +157,7 @@ impl StateFolder {
         let mut records = Vec::new();
         for name in names {
             match self.read(&name) {
-                Ok(record) if name == name_of(record.pid, record.start_time) => {
-                    records.push(record);
-                }
+                Ok(record) if name == name_of(&record) => records.push(record),
                 Ok(record) => {
                     tracing::warn!(file = name, pid = %record.pid, "a record has a wrong name");
                 }
@@ -253,7 +248,7 @@ impl StateFolder {
 
 impl SessionRecords for StateFolder {
     fn write(&self, record: &SessionRecord) {
-        let name = name_of(record.pid, record.start_time);
+        let name = name_of(record);
         let written = self.replace(&name, &file::write(self.scope, record));
         let failed = written.is_err();
         let folder = self.path.display();
@@ -268,13 +263,20 @@ impl SessionRecords for StateFolder {
         }
     }
 
-    fn remove(&self, pid: Pid, start_time: u64) {
-        self.unlink(&name_of(pid, start_time));
+    fn remove(&self, record: &SessionRecord) {
+        self.unlink(&name_of(record));
     }
 }
 
-fn name_of(pid: Pid, start_time: u64) -> String {
-    format!("{SESSION}{pid}-{start_time}")
+/// The file of a record. A process has several sessions if it has executed other programs.
+fn name_of(record: &SessionRecord) -> String {
+    let SessionRecord {
+        pid,
+        start_time,
+        session,
+        ..
+    } = record;
+    format!("{SESSION}{pid}-{start_time}-{session}")
 }
 
 #[cfg(test)]
@@ -295,6 +297,7 @@ mod tests {
     use super::*;
     use crate::{
         control::{Choices, ChosenModule},
+        pid::Pid,
         process::{Follow, GroupRecord},
         target::{Caller, Credentials, Namespace, Rights, Sleds},
         types::{Budget, CallFilter, Filter, Kinship, Mode, Settings, Wanted},
@@ -398,7 +401,7 @@ mod tests {
         other.caller = None;
         folder.write(&other);
         assert_eq!(sorted(folder.records().unwrap()), [one.clone(), other]);
-        folder.remove(Pid::try_from(11).unwrap(), 42);
+        folder.remove(&record(11));
         assert_eq!(folder.records().unwrap(), [one]);
     }
 
@@ -427,7 +430,7 @@ mod tests {
     fn a_damaged_record_is_refused_and_never_another_one() {
         let (place, folder) = folder();
         folder.write(&record(10));
-        let path = place.path().join("state/session-10-42");
+        let path = place.path().join("state/session-10-42-43");
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
@@ -446,19 +449,19 @@ mod tests {
         let (place, folder) = folder();
         let path = |name: &str| place.path().join("state").join(name);
         folder.write(&record(10));
-        let good = fs::read(path("session-10-42")).unwrap();
+        let good = fs::read(path("session-10-42-43")).unwrap();
         // A record under another name would be one of another process.
-        fs::write(path("session-9-42"), &good).unwrap();
-        symlink(path("session-10-42"), path("session-11-42")).unwrap();
-        fs::create_dir(path("session-12-42")).unwrap();
-        nix::unistd::mkfifo(&path("session-13-42"), Permission::S_IRWXU).unwrap();
-        fs::write(path("new-session-14-42"), &good).unwrap();
-        File::create(path("session-15-42"))
+        fs::write(path("session-9-42-43"), &good).unwrap();
+        symlink(path("session-10-42-43"), path("session-11-42-43")).unwrap();
+        fs::create_dir(path("session-12-42-43")).unwrap();
+        nix::unistd::mkfifo(&path("session-13-42-43"), Permission::S_IRWXU).unwrap();
+        fs::write(path("new-session-14-42-43"), &good).unwrap();
+        File::create(path("session-15-42-43"))
             .unwrap()
             .set_len(LONGEST_RECORD + 1)
             .unwrap();
         assert_eq!(folder.records().unwrap(), [record(10)]);
-        assert!(!path("new-session-14-42").exists());
+        assert!(!path("new-session-14-42-43").exists());
     }
 
     /// Two daemons before this one: of another boot, and in another container.
@@ -474,8 +477,8 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             path
         };
-        let other_boot = change("session-10-42", 8);
-        let elsewhere = change("session-11-42", 24);
+        let other_boot = change("session-10-42-43", 8);
+        let elsewhere = change("session-11-42-43", 24);
         assert_eq!(folder.records().unwrap(), []);
         assert!(!other_boot.exists() && elsewhere.exists());
     }
@@ -485,13 +488,13 @@ mod tests {
         let (place, folder) = folder();
         folder.write(&record(10));
         // The name of the new file is taken by a folder.
-        fs::create_dir(place.path().join("state/new-session-10-42")).unwrap();
+        fs::create_dir(place.path().join("state/new-session-10-42-43")).unwrap();
         let mut changed = record(10);
         changed.max_threads = 1;
         folder.write(&changed);
         assert!(folder.fails.load(Relaxed));
-        assert_eq!(folder.read("session-10-42").unwrap(), record(10));
-        fs::remove_dir(place.path().join("state/new-session-10-42")).unwrap();
+        assert_eq!(folder.read("session-10-42-43").unwrap(), record(10));
+        fs::remove_dir(place.path().join("state/new-session-10-42-43")).unwrap();
         folder.write(&changed);
         assert!(!folder.fails.load(Relaxed));
         assert_eq!(folder.records().unwrap(), [changed]);

@@ -39,6 +39,9 @@ pub(crate) trait Archive: fmt::Debug + Send {
 
     /// Adds the name of a type of typed events, or its new name.
     fn add_event_type(&mut self, event_type: &EventType);
+
+    /// Leaves all segments to the next daemon.
+    fn leave(self: Box<Self>);
 }
 
 /// The reason why a block is not in the archive.

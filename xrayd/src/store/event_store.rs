@@ -427,6 +427,11 @@ impl EventStore {
         lock(&self.retained).archive_in(archive);
     }
 
+    /// Leaves everything in the archive to the next daemon. The session is given up.
+    pub(crate) fn leave_archive(&self) {
+        lock(&self.retained).leave_archive();
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         self.counters.read(&lock(&self.retained))
     }

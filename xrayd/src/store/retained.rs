@@ -315,6 +315,13 @@ impl Retained {
         self.archive = Some(archive);
     }
 
+    /// Leaves everything in the archive to the next daemon.
+    pub(super) fn leave_archive(&mut self) {
+        if let Some(archive) = self.archive.take() {
+            archive.leave();
+        }
+    }
+
     /// Adds what an earlier daemon has retained. To be called before anything else is added.
     pub(super) fn adopt(&mut self, earlier: EarlierEvents, bytes: u64) {
         let EarlierEvents {

@@ -524,13 +524,10 @@ impl Loaded {
     /// The id of the function with this id in its instrumentation map, and this address.
     pub(crate) fn id_of(&self, xray_id: u32, address: FileAddr) -> Option<FunctionId> {
         let functions = self.module.object.functions();
-        let is_it = |function: &MapFunction| (function.id, function.address) == (xray_id, address);
-        let at = usize::try_from(xray_id).ok()?.checked_sub(1)?;
-        let found = functions.get(at).filter(|function| is_it(function));
-        let index = match found {
-            Some(_) => at,
-            None => functions.iter().position(is_it)?,
-        };
+        // They are in the order of these.
+        let name = |function: &MapFunction| (function.id, function.address);
+        let index = functions.binary_search_by_key(&(xray_id, address), name);
+        let index = index.ok()?;
         let id = self.first.checked_add(u32::try_from(index).ok()?)?;
         Some(FunctionId(id))
     }

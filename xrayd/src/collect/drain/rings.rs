@@ -225,12 +225,8 @@ impl Rings {
     /// may be a gap between that and the later contents of a ring.
     pub(super) fn keep_newest(&mut self) {
         self.close_blocks();
-        // What was lost so far is dropped with what was read.
-        self.with_each(Ring::tell_losses);
+        self.with_each(Ring::end_reading);
         self.newest = true;
-        for ring in self.by_slot.values_mut() {
-            ring.end_reading(&self.slots);
-        }
         for decoder in self.decoders.iter_mut() {
             decoder.restart(&self.output);
         }

@@ -521,6 +521,36 @@ fn events_that_were_read_are_not_copied_again() {
     }
 }
 
+/// The gap word of losses that were reported early is overwritten, and more events are lost. A
+/// snapshot shows the later losses.
+#[test]
+fn losses_after_an_overwritten_gap_are_shown() {
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    let mut drain = drain();
+    let output = Arc::clone(&drain.owners.rings.output);
+    let g = drain.owners.rings.geometry();
+    let table = Table::new(g);
+    output.set_mode(Mode::Stream);
+    drain.settle_mode();
+    record(&drain, &table, living, 0x1007, 10);
+    drain.owners.discover();
+    drain.read();
+    let lost = g.control_offset(living & (g.slots() - 1)) + layout::control::LOST;
+    drain.owners.rings.slots.rings.store(lost, 1000);
+    output.set_mode(Mode::Flight);
+    drain.settle_mode();
+    (2..20_000).for_each(|event| record(&drain, &table, living, 0x1007, event * 10));
+    drain.owners.rings.slots.rings.store(lost, 1005);
+    (20_000..25_000).for_each(|event| record(&drain, &table, living, 0x1007, event * 10));
+    drain.owners.rings.count_unreported();
+    let copies = drain.copy_rings(1 << 20, ring_copies::Moment::Past);
+    let all = TimeRange::between(Ticks(0), Ticks(u64::MAX));
+    let snapshot = copies.into_snapshot(ProcessId(0), 1, all, |_| {});
+    let blocks: u64 = snapshot.blocks.iter().map(|block| block.lost).sum();
+    let others: u64 = snapshot.lost.iter().map(|(_, lost)| lost).sum();
+    assert_eq!((blocks + others, output.counters().lost), (5, 1005));
+}
+
 /// A ring that is not read keeps its newest 8,000 events or so. A window whose begin is overwritten
 /// is shown by its rest, unless too little is left of it.
 #[test]
