@@ -4,6 +4,7 @@
 //! after it. A command that has succeeded is never undone. Exactly the sleds of the functions that
 //! are on are on in each process.
 
+use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -89,7 +90,8 @@ impl Random {
 impl Step {
     fn arguments(self) -> Vec<&'static str> {
         match self {
-            Self::Attach => vec!["attach", "--mode", "stream"],
+            // The next daemon reads what is in the rings before it serves a call.
+            Self::Attach => vec!["attach", "--mode", "stream", "--ring-size", "64KiB"],
             Self::Detach => vec!["detach", "--all"],
             Self::Enable => vec!["enable", "--all"],
             Self::Disable => vec!["disable", "--all"],
@@ -145,6 +147,10 @@ impl Storm {
         let mut targets = Vec::new();
         for _ in 0..processes {
             let mut target = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "0"])?;
+            // Its threads inherit this. Otherwise so many programs leave the daemon no processor.
+            let mut renice = Command::new("renice");
+            renice.args(["-n", "19", "-p", &target.pid().to_string()]);
+            ensure!(renice.output()?.status.success());
             target.send("go")?;
             targets.push(target);
         }

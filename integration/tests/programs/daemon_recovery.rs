@@ -191,14 +191,16 @@ fn the_next_daemon_reads_on_where_the_killed_one_stopped() -> Result<()> {
     }
 }
 
-/// The number of events that the daemon has read, once it reads no more of them.
+/// The number of events that the daemon has read, once it reads no more of them. All of them are
+/// retained: the next daemon reads those again that are not.
 fn events_at_rest(cli: &Cli) -> Result<u64> {
     let mut last = None;
     wait_until(DEADLINE, "the daemon has read everything", || {
         std::thread::sleep(Duration::from_millis(50));
         let status = cli.json(["status"])?;
-        let events = status["processes"][0]["events"].as_u64();
-        let same = events.filter(|_| last == events);
+        let row = &status["processes"][0];
+        let events = row["events"].as_u64();
+        let same = events.filter(|_| last == events && row["retained_events"] == row["events"]);
         last = events;
         Ok(same)
     })

@@ -31,7 +31,7 @@ pub(crate) use borrow::Victim;
 #[cfg(fuzzing)]
 pub use fuzzing::{adopt, switch_sleds};
 pub(crate) use install::{Installed, SETTLE, clear_live, crowded, extend, install};
-pub(crate) use left::{left_code, living_tracer};
+pub(crate) use left::{LeftCode, left_code, living_tracer};
 pub(crate) use patch::{Patcher, RunState};
 pub(crate) use patch_report::PatchReport;
 pub(crate) use recording_deadline::TableSession;

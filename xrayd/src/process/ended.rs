@@ -118,7 +118,7 @@ impl Registry {
         }
         let report = AttachReport {
             notes: vec![format!(
-                "the process has ended; {events} events of it are retained"
+                "its program has ended; {events} events of it are retained"
             )],
             ..AttachReport::default()
         };

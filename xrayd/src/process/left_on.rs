@@ -2,7 +2,8 @@
 //! or traced by another xrayd. They are only looked at here.
 
 use crate::{
-    inject::{left_code, living_tracer},
+    inject::{LeftCode, left_code, living_tracer},
+    pid::Pid,
     refusal::{Reason, Refusal, Result},
     sys::Memory,
     target::{Check, Outcome, ProcessState, Target},
@@ -25,6 +26,24 @@ pub(super) fn state(target: &Target) -> ProcessState {
         })
     };
     look().unwrap_or_else(ProcessState::Refused)
+}
+
+/// False if a process surely has no code of xrayd in it: it has ended, or runs another program than
+/// the one that was traced.
+pub(super) fn may_have_code(pid: Pid, start_time: u64) -> bool {
+    let look = || -> Result<bool> {
+        let target = Target::open(pid)?;
+        if target.start_time() != start_time {
+            return Ok(false);
+        }
+        let memory = Memory::open_to_read(pid, target.live_thread()?)
+            .map_err(|error| Refusal::from_io(pid, "open its memory", &error))?;
+        let LeftCode {
+            regions, others, ..
+        } = left_code(&target, &memory, &target.maps()?)?;
+        Ok(!regions.is_empty() || !others.is_empty())
+    };
+    look().unwrap_or(true)
 }
 
 /// The row of the preflight about such a process.

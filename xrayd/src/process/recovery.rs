@@ -8,6 +8,7 @@ use super::{
     attach_report::AttachReport,
     follow::Follow,
     group::{Group, Root},
+    left_on::may_have_code,
     parallel::{MOST_IN_A_CALL, in_parallel},
     refusals::has_ended,
     registry::Registry,
@@ -54,28 +55,30 @@ impl Registry {
                         rules,
                     });
                 }
-                Err(refusal) if is_over(refusal.reason) => ended.push((record, refusal)),
+                Err(refusal) if is_over(record, refusal.reason) => ended.push((record, refusal)),
                 Err(refusal) => outcomes.push((record.pid, Err(refusal))),
             }
         }
         // One after the other, and after the others: a living process keeps its pid, and the oldest
         // sessions go if there are too many.
         for (record, refusal) in ended {
-            let outcome = self.bring_back(record).and_then(|attached| {
-                let attached = attached.ok_or(refusal)?;
-                members.push(Member {
-                    record,
-                    session: attached.session,
-                    rules: Rules::default(),
-                });
-                Ok(attached.report)
-            });
-            if let Err(refusal) = &outcome
-                && is_over(refusal.reason)
-                && let Some(kept) = self.kept()
-            {
-                kept.records.remove(record);
-            }
+            let outcome = match self.bring_back(record) {
+                Ok(Some(Attached { session, report })) => {
+                    members.push(Member {
+                        record,
+                        session,
+                        rules: Rules::default(),
+                    });
+                    Ok(report)
+                }
+                Ok(None) => {
+                    if let Some(kept) = self.kept() {
+                        kept.records.remove(record);
+                    }
+                    Err(refusal)
+                }
+                Err(refusal) => Err(refusal),
+            };
             outcomes.push((record.pid, outcome));
             self.drop_oldest_exited();
         }
@@ -164,6 +167,6 @@ impl Registry {
 }
 
 /// True if a process that is refused for this reason has ended, or runs another program by now.
-fn is_over(reason: Reason) -> bool {
-    reason.leaves_nothing() || reason == Reason::NoSleds
+fn is_over(record: &SessionRecord, reason: Reason) -> bool {
+    reason.leaves_nothing() || !may_have_code(record.pid, record.start_time)
 }
