@@ -548,10 +548,16 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
 /// lives stay for the next daemon.
 fn drop_orphans(segments: &SegmentStore, records: &[SessionRecord]) {
     let is_orphan = |name: &SegmentName| {
-        let its = (name.pid, name.start_time, name.session);
-        let mut records = records.iter();
-        !records.any(|record| (record.pid, record.start_time, record.session) == its)
-            && !Threads::is_process(name.pid, name.start_time)
+        let its = (name.pid, name.start_time);
+        let records = records.iter();
+        let mut records = records.filter(|record| (record.pid, record.start_time) == its);
+        match records.next() {
+            Some(first) => {
+                first.session != name.session
+                    && !records.any(|record| record.session == name.session)
+            }
+            None => !Threads::is_process(name.pid, name.start_time),
+        }
     };
     let orphans = segments.take_found(is_orphan);
     let mut dropped = BTreeMap::<Pid, u64>::new();

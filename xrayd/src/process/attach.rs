@@ -435,6 +435,7 @@ pub(crate) fn prepare(
         if let Err(refusal) = controller.resume_choices(choices, effect, &of)
             && !controller.patching.target.has_exited()
         {
+            controller.patching.output.leave_archive();
             if let Err(second) = controller.detach() {
                 tracing::error!(%pid, %second, "cannot detach from a process");
             }

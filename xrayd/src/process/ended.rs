@@ -29,7 +29,7 @@ impl Registry {
     /// with that pid is attached.
     ///
     /// # Errors
-    /// A quota would be exceeded, or the clock cannot be read.
+    /// The pid is busy, a quota would be exceeded, or the clock or a segment cannot be read now.
     pub(super) fn bring_back(&self, record: &SessionRecord) -> Result<Option<Attached>> {
         let Some(kept) = self.kept() else {
             return Ok(None);
@@ -43,7 +43,7 @@ impl Registry {
             Reservation::Running(_) => return Ok(None),
         };
         let ticket = Arc::new(self.ticket(&record.options())?);
-        // From here on, nothing is refused that could succeed later: the segments would be gone.
+        // The segments are taken last: a refusal before leaves them to the next daemon.
         let its = (pid, record.start_time, record.session);
         let segments = kept
             .segments

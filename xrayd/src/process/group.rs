@@ -152,10 +152,12 @@ impl Group {
         self.members.sessions()
     }
 
-    /// The latest session of the first process.
+    /// The living session of the first process, or the last one.
     pub fn root_session(&self) -> Option<Arc<Session>> {
-        let mut sessions = self.sessions().into_iter();
-        sessions.rfind(|session| session.pid() == self.root)
+        let mut sessions = self.sessions();
+        sessions.retain(|session| session.pid() == self.root);
+        let living = sessions.iter().rfind(|session| session.is_living());
+        living.cloned().or_else(|| sessions.pop())
     }
 
     /// The state and the counters.

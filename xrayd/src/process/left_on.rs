@@ -43,7 +43,7 @@ pub(super) fn may_have_code(pid: Pid, start_time: u64) -> bool {
         } = left_code(&target, &memory, &target.maps()?)?;
         Ok(!regions.is_empty() || !others.is_empty())
     };
-    look().unwrap_or(true)
+    look().unwrap_or_else(|refusal| !refusal.reason.leaves_nothing())
 }
 
 /// The row of the preflight about such a process.

@@ -1,7 +1,10 @@
 //! Going on with the sessions of a daemon that has ended. Their processes are adopted: no thread
 //! stops, the functions that are on stay on, and the drain reads on where the former one stopped.
 
-use std::{collections::BTreeMap, iter, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use super::{
     attach::{Attached, EarlierSession},
@@ -9,8 +12,8 @@ use super::{
     follow::Follow,
     group::{Group, Root},
     left_on::may_have_code,
-    parallel::{MOST_IN_A_CALL, in_parallel},
-    refusals::has_ended,
+    parallel::{MOST_IN_A_CALL, MOST_IN_A_GROUP, in_parallel},
+    refusals::{busy, has_ended},
     registry::Registry,
     session::Session,
     session_record::SessionRecord,
@@ -23,6 +26,9 @@ use crate::{
 
 /// The outcome for one process: the daemon goes on with its session, or has a reason not to.
 pub(crate) type Recovered = (Pid, Result<AttachReport>);
+
+/// A session whose process has ended, and the refusal of the process.
+type Ended<'a> = (&'a SessionRecord, Refusal);
 
 /// A session that the daemon goes on with.
 #[derive(Debug)]
@@ -37,38 +43,44 @@ impl Registry {
     /// A record is removed if nothing is left of its session. A record that is refused for another
     /// reason stays for the next daemon.
     pub(crate) fn recover(&self, records: &[SessionRecord]) -> Vec<Recovered> {
-        let (ended, living): (Vec<_>, Vec<_>) = records.iter().partition(|one| one.has_ended);
+        let mut latest = HashMap::<(Pid, u64), u64>::new();
+        for record in records.iter().filter(|record| !record.has_ended) {
+            let number = latest.entry((record.pid, record.start_time)).or_default();
+            *number = record.session.max(*number);
+        }
+        // A process has one session at a time. An older record of it was left by a daemon that
+        // could not go on with its session.
+        let is_living = |record: &&SessionRecord| {
+            let latest = latest.get(&(record.pid, record.start_time));
+            !record.has_ended && latest == Some(&record.session)
+        };
+        let (living, ended): (Vec<_>, Vec<_>) = records.iter().partition(is_living);
+        let mut groups = BTreeMap::<(Pid, u64), Vec<&SessionRecord>>::new();
+        for record in living {
+            let root = (record.group.root, record.group.root_start_time);
+            groups.entry(root).or_default().push(record);
+        }
+        let groups: Vec<_> = groups.into_values().collect();
+        let recovered = in_parallel(&groups, MOST_IN_A_CALL, |records| {
+            self.recover_group(records)
+        });
         let mut outcomes = Vec::new();
-        let mut members = Vec::new();
         let mut ended: Vec<_> = ended
             .into_iter()
             .map(|record| (record, has_ended(record.pid)))
             .collect();
-        let gone_on = in_parallel(&living, MOST_IN_A_CALL, |record| self.go_on(record));
-        for (record, gone_on) in living.into_iter().zip(gone_on) {
-            match gone_on {
-                Ok((attached, rules)) => {
-                    outcomes.push((record.pid, Ok(attached.report)));
-                    members.push(Member {
-                        record,
-                        session: attached.session,
-                        rules,
-                    });
-                }
-                Err(refusal) if is_over(record, refusal.reason) => ended.push((record, refusal)),
-                Err(refusal) => outcomes.push((record.pid, Err(refusal))),
-            }
+        for (its_outcomes, its_ended) in recovered {
+            outcomes.extend(its_outcomes);
+            ended.extend(its_ended);
         }
         // One after the other, and after the others: a living process keeps its pid, and the oldest
-        // sessions go if there are too many.
+        // sessions go if there are too many. The later session of a process replaces the earlier
+        // one.
+        ended.sort_by_key(|(record, _)| record.session);
         for (record, refusal) in ended {
             let outcome = match self.bring_back(record) {
                 Ok(Some(Attached { session, report })) => {
-                    members.push(Member {
-                        record,
-                        session,
-                        rules: Rules::default(),
-                    });
+                    self.join_ended(record, &session);
                     Ok(report)
                 }
                 Ok(None) => {
@@ -82,37 +94,65 @@ impl Registry {
             outcomes.push((record.pid, outcome));
             self.drop_oldest_exited();
         }
-        let is_there = |member: &Member<'_>| {
-            let there = self.get(member.record.pid);
-            there.is_some_and(|session| session.start_time() == member.record.start_time)
-        };
-        members.retain(is_there);
-        let mut groups = BTreeMap::<(Pid, u64), Vec<Member<'_>>>::new();
-        for member in members {
-            let group = &member.record.group;
-            let root = (group.root, group.root_start_time);
-            groups.entry(root).or_default().push(member);
-        }
-        let mut groups: Vec<_> = groups.into_values().collect();
-        for members in &mut groups {
-            // The first process is the first member, unless it is gone.
-            members.sort_by_key(|member| member.record.group.kinship.is_some());
-        }
-        let gathered = in_parallel(&groups, MOST_IN_A_CALL, |members| {
-            let Some((first, rest)) = members.split_first() else {
-                return Vec::new();
-            };
-            let Err(refusal) = self.gather_group(first, rest) else {
-                return Vec::new();
-            };
-            let pids = members.iter().map(|member| member.record.pid);
-            pids.map(|pid| (pid, self.give_up(pid, &refusal))).collect()
-        });
-        for (pid, refusal) in gathered.into_iter().flatten() {
-            outcomes.retain(|(its, _)| *its != pid);
-            outcomes.push((pid, Err(refusal)));
-        }
+        self.drop_oldest_exited();
         outcomes
+    }
+
+    /// Goes on with the sessions of one group. Also returns those whose processes have ended.
+    fn recover_group<'a>(&self, records: &[&'a SessionRecord]) -> (Vec<Recovered>, Vec<Ended<'a>>) {
+        let (mut outcomes, mut ended) = (Vec::new(), Vec::new());
+        let mut members = Vec::new();
+        let gone_on = in_parallel(records, MOST_IN_A_GROUP, |record| self.go_on(record));
+        for (&record, gone_on) in records.iter().zip(gone_on) {
+            match gone_on {
+                Ok((attached, rules)) => {
+                    outcomes.push((record.pid, Ok(attached.report)));
+                    members.push(Member {
+                        record,
+                        session: attached.session,
+                        rules,
+                    });
+                }
+                Err(refusal) if is_over(record, refusal.reason) => ended.push((record, refusal)),
+                Err(refusal) => outcomes.push((record.pid, Err(refusal))),
+            }
+        }
+        // The first process is the first member, unless it has ended.
+        members.sort_by_key(|member| member.record.group.kinship.is_some());
+        if let Some((first, rest)) = members.split_first()
+            && let Err(refusal) = self.gather_group(first, rest)
+        {
+            for (pid, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
+                *outcome = Err(self.give_up(*pid, &refusal));
+            }
+        }
+        (outcomes, ended)
+    }
+
+    /// Adds the session of a process that has ended to its group, or makes a group of it.
+    fn join_ended(&self, record: &SessionRecord, session: &Arc<Session>) {
+        let of = &record.group;
+        let groups = self.groups();
+        let joined = match groups.iter().find(|group| group.root() == of.root) {
+            Some(group) if group.start_time == of.root_start_time => {
+                let joined = group.rejoin(session, of.kinship);
+                group.record(session);
+                joined
+            }
+            // A group of another process has the pid now.
+            Some(_) => Ok(()),
+            None => {
+                let member = Member {
+                    record,
+                    session: Arc::clone(session),
+                    rules: Rules::default(),
+                };
+                self.gather(&member, &[], Follow::None)
+            }
+        };
+        if let Err(refusal) = joined {
+            tracing::warn!(pid = %record.pid, %refusal, "an ended process is in no group");
+        }
     }
 
     fn go_on(&self, record: &SessionRecord) -> Result<(Attached, Rules)> {
@@ -123,12 +163,19 @@ impl Registry {
             choices: Box::new(choices),
             session: record.session,
         };
-        let (attached, _) = self.attach_session(record.pid, record.options(), earlier)?;
-        Ok((attached, rules))
+        match self.attach_session(record.pid, record.options(), earlier)? {
+            (attached, true) => Ok((attached, rules)),
+            // A client was faster.
+            (_, false) => Err(busy(record.pid)),
+        }
     }
 
     /// Makes a group of sessions again, and goes on with the search for more members.
     fn gather_group(&self, first: &Member<'_>, rest: &[Member<'_>]) -> Result<()> {
+        self.gather(first, rest, first.record.group.follow)
+    }
+
+    fn gather(&self, first: &Member<'_>, rest: &[Member<'_>], follow: Follow) -> Result<()> {
         let of = &first.record.group;
         let (root, joining) = match of.kinship {
             None => (Root::Traced(Arc::clone(&first.session)), None),
@@ -141,20 +188,12 @@ impl Registry {
                 (root, Some(first))
             }
         };
-        // The records of members that had ended have the choices of that time.
-        let members = || iter::once(first).chain(rest);
-        let living = members().find(|member| member.session.is_living());
-        let Member { record, rules, .. } = living.unwrap_or(first);
-        let group = Group::recovered(
-            root,
-            (record.options(), record.group.caller),
-            record.choices.settings.clone(),
-            rules.clone(),
-        );
+        let options = first.record.options();
+        let settings = first.record.choices.settings.clone();
+        let group = Group::recovered(root, (options, of.caller), settings, first.rules.clone());
         for member in joining.into_iter().chain(rest) {
             group.rejoin(&member.session, member.record.group.kinship)?;
         }
-        let follow = living.map_or(Follow::None, |living| living.record.group.follow);
         self.found(group, follow).map(drop)
     }
 

@@ -303,6 +303,9 @@ impl Registry {
             }
             Reservation::Free(reserved) => reserved,
         };
+        if matches!(earlier, EarlierSession::Any) {
+            check_descriptors()?;
+        }
         let inner = Arc::clone(&self.0);
         let ticket = inner.ticket(&options)?;
         let liveness = Liveness::new(pid);
@@ -355,6 +358,7 @@ impl Registry {
             capture,
         } = options;
         let inner = Arc::clone(&self.0);
+        check_descriptors()?;
         let ticket = inner.ticket(&attach)?;
         let (follow, options) = (attach.follow, attach.clone());
         let start = move || {
@@ -560,7 +564,7 @@ impl Registry {
     /// The ticket of a new session, without its rings.
     ///
     /// # Errors
-    /// A quota would be exceeded, or the daemon has few descriptors left.
+    /// A quota would be exceeded.
     pub(super) fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
         self.0.ticket(options)
     }
@@ -683,6 +687,21 @@ impl Sessions for Registry {
     }
 }
 
+/// Checks that the daemon has descriptors left for one more session. Without any, it could neither
+/// serve a client nor detach. What an earlier daemon has left is gone on with in any case.
+fn check_descriptors() -> Result<()> {
+    match DescriptorRoom::look() {
+        Ok(DescriptorRoom {
+            is_enough: true, ..
+        }) => Ok(()),
+        Ok(DescriptorRoom { most, spare, .. }) => Err(no_descriptors(most, spare)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot look how many descriptors are free");
+            Ok(())
+        }
+    }
+}
+
 // === impl Inner ===
 
 impl Inner {
@@ -702,16 +721,8 @@ impl Inner {
     /// The ticket of a new session, without its rings. Their size is known later.
     ///
     /// # Errors
-    /// A quota would be exceeded, or the daemon has few descriptors left.
+    /// A quota would be exceeded.
     fn ticket(&self, options: &AttachOptions) -> Result<Ticket> {
-        // Without descriptors, the daemon could neither serve a client nor detach.
-        match DescriptorRoom::look() {
-            Ok(DescriptorRoom {
-                is_enough: true, ..
-            }) => {}
-            Ok(DescriptorRoom { most, spare, .. }) => return Err(no_descriptors(most, spare)),
-            Err(error) => tracing::warn!(%error, "cannot look how many descriptors are free"),
-        }
         let threads = match options.follow {
             Follow::None => SESSION_THREADS,
             Follow::Fork | Follow::Exec | Follow::All => SESSION_THREADS + 1,

@@ -321,7 +321,7 @@ impl Session {
         self.source.control.shared.ended_before
     }
 
-    /// Has no later daemon go on with the session, unless the next one gets everything.
+    /// Removes the record, unless the daemon leaves its sessions to the next one.
     pub(super) fn drop_record(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.drop_record();

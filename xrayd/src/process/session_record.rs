@@ -176,7 +176,7 @@ impl SessionKeeper {
         self.write(&kept);
     }
 
-    /// Removes the record of a session that was dropped, unless the next daemon gets everything.
+    /// Removes the record, unless the daemon leaves its sessions to the next one.
     pub(super) fn drop_record(&self) {
         if !self.next.segments.are_left() {
             self.forget();
