@@ -78,7 +78,10 @@ impl MemoryGroup {
 }
 
 impl Drop for MemoryGroup {
-    #[expect(clippy::print_stderr, reason = "nobody else can be told")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "a test that ends has no other place for it"
+    )]
     fn drop(&mut self) {
         let emptied = wait_until(DEADLINE, "the group is empty", || {
             Ok(fs::remove_dir(&self.path).is_ok().then_some(()))

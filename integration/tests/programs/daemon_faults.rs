@@ -103,8 +103,8 @@ fn connections_without_descriptors_wait() -> Result<()> {
     ensure_as_compiled(&target)
 }
 
-/// The control group of the daemon has less memory than the daemon was told to take. The kernel
-/// kills it. The program runs on, and the next daemon goes on with it.
+/// The control group of the daemon has less memory than `--retain` lets the daemon take. The kernel
+/// kills the daemon. The program runs on, and the next daemon goes on with it.
 #[test]
 fn a_daemon_that_the_kernel_kills_for_its_memory_harms_no_program() -> Result<()> {
     let Some(group) = MemoryGroup::new("daemon")? else {
@@ -137,7 +137,7 @@ fn a_daemon_that_the_kernel_kills_for_its_memory_harms_no_program() -> Result<()
 }
 
 /// The wall clock of the daemon jumps while it reads and between daemons. Every event is recorded
-/// once, its duration is that of the processor's counter, and no fault of the counter is reported.
+/// once, its duration comes from the processor's counter, and no fault of the counter is reported.
 #[test]
 fn jumps_of_the_wall_clock_change_no_event() -> Result<()> {
     let scene = Scene::new()?;
