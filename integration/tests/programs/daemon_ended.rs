@@ -13,6 +13,13 @@ use crate::daemon_retained::{daemon, read, status_of, with_files};
 use crate::scene::{Cli, NOBODY, Scene, rows, send};
 use crate::trace::ensure_exact;
 
+/// Checks that the daemon keeps no record and no event for the next one.
+fn nothing_is_kept(scene: &Scene) -> Result<()> {
+    let kept = files_in(&scene.path("state"))?;
+    ensure!(kept.is_empty(), "{kept:?}");
+    Ok(())
+}
+
 fn has_ended(cli: &Cli, pid: i32) -> Result<()> {
     wait_until(DEADLINE, "the daemon has noticed the end", || {
         Ok((status_of(cli, pid)?["state"] == "exited").then_some(()))
@@ -58,11 +65,7 @@ fn the_events_of_a_process_that_has_ended_are_retained() -> Result<()> {
         daemon = with_files(&scene)?;
         let detached = cli.json(["detach", &pid.to_string()])?;
         ensure!(detached["processes"][0]["exited"] == true, "{detached}");
-        ensure!(
-            files_in(&scene.path("state"))?.is_empty(),
-            "{:?}",
-            files_in(&scene.path("state"))?
-        );
+        nothing_is_kept(&scene)?;
         daemon.kill()?;
     }
     Ok(())
@@ -85,11 +88,7 @@ fn a_daemon_that_is_executed_anew_has_the_events_of_ended_processes() -> Result<
     cli.ok(["snapshot", "-o", "t.xtrace"])?;
     ensure_exact(&scene.path("t.xtrace"), &truth).with_context(|| daemon.log())?;
     cli.ok(["detach", "--all"])?;
-    ensure!(
-        files_in(&scene.path("state"))?.is_empty(),
-        "{:?}",
-        files_in(&scene.path("state"))?
-    );
+    nothing_is_kept(&scene)?;
     Ok(())
 }
 
@@ -160,11 +159,7 @@ fn a_group_whose_first_process_has_ended_goes_on() -> Result<()> {
     let expected = BTreeMap::from([(root.cast_unsigned(), 100), (child.0, 1000)]);
     ensure!(works(&scene.path("all"))? == expected, context());
     cli.ok(["detach", &pid])?;
-    ensure!(
-        files_in(&scene.path("state"))?.is_empty(),
-        "{:?}",
-        files_in(&scene.path("state"))?
-    );
+    nothing_is_kept(&scene)?;
     Ok(())
 }
 
@@ -213,11 +208,7 @@ fn the_events_of_a_program_that_became_another_are_retained() -> Result<()> {
         let row = status_of(&cli, pid)?;
         ensure!(row["state"] == "tracing", "{row:#} {}", third.log());
         cli.ok(["detach", "--all"])?;
-        ensure!(
-            files_in(&scene.path("state"))?.is_empty(),
-            "{:?}",
-            files_in(&scene.path("state"))?
-        );
+        nothing_is_kept(&scene)?;
     }
     Ok(())
 }

@@ -120,7 +120,7 @@ impl Registry {
         // The first process is the first member, unless it has ended.
         members.sort_by_key(|member| member.record.group.kinship.is_some());
         if let Some((first, rest)) = members.split_first()
-            && let Err(refusal) = self.gather_group(first, rest)
+            && let Err(refusal) = self.gather(first, rest, first.record.group.follow)
         {
             for (pid, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
                 *outcome = Err(self.give_up(*pid, &refusal));
@@ -171,10 +171,6 @@ impl Registry {
     }
 
     /// Makes a group of sessions again, and goes on with the search for more members.
-    fn gather_group(&self, first: &Member<'_>, rest: &[Member<'_>]) -> Result<()> {
-        self.gather(first, rest, first.record.group.follow)
-    }
-
     fn gather(&self, first: &Member<'_>, rest: &[Member<'_>], follow: Follow) -> Result<()> {
         let of = &first.record.group;
         let (root, joining) = match of.kinship {
