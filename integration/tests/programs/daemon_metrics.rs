@@ -321,7 +321,12 @@ fn listening(pid: u32) -> Result<usize> {
     }
     let mut count = 0;
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let link = fs::read_link(entry?.path())?;
+        let link = match fs::read_link(entry?.path()) {
+            Ok(link) => link,
+            // A listening socket stays open, other descriptors may be closed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
         let link = link.to_string_lossy();
         let inode = link
             .strip_prefix("socket:[")
