@@ -8,6 +8,9 @@ use super::ast::{Id, List, Node, Qualifiers};
 /// and a thread may have only 2 MiB.
 pub(super) const DEEPEST: u32 = 128;
 
+/// Symbols from this length on, in bytes, begin with the same room for nodes.
+const LONG: usize = 256;
+
 /// Reads a symbol from left to right.
 #[derive(Debug)]
 pub(super) struct Parser<'a> {
@@ -76,7 +79,8 @@ impl<'a> Parser<'a> {
         Self {
             text,
             at: 0,
-            nodes: Vec::new(),
+            // Most nodes take three letters or more.
+            nodes: Vec::with_capacity(text.len().min(LONG) / 3),
             lists: Vec::new(),
             substitutions: Vec::new(),
             templates: Vec::new(),
@@ -88,6 +92,11 @@ impl<'a> Parser<'a> {
             made_up: [0; 3],
             depth: 0,
         }
+    }
+
+    /// The length of the symbol, in bytes.
+    pub(super) fn length(&self) -> usize {
+        self.text.len()
     }
 
     /// Reads a whole symbol.

@@ -211,8 +211,8 @@ impl Xtrace {
                 module,
                 xray_id: function.id,
                 address: function.address,
-                symbol: function.symbol.clone(),
-                name: function.name.clone(),
+                symbol: function.symbol.as_ref().map(ToString::to_string),
+                name: function.name.to_string(),
                 source: None,
                 sleds: u32::try_from(map.sleds_of(function).len())?,
             })?;

@@ -179,7 +179,7 @@ impl Logs {
 
 fn known(map: &InstrMap, sources: &SourceMap, function: &MapFunction) -> KnownFunction {
     KnownFunction {
-        symbol: function.symbol.clone(),
+        symbol: function.symbol.as_ref().map(ToString::to_string),
         name: FunctionNames::Demangled.of(function),
         address: function.address,
         source: sources.lookup(function.address),

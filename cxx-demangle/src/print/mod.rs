@@ -53,7 +53,8 @@ impl<'p, 'a> Printer<'p, 'a> {
             nodes: &parser.nodes,
             lists: &parser.lists,
             forward: &parser.forward,
-            text: String::new(),
+            // Most names are less than twice as long as their symbols.
+            text: String::with_capacity(longest.min(2 * parser.length())),
             longest,
             steps: 0,
             depth: 0,

@@ -1,6 +1,8 @@
 //! Checked access to the bytes of an object file, in its word size and byte order. Tables and their
 //! meaning are read elsewhere.
 
+use std::ffi::CStr;
+
 use super::ObjectError;
 
 /// The longest part of a name that is read, in bytes. A longer name is cut.
@@ -113,11 +115,7 @@ impl<'a> RawName<'a> {
     /// The bytes up to the next zero byte, at most [`LONGEST_NAME`].
     pub(super) fn read(self) -> &'a [u8] {
         let rest = &self.rest[..self.rest.len().min(LONGEST_NAME)];
-        let end = rest
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(rest.len());
-        &rest[..end]
+        CStr::from_bytes_until_nul(rest).map_or(rest, CStr::to_bytes)
     }
 }
 

@@ -205,6 +205,9 @@ impl CompiledSelection {
 
     /// Whether the function is selected.
     pub fn matches(&self, candidate: &Candidate<'_>) -> bool {
+        if !self.include.needs_names() && !self.exclude.needs_names() {
+            return self.include.matches(candidate, &[]) && !self.exclude.matches(candidate, &[]);
+        }
         let short = without_llvm_suffix(candidate.name);
         let forms = name_forms(candidate, &short);
         // Most names have no such suffix. Their other forms would be the same again.
@@ -273,6 +276,12 @@ impl Rules {
             }
         }
         Ok(compiled)
+    }
+
+    /// Whether a rule looks at names. Making the forms of a name takes most of the time of a match.
+    fn needs_names(&self) -> bool {
+        let no_names = self.names.is_empty() && self.globs.is_empty() && self.regexes.is_empty();
+        !self.all && !no_names
     }
 
     fn matches(&self, candidate: &Candidate<'_>, forms: &[&str]) -> bool {

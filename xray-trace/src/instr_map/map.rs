@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{FileAddr, Machine, MapFunction, Sled, Warning};
+use super::{FileAddr, Machine, MapFunction, SharedText, Sled, Warning};
 use crate::model::pack;
 
 /// An instrumentation map. It gives the function ids of a log their meaning.
@@ -113,6 +113,7 @@ impl InstrMap {
 // === impl MapFunction ===
 
 impl MapFunction {
+    /// A function whose name is still empty.
     pub(super) fn unnamed(id: u32, address: FileAddr, sleds: Range<usize>) -> Self {
         Self {
             id,
@@ -120,7 +121,7 @@ impl MapFunction {
             address,
             size: 0,
             symbol: None,
-            name: address.to_string(),
+            name: SharedText::default(),
             sleds,
         }
     }

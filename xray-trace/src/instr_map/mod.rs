@@ -8,7 +8,7 @@
 //! | `elf`, `macho` | the formats: segments, sections, symbols, identity |
 //! | `words` | values of words after linking and loading |
 //! | `index` | the sleds, and their groups: the functions |
-//! | `symbols`, `names` | names of the functions |
+//! | `symbols`, `names`, `shared_text` | names of the functions |
 //! | `event_types` | places of the names of typed events' types |
 //! | `source` | source lines of the functions |
 //! | `filter` | selections of functions |
@@ -37,6 +37,7 @@ mod names;
 mod object;
 mod read_map;
 mod section_addr;
+mod shared_text;
 mod source;
 mod symbols;
 mod warning;
@@ -59,6 +60,7 @@ pub use self::names::{without_llvm_suffix, without_parameters};
 pub use self::object::Object;
 pub use self::read_map::MapError;
 use self::section_addr::SectionAddr;
+pub use self::shared_text::SharedText;
 pub use self::source::{SourceError, SourceMap};
 pub use self::warning::Warning;
 pub use self::write_yaml::FunctionNames;
@@ -112,9 +114,9 @@ pub struct MapFunction {
     /// Its size in bytes by the symbol table; 0 if the table does not give one.
     pub size: u64,
     /// Its symbol; `None` if the file is stripped.
-    pub symbol: Option<String>,
+    pub symbol: Option<SharedText>,
     /// Its readable name: demangled if possible, else the symbol, else the address in hex.
-    pub name: String,
+    pub name: SharedText,
     /// Its sleds, as a range of [`Object::sleds`].
     pub sleds: Range<usize>,
 }

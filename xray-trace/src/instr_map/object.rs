@@ -1,12 +1,13 @@
 //! An object file with all facts that concern its sleds. It owns its data, and keeps no reference
 //! to the file's bytes.
 
-use super::bytes::ObjectBytes;
+use super::bytes::{ObjectBytes, RawName};
 use super::elf::{Accept, Elf};
 use super::event_types::{self, EventTypeTables};
 use super::file::{Identity, ObjectFile, ObjectKind, Segment, address_to_offset};
 use super::formats;
 use super::index::Map;
+use super::shared_text::{TextCollector, TextPlace};
 use super::symbols::SymbolLookup;
 use super::{
     FileAddr, FunctionIndex, InstrMap, Machine, MapFunction, ObjectError, Sled, Warning,
@@ -30,6 +31,24 @@ pub struct Object {
     runtime: XrayRuntime,
     event_types: EventTypeTables,
     warnings: Vec<Warning>,
+}
+
+/// Collects the names of an object's functions.
+///
+/// The demangled names of a real file are a small multiple of its string table. The budget only
+/// stops a crafted file, in which all functions share one long name, from filling the memory.
+struct NameCollector {
+    texts: TextCollector,
+    /// Bytes that names may still take.
+    budget: usize,
+    named: usize,
+    left_out: usize,
+}
+
+/// The place of a function's names among the collected ones.
+struct NamePlace {
+    symbol: Option<TextPlace>,
+    name: TextPlace,
 }
 
 // === impl Object ===
@@ -211,8 +230,8 @@ impl Object {
     #[must_use]
     pub fn memory(&self) -> usize {
         let names = self.functions.iter().map(|function| {
-            let symbol = function.symbol.as_ref().map_or(0, String::capacity);
-            function.name.capacity() + symbol
+            let symbol = function.symbol.as_ref().map_or(0, |symbol| symbol.len());
+            function.name.len() + symbol
         });
         self.sleds.capacity() * size_of::<Sled>()
             + self.functions.capacity() * size_of::<MapFunction>()
@@ -233,43 +252,98 @@ impl Object {
         file: &dyn ObjectFile,
         bytes: ObjectBytes<'_>,
     ) -> (XrayRuntime, usize) {
-        // The demangled names of a real file are a small multiple of its string table. These bounds
-        // only stop a crafted file, in which all functions share one long name, from filling the
-        // memory.
-        let mut budget = bytes.allowance(NAME_FACTOR).min(MOST_NAME_BYTES);
-        let nameless = || {
-            self.functions
-                .iter()
-                .filter(|function| function.symbol.is_none())
-        };
-        let lookup = SymbolLookup::new(file, nameless().map(MapFunction::place), budget);
-        let (mut named, mut left_out) = (0, lookup.left_out);
-        for function in self
-            .functions
-            .iter_mut()
-            .filter(|function| function.symbol.is_none())
-        {
-            let Some(found) = lookup.found.get(&function.place()) else {
-                continue;
+        let nameless = self.functions.iter();
+        let nameless = nameless.filter(|function| function.symbol.is_none());
+        let lookup = SymbolLookup::new(file, nameless.map(MapFunction::place));
+        let (runtime, event_types) = (lookup.runtime, lookup.event_types.found());
+        let mut names = NameCollector::new(bytes.allowance(NAME_FACTOR).min(MOST_NAME_BYTES));
+        let mut places = Vec::with_capacity(self.functions.len());
+        for function in &mut self.functions {
+            let found = match function.symbol {
+                Some(_) => None,
+                None => lookup.get(function.place()),
             };
-            let Some(left) = budget.checked_sub(2 * found.name.len()) else {
-                left_out += 1;
-                continue;
-            };
-            budget = left;
-            function.name =
-                names::demangle(&found.name, &mut budget).unwrap_or_else(|| found.name.clone());
-            function.symbol = Some(found.name.clone());
-            function.size = found.size;
-            named += 1;
+            let place = found.and_then(|found| names.add_symbol(found.name));
+            if let (Some(_), Some(found)) = (&place, found) {
+                function.size = found.size;
+            }
+            places.push(match place {
+                None if function.name.is_empty() => names.add_address(function.address),
+                place => place,
+            });
+        }
+        drop(lookup);
+        let NameCollector {
+            texts,
+            named,
+            left_out,
+            budget: _,
+        } = names;
+        let text_at = texts.finish();
+        for (function, place) in self.functions.iter_mut().zip(places) {
+            if let Some(NamePlace { symbol, name }) = place {
+                function.symbol = symbol.map(&text_at);
+                function.name = text_at(name);
+            }
         }
         if left_out > 0 {
             self.warnings
                 .push(Warning::NamesLeftOut { count: left_out });
         }
         let llvm = &mut self.event_types.llvm;
-        *llvm = llvm.or(lookup.event_types.found());
-        (lookup.runtime, named)
+        *llvm = llvm.or(event_types);
+        (runtime, named)
+    }
+}
+
+// === impl NameCollector ===
+
+impl NameCollector {
+    fn new(budget: usize) -> Self {
+        Self {
+            texts: TextCollector::default(),
+            budget,
+            named: 0,
+            left_out: 0,
+        }
+    }
+
+    /// Adds a function's symbol and its readable name. `None`, and the name counts as left out, if
+    /// they do not fit.
+    fn add_symbol(&mut self, symbol: RawName<'_>) -> Option<NamePlace> {
+        let place = self.try_symbol(symbol);
+        match place {
+            Some(_) => self.named += 1,
+            None => self.left_out += 1,
+        }
+        place
+    }
+
+    fn try_symbol(&mut self, symbol: RawName<'_>) -> Option<NamePlace> {
+        if self.budget == 0 {
+            return None;
+        }
+        // Bytes that are not UTF-8 become longer.
+        let symbol = String::from_utf8_lossy(symbol.read());
+        // A name that does not fit also uses up budget, because reading it took the time.
+        let left = self.budget.checked_sub(2 * symbol.len());
+        self.budget = left.unwrap_or(0);
+        left?;
+        let place = self.texts.add(&symbol)?;
+        let name = match names::demangle(&symbol, &mut self.budget) {
+            Some(name) => self.texts.add(&name)?,
+            None => place.clone(),
+        };
+        Some(NamePlace {
+            symbol: Some(place),
+            name,
+        })
+    }
+
+    /// Adds the address of a function without a symbol as its name.
+    fn add_address(&mut self, address: FileAddr) -> Option<NamePlace> {
+        let name = self.texts.add(&address.to_string())?;
+        Some(NamePlace { symbol: None, name })
     }
 }
 

@@ -104,8 +104,8 @@ impl FunctionNames {
         match (self, &function.symbol) {
             (Self::None, _) => String::new(),
             (Self::Symbols | Self::Demangled, None) => nameless(function.address),
-            (Self::Symbols, Some(symbol)) => symbol.clone(),
-            (Self::Demangled, Some(_)) => function.name.clone(),
+            (Self::Symbols, Some(symbol)) => symbol.to_string(),
+            (Self::Demangled, Some(_)) => function.name.to_string(),
         }
     }
 }

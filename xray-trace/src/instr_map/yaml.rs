@@ -94,10 +94,12 @@ pub(super) fn read(text: &str) -> Result<InstrMap, YamlError> {
             Some(last) if last.id == id && last.address == sled.function => last.sleds.end = end,
             _ => {
                 let mut function = MapFunction::unnamed(id, sled.function, sleds.len()..end);
-                if !name.is_empty() && name != nameless(sled.function) {
-                    function.name =
-                        names::demangle(&name, &mut budget).unwrap_or_else(|| name.clone());
-                    function.symbol = Some(name);
+                if name.is_empty() || name == nameless(sled.function) {
+                    function.name = sled.function.to_string().as_str().into();
+                } else {
+                    let demangled = names::demangle(&name, &mut budget);
+                    function.name = demangled.as_ref().unwrap_or(&name).as_str().into();
+                    function.symbol = Some(name.as_str().into());
                 }
                 functions.push(function);
             }

@@ -161,7 +161,7 @@ fn shape(object: &Object) -> BTreeMap<String, Vec<(u64, SledKind, bool, u8)>> {
                 let from = sled.address.offset_from(function.address).unwrap();
                 (from, sled.kind, sled.always_instrument, sled.version)
             });
-            (function.name.clone(), sleds.collect())
+            (function.name.to_string(), sleds.collect())
         })
         .collect()
 }

@@ -80,7 +80,7 @@ fn check(bench: &Workbench, file: &str) -> Object {
             );
             assert_eq!(sled.function, function.address);
             if let Some(symbol) = &function.symbol {
-                assert_eq!(symbol, &row.name, "{file} {}", function.address);
+                assert_eq!(symbol.as_str(), row.name, "{file} {}", function.address);
             }
         }
     }

@@ -60,7 +60,7 @@ fn shape(object: &Object) -> BTreeMap<String, Vec<(u64, SledKind, bool)>> {
             let from = sled.address.offset_from(function.address).unwrap();
             (from, sled.kind, sled.always_instrument)
         });
-        (function.name.clone(), sleds.collect())
+        (function.name.to_string(), sleds.collect())
     });
     shapes.collect()
 }

@@ -28,7 +28,7 @@ fn ours(symbols: &[&str]) -> Vec<String> {
     object
         .functions()
         .iter()
-        .map(|function| function.name.clone())
+        .map(|function| function.name.to_string())
         .collect()
 }
 

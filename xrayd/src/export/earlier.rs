@@ -141,8 +141,8 @@ impl OpenSegments {
                     section: 0,
                     address: function.address,
                     size: 0,
-                    symbol: function.symbol.clone(),
-                    name: function.name.clone(),
+                    symbol: function.symbol.as_deref().map(Into::into),
+                    name: function.name.as_str().into(),
                     sleds: 0..function.sleds as usize,
                 };
                 functions.insert((function.xray_id, function.address), described);

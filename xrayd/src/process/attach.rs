@@ -566,7 +566,8 @@ fn gather(
         let told_apart = |(_, site): &(u32, PatchSite)| {
             names.insert(call_site_of(site, FunctionId(0)), Ticks(0))
         };
-        let sites: Vec<_> = patch_sites(survey, module).filter(told_apart).collect();
+        let mut sites = Vec::with_capacity(survey.sites.len());
+        sites.extend(patch_sites(survey, module).filter(told_apart));
         let lost = found - sites.len() as u64;
         if lost > 0 {
             *skipped.entry(AMBIGUOUS).or_default() += lost;

@@ -615,7 +615,7 @@ impl Registry {
         }
         let functions = Functions::new(pid);
         for (index, (module, survey)) in (0u32..).zip(flight.surveyed) {
-            functions.add(module, patch_sites(&survey, index));
+            functions.add(module, patch_sites(&survey, index).collect());
         }
         Ok(functions
             .all()

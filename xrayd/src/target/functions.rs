@@ -53,6 +53,15 @@ pub(crate) struct Indexes(HashSet<u32>);
 /// Most load periods that are remembered for one module.
 const MOST_LIFETIMES: usize = 1 << 12;
 
+/// The usable sleds of a module's functions.
+#[derive(Debug)]
+struct SitesByFunction {
+    /// In the order of the functions.
+    sites: Vec<PatchSite>,
+    /// For each function, the index behind its last site.
+    ends: Vec<u32>,
+}
+
 /// A module that is loaded, or was.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -60,8 +69,7 @@ pub(crate) struct Loaded {
     pub(crate) module: Module,
     /// Id of its first function.
     first: u32,
-    /// Usable sleds of each function.
-    sites: Vec<Vec<PatchSite>>,
+    sites: SitesByFunction,
     /// Source lines. Read at the first request.
     source: OnceLock<Option<SourceMap>>,
     /// The thread that reads them, while it lives.
@@ -92,31 +100,22 @@ impl Functions {
 
     /// Adds a module. `sites` are its usable sleds, each with the index of its function in the
     /// module.
-    pub(crate) fn add(
-        &self,
-        module: Module,
-        sites: impl IntoIterator<Item = (u32, PatchSite)>,
-    ) -> Arc<Loaded> {
-        let mut by_function = vec![Vec::new(); module.object.functions().len()];
-        for (function, site) in sites {
-            if let Some(sites) = by_function.get_mut(function as usize) {
-                sites.push(site);
-            }
-        }
-        self.push(module, by_function, OnceLock::new())
+    pub(crate) fn add(&self, module: Module, sites: Vec<(u32, PatchSite)>) -> Arc<Loaded> {
+        let sites = SitesByFunction::new(module.object.functions().len(), sites);
+        self.push(module, sites, OnceLock::new())
     }
 
     /// Adds a module of a process that has ended, as a trace describes it. It has no usable sleds,
     /// and no source lines.
     pub(crate) fn add_ended(&self, module: Module) -> Arc<Loaded> {
-        let sites = vec![Vec::new(); module.object.functions().len()];
+        let sites = SitesByFunction::new(module.object.functions().len(), Vec::new());
         self.push(module, sites, OnceLock::from(None))
     }
 
     fn push(
         &self,
         module: Module,
-        sites: Vec<Vec<PatchSite>>,
+        sites: SitesByFunction,
         source: OnceLock<Option<SourceMap>>,
     ) -> Arc<Loaded> {
         let mut modules = self.modules.write().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +157,7 @@ impl Functions {
     pub(crate) fn len(&self) -> usize {
         let modules = self.read();
         let living = modules.iter().filter(|loaded| !loaded.is_unloaded());
-        living.map(|loaded| loaded.sites.len()).sum()
+        living.map(|loaded| loaded.sites.functions()).sum()
     }
 
     /// All functions that have an id.
@@ -258,7 +257,7 @@ impl Functions {
     /// The path of a function's module, and its readable name.
     pub(crate) fn name(&self, id: FunctionId) -> Option<(String, String)> {
         let loaded = self.find(id)?;
-        let name = loaded.function(id)?.name.clone();
+        let name = loaded.function(id)?.name.to_string();
         Some((loaded.module.path.clone(), name))
     }
 
@@ -278,8 +277,8 @@ impl Functions {
             module: ModuleId(loaded.index),
             xray_id: function.id,
             address: function.address,
-            symbol: function.symbol.clone(),
-            name: function.name.clone(),
+            symbol: function.symbol.as_ref().map(ToString::to_string),
+            name: function.name.to_string(),
             source: None,
             sleds: u32::try_from(function.sleds.len()).unwrap_or(u32::MAX),
         })
@@ -300,8 +299,8 @@ impl Functions {
         Some(FunctionRow {
             id,
             module: loaded.module.path.clone(),
-            name: function.name.clone(),
-            symbol: function.symbol.clone(),
+            name: function.name.to_string(),
+            symbol: function.symbol.as_ref().map(ToString::to_string),
             source: self.source(&loaded, function.address),
             sleds: u32::try_from(sites.len()).unwrap_or(u32::MAX),
             event_sleds: u32::try_from(events.count()).unwrap_or(u32::MAX),
@@ -432,8 +431,8 @@ impl Loaded {
 
     /// Usable sleds of the module, each with its function.
     pub(crate) fn sites(&self) -> impl Iterator<Item = (FunctionId, &PatchSite)> {
-        let sites = self.functions().zip(&self.sites);
-        sites.flat_map(|(id, sites)| sites.iter().map(move |site| (id, site)))
+        let functions = self.functions().zip(0..);
+        functions.flat_map(|(id, index)| self.sites.of(index).iter().map(move |site| (id, site)))
     }
 
     /// True while the module is not in the process.
@@ -517,7 +516,7 @@ impl Loaded {
 
     /// The ids of the module's functions.
     pub(crate) fn ids(&self) -> Range<u32> {
-        let count = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(self.sites.functions()).unwrap_or(u32::MAX);
         self.first..self.first.saturating_add(count)
     }
 
@@ -541,8 +540,47 @@ impl Loaded {
     }
 
     fn sites_of(&self, id: FunctionId) -> &[PatchSite] {
-        let sites = self.index_of(id).and_then(|index| self.sites.get(index));
-        sites.map_or(&[], Vec::as_slice)
+        self.index_of(id).map_or(&[], |index| self.sites.of(index))
+    }
+}
+
+// === impl SitesByFunction ===
+
+impl SitesByFunction {
+    /// Groups sites, each with the index of its function, among this many functions. Sites of one
+    /// function stay in their order.
+    fn new(functions: usize, mut sites: Vec<(u32, PatchSite)>) -> Self {
+        sites.retain(|&(function, _)| (function as usize) < functions);
+        sites.sort_by_key(|&(function, _)| function);
+        let mut ends = Vec::with_capacity(functions);
+        let mut end = 0;
+        for function in 0..functions {
+            let of_it = sites.get(end..).unwrap_or_default().iter();
+            end += of_it
+                .take_while(|&&(other, _)| other as usize == function)
+                .count();
+            ends.push(u32::try_from(end).unwrap_or(u32::MAX));
+        }
+        Self {
+            sites: sites.into_iter().map(|(_, site)| site).collect(),
+            ends,
+        }
+    }
+
+    fn functions(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The sites of the function with this index.
+    fn of(&self, function: usize) -> &[PatchSite] {
+        let before = function
+            .checked_sub(1)
+            .and_then(|before| self.ends.get(before));
+        let start = before.copied().unwrap_or(0);
+        let end = self.ends.get(function).copied().unwrap_or(start);
+        self.sites
+            .get(start as usize..end as usize)
+            .unwrap_or_default()
     }
 }
 

@@ -62,7 +62,7 @@ impl Survey {
 /// The error of reading the target's memory.
 pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::Result<Survey> {
     let mut found = Survey::default();
-    let mut wanted: Vec<(u64, SledKind, u32)> = Vec::new();
+    let mut wanted: Vec<(u64, SledKind, u32)> = Vec::with_capacity(module.object.sleds().len());
     for (index, function) in (0u32..).zip(module.object.functions()) {
         for sled in module.object.sleds_of(function) {
             let Some(kind) = usable(sled.kind, sled.version) else {
@@ -80,6 +80,7 @@ pub(crate) fn survey(memory: &Memory, maps: &Maps, module: &Module) -> std::io::
         }
     }
     wanted.sort_unstable_by_key(|&(address, ..)| address);
+    found.sites.reserve_exact(wanted.len());
     let mut piece = Piece::default();
     let mut previous_end = 0;
     for (address, kind, function) in wanted {
