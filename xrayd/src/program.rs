@@ -9,6 +9,7 @@ use crate::{
     app::{self, App},
     config::Config,
     logs,
+    sys::return_large_allocations,
 };
 
 /// Runs the daemon until a signal ends it.
@@ -27,6 +28,7 @@ pub fn main() -> ExitCode {
 fn run(config: &Config) -> anyhow::Result<()> {
     config.check()?;
     app::raise_descriptor_limit();
+    return_large_allocations();
     let runtime = app::runtime().context("cannot start the runtime")?;
     let app = {
         let _context = runtime.enter();

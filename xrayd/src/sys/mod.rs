@@ -4,6 +4,7 @@
 //! Nothing here decides anything: policy lives in `target`, `inject` and `control`. A mark like
 //! (P3) names a row of `docs/pitfalls.md`.
 
+mod allocator;
 mod claim;
 mod clock;
 mod descriptors;
@@ -21,6 +22,7 @@ mod user_namespace;
 mod wait;
 mod xstate;
 
+pub(crate) use allocator::return_large_allocations;
 pub(crate) use claim::Claim;
 #[cfg(test)]
 pub(crate) use clock::monotonic_now;
