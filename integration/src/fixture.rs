@@ -112,12 +112,15 @@ pub enum Fixture {
     Many20k,
     /// Generated: the same with 400 functions.
     Many400,
+    /// Generated: the same with 200,000 functions, in C++ with parameters, namespaces and debug
+    /// information.
+    Many200k,
 }
 
 // === impl Fixture ===
 
 impl Fixture {
-    /// Every fixture.
+    /// Every fixture that is built within seconds. [`Fixture::Many200k`] takes minutes.
     pub const ALL: &[Fixture] = &[
         Fixture::Demo,
         Fixture::Counted,
@@ -229,6 +232,7 @@ impl Fixture {
             Fixture::KindTsan => "kind-tsan",
             Fixture::Many20k => "many20k",
             Fixture::Many400 => "many400",
+            Fixture::Many200k => "many200k",
         }
     }
 }

@@ -107,7 +107,7 @@ impl Fixture {
         let normal = |file| [OPTIMISED, COMMON, SLEDS, file].concat();
         let many = |file, count| Recipe {
             sources: &["common.h"],
-            generated: Some((file, many_functions(count))),
+            generated: Some((file, many_functions(count, &C_FUNCTION))),
             steps: c(&[&["-O1", "-I{src}"], COMMON, SLEDS, &[file]]),
         };
         match self {
@@ -385,6 +385,11 @@ impl Fixture {
             Fixture::KindTsan => recipe(KIND, c(&[&["-fsanitize=thread"], &normal(KIND_FILE)])),
             Fixture::Many20k => many("many20k.c", 20_000),
             Fixture::Many400 => many("many400.c", 400),
+            Fixture::Many200k => Recipe {
+                sources: &["common.h"],
+                generated: Some(("many200k.cpp", many_functions(200_000, &CXX_FUNCTION))),
+                steps: cxx(&[&["-O1", "-I{src}"], COMMON, SLEDS, &["many200k.cpp"]]),
+            },
         }
     }
 }
@@ -409,28 +414,66 @@ fn bare_host() -> Vec<(Tool, Vec<&'static str>)> {
     vec![(Tool::Clang19, [OPTIMISED, COMMON, &own].concat())]
 }
 
+/// The parts of a generated function.
+struct Generated {
+    /// What comes before all of them.
+    before: &'static str,
+    /// The function's name without its number.
+    name: &'static str,
+    parameters: &'static str,
+    /// What comes behind all of them.
+    after: &'static str,
+    /// The arguments of its call.
+    arguments: &'static str,
+}
+
+const C_FUNCTION: Generated = Generated {
+    before: "",
+    name: "f",
+    parameters: "unsigned long x",
+    after: "",
+    arguments: "1",
+};
+
+/// Its names have a usual length: 60 bytes as symbols, 90 demangled.
+const CXX_FUNCTION: Generated = Generated {
+    before: "namespace shop {\nnamespace detail {\nstruct Order;\n",
+    name: "number_of_the_order_",
+    parameters: "unsigned long x, Order *, const char *",
+    after: "}\n}\nusing namespace shop::detail;\n",
+    arguments: "1, nullptr, nullptr",
+};
+
 /// A program of `count` functions. For each line "go" it calls every one and answers with the sum.
-fn many_functions(count: u32) -> String {
+fn many_functions(count: u32, function: &Generated) -> String {
+    let Generated {
+        before,
+        name,
+        parameters,
+        after,
+        arguments,
+    } = function;
     let mut text = String::from("#include \"common.h\"\n");
     let mut line = |arguments: std::fmt::Arguments<'_>| {
         text.write_fmt(arguments)
             .expect("writing to a string does not fail");
     };
+    line(format_args!("{before}"));
     for i in 0..count {
         line(format_args!(
-            "NOINLINE unsigned long f{i}(unsigned long x) {{ return x * 3 + {i}; }}\n"
+            "NOINLINE unsigned long {name}{i}({parameters}) {{ return x * 3 + {i}; }}\n"
         ));
     }
     line(format_args!(
-        "static unsigned long (*const all[])(unsigned long) = {{\n"
+        "{after}static unsigned long (*const all[])({parameters}) = {{\n"
     ));
     for i in 0..count {
-        line(format_args!("f{i},\n"));
+        line(format_args!("{name}{i},\n"));
     }
     line(format_args!(
         "}};\nNEVER int main(void) {{\n fixture_begin();\n fixture_ready();\n char line[64];\n \
          while (fixture_line(line, sizeof line) && strcmp(line, \"go\") == 0) {{\n  unsigned long sum = 0;\n  \
-         for (int i = 0; i < {count}; i++) sum += all[i](1);\n  printf(\"done %lu\\n\", sum);\n }}\n return 0;\n}}\n"
+         for (int i = 0; i < {count}; i++) sum += all[i]({arguments});\n  printf(\"done %lu\\n\", sum);\n }}\n return 0;\n}}\n"
     ));
     text
 }

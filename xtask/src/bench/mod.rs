@@ -3,7 +3,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `leaf`, `toggle`, `loads`, `attach`, `processes`, `drain`, `redis`, `snapshot`, `offline` | a section of the table each |
+//! | `leaf`, `toggle`, `loads`, `attach`, `large`, `processes`, `drain`, `redis`, `snapshot`, `offline` | a section of the table each |
 //! | `daemon` | the release build's daemon and command line, for sections with a running program |
 //! | `measured` | the cost of a command that runs to its end |
 //! | `table`, `samples`, `machine`, `switches` | common parts |
@@ -13,6 +13,7 @@
 mod attach;
 mod daemon;
 mod drain;
+mod large;
 mod leaf;
 mod loads;
 mod machine;
@@ -65,6 +66,8 @@ enum Section {
     Loads,
     /// Attaching to few and many threads
     Attach,
+    /// A program of 200,000 functions
+    Large,
     /// Many quiet processes: what the daemon takes for them
     Processes,
     /// The highest rate without losses, and what it costs
@@ -154,6 +157,7 @@ impl Section {
             Section::Toggle => "20,000 functions on and off",
             Section::Loads => "A library of 1,000 functions that is loaded under rules",
             Section::Attach => "Attach: the time that a thread stands still",
+            Section::Large => "A program of 200,000 functions",
             Section::Processes => "Many quiet processes",
             Section::Drain => "Lossless drain",
             Section::Redis => "Redis, every function",
@@ -168,6 +172,7 @@ impl Section {
             Section::Toggle => toggle::run(bench),
             Section::Loads => loads::run(bench),
             Section::Attach => attach::run(bench),
+            Section::Large => large::run(bench),
             Section::Processes => processes::run(bench),
             Section::Drain => drain::run(bench, table),
             Section::Redis => redis::run(bench, table),
