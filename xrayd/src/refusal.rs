@@ -352,7 +352,9 @@ impl Reason {
             Self::MemoryWrite => {
                 "The kernel refused to write to the process's code through /proc/PID/mem. From \
                  Linux 6.12 on, the boot parameter proc_mem.force_override=never forbids it. Boot \
-                 with proc_mem.force_override=always."
+                 with proc_mem.force_override=always or =ptrace. With =ptrace, xrayd has to be the \
+                 tracer of a thread while it writes. That fails while a debugger traces the \
+                 thread, and after the thread that xrayd attached through has ended."
             }
             Self::Io => {
                 "A system call or a step of xrayd failed unexpectedly. The message names the step \

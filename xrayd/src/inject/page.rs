@@ -118,14 +118,16 @@ impl PageWriter<'_> {
             self.private
                 .note_copies(start + first.start as u64..start + last.end as u64);
         }
-        for piece in pieces {
-            let at = start + piece.start as u64;
-            let bytes = text.get(piece.clone()).unwrap_or_default();
-            self.memory
-                .write(TargetAddr(at), bytes)
-                .map_err(|error| failed_access(self.pid, "write", at, &error))?;
-        }
-        Ok(())
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|piece| {
+                let bytes = text.get(piece.clone()).unwrap_or_default();
+                (TargetAddr(start + piece.start as u64), bytes)
+            })
+            .collect();
+        self.memory
+            .write_pieces(&pieces)
+            .map_err(|(at, error)| failed_access(self.pid, "write", at.0, &error))
     }
 
     /// Reads sleds back. A sled that differs from `text` counts as foreign: another tracer has

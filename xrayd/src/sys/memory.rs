@@ -3,20 +3,41 @@
 //! The descriptor is bound to the address space that the process had at the open. After an `exec`
 //! it reads and writes the old address space, or nothing, and never the new program (P49). Writes
 //! also reach pages without write permission (`FOLL_FORCE`).
+//!
+//! A kernel from 6.12 on may allow such writes only to the tracer of the thread that the descriptor
+//! was opened through (`proc_mem.force_override=ptrace`). Then an OS thread becomes its tracer for
+//! a few writes. It does not stop the thread. A signal that arrives meanwhile waits until the
+//! writes are done.
 
 use std::{
     fs::{File, OpenOptions},
     io,
     os::unix::fs::FileExt,
+    path::Path,
+    thread,
+    time::Duration,
 };
 
+use nix::libc;
+
+use super::ptrace::Seized;
 use crate::pid::{Pid, TargetAddr, Tid};
+
+/// Tries to become the tracer of a thread. Another OS thread of this daemon may trace it for a
+/// moment.
+const TRACER_TRIES: u32 = 50;
+const TRACER_PAUSE: Duration = Duration::from_millis(2);
 
 /// The memory of one process.
 #[derive(Debug)]
 pub(crate) struct Memory {
     file: File,
+    /// The thread that it was opened through. `None` for a file in place of a memory.
+    thread: Option<(Pid, Tid)>,
 }
+
+/// Bytes to write, and their address.
+pub(crate) type Piece<'a> = (TargetAddr, &'a [u8]);
 
 // === impl Memory ===
 
@@ -27,6 +48,7 @@ impl Memory {
         let path = format!("/proc/{pid}/task/{tid}/mem");
         Ok(Self {
             file: OpenOptions::new().read(true).write(true).open(path)?,
+            thread: Some((pid, tid)),
         })
     }
 
@@ -35,13 +57,14 @@ impl Memory {
         let path = format!("/proc/{pid}/task/{tid}/mem");
         Ok(Self {
             file: File::open(path)?,
+            thread: None,
         })
     }
 
     /// A file in place of the memory of a process.
     #[cfg(fuzzing)]
     pub(crate) fn of_file(file: File) -> Self {
-        Self { file }
+        Self { file, thread: None }
     }
 
     /// Fills `into` from `address`.
@@ -51,7 +74,64 @@ impl Memory {
 
     /// Writes all of `bytes` to `address`.
     pub(crate) fn write(&self, address: TargetAddr, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, address.0)
+        self.write_pieces(&[(address, bytes)])
+            .map_err(|(_, error)| error)
+    }
+
+    /// Writes pieces in their order, each by a write of its own.
+    ///
+    /// # Errors
+    /// The address of the first piece that could not be written, and the reason. The pieces before
+    /// it were written.
+    pub(crate) fn write_pieces(&self, pieces: &[Piece<'_>]) -> Result<(), (TargetAddr, io::Error)> {
+        let Err((done, error)) = self.write_directly(pieces) else {
+            return Ok(());
+        };
+        let rest = pieces.get(done..).unwrap_or_default();
+        match self.thread {
+            Some((pid, tid)) if error.raw_os_error() == Some(libc::EIO) => {
+                self.write_as_tracer(pid, tid, rest, error)
+            }
+            _ => Err((address_of(rest), error)),
+        }
+    }
+
+    /// The same as this OS thread. An error comes with the number of pieces that were written.
+    fn write_directly(&self, pieces: &[Piece<'_>]) -> Result<(), (usize, io::Error)> {
+        for (done, (address, bytes)) in pieces.iter().enumerate() {
+            self.file
+                .write_all_at(bytes, address.0)
+                .map_err(|error| (done, error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes pieces as the tracer of a thread. `refused` is the error without a tracer. It stays
+    /// the error if the thread cannot be traced.
+    fn write_as_tracer(
+        &self,
+        pid: Pid,
+        tid: Tid,
+        pieces: &[Piece<'_>],
+        refused: io::Error,
+    ) -> Result<(), (TargetAddr, io::Error)> {
+        // The kernel releases the thread when the OS thread that traces it ends.
+        let done = thread::scope(|scope| {
+            let writer = thread::Builder::new().name(format!("write-{pid}"));
+            let writer = writer.spawn_scoped(scope, || {
+                let Some(_seized) = seize(pid, tid) else {
+                    return Err((0, refused));
+                };
+                self.write_directly(pieces)
+            });
+            writer.map(thread::ScopedJoinHandle::join)
+        });
+        let done = done.map_err(|error| (address_of(pieces), error))?;
+        let done = done.unwrap_or_else(|_| Err((0, io::Error::other("a bug in xrayd"))));
+        done.map_err(|(done, error)| {
+            let rest = pieces.get(done..).unwrap_or_default();
+            (address_of(rest), error)
+        })
     }
 
     /// Reads a little-endian word of 8 bytes.
@@ -69,11 +149,39 @@ impl Memory {
     }
 }
 
+/// Becomes the tracer of a thread of this process. `None` if it has another tracer, or has ended.
+fn seize(pid: Pid, tid: Tid) -> Option<Seized> {
+    let thread = format!("/proc/{pid}/task/{tid}");
+    for _ in 0..TRACER_TRIES {
+        if let Ok(seized) = Seized::seize(tid) {
+            // The id of a thread that is traced is not used again, so it is the thread's now.
+            return Path::new(&thread).exists().then_some(seized);
+        }
+        if !Path::new(&thread).exists() {
+            return None;
+        }
+        thread::sleep(TRACER_PAUSE);
+    }
+    None
+}
+
+/// The address of the first of these pieces.
+fn address_of(pieces: &[Piece<'_>]) -> TargetAddr {
+    pieces
+        .first()
+        .map_or(TargetAddr(0), |&(address, _)| address)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::fd::AsRawFd as _, ptr};
+    use std::{
+        fs,
+        os::{fd::AsRawFd as _, unix::process::ExitStatusExt as _},
+        process::{Child, Command},
+        ptr,
+    };
 
-    use nix::libc;
+    use nix::sys::signal::{Signal, kill};
 
     use super::*;
 
@@ -114,5 +222,69 @@ mod tests {
             assert_eq!(byte, [8]);
         }
         assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 7));
+    }
+
+    /// Writes a byte of a program's text to itself, as a tracer. Then it reads the byte back.
+    fn rewrite_as_tracer(pid: Pid) -> io::Result<()> {
+        let memory = Memory::open(pid, pid.leader())?;
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let text = maps.lines().find(|line| line.contains("r-xp"));
+        let start = text.and_then(|line| line.split('-').next());
+        let start = start.ok_or(io::ErrorKind::NotFound)?;
+        let address = TargetAddr(u64::from_str_radix(start, 16).unwrap());
+        let mut byte = [0];
+        memory.read(address, &mut byte)?;
+        let refused = io::Error::from_raw_os_error(libc::EIO);
+        let piece = (address, &byte[..]);
+        let written = memory.write_as_tracer(pid, pid.leader(), &[piece; 3], refused);
+        written.map_err(|(_, error)| error)
+    }
+
+    fn sleeper() -> (Child, Pid) {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::try_from(child.id()).unwrap();
+        // Until it executes the program, it is a copy of this one.
+        while fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
+            thread::sleep(Duration::from_millis(1));
+        }
+        (child, pid)
+    }
+
+    #[test]
+    fn a_thread_runs_on_after_writes_by_a_tracer() {
+        let (mut child, pid) = sleeper();
+        for _ in 0..200 {
+            rewrite_as_tracer(pid).unwrap();
+        }
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(!status.contains("State:\tt"), "{status}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_signal_during_writes_by_a_tracer_is_delivered() {
+        for round in 0..50_u64 {
+            let (mut child, pid) = sleeper();
+            let status = thread::scope(|scope| {
+                let writer = scope.spawn(|| while rewrite_as_tracer(pid).is_ok() {});
+                thread::sleep(Duration::from_micros(37 * round));
+                kill(pid.leader().as_nix(), Signal::SIGTERM).unwrap();
+                let status = child.wait().unwrap();
+                writer.join().unwrap();
+                status
+            });
+            assert_eq!(status.signal(), Some(libc::SIGTERM), "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_first_error_stays_where_another_tracer_is() {
+        let (mut child, pid) = sleeper();
+        let _seized = Seized::seize(pid.leader()).unwrap();
+        let error = rewrite_as_tracer(pid).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
