@@ -70,9 +70,15 @@ impl MemoryGroup {
         Ok(fs::read_to_string(self.path.join(name))?.trim().parse()?)
     }
 
+    /// The file that takes the id of a process which is to be in the group.
+    #[must_use]
+    pub fn processes(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
     /// Adds a process.
     pub fn take(&self, pid: impl Display) -> Result<()> {
-        fs::write(self.path.join("cgroup.procs"), pid.to_string())?;
+        fs::write(self.processes(), pid.to_string())?;
         Ok(())
     }
 }

@@ -46,14 +46,18 @@ use crate::{
     process::{KeptForNext, Registry, RegistryConfig, SessionRecord},
     refusal::{Reason, Refusal},
     rpc,
-    segments::{SegmentFolder, SegmentName, SegmentStore, refuse_files},
+    segments::{SegmentFolder, SegmentName, SegmentStore, bytes_of_files, refuse_files},
     shutdown,
     shutdown::{Signals, StopKind},
     socket::{Access, BoundSocket, SocketError},
     state::{self, FolderError, StateFolder},
     store::Metering,
-    target::Threads,
+    target::{Threads, memory_room},
 };
+
+/// Retained events of living processes take up to one of so many parts of the memory that the
+/// daemon's control group allows. Those of ended processes may take another.
+const PARTS_OF_MEMORY: u64 = 3;
 
 /// Time for connections to end by themselves when the daemon stops.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
@@ -193,9 +197,17 @@ impl App {
                 socket
             }
         };
+        let room = memory_room(Pid::this()).map(|room| room.bytes);
         let registry_config = RegistryConfig {
             retain_bytes: config.retain.bytes(),
             retain_exited_bytes: config.retain_exited.bytes(),
+            retain_together_bytes: match config.retain_in_files {
+                true => u64::MAX,
+                false => room.map_or(u64::MAX, |room| {
+                    let kept = bytes_of_files(&inherited.files);
+                    room.saturating_add(kept) / PARTS_OF_MEMORY
+                }),
+            },
             quotas: config.quotas(),
         };
         let metering = metrics.as_ref();
@@ -211,7 +223,7 @@ impl App {
                     }
                     false => {
                         state.remove_segments();
-                        SegmentStore::in_memory(inherited.files)
+                        SegmentStore::in_memory(inherited.files, room)
                     }
                 },
                 records: state,

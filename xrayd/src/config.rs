@@ -53,6 +53,9 @@ pub struct Config {
 
     /// Retain up to this size of events of each process, in packed bytes; the oldest are dropped
     /// first
+    ///
+    /// If the daemon's control group limits its memory, all processes together retain at most a
+    /// third of that.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub retain: ByteSize,
 

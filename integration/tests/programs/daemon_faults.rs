@@ -13,8 +13,8 @@ use integration::{
 use nix::sys::signal::Signal;
 use procfs::process::Process;
 
-use crate::daemon_retained::{daemon, read, status_of};
-use crate::scene::{Daemon, Scene, ensure_as_compiled};
+use crate::daemon_retained::{daemon, managed_by, managed_pid, read, status_of};
+use crate::scene::{Daemon, Scene, ensure_as_compiled, send};
 use crate::trace::ensure_exact;
 
 /// The daemon with this many descriptors at most.
@@ -132,6 +132,65 @@ fn a_daemon_that_the_kernel_kills_for_its_memory_harms_no_program() -> Result<()
         Ok((status_of(&cli, pid)?["events"].as_u64() > before).then_some(()))
     })?;
     GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&target)
+}
+
+/// The control group of the daemon allows less memory than `--retain`. The daemon drops old events
+/// in time, so the kernel does not kill it. Then the group allows less still. The next daemon drops
+/// the oldest events that were kept for it, so that it can work, and counts them.
+#[test]
+fn retained_events_leave_memory_to_the_next_daemon() -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    let Some(group) = MemoryGroup::new("retained")? else {
+        return Ok(());
+    };
+    group.limit(&(192 * MIB).to_string())?;
+    let scene = Scene::new()?;
+    // A shell moves itself into the group, so that the daemon and its memory are in it.
+    let mut command = Command::new("sh");
+    let procs = group.processes();
+    command
+        .args(["-c", "echo $$ > \"$0\"; exec \"$@\""])
+        .arg(procs);
+    let manager = managed_by(&scene, command, &["--retain", "1GiB"])?;
+    let cli = scene.with(&manager)?;
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "2", "--calls", "0"])?;
+    let pid = target.pid();
+    cli.ok(["attach", &pid.to_string(), "--mode", "stream"])?;
+    cli.ok(["enable", "--all"])?;
+    let number =
+        |name: &str| -> Result<u64> { status_of(&cli, pid)?[name].as_u64().context("no number") };
+    target.send("go")?;
+    wait_until(DEADLINE, "old events are dropped", || {
+        Ok((number("overwritten_events")? > 0).then_some(()))
+    })?;
+    // Segments are as large as a part of the session's share.
+    let most = group.usage()?;
+    ensure!(most > 32 * MIB && most < 160 * MIB, "{most} bytes");
+    GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    let first = managed_pid(&scene)?;
+    let overwritten = number("overwritten_events")?;
+    group.limit(&(group.usage()? + 24 * MIB).to_string())?;
+    send(first.unsigned_abs(), Signal::SIGKILL)?;
+    wait_until(DEADLINE, "the next daemon drops some of them", || {
+        let log = manager.log();
+        Ok(log
+            .contains("dropped the oldest retained events")
+            .then_some(()))
+    })?;
+    let row = status_of(&cli, pid)?;
+    ensure!(row["state"] == "tracing", "{row:#} {}", manager.log());
+    ensure!(number("retained_events")? > 0, "{row:#}");
+    ensure!(number("overwritten_events")? > overwritten, "{row:#}");
+    let second = managed_pid(&scene)?;
+    cli.ok(["snapshot", "-o", "t.xtrace"])?;
+    ensure!(managed_pid(&scene)? == second, "{}", manager.log());
+    ensure!(
+        manager.log().matches("listening").count() == 2,
+        "{}",
+        manager.log()
+    );
     cli.ok(["detach", "--all"])?;
     ensure_as_compiled(&target)
 }

@@ -155,16 +155,28 @@ fn number_in(path: &Path) -> Result<i32> {
     Ok(text.trim().parse()?)
 }
 
+/// Starts a service manager, and by it a daemon that keeps its state in the scene's folder.
+/// `launcher` executes the command in its arguments.
+pub(crate) fn managed_by(scene: &Scene, mut launcher: Command, more: &[&str]) -> Result<Daemon> {
+    let command = &mut launcher;
+    command.arg(Tool::Python3.path()?);
+    command.arg(workspace_dir().join("integration/python/service_manager.py"));
+    command.arg(scene.path("notify")).arg(xrayd()?);
+    command.arg("--state-dir").arg(scene.path("state"));
+    command.args(more);
+    scene.daemon_by(launcher)
+}
+
+/// The daemon of a service manager.
+pub(crate) fn managed_pid(scene: &Scene) -> Result<i32> {
+    number_in(&scene.path("notify.pid"))
+}
+
 /// A service manager keeps the memory of a daemon that is killed.
 #[test]
 fn a_service_manager_keeps_retained_events() -> Result<()> {
     let scene = Scene::new()?;
-    let notify = scene.path("notify");
-    let mut command = Command::new(Tool::Python3.path()?);
-    command.arg(workspace_dir().join("integration/python/service_manager.py"));
-    command.arg(&notify).arg(xrayd()?);
-    command.arg("--state-dir").arg(scene.path("state"));
-    let manager = scene.daemon_by(command)?;
+    let manager = managed_by(&scene, Command::new("env"), &[])?;
     let cli = scene.with(&manager)?;
     let mut target = Target::spawn(Fixture::Counted, ["--threads", "3", "--calls", "400"])?;
     let pid = target.pid();
@@ -173,7 +185,7 @@ fn a_service_manager_keeps_retained_events() -> Result<()> {
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     read(&cli, pid, truth.events())?;
     for times in 2..5 {
-        let daemon = number_in(&scene.path("notify.pid"))?;
+        let daemon = managed_pid(&scene)?;
         send(daemon.unsigned_abs(), Signal::SIGKILL)?;
         wait_until(DEADLINE, "the daemon is started anew", || {
             let log = manager.log();

@@ -52,6 +52,9 @@ pub struct RegistryConfig {
     /// Limit on retained events of ended processes for each user, in bytes. The latest ended
     /// process is kept in any case.
     pub retain_exited_bytes: u64,
+    /// Limit on retained events of all living processes together, in bytes. The same limit holds
+    /// for the ended processes of each user.
+    pub retain_together_bytes: u64,
     /// Limits on the resources that sessions take of this process.
     pub quotas: Quotas,
 }
@@ -100,6 +103,7 @@ impl Default for RegistryConfig {
         Self {
             retain_bytes: 256 << 20,
             retain_exited_bytes: 1 << 30,
+            retain_together_bytes: u64::MAX,
             quotas: Quotas::NONE,
         }
     }
@@ -129,7 +133,8 @@ impl Registry {
                 table: Arc::clone(&table),
                 accounts: Arc::clone(&accounts),
                 retain_bytes: config.retain_bytes,
-                retain_exited_bytes: config.retain_exited_bytes,
+                retain_exited_bytes: config.retain_exited_bytes.min(config.retain_together_bytes),
+                retain_together_bytes: config.retain_together_bytes,
             },
             accounts,
             promises: Arc::default(),

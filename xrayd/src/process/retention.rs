@@ -20,13 +20,16 @@ pub(super) struct Retention {
     pub(super) retain_bytes: u64,
     /// Limit on retained events of ended processes for each user, in bytes.
     pub(super) retain_exited_bytes: u64,
+    /// Limit on retained events of all living processes together, in bytes.
+    pub(super) retain_together_bytes: u64,
 }
 
 // === impl Retention ===
 
 impl Retention {
     /// Gives every living process its share of retained events. The members of a group share the
-    /// limit of one process, and the sessions that one user pays for share the user's quota.
+    /// limit of one process, the sessions that one user pays for share the user's quota, and all
+    /// share the limit that holds for them together.
     pub(super) fn share_retained(&self) {
         let (groups, strays) = self.table.all_sessions();
         let groups = groups.iter().map(|group| group.sessions());
@@ -40,6 +43,8 @@ impl Retention {
         for uid in groups.iter().flatten().filter_map(|one| one.ticket.payer()) {
             *paid.entry(uid).or_default() += 1;
         }
+        let all = u64::try_from(groups.iter().flatten().count()).unwrap_or(u64::MAX);
+        let of_all = self.retain_together_bytes / all.max(1);
         let retain_bytes = self.retain_bytes;
         let per_user = self.accounts.quotas().of(Resource::Retained).per_user;
         for group in groups {
@@ -48,7 +53,7 @@ impl Retention {
                 let payer = session.ticket.payer();
                 let sessions = payer.and_then(|uid| paid.get(&uid)).copied();
                 let most = sessions.map_or(u64::MAX, |sessions| per_user / sessions.max(1));
-                let share = (retain_bytes / members.max(1)).min(most);
+                let share = (retain_bytes / members.max(1)).min(most).min(of_all);
                 session
                     .source
                     .output

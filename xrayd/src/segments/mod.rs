@@ -23,4 +23,4 @@ mod store;
 pub(crate) use name::SegmentName;
 #[cfg(test)]
 pub(crate) use store::MOST_SEGMENTS;
-pub(crate) use store::{Segment, SegmentFolder, SegmentStore, refuse_files};
+pub(crate) use store::{Segment, SegmentFolder, SegmentStore, bytes_of_files, refuse_files};

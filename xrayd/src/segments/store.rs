@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    fs::File,
+    fs::{File, Metadata},
     io,
     os::unix::fs::MetadataExt as _,
     sync::{
@@ -91,8 +91,9 @@ pub(crate) struct Segment {
 
 impl SegmentStore {
     /// Segments in memory. The service manager keeps them, if there is one, and a program that this
-    /// process executes inherits them. `files` are those of the daemon before.
-    pub(crate) fn in_memory(files: Vec<NamedFile>) -> Arc<Self> {
+    /// process executes inherits them. `files` are those of the daemon before. They are charged to
+    /// this daemon's control group, which has `room` for more bytes if it has a limit.
+    pub(crate) fn in_memory(files: Vec<NamedFile>, room: Option<u64>) -> Arc<Self> {
         let sender = notify::has_manager().then(StoreSender::start);
         let sender = sender.and_then(|started| {
             let failed = |error: &io::Error| {
@@ -103,6 +104,11 @@ impl SegmentStore {
             };
             started.inspect_err(failed).ok()
         });
+        let take_back = |file: &File| {
+            if let (Some(sender), Ok(name)) = (&sender, stored_as(file)) {
+                sender.take_back(name);
+            }
+        };
         let mut found = Vec::new();
         for NamedFile { name, descriptor } in files {
             let file = File::from(descriptor);
@@ -111,11 +117,18 @@ impl SegmentStore {
                 (_, sealed) => {
                     let why = sealed.err();
                     tracing::warn!(name, ?why, "refused a file of the service manager");
-                    if let (Some(sender), Ok(name)) = (&sender, stored_as(&file)) {
-                        sender.take_back(name);
-                    }
+                    take_back(&file);
                 }
             }
+        }
+        let dropped = room.map_or_else(Vec::new, |room| oldest_without_room(&mut found, room));
+        if !dropped.is_empty() {
+            tracing::warn!(
+                files = dropped.len(),
+                "dropped the oldest retained events, because they took most of the memory that the \
+                 daemon's control group allows: raise MemoryMax= or lower --retain"
+            );
+            dropped.iter().for_each(take_back);
         }
         Self::new(Place::Memory(sender), found)
     }
@@ -238,6 +251,20 @@ impl SegmentStore {
     }
 }
 
+/// The memory that these files take, in bytes.
+pub(crate) fn bytes_of_files(files: &[NamedFile]) -> u64 {
+    let sizes = files.iter().filter_map(|NamedFile { descriptor, .. }| {
+        let metadata = File::from(descriptor.try_clone().ok()?).metadata().ok()?;
+        Some(bytes_of(&metadata))
+    });
+    sizes.sum()
+}
+
+/// The memory that a file takes, in bytes. Blocks of stat(2) have 512 bytes.
+fn bytes_of(metadata: &Metadata) -> u64 {
+    metadata.blocks() * 512
+}
+
 /// Has the service manager close the files of a daemon that kept retained events in memory.
 pub(crate) fn refuse_files(files: &[NamedFile]) {
     for NamedFile { name, descriptor } in files {
@@ -252,6 +279,29 @@ pub(crate) fn refuse_files(files: &[NamedFile]) {
             tracing::debug!(name, %error, "cannot take back a file of events");
         }
     }
+}
+
+/// Takes the oldest segments out of `found`, until the others are not larger than the room that is
+/// left beside them. Otherwise a daemon that the kernel killed for its memory would leave so much
+/// of it to the next daemon that the kernel kills that one, too.
+fn oldest_without_room(found: &mut Vec<(SegmentName, File)>, mut room: u64) -> Vec<File> {
+    let facts = |file: &File| {
+        let metadata = file.metadata().ok()?;
+        Some((metadata.modified().ok()?, bytes_of(&metadata)))
+    };
+    found.sort_by_cached_key(|(_, file)| facts(file).map(|(time, _)| time));
+    let size = |file: &File| facts(file).map_or(0, |(_, bytes)| bytes);
+    let mut taken: u64 = found.iter().map(|(_, file)| size(file)).sum();
+    let stay = found.iter().position(|(_, file)| {
+        let stays = taken <= room;
+        if !stays {
+            taken -= size(file);
+            room += size(file);
+        }
+        stays
+    });
+    let dropped = found.drain(..stay.unwrap_or(found.len()));
+    dropped.map(|(_, file)| file).collect()
 }
 
 /// The name of a file for the service manager. All these names have to fit into one variable of the
