@@ -26,7 +26,7 @@ use crate::{
     pid::{TargetAddr, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{
-        Memory, XstateSizes,
+        Memory, PriorityBoost, XstateSizes,
         ptrace::{Gate, Seccomp, Seized, Sequences, Stopped, TraceError},
     },
     target::{Maps, Passage, Target, ThreadStatus, tracer_of},
@@ -149,9 +149,13 @@ impl<'a> Lender<'a> {
         let pid = self.target.pid();
         let tried = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name(format!("borrow-{pid}"));
-            let thread = thread.spawn_scoped(scope, || match wanted {
-                Some(tid) => self.borrow(tid, LAST_PATIENCE, &work),
-                None => self.borrow_any(&work),
+            let thread = thread.spawn_scoped(scope, || {
+                // The stopped thread waits whenever this one does.
+                let _urgent = PriorityBoost::begin();
+                match wanted {
+                    Some(tid) => self.borrow(tid, LAST_PATIENCE, &work),
+                    None => self.borrow_any(&work),
+                }
             });
             let thread = thread.map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
             Ok::<_, Refusal>(thread.join())

@@ -18,7 +18,10 @@ use super::borrow::trace_refusal;
 use crate::{
     pid::Tid,
     refusal::{Reason, Refusal, Result},
-    sys::ptrace::{Halting, Seized, Stopped, TraceError},
+    sys::{
+        PriorityBoost,
+        ptrace::{Halting, Seized, Stopped, TraceError},
+    },
     target::{Target, Threads, tracer_of},
 };
 
@@ -49,7 +52,11 @@ pub(super) fn while_halted<T: Send>(
     // trace.
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(format!("halt-{pid}"));
-        let thread = thread.spawn_scoped(scope, || halt(target, work));
+        let thread = thread.spawn_scoped(scope, || {
+            // The process stands still whenever this thread waits.
+            let _urgent = PriorityBoost::begin();
+            halt(target, work)
+        });
         let thread = thread.map_err(|error| Refusal::from_io(pid, "start a thread", &error))?;
         Ok(thread.join())
     })?;

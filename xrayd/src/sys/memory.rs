@@ -179,6 +179,7 @@ mod tests {
         os::{fd::AsRawFd as _, unix::process::ExitStatusExt as _},
         process::{Child, Command},
         ptr,
+        time::Instant,
     };
 
     use nix::sys::signal::{Signal, kill};
@@ -262,18 +263,21 @@ mod tests {
         child.wait().unwrap();
     }
 
+    /// Nothing waits for the child meanwhile: a wait of another thread would take the stop, and
+    /// with it the signal.
     #[test]
     fn a_signal_during_writes_by_a_tracer_is_delivered() {
         for round in 0..50_u64 {
             let (mut child, pid) = sleeper();
-            let status = thread::scope(|scope| {
-                let writer = scope.spawn(|| while rewrite_as_tracer(pid).is_ok() {});
+            let since = Instant::now();
+            thread::scope(|scope| {
+                let in_time = || since.elapsed() < Duration::from_secs(20);
+                scope.spawn(move || while in_time() && rewrite_as_tracer(pid).is_ok() {});
                 thread::sleep(Duration::from_micros(37 * round));
                 kill(pid.leader().as_nix(), Signal::SIGTERM).unwrap();
-                let status = child.wait().unwrap();
-                writer.join().unwrap();
-                status
             });
+            child.kill().unwrap();
+            let status = child.wait().unwrap();
             assert_eq!(status.signal(), Some(libc::SIGTERM), "round {round}");
         }
     }

@@ -4,6 +4,7 @@
 //! Nothing here decides anything: policy lives in `target`, `inject` and `control`. A mark like
 //! (P3) names a row of `docs/pitfalls.md`.
 
+mod alarm;
 mod allocator;
 mod claim;
 mod clock;

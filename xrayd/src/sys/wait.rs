@@ -10,6 +10,7 @@ use std::{
 
 use nix::libc;
 
+use super::alarm::interrupted_after;
 use crate::pid::Tid;
 
 /// The reason why a traced thread stands still.
@@ -38,26 +39,43 @@ pub(super) enum Waited {
     Failed(io::Error),
 }
 
-/// Waits until `patience` has passed since `since`. It polls: a wait without limit would hang on a
-/// thread that sleeps uninterruptibly (P6). It sleeps between looks, since the thread may need this
-/// processor to reach its stop.
+/// Time for which a wait keeps its processor. A thread on another processor usually stops within
+/// that, and sleeping and waking would take longer.
+const SPIN: Duration = Duration::from_micros(20);
+/// Time between two looks where the system has no timer.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Waits until `patience` has passed since `since`. A wait without limit would hang on a thread
+/// that sleeps uninterruptibly (P6).
+///
+/// It sleeps after a moment, since the thread may need this processor to reach its stop. The stop
+/// wakes it. Giving up the processor and looking again would be faster if nothing else wanted to
+/// run. On a busy machine other programs get the processor then, for milliseconds.
 pub(super) fn wait_until(tid: Tid, since: Instant, patience: Duration) -> Waited {
+    let begun = Instant::now();
     loop {
         match once(tid, libc::__WALL | libc::WNOHANG) {
             Waited::Not => {}
             waited => return waited,
         }
-        let waited = since.elapsed();
-        if waited > patience {
-            return Waited::Not;
+        if begun.elapsed() > SPIN {
+            break;
         }
-        if waited < Duration::from_micros(50) {
-            std::thread::yield_now();
-        } else {
-            let pause = waited / 8;
-            std::thread::sleep(pause.clamp(Duration::from_micros(10), Duration::from_millis(1)));
-        }
+        std::hint::spin_loop();
     }
+    let left = patience.saturating_sub(since.elapsed());
+    let wait = |flags| {
+        loop {
+            match once(tid, libc::__WALL | flags) {
+                Waited::Not if since.elapsed() <= patience => {}
+                waited => return waited,
+            }
+            if flags != 0 {
+                std::thread::sleep(POLL);
+            }
+        }
+    };
+    interrupted_after(left, || wait(0)).unwrap_or_else(|| wait(libc::WNOHANG))
 }
 
 /// True if the thread sleeps uninterruptibly in the kernel, or is gone.

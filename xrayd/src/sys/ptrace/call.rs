@@ -130,12 +130,7 @@ impl Stopped {
             }
             return Err(error);
         }
-        self.set_options(self.seccomp)?;
-        let returned = self.run_to_own_call(CALL_PATIENCE);
-        if self.hold == Hold::Held {
-            self.set_options(Seccomp::Kept)?;
-        }
-        returned?;
+        self.run_without_filters(CALL_PATIENCE)?;
         let now = self.read_registers()?;
         if now.rip != instruction + 2 || now.orig_rax != number.cast_unsigned() {
             return Err(self.strayed(format!("the thread continued at {:#x}", now.rip)));
@@ -189,8 +184,17 @@ impl Stopped {
         let mut registers: Registers = self.read_registers()?;
         registers.orig_rax = u64::MAX;
         self.set(registers)?;
+        self.run_without_filters(ENTRY_PATIENCE)
+    }
+
+    /// Runs from the entry of a call to its exit. Filters that are to be suspended are off on the
+    /// way.
+    fn run_without_filters(&mut self, patience: Duration) -> Result<()> {
+        if self.seccomp == Seccomp::Kept {
+            return self.run_to_own_call(patience);
+        }
         self.set_options(self.seccomp)?;
-        let returned = self.run_to_own_call(ENTRY_PATIENCE);
+        let returned = self.run_to_own_call(patience);
         if self.hold == Hold::Held {
             self.set_options(Seccomp::Kept)?;
         }
