@@ -76,6 +76,13 @@ impl MemoryGroup {
         self.path.join("cgroup.procs")
     }
 
+    /// The bytes of files in memory that its processes have made.
+    pub fn shared_memory(&self) -> Result<u64> {
+        let stat = fs::read_to_string(self.path.join("memory.stat"))?;
+        let of = |line: &str| line.strip_prefix("shmem ")?.parse().ok();
+        stat.lines().find_map(of).context("no shmem")
+    }
+
     /// Adds a process.
     pub fn take(&self, pid: impl Display) -> Result<()> {
         fs::write(self.processes(), pid.to_string())?;

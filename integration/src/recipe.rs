@@ -416,12 +416,12 @@ fn bare_host() -> Vec<(Tool, Vec<&'static str>)> {
 
 /// The parts of a generated function.
 struct Generated {
-    /// What comes before all of them.
+    /// Text before all functions.
     before: &'static str,
     /// The function's name without its number.
     name: &'static str,
     parameters: &'static str,
-    /// What comes behind all of them.
+    /// Text after all functions.
     after: &'static str,
     /// The arguments of its call.
     arguments: &'static str,

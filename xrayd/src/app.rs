@@ -55,8 +55,8 @@ use crate::{
     target::{Threads, memory_room},
 };
 
-/// Retained events of living processes take up to one of so many parts of the memory that the
-/// daemon's control group allows. Those of ended processes may take another.
+/// Retained events of living processes take up to one of so many parts of the memory that is free
+/// in the daemon's control group. Events of ended processes of a user may take another part.
 const PARTS_OF_MEMORY: u64 = 3;
 
 /// Time for connections to end by themselves when the daemon stops.
@@ -197,23 +197,30 @@ impl App {
                 socket
             }
         };
-        let room = memory_room(Pid::this()).map(|room| room.bytes);
+        // After the socket: a second daemon of this user is told of the first one by its socket.
+        let state = state_folder(config)?;
+        let room = memory_room(Pid::this());
         let registry_config = RegistryConfig {
             retain_bytes: config.retain.bytes(),
             retain_exited_bytes: config.retain_exited.bytes(),
-            retain_together_bytes: match config.retain_in_files {
-                true => u64::MAX,
-                false => room.map_or(u64::MAX, |room| {
+            retain_together_bytes: match (&state, &room) {
+                (Some(_), _) if config.retain_in_files => u64::MAX,
+                (_, Some(room)) => {
                     let kept = bytes_of_files(&inherited.files);
-                    room.saturating_add(kept) / PARTS_OF_MEMORY
-                }),
+                    let bytes = room.bytes.saturating_add(kept) / PARTS_OF_MEMORY;
+                    tracing::info!(
+                        bytes,
+                        group = %room.group.display(),
+                        "the control group limits retained events"
+                    );
+                    bytes
+                }
+                (_, None) => u64::MAX,
             },
             quotas: config.quotas(),
         };
         let metering = metrics.as_ref();
         let metering = metering.map(|metrics| Arc::clone(&metrics.metering));
-        // After the socket: a second daemon of this user is told of the first one by its socket.
-        let state = state_folder(config)?;
         let kept = match state.clone() {
             Some(state) => Some(KeptForNext {
                 segments: match config.retain_in_files {
@@ -223,7 +230,7 @@ impl App {
                     }
                     false => {
                         state.remove_segments();
-                        SegmentStore::in_memory(inherited.files, room)
+                        SegmentStore::in_memory(inherited.files, room.map(|room| room.bytes))
                     }
                 },
                 records: state,

@@ -54,8 +54,8 @@ pub struct Config {
     /// Retain up to this size of events of each process, in packed bytes; the oldest are dropped
     /// first
     ///
-    /// If the daemon's control group limits its memory, all processes together retain at most a
-    /// third of that.
+    /// If the daemon's control group limits its memory, all processes share a third of what is free
+    /// there when the daemon starts, with 1 MiB for each process at least.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub retain: ByteSize,
 

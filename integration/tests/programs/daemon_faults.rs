@@ -166,13 +166,16 @@ fn retained_events_leave_memory_to_the_next_daemon() -> Result<()> {
         Ok((number("overwritten_events")? > 0).then_some(()))
     })?;
     // Segments are as large as a part of the session's share.
-    let most = group.usage()?;
-    ensure!(most > 32 * MIB && most < 160 * MIB, "{most} bytes");
+    let most = group.shared_memory()?;
+    ensure!(most > 32 * MIB && most < 128 * MIB, "{most} bytes");
     GroundTruth::parse(&target.ask("stop", "result ")?)?;
     let first = managed_pid(&scene)?;
     let overwritten = number("overwritten_events")?;
-    group.limit(&(group.usage()? + 24 * MIB).to_string())?;
+    group.limit(&(group.shared_memory()? + 24 * MIB).to_string())?;
     send(first.unsigned_abs(), Signal::SIGKILL)?;
+    wait_until(DEADLINE, "another daemon is started", || {
+        Ok((managed_pid(&scene)? != first).then_some(()))
+    })?;
     wait_until(DEADLINE, "the next daemon drops some of them", || {
         let log = manager.log();
         Ok(log

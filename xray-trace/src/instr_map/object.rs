@@ -325,9 +325,9 @@ impl NameCollector {
         }
         // Bytes that are not UTF-8 become longer.
         let symbol = String::from_utf8_lossy(symbol.read());
-        // A name that does not fit also uses up budget, because reading it took the time.
         let left = self.budget.checked_sub(2 * symbol.len());
-        self.budget = left.unwrap_or(0);
+        // A name that does not fit also uses up budget, because reading it took the time.
+        self.budget = left.unwrap_or_else(|| self.budget.saturating_sub(symbol.len()));
         left?;
         let place = self.texts.add(&symbol)?;
         let name = match names::demangle(&symbol, &mut self.budget) {

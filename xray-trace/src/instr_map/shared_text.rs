@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// with the last of them.
 #[derive(Clone, Default)]
 pub struct SharedText {
-    all: Arc<Box<str>>,
+    /// `None` for an empty text.
+    all: Option<Arc<Box<str>>>,
     start: u32,
     end: u32,
 }
@@ -38,7 +39,7 @@ impl TextCollector {
     pub(super) fn finish(self) -> impl Fn(TextPlace) -> SharedText {
         let all = Arc::new(self.all.into_boxed_str());
         move |place| SharedText {
-            all: Arc::clone(&all),
+            all: Some(Arc::clone(&all)),
             start: place.start,
             end: place.end,
         }
@@ -51,7 +52,8 @@ impl SharedText {
     /// The text.
     pub fn as_str(&self) -> &str {
         let range = self.start as usize..self.end as usize;
-        self.all.get(range).unwrap_or_default()
+        let all = self.all.as_deref();
+        all.and_then(|all| all.get(range)).unwrap_or_default()
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
 use shm_ring::{Geometry, layout};
 use sled_encoders::{
     EncodeError,
-    x86_64::{DispatchMode, Enable, STUB_BYTES, Template, Trampolines},
+    x86_64::{DispatchMode, Enable, Gate, STUB_BYTES, Template, Trampolines},
 };
 
 use super::rings_file::RingsFile;
@@ -343,12 +343,7 @@ impl Region {
         enable: Enable,
     ) -> io::Result<()> {
         for dispatch_mode in [DispatchMode::None, dispatch_mode] {
-            for gate in &self.trampolines.gates {
-                memory.write(
-                    TargetAddr(gate.address),
-                    &[gate.byte(dispatch_mode, enable)],
-                )?;
-            }
+            self.set_gates(memory, dispatch_mode, enable, |_| true)?;
         }
         Ok(())
     }
@@ -360,17 +355,24 @@ impl Region {
         dispatch_mode: DispatchMode,
         enable: Enable,
     ) -> io::Result<()> {
-        let mut enables = self
-            .trampolines
-            .gates
-            .iter()
-            .filter(|gate| gate.is_enable());
-        enables.try_for_each(|gate| {
-            memory.write(
-                TargetAddr(gate.address),
-                &[gate.byte(dispatch_mode, enable)],
-            )
-        })
+        self.set_gates(memory, dispatch_mode, enable, Gate::is_enable)
+    }
+
+    /// Writes the bytes of the gates that are wanted.
+    fn set_gates(
+        &self,
+        memory: &Memory,
+        dispatch_mode: DispatchMode,
+        enable: Enable,
+        is_wanted: impl Fn(&Gate) -> bool,
+    ) -> io::Result<()> {
+        let gates = self.trampolines.gates.iter();
+        let bytes: Vec<(TargetAddr, [u8; 1])> = gates
+            .filter(|gate| is_wanted(gate))
+            .map(|gate| (TargetAddr(gate.address), [gate.byte(dispatch_mode, enable)]))
+            .collect();
+        let pieces: Vec<_> = bytes.iter().map(|(at, byte)| (*at, &byte[..])).collect();
+        memory.write_pieces(&pieces).map_err(|(_, error)| error)
     }
 
     fn handshake(&self, layout: &Layout) -> Vec<u8> {

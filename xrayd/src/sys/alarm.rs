@@ -5,10 +5,13 @@
 
 use std::{io, ptr, sync::OnceLock, time::Duration};
 
-use nix::libc;
+use nix::{
+    libc,
+    sys::signal::{SigSet, Signal},
+};
 
 /// A signal that programs ignore unless they read urgent data from sockets, and xrayd does not.
-const SIGNAL: libc::c_int = libc::SIGURG;
+const SIGNAL: Signal = Signal::SIGURG;
 /// The time after which the signal comes again.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -46,7 +49,8 @@ fn handle_signal() -> io::Result<()> {
         action.sa_sigaction = handler as usize;
         // SAFETY: `action` is a live local, and its handler does nothing, so it may interrupt any
         // code. There are no flags: without SA_RESTART a call returns with EINTR.
-        let result = unsafe { libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) };
+        let result =
+            unsafe { libc::sigaction(SIGNAL as libc::c_int, &raw const action, ptr::null_mut()) };
         result == 0
     });
     match handled {
@@ -60,10 +64,13 @@ fn handle_signal() -> io::Result<()> {
 impl Alarm {
     fn new() -> io::Result<Self> {
         handle_signal()?;
+        // A thread inherits the signals that it blocks, also from the program that started this
+        // one.
+        SigSet::from(SIGNAL).thread_unblock()?;
         // SAFETY: all zeroes are a valid value of this C struct.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
-        event.sigev_signo = SIGNAL;
+        event.sigev_signo = SIGNAL as libc::c_int;
         event.sigev_notify_thread_id = nix::unistd::gettid().as_raw();
         let mut timer = ptr::null_mut();
         // SAFETY: both pointers are to live locals; the kernel writes the id of the new timer.
@@ -121,6 +128,16 @@ mod tests {
             assert_eq!(result, Some((-1, io::ErrorKind::Interrupted)));
             assert!(since.elapsed() >= limit);
         }
+    }
+
+    #[test]
+    fn a_thread_that_inherits_the_blocked_signal_is_interrupted() {
+        SigSet::from(SIGNAL).thread_block().unwrap();
+        let result = interrupted_after(Duration::from_millis(1), || {
+            // SAFETY: without descriptors, poll(2) uses no pointer.
+            unsafe { libc::poll(ptr::null_mut(), 0, 60_000) }
+        });
+        assert_eq!(result, Some(-1));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! writes are done.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileExt,
     path::Path,
@@ -23,10 +23,9 @@ use nix::libc;
 use super::ptrace::Seized;
 use crate::pid::{Pid, TargetAddr, Tid};
 
-/// Tries to become the tracer of a thread. Another OS thread of this daemon may trace it for a
-/// moment.
-const TRACER_TRIES: u32 = 50;
-const TRACER_PAUSE: Duration = Duration::from_millis(2);
+/// Looks at a thread that another OS thread of this daemon may trace for a moment.
+const TRACER_LOOKS: u32 = 500;
+const TRACER_PAUSE: Duration = Duration::from_micros(200);
 
 /// The memory of one process.
 #[derive(Debug)]
@@ -126,6 +125,13 @@ impl Memory {
             });
             writer.map(thread::ScopedJoinHandle::join)
         });
+        // An OS thread can be joined a moment before the kernel releases what it traces.
+        for _ in 0..TRACER_LOOKS {
+            if tracer_here(pid, tid) != Some(true) {
+                break;
+            }
+            thread::sleep(TRACER_PAUSE);
+        }
         let done = done.map_err(|error| (address_of(pieces), error))?;
         let done = done.unwrap_or_else(|_| Err((0, io::Error::other("a bug in xrayd"))));
         done.map_err(|(done, error)| {
@@ -151,18 +157,29 @@ impl Memory {
 
 /// Becomes the tracer of a thread of this process. `None` if it has another tracer, or has ended.
 fn seize(pid: Pid, tid: Tid) -> Option<Seized> {
-    let thread = format!("/proc/{pid}/task/{tid}");
-    for _ in 0..TRACER_TRIES {
+    for _ in 0..TRACER_LOOKS {
         if let Ok(seized) = Seized::seize(tid) {
             // The id of a thread that is traced is not used again, so it is the thread's now.
+            let thread = format!("/proc/{pid}/task/{tid}");
             return Path::new(&thread).exists().then_some(seized);
         }
-        if !Path::new(&thread).exists() {
+        if tracer_here(pid, tid) == Some(false) {
             return None;
         }
         thread::sleep(TRACER_PAUSE);
     }
     None
+}
+
+/// Whether the tracer of a thread is an OS thread of this daemon. `None` if the thread has no
+/// tracer, or has ended.
+fn tracer_here(pid: Pid, tid: Tid) -> Option<bool> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let mut lines = status.lines();
+    let tracer = lines
+        .find_map(|line| line.strip_prefix("TracerPid:"))?
+        .trim();
+    (tracer != "0").then(|| Path::new("/proc/self/task").join(tracer).exists())
 }
 
 /// The address of the first of these pieces.
@@ -175,7 +192,6 @@ fn address_of(pieces: &[Piece<'_>]) -> TargetAddr {
 #[cfg(test)]
 mod tests {
     use std::{
-        fs,
         os::{fd::AsRawFd as _, unix::process::ExitStatusExt as _},
         process::{Child, Command},
         ptr,
@@ -245,7 +261,12 @@ mod tests {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = Pid::try_from(child.id()).unwrap();
         // Until it executes the program, it is a copy of this one.
-        while fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
+        let has_text = || {
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+            let mut lines = maps.lines();
+            lines.any(|line| line.contains("r-xp") && line.ends_with("/sleep"))
+        };
+        while !has_text() {
             thread::sleep(Duration::from_millis(1));
         }
         (child, pid)
@@ -270,12 +291,19 @@ mod tests {
         for round in 0..50_u64 {
             let (mut child, pid) = sleeper();
             let since = Instant::now();
+            let in_time = || since.elapsed() < Duration::from_secs(20);
             thread::scope(|scope| {
-                let in_time = || since.elapsed() < Duration::from_secs(20);
                 scope.spawn(move || while in_time() && rewrite_as_tracer(pid).is_ok() {});
                 thread::sleep(Duration::from_micros(37 * round));
                 kill(pid.leader().as_nix(), Signal::SIGTERM).unwrap();
             });
+            let has_ended = || {
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+                status.contains("State:\tZ")
+            };
+            while in_time() && !has_ended() {
+                thread::sleep(Duration::from_millis(1));
+            }
             child.kill().unwrap();
             let status = child.wait().unwrap();
             assert_eq!(status.signal(), Some(libc::SIGTERM), "round {round}");
