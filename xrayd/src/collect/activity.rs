@@ -91,26 +91,26 @@ pub(super) struct Wants {
     pub(super) lazily: News,
 }
 
-/// A drain, as the scanner knows it.
+/// What the scanner needs of a drain.
 #[derive(Debug)]
-pub(super) struct Rester {
+pub(super) struct ScannedDrain {
     rings: Arc<Mapping>,
     waker: Waker,
     /// The number of its rests, and of its steps after them. A rest with another number is over.
     number: AtomicU64,
 }
 
-/// A drain's way to rest.
+/// A drain's handle to the scanner.
 #[derive(Debug)]
-pub(super) struct RestingPlace {
+pub(super) struct ScannerHandle {
     collectors: Collectors,
-    rester: Arc<Rester>,
+    drain: Arc<ScannedDrain>,
 }
 
 /// Drains that have begun to rest since the last look.
 #[derive(Debug, Default)]
 struct Inbox {
-    resting: Vec<Resting>,
+    resting: Vec<RestingDrain>,
     scanner: Option<Waker>,
     /// True if the scanner is to end.
     is_over: bool,
@@ -118,10 +118,11 @@ struct Inbox {
     next_look: Option<Instant>,
 }
 
+/// A drain that rests, and the words as it left them.
 #[derive(Debug)]
-struct Resting {
+struct RestingDrain {
     line: FirstLine,
-    rester: Arc<Rester>,
+    drain: Arc<ScannedDrain>,
     number: u64,
     words: Words,
     wants: Wants,
@@ -130,7 +131,7 @@ struct Resting {
 /// The task that looks.
 struct Scanner {
     inbox: Arc<Mutex<Inbox>>,
-    resting: Vec<Resting>,
+    resting: Vec<RestingDrain>,
     next_calm: Instant,
     next_lazy: Instant,
 }
@@ -178,16 +179,16 @@ impl Collectors {
         self.0.pool.longest_wait()
     }
 
-    /// The place for the drain of these rings, whose task `waker` wakes.
-    pub(super) fn place(&self, rings: &Arc<Mapping>, waker: &Waker) -> RestingPlace {
-        let rester = Rester {
+    /// A handle for the drain of these rings, whose task `waker` wakes.
+    pub(super) fn scanner_handle(&self, rings: &Arc<Mapping>, waker: &Waker) -> ScannerHandle {
+        let drain = ScannedDrain {
             rings: Arc::clone(rings),
             waker: waker.clone(),
             number: AtomicU64::new(0),
         };
-        RestingPlace {
+        ScannerHandle {
             collectors: self.clone(),
-            rester: Arc::new(rester),
+            drain: Arc::new(drain),
         }
     }
 }
@@ -202,22 +203,22 @@ impl Drop for Owner {
     }
 }
 
-// === impl RestingPlace ===
+// === impl ScannerHandle ===
 
-impl RestingPlace {
+impl ScannerHandle {
     /// The drain works from now on. The scanner does not wake it any more.
     pub(super) fn leave(&self) {
-        self.rester.number.fetch_add(1, Relaxed);
+        self.drain.number.fetch_add(1, Relaxed);
     }
 
     /// The drain rests from now on, and is woken for news. `words` were read before its last look
     /// at the rings.
     pub(super) fn rest(&self, words: Words, wants: Wants) {
-        let number = self.rester.number.load(Relaxed);
+        let number = self.drain.number.load(Relaxed);
         let mut inbox = lock(&self.collectors.0.inbox);
-        inbox.resting.push(Resting {
-            line: FirstLine::of(&self.rester.rings),
-            rester: Arc::clone(&self.rester),
+        inbox.resting.push(RestingDrain {
+            line: FirstLine::of(&self.drain.rings),
+            drain: Arc::clone(&self.drain),
             number,
             words,
             wants,
@@ -284,9 +285,9 @@ impl Task for Scanner {
     }
 }
 
-// === impl Resting ===
+// === impl RestingDrain ===
 
-impl Resting {
+impl RestingDrain {
     /// Begins to load what a look at it reads.
     fn prefetch(&self, look: Look) {
         if self.wants.at(look).is_any() {
@@ -297,7 +298,7 @@ impl Resting {
     /// Wakes the drain if there is what it waits for. False if the rest is over, as far as the look
     /// finds that out.
     fn stays(&self, look: Look) -> bool {
-        let is_over = || self.rester.number.load(Relaxed) != self.number;
+        let is_over = || self.drain.number.load(Relaxed) != self.number;
         // Most looks find nothing. So they touch as little memory as possible: for a thousand
         // processes, none of it is in a cache.
         if look == Look::Lazy && is_over() {
@@ -305,7 +306,7 @@ impl Resting {
         }
         let has_news = self.words.are_changed(&self.line, self.wants.at(look));
         if has_news && !is_over() {
-            self.rester.waker.wake_from_step();
+            self.drain.waker.wake_from_step();
         }
         !has_news
     }
@@ -426,16 +427,16 @@ mod tests {
         }
     }
 
-    /// A header page, and the place of its drain, which tells of its steps.
-    fn drain(collectors: &Collectors) -> (Arc<Mapping>, RestingPlace, Receiver<()>) {
+    /// A header page, the handle of its drain, and a message for each of its steps.
+    fn drain(collectors: &Collectors) -> (Arc<Mapping>, ScannerHandle, Receiver<()>) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(HEADER_BYTES).unwrap();
         let header = Arc::new(Mapping::new(&file, 0, HEADER_BYTES).unwrap());
         let (ran, runs) = sync_channel(8);
         let waker = collectors.begin().unwrap().add(Tells(ran));
         runs.recv_timeout(LONG).unwrap();
-        let place = collectors.place(&header, &waker);
-        (header, place, runs)
+        let scanner = collectors.scanner_handle(&header, &waker);
+        (header, scanner, runs)
     }
 
     fn wants(promptly: News, calmly: News, lazily: News) -> Wants {
@@ -449,7 +450,7 @@ mod tests {
     #[test]
     fn a_drain_is_woken_once_for_the_news_that_it_waits_for() {
         let collectors = Collectors::new(2);
-        let (header, place, runs) = drain(&collectors);
+        let (header, scanner, runs) = drain(&collectors);
         let (_other, beside, others_runs) = drain(&collectors);
         beside.rest(Words::default(), wants(CHUNK, ACTIVITY, ACTIVITY));
         for (at, wants) in [
@@ -457,8 +458,8 @@ mod tests {
             (rings::ACTIVITY, wants(CHUNK, ACTIVITY, News::NONE)),
             (rings::ACTIVITY, wants(News::NONE, News::NONE, ACTIVITY)),
         ] {
-            place.leave();
-            place.rest(Words::of(&header), wants);
+            scanner.leave();
+            scanner.rest(Words::of(&header), wants);
             assert!(runs.recv_timeout(WHILE).is_err(), "nothing has come");
             header.store(at, header.load(at) + 1);
             runs.recv_timeout(LONG).unwrap();
@@ -472,25 +473,25 @@ mod tests {
     #[test]
     fn news_from_before_the_rest_wake_the_drain() {
         let collectors = Collectors::new(2);
-        let (header, place, runs) = drain(&collectors);
+        let (header, scanner, runs) = drain(&collectors);
         let words = Words::of(&header);
         header.store(rings::CLAIM, 7);
         let threads = News {
             threads: true,
             ..News::NONE
         };
-        place.rest(words, wants(News::NONE, News::NONE, threads));
+        scanner.rest(words, wants(News::NONE, News::NONE, threads));
         runs.recv_timeout(LONG).unwrap();
     }
 
     #[test]
     fn other_news_and_news_after_the_rest_wake_no_drain() {
         let collectors = Collectors::new(2);
-        let (header, place, runs) = drain(&collectors);
-        place.rest(Words::of(&header), wants(CHUNK, CHUNK, CHUNK));
+        let (header, scanner, runs) = drain(&collectors);
+        scanner.rest(Words::of(&header), wants(CHUNK, CHUNK, CHUNK));
         header.store(rings::ACTIVITY, 7);
         assert!(runs.recv_timeout(WHILE).is_err());
-        place.leave();
+        scanner.leave();
         header.store(rings::CHUNK, 7);
         assert!(runs.recv_timeout(WHILE).is_err());
     }
@@ -498,11 +499,11 @@ mod tests {
     #[test]
     fn the_scanner_ends_with_the_last_place() {
         let collectors = Collectors::new(2);
-        let (_, place, _) = drain(&collectors);
+        let (_, scanner, _) = drain(&collectors);
         let inbox = Arc::downgrade(&collectors.0.inbox);
         drop(collectors);
         assert!(inbox.strong_count() > 0);
-        drop(place);
+        drop(scanner);
         let deadline = Instant::now() + LONG;
         while inbox.strong_count() > 0 {
             assert!(Instant::now() < deadline, "the scanner goes on");

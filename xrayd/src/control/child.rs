@@ -3,7 +3,10 @@
 use std::{process::Child, sync::Arc};
 
 use super::shared::Shared;
-use crate::lock::lock;
+use crate::{
+    lock::lock,
+    sys::{collect_child, try_collect_child},
+};
 
 /// A child process that is to be collected; `None` for a process that xrayd did not start, and
 /// after the process was collected.
@@ -16,7 +19,7 @@ impl StartedChild {
     /// Publishes the exit status if the process has ended.
     pub(super) fn collect(&mut self, shared: &Shared) {
         let Some(child) = &mut self.0 else { return };
-        match child.try_wait() {
+        match try_collect_child(child) {
             Ok(Some(status)) => {
                 *lock(&shared.exit_status) = Some(status);
                 self.0 = None;
@@ -38,7 +41,7 @@ impl StartedChild {
         let reaper = std::thread::Builder::new()
             .name("reaper".to_owned())
             .spawn(move || {
-                if let Ok(status) = child.wait() {
+                if let Ok(status) = collect_child(&mut child) {
                     *lock(&shared.exit_status) = Some(status);
                 }
             });

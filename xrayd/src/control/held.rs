@@ -1,26 +1,39 @@
 //! A program that xrayd started, and that has not run yet. A tracer is a thread, so the thread that
-//! started the program holds it, and lets it run when another thread says so.
+//! started the program holds it, and lets it run when another thread asks for that. Meanwhile it
+//! carries out writes that only a tracer may make.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{
+    Arc, Weak,
+    mpsc::{Receiver, SyncSender, sync_channel},
+};
 
 use crate::{
     pid::Pid,
     refusal::{Reason, Refusal, Result},
-    sys::ptrace::Stopped,
+    sys::{TracerThread, WriteJob, ptrace::Stopped},
 };
+
+/// A request to the thread that holds the program.
+#[derive(Debug)]
+enum Request {
+    /// Lets the program run.
+    Resume(SyncSender<Result<()>>),
+    Write(WriteJob),
+}
 
 /// The way to let the program run.
 #[derive(Debug)]
 pub(crate) struct Held {
     pid: Pid,
-    resume: SyncSender<SyncSender<Result<()>>>,
+    /// Nothing else keeps the channel open: the thread kills the program when this is dropped.
+    requests: Arc<SyncSender<Request>>,
 }
 
 /// The thread's part.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pid: Pid,
-    resume: Receiver<SyncSender<Result<()>>>,
+    requests: Receiver<Request>,
 }
 
 /// The permission to let the program run.
@@ -35,13 +48,27 @@ pub(crate) struct Release {
 impl Held {
     /// Both parts for this program.
     pub(crate) fn new(pid: Pid) -> (Self, Holder) {
-        let (resume, received) = sync_channel(1);
-        let resume = Self { pid, resume };
+        let (requests, received) = sync_channel(1);
+        let held = Self {
+            pid,
+            requests: Arc::new(requests),
+        };
         let holder = Holder {
             pid,
-            resume: received,
+            requests: received,
         };
-        (resume, holder)
+        (held, holder)
+    }
+
+    /// Passes writes to the thread, while it holds the program.
+    pub(crate) fn tracer(&self) -> TracerThread {
+        let requests: Weak<SyncSender<Request>> = Arc::downgrade(&self.requests);
+        TracerThread::new(move |job| {
+            if let Some(requests) = requests.upgrade() {
+                // The job is dropped if the thread holds the program no more.
+                let _ = requests.send(Request::Write(job));
+            }
+        })
     }
 
     /// Lets the program run.
@@ -54,7 +81,8 @@ impl Held {
             let message = format!("process {}: the thread that held it has ended", self.pid);
             Refusal::new(Reason::Io, message)
         };
-        self.resume.send(answer).map_err(|_| lost())?;
+        let request = Request::Resume(answer);
+        self.requests.send(request).map_err(|_| lost())?;
         answered.recv().map_err(|_| lost())?
     }
 }
@@ -64,11 +92,17 @@ impl Held {
 impl Holder {
     /// Waits until the program may run. `None` if its [`Held`] was dropped.
     pub(crate) fn wait(self) -> Option<Release> {
-        let answer = self.resume.recv().ok()?;
-        Some(Release {
-            pid: self.pid,
-            answer,
-        })
+        loop {
+            match self.requests.recv().ok()? {
+                Request::Write(job) => job.carry_out(),
+                Request::Resume(answer) => {
+                    return Some(Release {
+                        pid: self.pid,
+                        answer,
+                    });
+                }
+            }
+        }
     }
 }
 

@@ -405,6 +405,9 @@ pub(crate) fn prepare(
         ticket: Arc::clone(&ticket),
     };
     let (held, holder) = thread.is_some().then(|| Held::new(pid)).unzip();
+    if let Some(held) = &held {
+        memory.traced_by(held.tracer());
+    }
     let mut controller = Controller {
         patching: Patching {
             target,

@@ -12,6 +12,7 @@ use crate::{
     lock::lock,
     pid::Pid,
     refusal::Result,
+    sys::collect_child,
 };
 
 /// The handle to the program.
@@ -89,7 +90,7 @@ impl LaunchThread {
         } = started;
         undo.disarm();
         release.release(thread);
-        match child.wait() {
+        match collect_child(&mut child) {
             Ok(status) => *lock(&exit_status) = Some(status),
             Err(error) => {
                 tracing::warn!(%error, "cannot collect the exit status of a child process");

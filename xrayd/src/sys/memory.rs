@@ -14,13 +14,17 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::Path,
+    sync::OnceLock,
     thread,
     time::Duration,
 };
 
 use nix::libc;
 
-use super::ptrace::Seized;
+use super::{
+    ptrace::Seized,
+    write_job::{Piece, TracerThread, Written, write_each},
+};
 use crate::pid::{Pid, TargetAddr, Tid};
 
 /// Looks at a thread that another OS thread of this daemon may trace for a moment.
@@ -33,10 +37,9 @@ pub(crate) struct Memory {
     file: File,
     /// The thread that it was opened through. `None` for a file in place of a memory.
     thread: Option<(Pid, Tid)>,
+    /// The OS thread that traces this thread, if xrayd has started the process.
+    tracer: OnceLock<TracerThread>,
 }
-
-/// Bytes to write, and their address.
-pub(crate) type Piece<'a> = (TargetAddr, &'a [u8]);
 
 // === impl Memory ===
 
@@ -48,6 +51,7 @@ impl Memory {
         Ok(Self {
             file: OpenOptions::new().read(true).write(true).open(path)?,
             thread: Some((pid, tid)),
+            tracer: OnceLock::new(),
         })
     }
 
@@ -57,13 +61,24 @@ impl Memory {
         Ok(Self {
             file: File::open(path)?,
             thread: None,
+            tracer: OnceLock::new(),
         })
     }
 
     /// A file in place of the memory of a process.
     #[cfg(fuzzing)]
     pub(crate) fn of_file(file: File) -> Self {
-        Self { file, thread: None }
+        Self {
+            file,
+            thread: None,
+            tracer: OnceLock::new(),
+        }
+    }
+
+    /// From now on, writes that only a tracer may make are passed to this thread.
+    pub(crate) fn traced_by(&self, tracer: TracerThread) {
+        // A process is held by one thread, which is set once.
+        let _ = self.tracer.set(tracer);
     }
 
     /// Fills `into` from `address`.
@@ -87,22 +102,23 @@ impl Memory {
             return Ok(());
         };
         let rest = pieces.get(done..).unwrap_or_default();
-        match self.thread {
+        let written = match self.thread {
             Some((pid, tid)) if error.raw_os_error() == Some(libc::EIO) => {
-                self.write_as_tracer(pid, tid, rest, error)
+                let tracer = self.tracer.get();
+                let written = tracer.and_then(|tracer| tracer.write(&self.file, rest));
+                written.unwrap_or_else(|| self.write_as_tracer(pid, tid, rest, error))
             }
-            _ => Err((address_of(rest), error)),
-        }
+            _ => Err((0, error)),
+        };
+        written.map_err(|(done, error)| {
+            let at = rest.get(done).map_or(TargetAddr(0), |&(at, _)| at);
+            (at, error)
+        })
     }
 
-    /// The same as this OS thread. An error comes with the number of pieces that were written.
-    fn write_directly(&self, pieces: &[Piece<'_>]) -> Result<(), (usize, io::Error)> {
-        for (done, (address, bytes)) in pieces.iter().enumerate() {
-            self.file
-                .write_all_at(bytes, address.0)
-                .map_err(|error| (done, error))?;
-        }
-        Ok(())
+    /// The same as this OS thread.
+    fn write_directly(&self, pieces: &[Piece<'_>]) -> Written {
+        write_each(&self.file, pieces.iter().copied())
     }
 
     /// Writes pieces as the tracer of a thread. `refused` is the error without a tracer. It stays
@@ -113,7 +129,7 @@ impl Memory {
         tid: Tid,
         pieces: &[Piece<'_>],
         refused: io::Error,
-    ) -> Result<(), (TargetAddr, io::Error)> {
+    ) -> Written {
         // The kernel releases the thread when the OS thread that traces it ends.
         let done = thread::scope(|scope| {
             let writer = thread::Builder::new().name(format!("write-{pid}"));
@@ -132,12 +148,8 @@ impl Memory {
             }
             thread::sleep(TRACER_PAUSE);
         }
-        let done = done.map_err(|error| (address_of(pieces), error))?;
-        let done = done.unwrap_or_else(|_| Err((0, io::Error::other("a bug in xrayd"))));
-        done.map_err(|(done, error)| {
-            let rest = pieces.get(done..).unwrap_or_default();
-            (address_of(rest), error)
-        })
+        let done = done.map_err(|error| (0, error))?;
+        done.unwrap_or_else(|_| Err((0, io::Error::other("a bug in xrayd"))))
     }
 
     /// Reads a little-endian word of 8 bytes.
@@ -180,13 +192,6 @@ fn tracer_here(pid: Pid, tid: Tid) -> Option<bool> {
         .find_map(|line| line.strip_prefix("TracerPid:"))?
         .trim();
     (tracer != "0").then(|| Path::new("/proc/self/task").join(tracer).exists())
-}
-
-/// The address of the first of these pieces.
-fn address_of(pieces: &[Piece<'_>]) -> TargetAddr {
-    pieces
-        .first()
-        .map_or(TargetAddr(0), |&(address, _)| address)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod alarm;
 mod allocator;
 mod claim;
 mod clock;
+mod collect_child;
 mod descriptors;
 mod memory;
 mod naming;
@@ -21,6 +22,7 @@ mod robust;
 mod spawn;
 mod user_namespace;
 mod wait;
+mod write_job;
 mod xstate;
 
 pub(crate) use allocator::return_large_allocations;
@@ -30,6 +32,7 @@ pub(crate) use clock::monotonic_now;
 pub(crate) use clock::{
     counter_is_invariant, instant_of, now_anchor, since_boot_ns, ticks_in, ticks_now,
 };
+pub(crate) use collect_child::{collect_child, try_collect_child};
 pub(crate) use descriptors::DescriptorRoom;
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
@@ -41,4 +44,5 @@ pub(crate) use priority_boost::PriorityBoost;
 pub(crate) use robust::robust_list;
 pub(crate) use spawn::spawn_traced;
 pub(crate) use user_namespace::{owner_of_namespace, parent_of_namespace};
+pub(crate) use write_job::{TracerThread, WriteJob};
 pub(crate) use xstate::XstateSizes;

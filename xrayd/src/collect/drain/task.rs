@@ -21,7 +21,7 @@ use super::{
 use crate::{
     collect::{
         SiteTable,
-        activity::{CALM, Collectors, RestingPlace, Words},
+        activity::{CALM, Collectors, ScannerHandle, Words},
         ring_budget::RingBudget,
         slots::Slots,
     },
@@ -44,7 +44,7 @@ struct DrainTask {
     is_woken: Arc<AtomicBool>,
     header: Arc<Mapping>,
     /// Where the drain rests. It is set once the task is in the pool.
-    place: Arc<OnceLock<RestingPlace>>,
+    scanner: Arc<OnceLock<ScannerHandle>>,
     _until_end: UntilEnd,
     /// The drain can outlive the session while it hangs.
     _ticket: Arc<Ticket>,
@@ -89,7 +89,7 @@ pub(crate) fn spawn(
     let liveness = Liveness::new(pid);
     let is_abandoned = Arc::new(AtomicBool::new(false));
     let is_woken = Arc::new(AtomicBool::new(false));
-    let place = Arc::new(OnceLock::new());
+    let scanner = Arc::new(OnceLock::new());
     let task = DrainTask {
         drain,
         requests: received,
@@ -98,13 +98,13 @@ pub(crate) fn spawn(
         is_abandoned: Arc::clone(&is_abandoned),
         is_woken: Arc::clone(&is_woken),
         header: Arc::clone(&header),
-        place: Arc::clone(&place),
+        scanner: Arc::clone(&scanner),
         _ticket: ticket,
         _ended: ends,
     };
     let waker = pool.add(task);
     // This is the only place that sets it.
-    let _ = place.set(collectors.place(&header, &waker));
+    let _ = scanner.set(collectors.scanner_handle(&header, &waker));
     output.drain.set(waker);
     let waker = output.drain.clone();
     Ok(DrainHandle {
@@ -139,8 +139,8 @@ impl Task for DrainTask {
 
 impl DrainTask {
     fn turn(&mut self) -> Next {
-        if let Some(place) = self.place.get() {
-            place.leave();
+        if let Some(scanner) = self.scanner.get() {
+            scanner.leave();
         }
         let request = self.requests.try_recv();
         // A drain that hung may have been given up.
@@ -191,11 +191,11 @@ impl DrainTask {
         }
         let rest = self.drain.rest(busy, news);
         self.drain.last.was_quiet = !finds_news(busy, news);
-        match (rest, self.place.get()) {
+        match (rest, self.scanner.get()) {
             (Rest::None, _) => Next::Now,
             (Rest::For(pause), _) => Next::At(Instant::now() + pause),
-            (Rest::Until(pause, wants), Some(place)) => {
-                place.rest(words, wants);
+            (Rest::Until(pause, wants), Some(scanner)) => {
+                scanner.rest(words, wants);
                 Next::At(shared_time_after(pause))
             }
             // It is set at any moment.
