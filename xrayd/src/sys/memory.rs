@@ -246,7 +246,7 @@ mod tests {
         assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 7));
     }
 
-    /// Writes a byte of a program's text to itself, as a tracer. Then it reads the byte back.
+    /// Writes a byte of a program's text to itself, as a tracer.
     fn rewrite_as_tracer(pid: Pid) -> io::Result<()> {
         let memory = Memory::open(pid, pid.leader())?;
         let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
