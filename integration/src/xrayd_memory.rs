@@ -68,8 +68,7 @@ pub fn slot_owners(pid: i32) -> Result<Vec<u32>> {
     let first = handshakes.first().context("no memory of xrayd")?;
     let table = word(&memory, first + TABLE_AT)?;
     let shifts = word(&memory, first + SHIFTS_AT)?;
-    let (ring_shift, slots_shift) = (shifts & 0xffff_ffff, shifts >> 32);
-    let geometry = Geometry::from_shifts(ring_shift.try_into()?, slots_shift.try_into()?)?;
+    let geometry = Geometry::from_word(shifts)?;
     let owner = |slot: u32| {
         let mut bytes = [0; 4];
         memory.read_exact_at(&mut bytes, table + geometry.slot_offset(slot))?;

@@ -17,13 +17,16 @@
 //! +filter_offset(0)  filter page 0 (4 KiB) | filter page 1 | …   open calls of a filtered thread
 //! +names_offset      the names of counted sites, open addressing
 //! +counts_offset(0)  counts 0 | counts 1 | …     each `counts_bytes`, a u64 for each name
+//! +switched_offset   the sites of functions that were switched, open addressing
+//! +profile_offset(0) profile 0 | profile 1 | …   sums by stack, see [`profile`]
 //! +mark_offset(0)    mark 0 (32 bytes) | mark 1 | …   the collector's, for the next collector
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
 //! ```
 //!
-//! The slot, the control line, the filter page, the counts, the mark and the ring of the same index
-//! belong together. Buckets are for threads without a slot: each bucket counts the losses of one of
-//! them. Every field is 8 bytes wide, but for the first two of a slot.
+//! The slot, the control line, the filter page, the counts, the profile, the mark and the ring of
+//! the same index belong together. Buckets are for threads without a slot: each bucket counts the
+//! losses of one of them. Every field is 8 bytes wide, but for the first two of a slot and some of a
+//! profile.
 //!
 //! Only the slow path writes the first [`GUARD_BYTES`] of a chunk. A context that reserves a word
 //! past the end of its chunk gets an address there. So the address itself shows the context that it
@@ -34,7 +37,7 @@ use crate::{error::GeometryError, word::PAYLOAD_BYTES};
 
 /// The version of the layout and of the trampolines that are made from it. It changes with each
 /// change of either.
-pub const VERSION: u8 = if SHIFT == 0 { 0x0c } else { 0x8c };
+pub const VERSION: u8 = if SHIFT == 0 { 0x0d } else { 0x8d };
 /// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
 /// use it as another version.
 const SHIFT: u64 = if cfg!(feature = "shifted-layout") {
@@ -106,6 +109,18 @@ pub mod table {
     /// deadline; 0 if none has. The collector stores 0 before it records again. A forked child
     /// reads 0.
     pub const CLOSED_AT: u64 = 40;
+    /// u64: the counter when a function was last switched. A call in a profile that began before
+    /// may have ended unseen, if its function is among the switched sites.
+    pub const SWITCHED: u64 = 128 + 128 * SHIFT;
+    /// u64: the same for all functions: each call in a profile that began before may have ended
+    /// unseen.
+    pub const ALL_SWITCHED: u64 = 136 + 128 * SHIFT;
+    /// u32: nodes that a profile may have, including the root.
+    pub const MOST_NODES: u64 = 144 + 128 * SHIFT;
+    /// u32: blocks of durations that a profile may have, including the unused first one.
+    pub const MOST_BLOCKS: u64 = 148 + 128 * SHIFT;
+    /// u32: open calls that a profile may have.
+    pub const MOST_OPEN: u64 = 152 + 128 * SHIFT;
     /// The end of the words that are the same in every version.
     pub const COMMON_BYTES: u64 = 120;
     const _: () = assert!(LIVE == 0 && MINE == 8 && CLOSED_AT == 40);
@@ -163,6 +178,106 @@ pub mod filter {
     pub const OUTSIDE: u32 = 2;
     /// The call is left out, and so are the calls in it.
     pub const LEFT: u32 = 3;
+}
+
+/// A profile: the sums of one thread's calls by stack, and its open calls, as its trampolines write
+/// them while calls are added up in the program. It lies in the shared memory, so that it outlives
+/// the process and the collector.
+///
+/// ```text
+/// +0            node 0, the root (128 bytes) | node 1 | …
+/// +size         block 0, unused (128 bytes) | block 1 | …   durations of calls
+/// +3 * size     frame 0, below all calls (32 bytes) | frame 1 | …   open calls, outermost first
+/// +places       places of nodes by caller and site, a u32 each, open addressing
+/// +header       the fields that have no unit in their description below
+/// ```
+///
+/// A *place* is the offset of a node in the profile. Where one has [`MORE`] added, the node
+/// stands for all stacks within its caller that have no node of their own.
+pub mod profile {
+    /// Bytes of a node, and of a block.
+    pub const NODE_BYTES: u64 = 128;
+    /// log2 of [`NODE_BYTES`].
+    pub const NODE_SHIFT: u32 = 7;
+    /// Bytes of a frame.
+    pub const FRAME_BYTES: u64 = 32;
+    /// log2 of [`FRAME_BYTES`].
+    pub const FRAME_SHIFT: u32 = 5;
+
+    /// In a node, u32: the place of the callee that began first in the latest call; 0 for none. It
+    /// is a guess of the next callee, and may be any place.
+    pub const FIRST: u64 = 0;
+    /// In a node, u32: the place of the callee that its caller called next; 0 for none. A guess,
+    /// too.
+    pub const NEXT: u64 = 4;
+    /// In a node, u32: the name of the entry's site; 0 for the root and for a node that was not
+    /// made so far; [`MORE_NAME`].
+    pub const NAME: u64 = 8;
+    /// In a node, u32: the place of the caller's node.
+    pub const CALLER: u64 = 12;
+    /// In a node, u64: ticks of the calls with an exit.
+    pub const TOTAL: u64 = 16;
+    /// In a node, u64: ticks of the shortest of them.
+    pub const SHORTEST: u64 = 24;
+    /// In a node, u64: ticks of the longest of them.
+    pub const LONGEST: u64 = 32;
+    /// In a node, u64: ticks of calls without an exit, up to the event before their end was seen.
+    pub const LEFT_TICKS: u64 = 40;
+    /// In a node, u64: calls without an exit.
+    pub const LEFT: u64 = 48;
+    /// In a node, u64: calls with an exit that are in no block, since there was no room for one.
+    pub const UNSORTED: u64 = 56;
+    /// In a node, 28 u16: the numbers of its blocks, 0 for none. The entry `n` is for durations
+    /// from `4^n` ticks on. Durations of less than 8 ticks count as 8 to 15.
+    pub const BLOCKS: u64 = 64;
+    /// In a node whose name is [`MORE_NAME`], u64: ticks of its calls that were made within
+    /// another one of its calls.
+    pub const NESTED: u64 = 120;
+    /// Entries of [`BLOCKS`]. No duration needs more: 2^56 ticks are some months.
+    pub const BLOCK_ENTRIES: u64 = 28;
+    /// Counters of a block, a u64 each: for durations from `4^n` ticks on, eight parts of one
+    /// width, and eight parts of twice that width from `2 * 4^n` on.
+    pub const COUNTERS: u64 = 16;
+
+    /// In a frame, u64: the place on the stack at the entry.
+    pub const STACK: u64 = 0;
+    /// In a frame, u64: the counter at the entry.
+    pub const BEGAN: u64 = 8;
+    /// In a frame, u32: the place of its node.
+    pub const NODE: u64 = 16;
+    /// In a frame, u32: where the place of the next callee is guessed: [`FIRST`] of its node, or
+    /// [`NEXT`] of the callee before.
+    pub const GUESS: u64 = 20;
+
+    /// Added to a place.
+    pub const MORE: u32 = 1;
+    /// The name of nodes for all stacks that have no node of their own. No site has it.
+    pub const MORE_NAME: u32 = 1;
+
+    /// u64: in the low half the number of open calls, in the high half the number of its changes.
+    /// The thread and its handlers change it with one instruction that compares.
+    pub const OPEN: u64 = 0;
+    /// u64: the counter at the latest event.
+    pub const LATEST: u64 = 8;
+    /// u64: nodes that were begun, without the root. It may exceed the number of nodes.
+    pub const NODES: u64 = 16;
+    /// u64: blocks that were begun. Likewise.
+    pub const BEGUN_BLOCKS: u64 = 24;
+    /// u64: exits of calls that are not open.
+    pub const UNMATCHED: u64 = 32;
+    /// u64: calls that are in no node, because too many calls were open or no node was left.
+    pub const NOT_FOLLOWED: u64 = 40;
+    /// Bytes of the header.
+    pub const HEADER_BYTES: u64 = 64;
+
+    /// Entries of the list of switched sites; a power of two. At most half of them are used.
+    pub const SWITCHED_SITES: u64 = 1 << 13;
+    /// Bytes of an entry of that list.
+    pub const SWITCHED_BYTES: u64 = 16;
+    /// In such an entry, u32: the name of the site; 0 for none.
+    pub const SWITCHED_NAME: u64 = 0;
+    /// In such an entry, u64: the counter when its function was last switched.
+    pub const SWITCHED_AT: u64 = 8;
 }
 
 /// Offsets in a slot.
@@ -315,12 +430,16 @@ pub mod bucket {
     pub const REPORTED: u64 = 16;
 }
 
+/// In the word of a geometry: there are no profiles.
+const NO_PROFILES: u64 = 1 << 63;
+
 /// The sizes of one target's rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     ring_shift: u32,
     chunk_shift: u32,
     slots_shift: u32,
+    has_profiles: bool,
 }
 
 /// The region of the rings' mapping in which calls are counted: the names of counted sites, then
@@ -329,6 +448,15 @@ pub struct Geometry {
 pub struct CountRegion {
     offset: u64,
     ids_shift: u32,
+}
+
+/// The region of the rings' mapping in which calls are added up by stack: the sites of switched
+/// functions, then the profile of each thread. See [`Geometry::profile_region`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProfileRegion {
+    offset: u64,
+    nodes_shift: u32,
+    is_there: bool,
 }
 
 // === impl Geometry ===
@@ -364,7 +492,7 @@ impl Geometry {
         Self::from_shifts(ring_bytes.trailing_zeros(), slots.trailing_zeros())
     }
 
-    /// The geometry that an earlier attach wrote down.
+    /// The geometry with rings of `1 << ring_shift` bytes, and `1 << slots_shift` slots.
     ///
     /// # Errors
     /// Values that [`Geometry::new`] could not have produced.
@@ -382,12 +510,47 @@ impl Geometry {
             ring_shift,
             chunk_shift: (ring_shift - 4).clamp(12, 16),
             slots_shift,
+            has_profiles: true,
         };
         let total = ring_bytes << slots_shift;
         if total > Self::MAX_TOTAL_BYTES {
             return Err(GeometryError::Total(total));
         }
         Ok(geometry)
+    }
+
+    /// The same without profiles, for memory that counts in full once it is mapped.
+    #[must_use]
+    pub const fn without_profiles(self) -> Self {
+        Self {
+            has_profiles: false,
+            ..self
+        }
+    }
+
+    /// True if calls can be added up in the program.
+    pub const fn has_profiles(self) -> bool {
+        self.has_profiles
+    }
+
+    /// A word from which [`Geometry::from_word`] makes the same geometry.
+    pub const fn to_word(self) -> u64 {
+        let profiles = if self.has_profiles { 0 } else { NO_PROFILES };
+        self.ring_shift as u64 | (self.slots_shift as u64) << 32 | profiles
+    }
+
+    /// The geometry that an earlier attach wrote down.
+    ///
+    /// # Errors
+    /// A word that [`Geometry::to_word`] could not have returned.
+    pub fn from_word(word: u64) -> Result<Self, GeometryError> {
+        let shifts = word & !NO_PROFILES;
+        let half = |half: u64| u32::try_from(half).unwrap_or(u32::MAX);
+        let geometry = Self::from_shifts(half(shifts & 0xffff_ffff), half(shifts >> 32))?;
+        Ok(match word & NO_PROFILES {
+            0 => geometry,
+            _ => geometry.without_profiles(),
+        })
     }
 
     /// Bytes of one ring.
@@ -496,9 +659,23 @@ impl Geometry {
         }
     }
 
+    /// The region of the rings' mapping in which calls are added up by stack.
+    pub const fn profile_region(self) -> ProfileRegion {
+        let nodes_shift = self.ring_shift - profile::NODE_SHIFT;
+        ProfileRegion {
+            offset: self.count_region().counts_offset(self.slots()),
+            nodes_shift: if nodes_shift < 15 { nodes_shift } else { 15 },
+            is_there: self.has_profiles,
+        }
+    }
+
     /// The offset in the rings' mapping of the mark `index`.
     pub const fn mark_offset(self, index: u32) -> u64 {
-        let marks = self.count_region().counts_offset(self.slots());
+        let region = self.profile_region();
+        let marks = match region.is_there {
+            true => region.profile_offset(self.slots()),
+            false => region.offset,
+        };
         marks + (index as u64) * MARK_BYTES
     }
 
@@ -552,6 +729,78 @@ impl CountRegion {
     /// The offset in the rings' mapping of the counts `index`.
     pub const fn counts_offset(self, index: u32) -> u64 {
         self.names_offset() + 8 * self.names() + ((index as u64) << self.counts_shift())
+    }
+}
+
+// === impl ProfileRegion ===
+
+impl ProfileRegion {
+    /// Nodes of a profile, including the root; a power of two. There is one for each 128 bytes of a
+    /// ring, from 512 to 32,768.
+    pub const fn nodes(self) -> u64 {
+        1 << self.nodes_shift
+    }
+
+    /// Blocks of a profile, including the unused one; a power of two, twice as many as nodes.
+    pub const fn blocks(self) -> u64 {
+        2 * self.nodes()
+    }
+
+    /// Frames of a profile, including the one below all calls; a power of two.
+    pub const fn frames(self) -> u64 {
+        2 * self.nodes()
+    }
+
+    /// Entries of the table of places; a power of two, twice as many as nodes.
+    pub const fn places(self) -> u64 {
+        2 * self.nodes()
+    }
+
+    /// Bytes of all nodes; a power of two.
+    pub const fn size(self) -> u64 {
+        self.nodes() << profile::NODE_SHIFT
+    }
+
+    /// The offset in a profile of the blocks.
+    pub const fn blocks_at(self) -> u64 {
+        self.size()
+    }
+
+    /// The offset in a profile of the frames.
+    pub const fn frames_at(self) -> u64 {
+        3 * self.size()
+    }
+
+    /// The offset in a profile of the table of places.
+    pub const fn places_at(self) -> u64 {
+        self.frames_at() + (self.frames() << profile::FRAME_SHIFT)
+    }
+
+    /// The offset in a profile of its header.
+    pub const fn header_at(self) -> u64 {
+        self.places_at() + 4 * self.places()
+    }
+
+    /// log2 of [`ProfileRegion::profile_bytes`].
+    pub const fn profile_shift(self) -> u32 {
+        self.nodes_shift + profile::NODE_SHIFT + 2
+    }
+
+    /// Bytes of one thread's profile; a power of two.
+    pub const fn profile_bytes(self) -> u64 {
+        1 << self.profile_shift()
+    }
+
+    /// The offset in the rings' mapping of the list of switched sites.
+    pub const fn switched_offset(self) -> u64 {
+        self.offset
+    }
+
+    /// The offset in the rings' mapping of the profile `index`.
+    pub const fn profile_offset(self, index: u32) -> u64 {
+        let sites = profile::SWITCHED_SITES * profile::SWITCHED_BYTES;
+        let profiles = (self.offset + sites).next_multiple_of(4096);
+        profiles + ((index as u64) << self.profile_shift())
     }
 }
 
@@ -620,6 +869,14 @@ mod tests {
                 let Ok(g) = Geometry::from_shifts(ring_shift, slots_shift) else {
                     continue;
                 };
+                assert_eq!(Geometry::from_word(g.to_word()), Ok(g));
+                let without = g.without_profiles();
+                assert_eq!(Geometry::from_word(without.to_word()), Ok(without));
+                assert!(without.rings_bytes() < g.rings_bytes());
+                assert_eq!(
+                    without.mark_offset(0),
+                    g.count_region().counts_offset(g.slots())
+                );
                 assert!(g.chunks() >= 4 && g.chunks() * g.chunk_bytes() == g.ring_bytes());
                 assert_eq!(
                     g.control_offset(g.slots() - 1) + LINE_BYTES,
@@ -632,7 +889,13 @@ mod tests {
                 assert_eq!(g.filter_offset(g.slots()), counts.names_offset());
                 let names_end = counts.names_offset() + 8 * counts.names();
                 assert_eq!(names_end, counts.counts_offset(0));
-                assert_eq!(counts.counts_offset(g.slots()), g.mark_offset(0));
+                let profiles = g.profile_region();
+                assert_eq!(counts.counts_offset(g.slots()), profiles.switched_offset());
+                assert_eq!(profiles.profile_offset(0) % 4096, 0);
+                assert_eq!(profiles.profile_offset(g.slots()), g.mark_offset(0));
+                let header_end = profiles.header_at() + profile::HEADER_BYTES;
+                assert!(header_end <= profiles.profile_bytes());
+                assert!(profiles.blocks() - 1 <= u64::from(u16::MAX));
                 assert!(g.mark_offset(g.slots()) <= g.rings_offset());
                 assert_eq!(
                     g.ring_offset(g.slots() - 1) + g.ring_bytes(),

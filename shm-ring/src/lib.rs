@@ -34,6 +34,7 @@ mod mapping;
 mod memory;
 pub mod newest;
 mod producer;
+pub mod profile;
 mod slot_owners;
 mod sync;
 mod table;

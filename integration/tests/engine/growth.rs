@@ -54,10 +54,7 @@ impl Tables {
                     .is_ok();
             if is_read && words[0].starts_with(b"xrayd") {
                 let [_, _, table, rings, _, _, shifts, _] = words.map(u64::from_le_bytes);
-                let geometry = Geometry::from_shifts(
-                    u32::try_from(shifts & 0xff)?,
-                    u32::try_from(shifts >> 32)?,
-                )?;
+                let geometry = Geometry::from_word(shifts)?;
                 return Ok(Tables {
                     memory,
                     geometry,

@@ -1,20 +1,18 @@
 //! Sums of calls, made while a process runs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, StackTrie};
-use xray_trace::model::{Missing, Profile, Trace};
+use xray_trace::model::{Missing, Profile};
 use xrayd::{
-    process::{AttachOptions, Profiling, Session, write_profile},
-    store::ProfileSums,
+    process::{AttachOptions, Profiling},
     types::{Mode, Phase, Switch},
 };
 
-use crate::support::{attach_with, detach, registry, retained, switch};
+use crate::support::{attach_with, detach, read_profile, registry, retained, switch};
 
 /// Long enough for a thread that other programs delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,15 +33,6 @@ fn options(mode: Mode) -> AttachOptions {
 fn go(target: &mut Target) -> Result<GroundTruth> {
     target.send("go")?;
     GroundTruth::parse(&target.line_with("result ", PATIENCE)?)
-}
-
-/// The profile after a round trip through a file.
-fn read(session: &Arc<Session>, sums: ProfileSums) -> Result<Profile> {
-    let mut file = Vec::new();
-    write_profile(&[(Arc::clone(session), sums)], &mut file)?;
-    let trace = Trace::read(&*file)?;
-    ensure!(trace.totals().calls == 0);
-    Profile::of_trace(trace)?.context("no profile is in the trace")
 }
 
 /// Calls and self time of each stack of each thread.
@@ -91,7 +80,7 @@ fn a_profile_is_that_of_the_full_trace() -> Result<()> {
         others.finish()?;
     }
     let truth = GroundTruth::parse(&target.line_with("result ", PATIENCE)?)?;
-    let profile = read(&session, profiling.finish()?)?;
+    let profile = read_profile(&session, profiling.finish()?)?;
     let trace = retained(&session)?;
     ensure!(trace.totals().calls == truth.events() && trace.totals().lost == 0);
     ensure!(profile.missing() == Missing::default());
@@ -132,7 +121,7 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
     let truth = go(&mut target)?;
     for _ in 0..2 {
         let kept = session.kept_profile()?.context("nothing is kept")?;
-        ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
+        ensure!(calls(&read_profile(&session, kept)?, &truth)? == truth.calls());
     }
     let status = session.status();
     ensure!(
@@ -145,7 +134,7 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
         Ok((session.status().phase == Phase::Exited).then_some(()))
     })?;
     let kept = session.kept_profile()?.context("nothing is kept")?;
-    ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
+    ensure!(calls(&read_profile(&session, kept)?, &truth)? == truth.calls());
 
     let mut target = counted("4000")?;
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
@@ -162,9 +151,9 @@ fn in_profile_mode_sums_are_kept_and_no_events() -> Result<()> {
         "{status:?}"
     );
     // The kept sums begin with the mode. A client that asked before has all calls.
-    ensure!(calls(&read(&session, profiling.finish()?)?, &truth)? == truth.calls());
+    ensure!(calls(&read_profile(&session, profiling.finish()?)?, &truth)? == truth.calls());
     let kept = session.kept_profile()?.context("nothing is kept")?;
-    ensure!(read(&session, kept)?.stacks().is_empty());
+    ensure!(read_profile(&session, kept)?.stacks().is_empty());
     ensure!(session.status().events == truth.events());
     detach(&registry, &target)?;
     Ok(())
@@ -183,7 +172,7 @@ fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
     ensure!(trace.totals().calls == truth.events());
     drop(feed);
     let kept = session.kept_profile()?.context("nothing is kept")?;
-    ensure!(calls(&read(&session, kept)?, &truth)? == truth.calls());
+    ensure!(calls(&read_profile(&session, kept)?, &truth)? == truth.calls());
     detach(&registry, &target)?;
     Ok(())
 }
@@ -198,10 +187,10 @@ fn a_flight_is_profiled_for_a_while() -> Result<()> {
     switch(&session, Switch::On)?;
     let profiling = Profiling::begin(&session)?;
     let truth = go(&mut target)?;
-    let profile = read(&session, profiling.finish()?)?;
+    let profile = read_profile(&session, profiling.finish()?)?;
     ensure!(calls(&profile, &truth)? == truth.calls());
     let profiling = Profiling::begin(&session)?;
-    let nothing = read(&session, profiling.finish()?)?;
+    let nothing = read_profile(&session, profiling.finish()?)?;
     ensure!(nothing.stacks().is_empty(), "{:?}", nothing.stacks());
     drop(Profiling::begin(&session)?);
     ensure!(session.settings().mode == Mode::Flight);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{
@@ -12,11 +13,12 @@ use integration::{
 };
 use xray_trace::analysis::{Notes, Steps};
 use xray_trace::instr_map::{Rule, Selection};
-use xray_trace::model::{CallKind, EventBody, FunctionId, Trace};
+use xray_trace::model::{CallKind, EventBody, FunctionId, Profile, Trace};
 use xrayd::{
     Pid, Tid,
     export::PendingSnapshot,
-    process::{AttachOptions, Attached, Registry, RegistryConfig, Session},
+    process::{AttachOptions, Attached, Registry, RegistryConfig, Session, write_profile},
+    store::ProfileSums,
     types::{DetachReport, Reach, Run, Switch, ToggleReport},
 };
 
@@ -268,4 +270,13 @@ pub(crate) fn notes(trace: &Trace) -> Notes {
         notes.add(steps.notes());
     }
     notes
+}
+
+/// The profile after a round trip through a file.
+pub(crate) fn read_profile(session: &Arc<Session>, sums: ProfileSums) -> Result<Profile> {
+    let mut file = Vec::new();
+    write_profile(&[(Arc::clone(session), sums)], &mut file)?;
+    let trace = Trace::read(&*file)?;
+    ensure!(trace.totals().calls == 0);
+    Profile::of_trace(trace)?.context("no profile is in the trace")
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::analysis::{Notes, Step, Steps};
-use xray_trace::model::Trace;
+use xray_trace::model::{Missing, Trace};
 use xrayd::{
     process::AttachOptions,
-    types::{Phase, Switch},
+    types::{Mode, Phase, Switch},
 };
 
-use crate::support::{attach_with, detach, notes, registry, retained, switch};
+use crate::support::{attach_with, detach, notes, read_profile, registry, retained, switch};
 
 /// Caller, callee, and the number of calls. "-" is the caller of outermost calls.
 type Edges = BTreeMap<(String, String), u64>;
@@ -67,6 +67,67 @@ fn record(scenario: &str) -> Result<(Edges, Trace)> {
         detach(&registry, &target)?;
     }
     Ok((answer, retained(&session)?))
+}
+
+/// Runs a scenario whose calls are added up in the program. Returns the program's edges, those of
+/// the profile, and the number of calls without an exit.
+fn add_up(scenario: &str) -> Result<(Edges, Edges, u64)> {
+    let mut target = Target::spawn(Fixture::Unwinding, [""; 0])?;
+    let registry = registry();
+    let options = AttachOptions {
+        mode: Mode::Profile,
+        ..AttachOptions::default()
+    };
+    let session = attach_with(&registry, &target, options)?.session;
+    switch(&session, Switch::On)?;
+    let answer = answer(&target.ask(scenario, "done ")?)?;
+    if ["exit", "abort"].contains(&scenario) {
+        target.wait(DEADLINE)?;
+        wait_until(DEADLINE, "the session noticed", || {
+            Ok((session.status().phase == Phase::Exited).then_some(()))
+        })?;
+    } else {
+        detach(&registry, &target)?;
+    }
+    let kept = session.kept_profile()?.context("nothing is kept")?;
+    let profile = read_profile(&session, kept)?;
+    let missing = profile.missing();
+    ensure!(missing == Missing::default(), "{scenario}: {missing:?}");
+    let (mut edges, mut unfinished) = (Edges::new(), 0);
+    let name = |at: usize| {
+        let function = profile.stacks()[at].function;
+        profile.tables().function_name(function).into_owned()
+    };
+    for (at, stack) in profile.stacks().iter().enumerate() {
+        let times = profile.times(at).context("no times")?;
+        unfinished += times.unfinished;
+        if stack.calls > 0 {
+            let caller = stack.caller.map_or_else(|| "-".to_owned(), name);
+            *edges.entry((caller, name(at))).or_default() += stack.calls;
+        }
+    }
+    Ok((answer, edges, unfinished))
+}
+
+/// What is added up in the program is what a full trace shows.
+#[test]
+fn calls_that_are_added_up_are_within_their_callers() -> Result<()> {
+    for (scenario, left) in [
+        ("throw", 101..=101),
+        ("again", 13..=13),
+        ("longjmp", 101..=101),
+        ("cancel", 1..=3),
+        ("pthread_exit", 1..=3),
+        ("exit", 21..=21),
+        ("abort", 21..=21),
+    ] {
+        let (answer, profiled, unfinished) = add_up(scenario)?;
+        ensure!(
+            profiled == answer && left.contains(&unfinished),
+            "{scenario}: {profiled:?} instead of {answer:?}, {unfinished} unfinished"
+        );
+    }
+    Ok(())
 }
 
 /// Checks that every call is within its caller, and that this many calls ended without an exit.

@@ -23,6 +23,30 @@ use crate::{
 /// last thread ends.
 const FINISHED: i32 = 77;
 
+/// Forks within a handler, and waits for the end of the child, whose table is wiped. Returns true
+/// in the child.
+pub(crate) fn fork_and_wipe(machine: &Machine) -> bool {
+    // SAFETY: the handler interrupts the machine's code, which holds no lock; the child ends after
+    // that code, see `end_child`.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            machine.wipe();
+            true
+        }
+        ForkResult::Parent { child } => {
+            let ended = waitpid(child, None).unwrap();
+            assert_eq!(ended, WaitStatus::Exited(child, FINISHED));
+            false
+        }
+    }
+}
+
+/// Ends a child that has come through.
+pub(crate) fn end_child() -> ! {
+    // SAFETY: ends the process, whatever the harness' other threads were doing.
+    unsafe { nix::libc::_exit(FINISHED) }
+}
+
 /// Stores of a child that its parent does not make as well.
 #[derive(Debug, Clone, Copy, Default)]
 struct Alone {
@@ -98,25 +122,15 @@ fn fork_at(
     let seen = RefCell::new(None);
     stepper.interrupt(machine, (function, 0, u64::MAX), place, &|| {
         let before = machine.save();
-        // SAFETY: the handler interrupts the machine's code, which holds no lock; the child ends
-        // below, after that code.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                machine.wipe();
-                in_child.set(true);
-            }
-            ForkResult::Parent { child } => {
-                let ended = waitpid(child, None).unwrap();
-                assert_eq!(ended, WaitStatus::Exited(child, FINISHED));
-                let after = machine.save();
-                machine.restore_ring(&before);
-                *seen.borrow_mut() = Some((before, after));
-            }
+        in_child.set(fork_and_wipe(machine));
+        if !in_child.get() {
+            let after = machine.save();
+            machine.restore_ring(&before);
+            *seen.borrow_mut() = Some((before, after));
         }
     });
     if in_child.get() {
-        // SAFETY: ends the process, whatever the harness' other threads were doing.
-        unsafe { nix::libc::_exit(FINISHED) };
+        end_child();
     }
     // The way may be shorter this time.
     let (before, after) = seen.into_inner()?;

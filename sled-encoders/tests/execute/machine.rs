@@ -10,8 +10,9 @@ use std::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
-    layout::{INSIDE_NAMES, LINE_BYTES, NAME_SHIFT, control, filter, rings, slot, table},
+    layout::{INSIDE_NAMES, LINE_BYTES, NAME_SHIFT, control, filter, profile, rings, slot, table},
     newest::{self, RingCopy},
+    profile::{Limits, Profile},
     view::TICKS,
     word,
 };
@@ -25,7 +26,7 @@ use crate::{area::Area, function::Function, registers::Registers, tid_offset::ti
 /// Functions of one kind, and so the number of sites of it.
 pub(crate) const COPIES: u32 = 8;
 /// The offset of the functions in the code.
-const FUNCTIONS: u64 = 3 * 4096;
+const FUNCTIONS: u64 = 4 * 4096;
 const FUNCTION_BYTES: u64 = 128;
 const CODE_BYTES: usize = 64 << 10;
 /// The payload of numbered events, in bytes: their number, the next number, and half of the one
@@ -483,6 +484,53 @@ impl Machine {
         self.rings.clear(0, self.geometry.rings_bytes());
         self.set_live(1);
         self.table.write64(table::MINE, 1);
+        self.limit_profiles(Limits::most(self.geometry));
+    }
+
+    /// Sets the limits on a profile.
+    pub(crate) fn limit_profiles(&self, limits: Limits) {
+        for (field, most) in limits.words() {
+            self.set_header(field, most);
+        }
+    }
+
+    /// Marks the functions of these sites as switched now, or `all` functions.
+    pub(crate) fn mark_switched(&self, sites: &[u32], all: bool) {
+        let marked = now();
+        let list = self.geometry.profile_region().switched_offset();
+        for site in sites {
+            let mut entry = u64::from(site >> NAME_SHIFT) % profile::SWITCHED_SITES;
+            let at = |entry: u64| list + entry * profile::SWITCHED_BYTES;
+            while self.view.load(at(entry) + profile::SWITCHED_NAME) != 0 {
+                entry = (entry + 1) % profile::SWITCHED_SITES;
+            }
+            self.view.store(at(entry) + profile::SWITCHED_AT, marked);
+            self.view
+                .store(at(entry) + profile::SWITCHED_NAME, u64::from(*site));
+        }
+        if all {
+            self.table.write64(table::ALL_SWITCHED, marked);
+        }
+        self.table.write64(table::SWITCHED, marked);
+    }
+
+    /// Writes this word all over the home profile.
+    pub(crate) fn fill_profile(&self, word: u64) {
+        let region = self.geometry.profile_region();
+        let offset = region.profile_offset(self.home());
+        self.view.fill(offset, region.profile_bytes(), word);
+    }
+
+    /// Sets a word of the home profile's header.
+    pub(crate) fn set_profile_header(&self, field: u64, value: u64) {
+        let region = self.geometry.profile_region();
+        let header = region.profile_offset(self.home()) + region.header_at();
+        self.view.store(header + field, value);
+    }
+
+    /// The profile of a slot.
+    pub(crate) fn profile(&self, index: u32) -> Profile {
+        Profile::read(&self.view, self.geometry, index)
     }
 
     /// Renews the home slot, its ring and its filter page, and nothing else.

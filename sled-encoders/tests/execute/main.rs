@@ -19,6 +19,7 @@ mod nested;
 mod newest;
 mod paths;
 mod payloads;
+mod profiled;
 mod registers;
 mod returning;
 mod step;

@@ -49,7 +49,7 @@ pub use one_pass::{OnePass, OnePassOptions, OnePassResult, TableOption};
 pub use open::{OpenThread, open_calls};
 pub use page_pass::PagePass;
 pub use profile::account_profile;
-pub use profiler::{MORE_STACKS, ProfileBudget, Profiler, StackSums};
+pub use profiler::{MORE_STACKS, ProfileBudget, Profiler, StackId, StackSums};
 pub use slow_lines::{SlowCall, SlowCallLines};
 pub use slowest::SlowestOptions;
 pub use spread::{Spread, profile_spreads};

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use shm_ring::{Consumer, Geometry, Producer, newest};
 
-use super::{SiteTable, slots::Slots, thread_decoder::ThreadDecoder};
+use super::{
+    SiteTable, profile_reader::ProfileReader, slots::Slots, thread_decoder::ThreadDecoder,
+};
 use crate::{
     store::{EventStore, fingerprint},
     sys::ticks_now,
@@ -55,6 +57,8 @@ pub(super) struct Ring {
     left_out: u64,
     /// The calls that its thread has counted so far, by the sites' numbers.
     counted: Vec<u64>,
+    /// What was seen of the calls that its thread has added up.
+    pub(super) profile: ProfileReader,
     /// The words written to it by the begin of the session, or read by the end of reading.
     words_before: newest::Words,
     /// The words written since and looked at, and the estimated number of events in them.
@@ -105,6 +109,7 @@ impl Ring {
             cursor_seen: 0,
             suspicious: false,
             counted: Vec::new(),
+            profile: ProfileReader::default(),
             left_out: 0,
             words_before,
             words_seen: 0,

@@ -13,7 +13,7 @@ use std::{
 
 use shm_ring::Geometry;
 
-use super::ring_bytes::{bytes_of_threads, slots_within};
+use super::ring_bytes::{Beside, bytes_of_threads, slots_within};
 use crate::{
     lock::lock,
     pid::Pid,
@@ -48,6 +48,8 @@ pub(crate) struct RingBudget {
     geometry: Geometry,
     /// Slots that are not closed.
     open_slots: u32,
+    /// What their threads write beside the rings.
+    beside: Beside,
     promises: Arc<Promises>,
     /// The promise for the rings of those slots. `None` if the process's group cannot be seen.
     promise: Option<Promise>,
@@ -140,6 +142,7 @@ impl RingBudget {
             pid,
             geometry,
             open_slots,
+            beside: Beside::Counts,
             promises,
             promise,
             refusal: Arc::default(),
@@ -197,7 +200,7 @@ impl RingBudget {
         let most = match tightest {
             // The memory of its rings is counted in the group in which it wrote them.
             _ if has_moved => 0,
-            Some(room) => slots_within(self.geometry, room.bytes),
+            Some(room) => slots_within(self.geometry, room.bytes, self.beside),
             None => self.geometry.slots(),
         };
         let granted = most.saturating_sub(self.open_slots).min(wanted);
@@ -219,16 +222,47 @@ impl RingBudget {
         let promises = Arc::clone(&self.promises);
         let mut promised = lock(&promises.0);
         self.open_slots = self.open_slots.saturating_sub(1);
-        let bytes = bytes_of_threads(self.geometry, self.open_slots);
+        let bytes = bytes_of_threads(self.geometry, self.open_slots, self.beside);
         if self.promise.as_ref().is_some_and(|it| it.bytes > bytes) {
             self.promise_open(&mut promised);
         }
     }
 
+    /// Requests memory for the profiles of the threads with open slots. Returns false if a limit
+    /// leaves too little. `written` as for [`Self::grow`].
+    pub(crate) fn add_profiles(&mut self, written: u64) -> bool {
+        let group = MemoryGroup::of(self.pid);
+        let promises = Arc::clone(&self.promises);
+        let mut promised = lock(&promises.0);
+        let own = self.promise.as_ref().map_or(0, |promise| promise.bytes);
+        let others = |group: &Path| promised_below(&promised, group).saturating_sub(own);
+        let rooms = ring_rooms(group.as_ref(), others, written);
+        let fits = |room: &RingRoom| {
+            // A mapping that counts in full has been counted.
+            let slots = slots_within(self.geometry, room.bytes, Beside::Profiles);
+            room.counts_mapped || slots >= self.open_slots
+        };
+        if self.has_moved(group.as_ref()) || !rooms.iter().all(fits) {
+            return false;
+        }
+        self.beside = Beside::Profiles;
+        self.promise_open(&mut promised);
+        true
+    }
+
+    /// Gives the memory for profiles back.
+    pub(crate) fn drop_profiles(&mut self) {
+        let promises = Arc::clone(&self.promises);
+        let mut promised = lock(&promises.0);
+        self.beside = Beside::Counts;
+        self.promise_open(&mut promised);
+    }
+
     /// Changes the promise to what the open slots can take.
     fn promise_open(&mut self, promised: &mut HashMap<PathBuf, u64>) {
         if let Some(promise) = &mut self.promise {
-            promise.set(bytes_of_threads(self.geometry, self.open_slots), promised);
+            let bytes = bytes_of_threads(self.geometry, self.open_slots, self.beside);
+            promise.set(bytes, promised);
         }
     }
 
@@ -240,7 +274,7 @@ impl RingBudget {
 
     fn refused(&self, needed: u32, tightest: Option<&RingRoom>) -> String {
         let slots = self.open_slots.saturating_add(needed);
-        let bytes = bytes_of_threads(self.geometry, slots).div_ceil(1024);
+        let bytes = bytes_of_threads(self.geometry, slots, self.beside).div_ceil(1024);
         let limit = tightest.map_or("no limit", |room| &room.limit);
         format!(
             "{slots} rings would take {bytes} KiB; apart from the rings, {limit}, and rings may take half of that"
@@ -305,7 +339,7 @@ mod tests {
     fn slots_that_are_closed_are_promised_nothing() {
         let geometry = Geometry::new(1 << 16, 64).unwrap();
         let mut budget = RingBudget::unlimited(geometry, 100);
-        let of = |slots| bytes_of_threads(geometry, slots);
+        let of = |slots| bytes_of_threads(geometry, slots, Beside::Counts);
         let promises = Arc::clone(&budget.promises);
         let promised = || promised_below(&lock(&promises.0), Path::new("/g"));
         let mut promise = Promise {

@@ -7,7 +7,7 @@ use shm_ring::{Geometry, SlotOwners};
 
 use super::{
     ring_budget::{Promise, Promises, RingBudget},
-    ring_bytes::{bytes_of_threads, mapped_bytes, slots_within},
+    ring_bytes::{Beside, bytes_of_all, bytes_of_threads, mapped_bytes, slots_within},
 };
 use crate::{
     inject::{RingPlan, RingsNeeded},
@@ -94,7 +94,7 @@ impl RingSizes {
                 }),
             };
             let sizes = sizes.map_err(|short| self.refuse(threads, &short))?;
-            let bytes = bytes_of_threads(sizes.geometry, sizes.open_slots);
+            let bytes = bytes_of_threads(sizes.geometry, sizes.open_slots, Beside::Counts);
             Ok(match needed {
                 RingsNeeded::New | RingsNeeded::Beside => ((sizes, self.note(sizes, rooms)), bytes),
                 RingsNeeded::NewOfSize(_) => ((sizes, None), bytes),
@@ -163,7 +163,8 @@ impl RingSizes {
                 room.limit,
             )
         };
-        let is_wanted = geometry == self.wanted && open_slots == geometry.slots();
+        let sizes = |geometry: Geometry| geometry.without_profiles();
+        let is_wanted = sizes(geometry) == sizes(self.wanted) && open_slots == geometry.slots();
         (!is_wanted).then(note)
     }
 
@@ -223,18 +224,38 @@ fn fit(
     };
     // Rings whose memory counts when they are mapped are made for the present threads and a
     // reserve.
+    // They have no room for profiles.
     let counts_mapped = rooms.iter().any(|room| room.counts_mapped);
-    if !counts_mapped && mapped_bytes(wanted) <= tightest.bytes {
+    let wanted = match counts_mapped || growth == Growth::Impossible {
+        true => wanted.without_profiles(),
+        false => wanted,
+    };
+    if !counts_mapped && bytes_of_all(wanted) <= tightest.bytes {
         return Ok(all_of(wanted));
     }
     let most = wanted.slots() / 2;
-    let mut least = mapped_bytes(wanted);
+    // The bytes that count against the tightest limit, and whether all limits leave room.
+    let counted = |geometry: Geometry| match tightest.counts_mapped {
+        true => mapped_bytes(geometry),
+        false => bytes_of_all(geometry),
+    };
+    let fits = |geometry: Geometry| {
+        rooms.iter().all(|room| match room.counts_mapped {
+            true => mapped_bytes(geometry) <= room.bytes,
+            false => bytes_of_all(geometry) <= room.bytes,
+        })
+    };
+    let mut least = counted(wanted);
     for threads in [with_spare(threads, most), threads.min(most)] {
         let mut ring_bytes = wanted.ring_bytes();
         while ring_bytes >= Geometry::MIN_RING_BYTES {
             if let Ok(geometry) = Geometry::new(ring_bytes, threads) {
-                least = mapped_bytes(geometry);
-                if least <= tightest.bytes {
+                let geometry = match wanted.has_profiles() {
+                    true => geometry,
+                    false => geometry.without_profiles(),
+                };
+                least = counted(geometry);
+                if fits(geometry) {
                     let sizes = all_of(geometry);
                     return Ok(match counts_mapped || growth == Growth::Impossible {
                         true => sizes,
@@ -252,13 +273,13 @@ fn fit(
 /// room for all of them, up to `most`.
 fn with_closed_slots(fitting: Sizes, most: u32, bytes: u64) -> Sizes {
     let mut sizes = fitting;
-    while sizes.geometry.slots() < most
-        && bytes_of_threads(sizes.geometry, sizes.geometry.slots()) <= bytes
-    {
+    while sizes.geometry.slots() < most && bytes_of_all(sizes.geometry) <= bytes {
         let (ring_shift, slots_shift) = (sizes.geometry.ring_shift(), sizes.geometry.slots_shift());
         match Geometry::from_shifts(ring_shift, slots_shift + 1) {
             // The part that all threads share grows with the slots.
-            Ok(geometry) if bytes_of_threads(geometry, sizes.open_slots) <= bytes => {
+            Ok(geometry)
+                if bytes_of_threads(geometry, sizes.open_slots, Beside::Counts) <= bytes =>
+            {
                 sizes.geometry = geometry;
             }
             _ => break,
@@ -282,16 +303,25 @@ fn fit_slots(
         return Ok(sizes);
     };
     let mapped = mapped_bytes(geometry);
-    if mapped <= room.bytes {
-        return Ok(sizes);
-    }
-    if rooms.iter().any(|room| room.counts_mapped) {
+    let counts_mapped = |room: &&RingRoom| room.counts_mapped;
+    if let Some(room) = rooms
+        .iter()
+        .filter(counts_mapped)
+        .min_by_key(|room| room.bytes)
+        && mapped > room.bytes
+    {
         return Err(Short::of(mapped, room));
     }
+    if bytes_of_all(geometry) <= room.bytes {
+        return Ok(sizes);
+    }
     let spare = threads.saturating_mul(2);
-    sizes.open_slots = slots_within(geometry, room.bytes).min(spare);
+    sizes.open_slots = slots_within(geometry, room.bytes, Beside::Counts).min(spare);
     match sizes.open_slots < threads.min(geometry.slots()) {
-        true => Err(Short::of(bytes_of_threads(geometry, threads), room)),
+        true => Err(Short::of(
+            bytes_of_threads(geometry, threads, Beside::Counts),
+            room,
+        )),
         false => Ok(sizes),
     }
 }
@@ -346,7 +376,7 @@ mod tests {
             {
                 let fits = |room: &RingRoom| match room.counts_mapped {
                     true => mapped_bytes(geometry) <= room.bytes,
-                    false => bytes_of_threads(geometry, open_slots) <= room.bytes,
+                    false => bytes_of_threads(geometry, open_slots, Beside::Counts) <= room.bytes,
                 };
                 assert!(rooms.iter().all(fits));
             }
@@ -374,7 +404,10 @@ mod tests {
         // The smallest rings do not get larger.
         let wanted = Geometry::new(64 << 10, 4).unwrap();
         let found = fit(wanted, 1, &[room(1 << 30, true)], Growth::Possible);
-        assert_eq!(found.map(|sizes| sizes.geometry), Ok(wanted));
+        assert_eq!(
+            found.map(|sizes| sizes.geometry),
+            Ok(wanted.without_profiles())
+        );
     }
 
     #[test]
@@ -406,7 +439,7 @@ mod tests {
             geometry,
             open_slots: geometry.slots(),
         };
-        let tight = mapped_bytes(geometry);
+        let tight = bytes_of_all(geometry);
         assert_eq!(with_closed_slots(sizes, 1 << 16, tight), sizes);
     }
 
@@ -437,18 +470,20 @@ mod tests {
         for (ring, threads) in [(1 << 16, 4), (1 << 20, 1024), (1 << 30, 64)] {
             let geometry = Geometry::new(ring, threads).unwrap();
             for slots in [1, 2, geometry.slots() - 1] {
-                let bytes = bytes_of_threads(geometry, slots);
-                assert_eq!(slots_within(geometry, bytes), slots);
-                assert_eq!(slots_within(geometry, bytes - 1), slots - 1);
+                for beside in [Beside::Counts, Beside::Profiles] {
+                    let bytes = bytes_of_threads(geometry, slots, beside);
+                    assert_eq!(slots_within(geometry, bytes, beside), slots);
+                    assert_eq!(slots_within(geometry, bytes - 1, beside), slots - 1);
+                }
             }
-            assert_eq!(slots_within(geometry, u64::MAX), geometry.slots());
-            assert_eq!(slots_within(geometry, 0), 0);
+            let within = |bytes| slots_within(geometry, bytes, Beside::Counts);
+            assert_eq!((within(u64::MAX), within(0)), (geometry.slots(), 0));
         }
     }
 
     #[test]
     fn rings_of_fixed_sizes_hold_what_the_threads_write() {
-        let fixed = Geometry::new(1 << 20, 1024).unwrap();
+        let fixed = Geometry::new(1 << 20, 1024).unwrap().without_profiles();
         let check = |threads, rooms: &[RingRoom], expected: Option<u32>| {
             let found = fit_slots(fixed, threads, rooms);
             let open = found.as_ref().ok().map(|sizes| sizes.open_slots);
@@ -462,7 +497,7 @@ mod tests {
         check(20, &[room(20 << 20, false)], None);
         check(10, &[room(1 << 30, true)], None);
         check(10, &[room(4 << 30, true)], Some(2048));
-        let all = bytes_of_threads(fixed, u32::MAX);
+        let all = bytes_of_threads(fixed, u32::MAX, Beside::Counts);
         assert!(all <= mapped_bytes(fixed));
     }
 }

@@ -4,7 +4,10 @@
 
 use std::{io, ops::Range};
 
-use shm_ring::{Half, Mapping, SharedMemory, layout};
+use shm_ring::{
+    Half, Mapping, SharedMemory, layout,
+    profile::{self, Profile},
+};
 
 use super::buckets::Buckets;
 use crate::{
@@ -23,6 +26,8 @@ pub(crate) struct Slots {
     pub(crate) filtered: bool,
     /// True once calls have been counted, for the same reason.
     pub(crate) counted: bool,
+    /// True once calls have been added up, for the same reason.
+    pub(crate) profiled: bool,
 }
 
 // === impl Slots ===
@@ -35,6 +40,7 @@ impl Slots {
             file,
             filtered: false,
             counted: false,
+            profiled: false,
         }
     }
 
@@ -139,7 +145,8 @@ impl Slots {
     /// share.
     pub(crate) fn written(&self) -> u64 {
         let geometry = self.layout.geometry;
-        let shared = geometry.filter_offset(0) + 8 * geometry.count_region().names();
+        let switched = layout::profile::SWITCHED_SITES * layout::profile::SWITCHED_BYTES;
+        let shared = geometry.filter_offset(0) + 8 * geometry.count_region().names() + switched;
         self.file.resident().saturating_sub(shared)
     }
 
@@ -207,6 +214,33 @@ impl Slots {
         self.rings.load(counts + 8 * number)
     }
 
+    /// Empties all profiles, while nothing is added up, and the list of switched sites.
+    pub(crate) fn clear_profiles(&self) {
+        let geometry = self.layout.geometry;
+        let region = geometry.profile_region();
+        let all = region.profile_offset(0)..region.profile_offset(geometry.slots());
+        let indexes: Vec<u64> = self.written_in(all, region.profile_bytes()).collect();
+        for index in indexes {
+            let Ok(index) = u32::try_from(index) else {
+                continue;
+            };
+            let give_back = |offset, bytes| self.give_back_part(offset, bytes);
+            profile::clear(&self.rings, geometry, index, give_back);
+        }
+        let sites = region.profile_offset(0) - region.switched_offset();
+        self.rings.zero(region.switched_offset(), sites);
+    }
+
+    /// The profile of the thread with slot `index`.
+    pub(crate) fn profile(&self, index: u32) -> Profile {
+        Profile::read(&self.rings, self.layout.geometry, index)
+    }
+
+    /// The words of that profile that change with each event.
+    pub(crate) fn profile_state(&self, index: u32) -> [u64; 2] {
+        Profile::state(&self.rings, self.layout.geometry, index)
+    }
+
     /// Makes slot `index` neither free nor its thread's own. A thread that later gets the id of the
     /// slot's thread does not continue in its ring.
     pub(crate) fn withdraw(&self, memory: &Memory, index: u32) -> io::Result<()> {
@@ -239,14 +273,18 @@ impl Slots {
         }
     }
 
-    /// Gives the memory of ring `index` and of its thread's counts back to the system. It reads as
-    /// zero then.
+    /// Gives the memory of ring `index` and of its thread's counts and profile back to the system.
+    /// It reads as zero then.
     pub(crate) fn give_back(&self, index: u32) {
         let geometry = self.layout.geometry;
         self.give_back_part(geometry.ring_offset(index), geometry.ring_bytes());
         if self.counted {
             let region = geometry.count_region();
             self.give_back_part(region.counts_offset(index), region.counts_bytes());
+        }
+        if self.profiled {
+            let region = geometry.profile_region();
+            self.give_back_part(region.profile_offset(index), region.profile_bytes());
         }
     }
 

@@ -102,6 +102,10 @@ impl Controller {
             self.end_of_session("drain");
             return Next::Done;
         }
+        // Before functions are switched on: no call is to begin in one way and to end in another.
+        if let Err(refusal) = self.settings_writer().settle_dispatch_mode() {
+            tracing::debug!(pid, %refusal, "cannot change how calls are recorded");
+        }
         let has_command = match commands.next() {
             Ok(command) => {
                 if self.carry_out(command).is_break() {
@@ -172,6 +176,9 @@ impl Controller {
                     self.settings_writer().restore(&before);
                     self.keep_choices();
                 }
+            }
+            Command::Settle { answer } => {
+                let _ = answer.send(self.settings_writer().settle_dispatch_mode());
             }
             Command::NameTypes { answer } => {
                 self.reading.read(&self.patching);

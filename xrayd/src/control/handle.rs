@@ -183,6 +183,14 @@ impl Control {
         self.ask(|answer| Command::Look { answer })
     }
 
+    /// Has events recorded if a reader waits for them.
+    ///
+    /// # Errors
+    /// The controller hangs, or memory cannot be written.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.ask(|answer| Command::Settle { answer })
+    }
+
     /// Lets a process run that xrayd started.
     pub(crate) fn resume(&self) -> Result<()> {
         self.ask(|answer| Command::Resume { answer })

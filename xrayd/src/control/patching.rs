@@ -7,16 +7,20 @@ use std::{
     time::Duration,
 };
 
+use shm_ring::profile::Limits;
 use xray_trace::model::FunctionId;
 
-use super::{held::Held, shared::Shared, traced::TracedModules};
+use super::{held::Held, shared::Shared, sites::call_site_of, traced::TracedModules};
 use crate::{
-    collect::{DrainHandle, Switches, bytes_of_threads},
-    inject::{DispatchMode, Layout, PatchReport, Patcher, RunState, TrampolineFilter},
+    collect::{AddUp, Beside, DrainHandle, Switches, bytes_of_threads, small_profiles},
+    inject::{
+        DispatchMode, Layout, PatchReport, Patcher, RunState, SwitchedSites, TrampolineFilter,
+    },
     lock::lock,
+    pid::{Pid, TargetAddr},
     refusal::{Reason, Refusal, Result},
     store::EventStore,
-    sys::Memory,
+    sys::{Memory, ticks_now},
     target::{Target, Threads, memory_room},
     types::{Capture, PatchSite, Settings, ToggleReport, Wanted},
 };
@@ -37,8 +41,24 @@ pub(crate) struct Patching {
     pub(crate) shared: Arc<Shared>,
     /// A process that xrayd started and has not let run yet.
     pub(crate) held: Option<Held>,
+    /// The sites of switched functions, while calls are added up in the program.
+    pub(crate) switched: SwitchedSites,
     /// True once the process's control group had room for the rings. Set by `has_room_for`.
     pub(crate) has_room_for_rings: bool,
+}
+
+/// Writes the limits on profiles into the table.
+pub(crate) fn limit_profiles(pid: Pid, memory: &Memory, layout: &Layout) -> Result<()> {
+    let limits = match memory_room(pid) {
+        Some(_) => small_profiles(layout.geometry),
+        None => Limits::most(layout.geometry),
+    };
+    for (field, most) in limits.words() {
+        let address = TargetAddr(layout.table + field);
+        let written = memory.write(address, &most.to_le_bytes());
+        written.map_err(|error| Refusal::from_io(pid, "write to its table", &error))?;
+    }
+    Ok(())
 }
 
 // === impl Patching ===
@@ -142,6 +162,44 @@ impl Patching {
             .unwrap_or_default()
     }
 
+    /// Marks functions that are off now, or that are about to be switched on, for those who follow
+    /// the open calls: the drain, or the trampolines themselves.
+    pub(crate) fn mark(&mut self, ids: &[FunctionId]) {
+        if ids.is_empty() {
+            return;
+        }
+        self.switches().mark(ids);
+        if self.patcher.dispatch_mode() != DispatchMode::Profile {
+            return;
+        }
+        let now = ticks_now();
+        let sites = self.traced.functions.sites(ids);
+        let names: Vec<u32> = sites
+            .iter()
+            .map(|site| call_site_of(site, FunctionId(0)).name)
+            .collect();
+        let marked = self.switched.mark(&self.memory, &self.layout, &names, now);
+        if let Err(error) = marked {
+            let pid = self.target.pid().as_raw();
+            tracing::warn!(pid, %error, "cannot mark switched functions in the process");
+        }
+    }
+
+    /// Prepares the program for calls that are added up in it. Nothing is added up so far. Returns
+    /// false if its control group has no room for the sums.
+    pub(super) fn begin_profiles(&mut self) -> Result<bool> {
+        limit_profiles(self.target.pid(), &self.memory, &self.layout)?;
+        self.switched = SwitchedSites::new();
+        let drain = self.shared.drain();
+        drain.map_or(Ok(false), |drain| drain.begin_profiles(AddUp::Anew))
+    }
+
+    /// Reads what was added up in the program to its end.
+    pub(super) fn end_profiles(&self) -> Result<()> {
+        let drain = self.shared.drain();
+        drain.map_or(Ok(()), |drain| drain.end_profiles())
+    }
+
     /// The sleds to switch for these functions, ordered by address. While calls are counted, only
     /// entry sleds are on.
     pub(crate) fn sites(&self, ids: &[FunctionId], to: Wanted) -> Vec<PatchSite> {
@@ -165,7 +223,7 @@ impl Patching {
             true => 0,
             false => {
                 let threads = u32::try_from(Threads::of(pid).len()).unwrap_or(u32::MAX);
-                bytes_of_threads(self.layout.geometry, threads)
+                bytes_of_threads(self.layout.geometry, threads, Beside::Counts)
             }
         };
         match memory_room(pid) {

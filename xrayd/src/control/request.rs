@@ -42,6 +42,10 @@ pub(crate) enum Command {
         prepared: Box<PreparedUpdate>,
         answer: SyncSender<Result<Settings>>,
     },
+    /// Has events recorded if a reader waits for them.
+    Settle {
+        answer: SyncSender<Result<()>>,
+    },
     NameTypes {
         answer: SyncSender<Result<()>>,
     },

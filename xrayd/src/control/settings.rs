@@ -171,6 +171,11 @@ impl SettingsWriter<'_> {
     /// `replaced` gets what it replaces. After an error, `replaced` has what is to be put into
     /// force again.
     fn write(&mut self, change: &mut PreparedUpdate, replaced: &mut PreparedUpdate) -> Result<()> {
+        if change.budget.is_some() && self.patching.patcher.dispatch_mode() == DispatchMode::Profile
+        {
+            // A budget needs the events.
+            self.set_dispatch_mode(DispatchMode::None)?;
+        }
         // A budget that ends switches the exit sleds of suppressed functions on. While calls are
         // counted, exit sleds are off.
         if self.patching.output.mode() != Mode::Count {
@@ -183,7 +188,27 @@ impl SettingsWriter<'_> {
             replaced.mode = Some(self.patching.output.mode());
             self.set_mode(mode)?;
         }
-        self.write_budget(change, replaced)
+        self.write_budget(change, replaced)?;
+        self.settle_dispatch_mode()
+    }
+
+    /// Has calls added up in the program if the settings allow it and no reader waits for events,
+    /// and only then.
+    ///
+    /// # Errors
+    /// The drain hangs, or memory cannot be written. Then it is as before.
+    pub(super) fn settle_dispatch_mode(&mut self) -> Result<()> {
+        let settings = self.patching.settings();
+        let wanted = match dispatch_mode(settings.mode, &settings.filter) {
+            DispatchMode::None if self.adds_up(&settings) => DispatchMode::Profile,
+            other => other,
+        };
+        self.set_dispatch_mode(wanted)
+    }
+
+    /// True if calls can be added up in the program: nothing but sums is wanted of them.
+    fn adds_up(&self, settings: &Settings) -> bool {
+        adds_up(settings) && !self.patching.output.is_live()
     }
 
     fn write_budget(
@@ -214,7 +239,7 @@ impl SettingsWriter<'_> {
         if self.patching.output.event_types.is_wanting() {
             self.reading.read(self.patching);
         }
-        Ok(())
+        self.settle_dispatch_mode()
     }
 
     /// Puts a filter into force. Returns the filter before. Events that were read before keep the
@@ -275,8 +300,8 @@ impl SettingsWriter<'_> {
         set
     }
 
-    /// Changes the dispatch mode of all sleds. While calls are counted no exit is recorded, so
-    /// functions are marked as if all were off.
+    /// Changes the dispatch mode of all sleds. While calls are counted or added up no exit is
+    /// recorded, so functions are marked as if all were off.
     fn change_dispatch_mode(&mut self, before: DispatchMode, to: DispatchMode) -> Result<()> {
         if to == DispatchMode::Filter {
             // Calls that were open when the filter was last in use are long over.
@@ -287,7 +312,15 @@ impl SettingsWriter<'_> {
         {
             drain.begin_counts()?;
         }
+        if to == DispatchMode::Profile && !self.patching.begin_profiles()? {
+            return Ok(());
+        }
         let set = self.switch_dispatch_mode(before, to);
+        if before == DispatchMode::Profile {
+            // A thread that is in a trampoline leaves it within the pause.
+            std::thread::sleep(SETTLE);
+            return set.and(self.patching.end_profiles());
+        }
         if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
             // count as left out.
@@ -308,6 +341,11 @@ impl SettingsWriter<'_> {
         switches.mark(&on);
         let patching = &mut *self.patching;
         if let Err(refusal) = patching.patcher.set_dispatch_mode(&patching.memory, before) {
+            self.warn(&refusal);
+        }
+        if to == DispatchMode::Profile
+            && let Err(refusal) = self.patching.end_profiles()
+        {
             self.warn(&refusal);
         }
         let exits = match before {
@@ -341,11 +379,21 @@ impl SettingsWriter<'_> {
             switches.mark(&on);
             self.switch_exits_off(&on)?;
         }
+        if to == DispatchMode::Profile {
+            switches.mark(&on);
+        }
         Ok(())
     }
 }
 
-/// The dispatch mode that a mode and a filter need.
+/// True if the settings want nothing of calls but their sums.
+pub(crate) fn adds_up(settings: &Settings) -> bool {
+    settings.mode == Mode::Profile
+        && settings.filter == Filter::default()
+        && settings.budget == Budget::None
+}
+
+/// The dispatch mode that a mode and a filter need, where events are recorded in mode `profile`.
 fn dispatch_mode(mode: Mode, filter: &Filter) -> DispatchMode {
     match mode {
         Mode::Count => DispatchMode::Count,

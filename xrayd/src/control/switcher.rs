@@ -43,9 +43,8 @@ impl Switcher<'_> {
         }
         let before = patching.patcher.private_pages().copied_bytes();
         let shared = Arc::clone(&patching.shared);
-        let switches = patching.switches();
         if to != Wanted::Off {
-            switches.mark(&shared.states.off(ids));
+            patching.mark(&shared.states.off(ids));
         }
         // The part is either all functions or fewer, so an equal number means the same functions.
         let patch = |part: &[FunctionId], to| {
@@ -54,7 +53,7 @@ impl Switcher<'_> {
                 false => patching.patch(&patching.sites(part, to), to),
             };
             if to == Wanted::Off {
-                switches.mark(part);
+                patching.mark(part);
             }
             patched
         };

@@ -33,7 +33,7 @@ const TEXT_BYTES: usize = 4096;
 const REGION: u64 = 0x41_0000;
 const REGION_BYTES: u64 = 4 * 4096;
 /// The part of a region that no switch of a sled changes: all before the stubs.
-const FIXED_BYTES: usize = 3 * 4096;
+const FIXED_BYTES: usize = 4 * 4096;
 const TABLE: u64 = 0x50_0000;
 const RINGS: u64 = 0x1000_0000;
 

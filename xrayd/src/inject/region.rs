@@ -38,17 +38,18 @@ use crate::{
 
 const MAGIC: [u8; 8] = [b'x', b'r', b'a', b'y', b'd', 0, 0, layout::VERSION];
 /// All ways that the byte of a gate can lead.
-const WAYS: [(DispatchMode, Enable); 4] = [
+const WAYS: [(DispatchMode, Enable); 5] = [
     (DispatchMode::None, Enable::On),
     (DispatchMode::Count, Enable::On),
     (DispatchMode::Filter, Enable::On),
+    (DispatchMode::Profile, Enable::On),
     (DispatchMode::None, Enable::Off),
 ];
 /// Trampolines that are kept assembled. A process chooses its sizes, if it forges a handshake.
 const MOST_TEMPLATES: usize = 8;
 const HANDSHAKE_WORDS: usize = 8;
 const TRAMPOLINES_AT: u64 = 256;
-const STUBS_AT: u64 = 3 * 4096;
+const STUBS_AT: u64 = 4 * 4096;
 /// Reach of a call in bytes, less a margin for the region and the sled.
 const REACH: u64 = (1 << 31) - (1 << 20);
 /// Modules farther apart than this get trampolines of their own.
@@ -230,12 +231,7 @@ impl Region {
                 rings_map: (map_start, map_bytes),
             }));
         }
-        let halves = |word: u64| (u32::try_from(word & 0xffff_ffff), u32::try_from(word >> 32));
-        let (Ok(ring_shift), Ok(slots_shift)) = halves(shifts) else {
-            return Err("its sizes are invalid");
-        };
-        let geometry =
-            Geometry::from_shifts(ring_shift, slots_shift).map_err(|_| "its sizes are invalid")?;
+        let geometry = Geometry::from_word(shifts).map_err(|_| "its sizes are invalid")?;
         let tid_offset = i32::try_from(tid_offset.cast_signed())
             .map_err(|_| "its thread id offset is invalid")?;
         let fits = table.checked_add(geometry.table_bytes()).is_some()
@@ -376,8 +372,7 @@ impl Region {
     }
 
     fn handshake(&self, layout: &Layout) -> Vec<u8> {
-        let shifts = u64::from(layout.geometry.ring_shift())
-            | u64::from(layout.geometry.slots_shift()) << 32;
+        let shifts = layout.geometry.to_word();
         let words = [
             self.bytes,
             layout.table,
@@ -448,7 +443,7 @@ mod tests {
             name: String::new(),
             deleted: false,
         };
-        let shifts = u64::from(geometry.ring_shift()) | u64::from(geometry.slots_shift()) << 32;
+        let shifts = geometry.to_word();
         let last = u64::MAX - 0xffff;
         for (table, rings) in [(last, 1 << 30), (u64::MAX, 1 << 30), (1 << 20, last)] {
             let words = [4096, table, rings, rings, geometry.rings_bytes(), shifts, 0];
@@ -513,6 +508,6 @@ mod tests {
                 (0x7f00_8000_0000..0x7f00_8000_1000, 0),
             ]
         );
-        assert_eq!(groups[1].region_bytes(), 3 * 4096 + 2 * 4096);
+        assert_eq!(groups[1].region_bytes(), 4 * 4096 + 2 * 4096);
     }
 }

@@ -23,12 +23,13 @@ use crate::{
     control::{
         ChoiceKeeper, Commands, CompiledChoices, Control, Controller, Governor, Held, Holder,
         Loading, Patching, PreparedUpdate, Reading, SessionNumbers, Shared, Staged, StartedChild,
-        TracedModules, Watch, call_site_of, patch_sites, range_of, staged_sites, stubs_of,
+        TracedModules, Watch, adds_up, call_site_of, limit_profiles, patch_sites, range_of,
+        staged_sites, stubs_of,
     },
     export::{OpenSegments, ProcessTables, SegmentArchive, TraceSource, damage_before},
     inject::{
-        DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, Victim, clear_live, crowded,
-        install,
+        DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, SwitchedSites, Victim,
+        clear_live, crowded, install,
     },
     pid::{Pid, TargetAddr, Tid},
     quotas::{Resource, Ticket},
@@ -242,11 +243,26 @@ pub(crate) fn prepare(
         (regions, others.clone()),
         staged.map(|staged| (staged.site, staged.target)),
     );
-    // The dispatch mode of an earlier daemon or of the parent process does not hold any more.
+    // The program goes on to add calls up, if it did so for an earlier daemon.
+    let goes_on = recorded
+        .as_ref()
+        .is_some_and(|choices| adds_up(&choices.settings));
+    let switched = match goes_on {
+        true => {
+            limit_profiles(pid, &memory, &installed.layout)?;
+            SwitchedSites::read(&memory, &installed.layout)
+                .map_err(|error| Refusal::from_io(pid, "read its rings", &error))?
+        }
+        false => SwitchedSites::new(),
+    };
+    installed.adds_up = goes_on;
+    // Otherwise the dispatch mode of an earlier daemon or of the parent process does not hold any
+    // more.
     patcher.set_dispatch_mode(
         &memory,
         match options.mode {
             Mode::Count => DispatchMode::Count,
+            _ if goes_on => DispatchMode::Profile,
             _ => DispatchMode::None,
         },
     )?;
@@ -418,6 +434,7 @@ pub(crate) fn prepare(
             output,
             shared,
             held,
+            switched,
             has_room_for_rings: false,
         },
         loading,

@@ -222,15 +222,24 @@ impl Session {
         subscription
     }
 
-    /// Has the rings read until the returned value is dropped. The events in them are not new any
-    /// more then.
+    /// Has events recorded and the rings read until the returned value is dropped. The events in
+    /// them are not new any more then.
     pub(super) fn expect_reader(&self) -> impl Drop {
         let coming = self.source.output.expect_reader();
+        self.record_events();
         if self.source.output.mode() == Mode::Flight {
             // A drain that hangs publishes them later.
             let _ = self.source.control.flush();
         }
         coming
+    }
+
+    /// Has events recorded from now on, for a reader or a trigger that waits for them.
+    pub(super) fn record_events(&self) {
+        if self.source.output.mode() == Mode::Profile {
+            // A controller that hangs does it later.
+            let _ = self.source.control.settle();
+        }
     }
 
     /// Sends all events from now on to a subscription of several processes. A reader has to be

@@ -122,6 +122,9 @@ impl Trigger {
         )?;
         let matcher = Arc::new(matcher);
         session.source.output.arm(Arc::clone(&matcher));
+        if matcher.sees_events() {
+            session.record_events();
+        }
         if let Some(ending) = session.ending() {
             // The process may have ended just before.
             matcher.ended(ending);

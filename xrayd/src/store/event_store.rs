@@ -312,14 +312,20 @@ impl EventStore {
     /// Counts as a reader until the returned value is dropped.
     pub(crate) fn expect_reader(&self) -> impl Drop {
         let coming = self.readers.expect_reader();
-        self.drain.wake();
+        self.wake_both();
         coming
     }
 
     /// Arms one more trigger.
     pub(crate) fn arm(&self, armed: Arc<TriggerMatcher>) {
         self.triggers.arm(armed);
+        self.wake_both();
+    }
+
+    /// Wakes the drain and the controller: whether events are wanted may have changed.
+    fn wake_both(&self) {
         self.drain.wake();
+        self.control.wake();
     }
 
     /// The event types that have names.
@@ -352,7 +358,7 @@ impl EventStore {
         }
         self.readers.add(publisher);
         drop(retained);
-        self.drain.wake();
+        self.wake_both();
     }
 
     /// Reads or changes what is retained.

@@ -1,5 +1,5 @@
 //! Gates: bytes of a flavour that lead it another way, for all sleds at once and without a stop.
-//! The ways themselves are in `filter.rs` and `count.rs`.
+//! The ways themselves are in `filter.rs`, `count.rs` and `profile.rs`.
 //!
 //! A gate is one byte, so a store to it cannot tear, and a thread sees it before or after. A gate
 //! costs nothing while it is off: its instruction is one that the flavour needs.
@@ -8,6 +8,7 @@
 //!  pad:       eb NN                 jmp over NN bytes of the ways below: a gate, too
 //!             e9 rel32              to the filter
 //!             e9 rel32              to counting
+//!             e9 rel32              to adding up
 //!             …
 //!  flavour:   push …
 //!             mov  %fs:…, %eax
@@ -39,6 +40,8 @@ pub enum DispatchMode {
     Count,
     /// Filtering: the table chooses the recorded events.
     Filter,
+    /// Adding up: calls are added up by stack, and nothing is recorded.
+    Profile,
 }
 
 /// Whether flavours do anything.
@@ -58,9 +61,9 @@ pub struct Gate {
     pub address: u64,
     /// Its value in [`DispatchMode::None`].
     pub off: u8,
-    /// Its values for counting and filtering; the same as `off` where the gate has no part in
-    /// them.
-    on: [u8; 2],
+    /// Its values for counting, filtering and adding up; the same as `off` where the gate has no
+    /// part in them.
+    on: [u8; 3],
     /// Its value while trampolines are disabled; `None` if it stays the same.
     closed: Option<u8>,
 }
@@ -98,6 +101,8 @@ pub(super) struct Ways {
     pub(super) filter: CodeLabel,
     /// `None` for a flavour that has nothing to count.
     pub(super) count: Option<CodeLabel>,
+    /// `None` for a flavour that has nothing to add up.
+    pub(super) profile: Option<CodeLabel>,
 }
 
 // === impl Gate ===
@@ -110,6 +115,7 @@ impl Gate {
             (_, _, DispatchMode::None) => self.off,
             (_, _, DispatchMode::Count) => self.on[0],
             (_, _, DispatchMode::Filter) => self.on[1],
+            (_, _, DispatchMode::Profile) => self.on[2],
         }
     }
 
@@ -126,8 +132,8 @@ impl Gate {
         }
     }
 
-    fn new(address: u64, off: u8, count: Option<u8>, filter: Option<u8>) -> Self {
-        let on = [count, filter].map(|on| on.unwrap_or(off));
+    fn new(address: u64, off: u8, on: [Option<u8>; 3]) -> Self {
+        let on = on.map(|on| on.unwrap_or(off));
         Self {
             address,
             off,
@@ -145,17 +151,23 @@ impl Gate {
 
     /// The first byte of a flavour that counts, and begins with `push rax`.
     pub(super) fn to_close(start: u64) -> Self {
-        Self::new(start, PUSH_RAX, None, None).or_closed()
+        Self::new(start, PUSH_RAX, [None; 3]).or_closed()
     }
 
     /// The first byte of a flavour that has nothing to count, and begins with `push rax`.
     pub(super) fn to_return(start: u64) -> Self {
-        Self::new(start, PUSH_RAX, Some(RETURN), None).or_closed()
+        Self::new(start, PUSH_RAX, [Some(RETURN), None, None]).or_closed()
+    }
+
+    /// The first byte of a flavour that has nothing to count or to add up, and begins with `push
+    /// rax`.
+    pub(super) fn to_return_always(start: u64) -> Self {
+        Self::new(start, PUSH_RAX, [Some(RETURN), None, Some(RETURN)]).or_closed()
     }
 
     /// The first byte of the code of [`emit_skipped`].
     pub(super) fn to_skip(start: u64) -> Self {
-        Self::new(start, TEST, Some(JUMP_SHORT), None).or_closed()
+        Self::new(start, TEST, [Some(JUMP_SHORT), None, Some(JUMP_SHORT)]).or_closed()
     }
 }
 
@@ -172,8 +184,11 @@ impl JumpPad {
         at: impl Fn(&CodeLabel) -> Result<u64>,
     ) -> Result<Vec<Gate>> {
         let pad = at(&self.pad)?;
-        let targets = [Some(ways.filter), ways.count];
-        for (number, target) in (0..).zip(targets.into_iter().flatten()) {
+        let targets = [Some(ways.filter), ways.count, ways.profile];
+        for (number, target) in (0..).zip(targets) {
+            let Some(target) = target else {
+                continue;
+            };
             let end = pad + CHOICE_AT + 1 + u64::from(WAY_BYTES) * (number + 1);
             let distance = at(&target)?.wrapping_sub(end).cast_signed();
             let distance = i32::try_from(distance).expect("trampolines fit some pages");
@@ -184,12 +199,16 @@ impl JumpPad {
         let place = usize::try_from(gate - origin).expect("it lies in the code");
         assert_eq!(code[place..place + 2], MOVE, "the gate's instruction");
         assert_eq!(gate + 2 - TO_PAD as u64, pad, "where its jump leads");
-        let counts = ways.count.is_some();
-        let count = counts.then_some(JUMP_SHORT);
-        let choice = counts.then_some(WAY_BYTES);
+        let to = [ways.count, Some(ways.filter), ways.profile];
+        let jumps = to.map(|way| way.map(|_| JUMP_SHORT));
+        let choices = [
+            ways.count.map(|_| WAY_BYTES),
+            None,
+            ways.profile.map(|_| 2 * WAY_BYTES),
+        ];
         Ok(vec![
-            Gate::new(pad + CHOICE_AT, 0, choice, None),
-            Gate::new(gate, MOVE[0], count, Some(JUMP_SHORT)),
+            Gate::new(pad + CHOICE_AT, 0, choices),
+            Gate::new(gate, MOVE[0], jumps),
         ])
     }
 }
@@ -208,7 +227,7 @@ pub(super) fn emit_pad(
     }
     a.set_label(&mut pad)?;
     a.db(&[JUMP_SHORT, 0])?;
-    for _ in 0..2 {
+    for _ in 0..3 {
         a.db(&[JUMP, 0, 0, 0, 0])?;
     }
     super::align(a, spec)?;

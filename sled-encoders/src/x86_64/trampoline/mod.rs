@@ -75,6 +75,7 @@ use self::{
     filter::{Filter, Happening},
     gate::{JumpPad, Ways, emit_gate, emit_pad, emit_skip},
     payload::{Maker, emit_copy, emit_event},
+    profile_slow::ProfileSlow,
     slow::{emit_slot, emit_slow},
 };
 use super::stub::RED_ZONE;
@@ -84,6 +85,8 @@ mod count;
 mod filter;
 mod gate;
 mod payload;
+mod profile;
+mod profile_slow;
 mod slow;
 mod template;
 mod values;
@@ -261,6 +264,7 @@ impl Trampolines {
         emit_copy(&mut a, spec, &mut copy)?;
         let filter = Filter::emit(&mut a, spec, slow, slot)?;
         let count = count::emit_count(&mut a, spec, slot)?;
+        let profile = ProfileSlow::emit(&mut a, spec, slot)?;
         let mut starts = labels::<{ FLAVOURS.len() }>(&mut a);
         let mut parts = Vec::new();
         for (flavour, start) in FLAVOURS.into_iter().zip(&mut starts) {
@@ -279,12 +283,12 @@ impl Trampolines {
             values::emit_entry(&mut a, count, with_arguments)?;
         }
         let mut result = a.create_label();
-        align(&mut a, spec)?;
+        emit_skip(&mut a, spec, starts[1])?;
         a.set_label(&mut result)?;
         values::emit_exit(&mut a, with_result)?;
         let ways: Vec<Ways> = parts
             .iter()
-            .map(|part| emit_ways(&mut a, spec, part, &filter, count))
+            .map(|part| emit_ways(&mut a, spec, part, &filter, count, &profile))
             .collect::<Result<_>>()?;
         let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let made = a.assemble_options(spec.origin, options)?;
@@ -299,10 +303,12 @@ impl Trampolines {
         for (part, ways) in parts.iter().zip(ways) {
             gates.extend(part.pad.finish(&mut code, spec.origin, ways, at)?);
         }
-        gates.extend(with.into_iter().map(Gate::to_skip));
-        for without_count in [exit, tail, stub, event, result] {
+        let with_values = with.into_iter().chain([at(&result)?]);
+        gates.extend(with_values.map(Gate::to_skip));
+        for without_count in [exit, tail, stub] {
             gates.push(Gate::to_return(at(&without_count)?));
         }
+        gates.push(Gate::to_return_always(at(&event)?));
         for with_count in [entry, argument] {
             gates.push(Gate::to_close(at(&with_count)?));
         }
@@ -362,6 +368,7 @@ fn emit_ways(
     part: &Part,
     filter: &Filter,
     count: CodeLabel,
+    profile: &ProfileSlow,
 ) -> Result<Ways> {
     let mut way = a.create_label();
     a.set_label(&mut way)?;
@@ -384,9 +391,12 @@ fn emit_ways(
         Happening::Exit | Happening::Event => false,
     };
     let count = counts.then(|| count::emit_way(a, spec, part.name, count, part.done));
+    let adds_up = !part.has_values && part.happening != Happening::Event;
+    let profile = adds_up.then(|| profile::emit_way(a, spec, part, profile));
     Ok(Ways {
         filter: way,
         count: count.transpose()?,
+        profile: profile.transpose()?,
     })
 }
 

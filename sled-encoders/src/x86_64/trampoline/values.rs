@@ -46,6 +46,7 @@ pub(super) fn emit_entry(a: &mut CodeAssembler, count: u8, event: CodeLabel) -> 
 
 /// The flavour for exits.
 pub(super) fn emit_exit(a: &mut CodeAssembler, event: CodeLabel) -> Result<()> {
+    emit_skipped(a)?;
     a.push(rax)?;
     a.push(word::VALUES.cast_signed())?;
     a.push(8)?;

@@ -56,6 +56,10 @@ pub struct StackSums {
     used: usize,
 }
 
+/// A stack of [`StackSums`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StackId(u32);
+
 #[derive(Debug)]
 struct Node {
     /// The caller's node + 1; 0 for outermost calls.
@@ -264,6 +268,21 @@ impl StackSums {
         let mut sums = Self::new(room);
         sums.missing.lost = events;
         sums
+    }
+
+    /// The stack of a function that a caller has called. `None` stands for no caller.
+    pub fn stack(&mut self, caller: Option<StackId>, function: FunctionId) -> StackId {
+        StackId(self.child(caller.map_or(0, |caller| caller.0), function))
+    }
+
+    /// Adds calls to a stack of these sums.
+    pub fn add_calls(&mut self, stack: StackId, calls: &CallSums) {
+        self.change(stack.0, |sums| sums.add(calls));
+    }
+
+    /// Adds missing data.
+    pub fn add_missing(&mut self, missing: Missing) {
+        self.missing.add(missing);
     }
 
     /// Adds other sums of the same process.

@@ -25,7 +25,10 @@ use std::{
 use shm_ring::layout::slot::{PAUSED, WITHDRAWN};
 
 use super::{owners::RingOwners, rings::Rings};
-use crate::collect::{names::Bearer, ring::Ring};
+use crate::{
+    collect::{names::Bearer, ring::Ring},
+    store::Handover,
+};
 
 /// Threads whose rings are taken back at once. Then other rings and requests have their turn.
 const ENDS_AT_ONCE: usize = 128;
@@ -223,6 +226,13 @@ impl RingOwners {
         });
         for &index in free.iter().chain(&left) {
             self.rings.count_ring(index);
+            let is_free = free.contains(&index);
+            let look = if is_free {
+                Handover::Last
+            } else {
+                Handover::Interim
+            };
+            self.rings.add_up_ring(index, look);
             if self.rings.slots.filtered
                 && let Some(ring) = self.rings.by_slot.get_mut(&index)
             {

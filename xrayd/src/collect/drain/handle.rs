@@ -15,6 +15,7 @@ use xray_trace::model::Ticks;
 use crate::{
     collect::{
         CallSite, EventFilter, Switches,
+        profile_reader::AddUp,
         ring_copies::{Moment, RingCopies},
         sample::{Look, Sample},
     },
@@ -45,6 +46,10 @@ pub(super) enum Request {
     RenewFilters(SyncSender<()>),
     /// Calls are about to be counted.
     BeginCounts(SyncSender<()>),
+    /// Calls are about to be added up in the program.
+    BeginProfiles(AddUp, SyncSender<bool>),
+    /// No calls are added up any more.
+    EndProfiles(SyncSender<()>),
     /// Copy the contents of the rings, up to this many bytes, and of the event store.
     RingCopies(u64, Moment, SyncSender<RingCopies>),
     /// Sample how much the threads wrote, and which events, as far as the [`Look`] asks.
@@ -201,6 +206,18 @@ impl DrainCaller {
         let request = Request::EventFilter(keep, threads, answer);
         let _ = self.liveness.send_anyway(&self.requests, request);
         self.waker.wake();
+    }
+
+    /// Begins to read what is added up in the program. To be called before that begins. Returns
+    /// false if the program's control group has no room for it, or if the thread has ended.
+    pub(crate) fn begin_profiles(&self, from: AddUp) -> Result<bool> {
+        let asked = self.begin_when_room(|answer| Request::BeginProfiles(from, answer))?;
+        Ok(asked.wait()?.unwrap_or(false))
+    }
+
+    /// Reads what was added up in the program to its end. Nothing is added up any more.
+    pub(crate) fn end_profiles(&self) -> Result<()> {
+        self.ask(Request::EndProfiles)
     }
 
     /// Begins to count calls. Counts from before belong to an earlier session.

@@ -18,6 +18,7 @@
 //! | `copies.rs` | copies of rings, for snapshots and samples |
 //! | `rings.rs` | the rings that were taken up: reading, and reports about them |
 //! | `call_counts.rs` | what trampolines count beside rings |
+//! | `added_calls.rs` | what trampolines add up in the program |
 //! | `owners.rs` | the threads that own the rings: found, chosen, given slots |
 //! | `endings.rs` | threads that have ended |
 //! | `growth.rs` | the opening of slots, where memory is limited |
@@ -48,10 +49,11 @@ use super::{
 };
 use crate::{
     pid::Pid,
-    store::{Ask, EventStore},
+    store::{Ask, EventStore, Handover},
     sys::{Memory, now_anchor, ticks_now},
 };
 
+mod added_calls;
 mod call_counts;
 mod chore_times;
 mod copies;
@@ -138,7 +140,7 @@ impl Drain {
         let rings = &owners.rings;
         let mut all = rings.by_slot.values();
         let situation = Situation {
-            is_silent: rings.newest || self.counting,
+            is_silent: rings.newest || self.counting || rings.adds_up,
             is_armed: rings.output.armed.load(Relaxed),
             is_live: rings.output.is_live(),
             was_quiet: self.last.was_quiet,
@@ -176,6 +178,13 @@ impl Drain {
             }
             Request::BeginCounts(answer) => {
                 self.begin_counts();
+                let _ = answer.send(());
+            }
+            Request::BeginProfiles(from, answer) => {
+                let _ = answer.send(self.begin_profiles(from));
+            }
+            Request::EndProfiles(answer) => {
+                self.end_profiles();
                 let _ = answer.send(());
             }
             Request::RenewFilters(answer) => {
@@ -243,6 +252,9 @@ impl Drain {
         if self.counting && self.times.counts() {
             self.owners.rings.count();
         }
+        if self.owners.rings.adds_up && self.times.counts() {
+            self.owners.rings.add_up(Handover::Interim);
+        }
         if is_full || self.owners.may_have_ended() {
             self.owners.retire_dead();
         }
@@ -264,6 +276,7 @@ impl Drain {
         let begun = Instant::now();
         let profiles = &self.owners.rings.output.profiles;
         if self.times.measures(begun) && profiles.are_measured() {
+            self.owners.rings.add_up(Handover::Interim);
             self.hand_over();
             self.times.has_measured(begun);
         }
@@ -289,6 +302,7 @@ impl Drain {
         if self.counting {
             self.owners.rings.count();
         }
+        self.owners.rings.add_up(Handover::Interim);
         self.owners.rings.report_left_out();
     }
 
@@ -308,6 +322,7 @@ impl Drain {
     fn finish(&mut self) {
         self.owners.discover();
         self.report_counts();
+        self.owners.rings.add_up(Handover::Last);
         self.owners.rings.read_last();
         self.publish_last();
         self.owners.rings.give_back();

@@ -16,7 +16,7 @@ use crate::{
         thread_decoders::ThreadDecoders,
     },
     pid::Pid,
-    store::EventStore,
+    store::{EventStore, Handover},
 };
 
 /// A round that reads one in this many of a ring's words is followed by a short sleep. In a ring of
@@ -42,6 +42,8 @@ pub(super) struct Rings {
     holds: bool,
     /// The sites of the numbers under which threads count calls.
     pub(super) numbers: Numbers,
+    /// True while threads add calls up in the program.
+    pub(super) adds_up: bool,
     started: Instant,
 }
 
@@ -70,6 +72,7 @@ impl Rings {
             by_slot: HashMap::new(),
             order: Vec::new(),
             numbers: Numbers::default(),
+            adds_up: false,
             started: Instant::now(),
         }
     }
@@ -106,6 +109,8 @@ impl Rings {
 
     /// Makes the meaning of sites known, from `since` on.
     pub(super) fn learn(&mut self, sites: Vec<CallSite>, since: Ticks) {
+        // What was added up so far has the meaning that sites had so far.
+        self.add_up(Handover::Interim);
         let table = Arc::make_mut(&mut self.sites);
         for site in sites {
             table.insert(site, since);

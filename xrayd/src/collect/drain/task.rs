@@ -22,6 +22,7 @@ use crate::{
     collect::{
         SiteTable,
         activity::{CALM, Collectors, ScannerHandle, Words},
+        profile_reader::AddUp,
         ring_budget::RingBudget,
         slots::Slots,
     },
@@ -71,6 +72,7 @@ pub(crate) fn spawn(
         rings_file,
         adopted,
         closed,
+        adds_up,
         ..
     } = installed;
     let mut slots = Slots::new(layout, rings, rings_file);
@@ -83,6 +85,9 @@ pub(crate) fn spawn(
     }
     // The mode is in force before a function is on: a small ring is full soon.
     drain.begin();
+    if adds_up {
+        drain.begin_profiles(AddUp::GoOn);
+    }
     let switches = Arc::clone(drain.owners.rings.decoders.switches());
     let (requests, received) = sync_channel(MOST_REQUESTS);
     let (ends, ended) = sync_channel(0);

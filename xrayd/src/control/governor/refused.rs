@@ -55,7 +55,7 @@ impl Refused {
 
     fn attempt(&mut self, patching: &mut Patching) -> Result<()> {
         if self.is_enabled {
-            patching.switches().mark(&self.off);
+            patching.mark(&self.off);
         } else {
             // First, so that functions whose sleds are on are recorded as soon as possible.
             switching::open(patching)?;

@@ -20,7 +20,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(1);
 pub(super) fn close(patching: &mut Patching) -> Result<Ticks> {
     patching.patcher.set_enable(&patching.memory, Enable::Off)?;
     let until = ticks_now();
-    patching.switches().mark(&patching.all_on());
+    patching.mark(&patching.all_on());
     Ok(until)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn open(patching: &mut Patching) -> Result<()> {
         // Calls that were open when the trampolines were disabled are long over.
         patching.renew_filters()?;
     }
-    patching.switches().mark(&patching.all_on());
+    patching.mark(&patching.all_on());
     patching.patcher.set_enable(&patching.memory, Enable::On)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn suppress(patching: &mut Patching, ids: &[FunctionId]) -> Result<()
     }
     let sites = patching.traced.functions.sites(ids);
     let suppressed = patching.patch(&sites, Wanted::Off);
-    patching.switches().mark(ids);
+    patching.mark(ids);
     suppressed.map(drop)
 }
 
@@ -56,6 +56,6 @@ pub(super) fn resume(patching: &mut Patching, ids: &[FunctionId]) -> Result<Dura
     if ids.is_empty() {
         return Ok(Duration::ZERO);
     }
-    patching.switches().mark(ids);
+    patching.mark(ids);
     patching.patch_as_wanted(ids)
 }

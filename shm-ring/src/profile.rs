@@ -1,0 +1,386 @@
+//! Reading a thread's profile ([`layout::profile`]), which the thread may change meanwhile.
+//!
+//! Each number in it changes by one instruction, and no two numbers change together. So a copy may
+//! lack the latest change of one number and have that of another one. What the copy says of time is
+//! right up to the duration of the copying: see [`Profile::read`].
+
+use crate::{
+    Geometry,
+    layout::{self, ProfileRegion, profile},
+    memory::SharedMemory,
+};
+
+/// The times that a profile is copied again, if long calls have ended meanwhile.
+const ATTEMPTS: u32 = 4;
+/// Calls that are open for this many ticks are long: much longer than copying takes.
+const LONG: u64 = 1 << 22;
+
+/// A copy of one thread's profile.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Callers come before their callees.
+    pub stacks: Vec<StackSums>,
+    /// The open calls, outermost first.
+    pub open: Vec<OpenCall>,
+    /// The counter at the latest event.
+    pub latest: u64,
+    /// Exits of calls that were not open.
+    pub unmatched: u64,
+    /// Calls that are in no stack, because too many calls were open or there was no room.
+    pub not_followed: u64,
+}
+
+/// The sums of the calls with one stack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StackSums {
+    /// The caller's index in the stacks of the profile; `None` for outermost calls.
+    pub caller: Option<usize>,
+    /// The name of the entry's site; `None` for all stacks within the caller that have none of
+    /// their own.
+    pub site: Option<u32>,
+    /// Ticks of the calls with an exit.
+    pub total: u64,
+    /// Ticks of the shortest and of the longest of them; not meaningful without any.
+    pub shortest: u64,
+    /// See `shortest`.
+    pub longest: u64,
+    /// Calls without an exit.
+    pub left: u64,
+    /// Their ticks up to the event before their end was seen.
+    pub left_ticks: u64,
+    /// Ticks of calls that were made within other calls of the same stack. Only a stack without a
+    /// site has such calls.
+    pub nested: u64,
+    /// Calls with an exit whose durations are not in `durations`.
+    pub unsorted: u64,
+    /// The other calls with an exit, by their durations, in order of length.
+    pub durations: Vec<(DurationRange, u64)>,
+}
+
+/// A range of durations. Its width is at most 1/8 of its durations. Durations of less than 8 ticks
+/// count as 8 to 15.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DurationRange(u16);
+
+/// An open call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenCall {
+    /// The index of its stack.
+    pub stack: usize,
+    /// The counter at its entry.
+    pub began: u64,
+}
+
+/// A frame as it stands in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Frame {
+    stack: u64,
+    began: u64,
+    place: u32,
+}
+
+// === impl Profile ===
+
+impl Profile {
+    /// Copies the profile `index`.
+    ///
+    /// A call that ends while the profile is copied may be missing in the sums and in the open
+    /// calls. So the profile is copied again if a long call was among them. Then, in a copy, a
+    /// duration is missing or there twice for no longer than copying takes.
+    pub fn read(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> Self {
+        let reader = Reader::new(memory, geometry, index);
+        let mut copy = Self::default();
+        for _ in 0..ATTEMPTS {
+            let before = reader.frames();
+            copy = reader.sums();
+            let after = reader.frames();
+            let same = before
+                .iter()
+                .zip(&after)
+                .take_while(|(one, other)| one == other);
+            let same = same.count();
+            copy.latest = reader.header(profile::LATEST);
+            let changed = before.iter().chain(&after).skip(same).take(1);
+            let changed = before.get(same).into_iter().chain(changed);
+            let is_long = |frame: &Frame| copy.latest.saturating_sub(frame.began) > LONG;
+            let has_changed = changed.into_iter().any(is_long);
+            copy.open = reader.open_calls(&after, copy.stacks.len());
+            if !has_changed {
+                break;
+            }
+        }
+        copy
+    }
+
+    /// Two words that change with each event of the profile `index`.
+    pub fn state(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> [u64; 2] {
+        let reader = Reader::new(memory, geometry, index);
+        [profile::OPEN, profile::LATEST].map(|field| reader.header(field))
+    }
+
+    /// True if nothing was ever added up.
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty() && self.unmatched == 0 && self.not_followed == 0
+    }
+}
+
+// === impl StackSums ===
+
+impl StackSums {
+    /// The number of calls with an exit.
+    pub fn finished(&self) -> u64 {
+        let sorted = self.durations.iter().map(|(_, calls)| *calls);
+        sorted.fold(self.unsorted, u64::saturating_add)
+    }
+}
+
+/// One profile in memory.
+struct Reader<'a, M> {
+    memory: &'a M,
+    region: ProfileRegion,
+    offset: u64,
+}
+
+// === impl Reader ===
+
+impl<'a, M: SharedMemory> Reader<'a, M> {
+    fn new(memory: &'a M, geometry: Geometry, index: u32) -> Self {
+        let region = geometry.profile_region();
+        Self {
+            memory,
+            region,
+            offset: region.profile_offset(index),
+        }
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.memory.load(self.offset + at)
+    }
+
+    fn header(&self, field: u64) -> u64 {
+        self.load(self.region.header_at() + field)
+    }
+
+    /// The index of a place's node among the nodes without the root.
+    fn index(place: u32) -> Option<usize> {
+        usize::try_from(place >> profile::NODE_SHIFT)
+            .ok()?
+            .checked_sub(1)
+    }
+
+    fn frames(&self) -> Vec<Frame> {
+        let open = self.header(profile::OPEN) & 0xffff_ffff;
+        let open = open.min(self.region.frames() - 1);
+        let frame = |at: u64| {
+            let at = self.region.frames_at() + (at << profile::FRAME_SHIFT);
+            Frame {
+                stack: self.load(at + profile::STACK),
+                began: self.load(at + profile::BEGAN),
+                place: low(self.load(at + profile::NODE)),
+            }
+        };
+        (1..=open).map(frame).collect()
+    }
+
+    fn open_calls(&self, frames: &[Frame], stacks: usize) -> Vec<OpenCall> {
+        let calls = frames.iter().map_while(|frame| {
+            let stack = Self::index(frame.place)?;
+            let began = frame.began;
+            (stack < stacks).then_some(OpenCall { stack, began })
+        });
+        calls.collect()
+    }
+
+    /// The sums, callers before callees. So a caller has the earlier time, and its own time without
+    /// that of its callees is not too long.
+    fn sums(&self) -> Profile {
+        let nodes = self.header(profile::NODES).min(self.region.nodes() - 1);
+        // A target may have any number of nodes point to the same blocks.
+        let mut blocks = self.region.blocks();
+        let stacks = (1..=nodes).map(|node| self.stack(node, &mut blocks));
+        Profile {
+            stacks: stacks.collect(),
+            open: Vec::new(),
+            latest: 0,
+            unmatched: self.header(profile::UNMATCHED),
+            not_followed: self.header(profile::NOT_FOLLOWED),
+        }
+    }
+
+    /// The sums of one node. A node that is not made so far has none.
+    fn stack(&self, node: u64, blocks: &mut u64) -> StackSums {
+        let at = node << profile::NODE_SHIFT;
+        let field = |field: u64| self.load(at + field);
+        const { assert!(profile::NAME.is_multiple_of(8) && profile::CALLER == profile::NAME + 4) };
+        let names = field(profile::NAME);
+        let (name, caller) = (low(names), high(names));
+        let caller = Self::index(caller).filter(|caller| (*caller as u64) < node - 1);
+        let is_more = name == profile::MORE_NAME;
+        StackSums {
+            caller,
+            site: (!is_more).then_some(name),
+            total: field(profile::TOTAL),
+            shortest: field(profile::SHORTEST),
+            longest: field(profile::LONGEST),
+            left: field(profile::LEFT),
+            left_ticks: field(profile::LEFT_TICKS),
+            nested: match is_more {
+                true => field(profile::NESTED),
+                false => 0,
+            },
+            unsorted: field(profile::UNSORTED),
+            durations: self.durations(at, blocks),
+        }
+    }
+
+    fn durations(&self, node: u64, blocks: &mut u64) -> Vec<(DurationRange, u64)> {
+        let mut durations = Vec::new();
+        for entry in 0..profile::BLOCK_ENTRIES {
+            let at = node + profile::BLOCKS + 2 * entry;
+            let block = self.load(at & !7) >> (8 * (at & 7)) & 0xffff;
+            if block == 0 || *blocks == 0 {
+                continue;
+            }
+            *blocks -= 1;
+            let block = block & (self.region.blocks() - 1);
+            let counters = self.region.blocks_at() + (block << profile::NODE_SHIFT);
+            for counter in 0..profile::COUNTERS {
+                let calls = self.load(counters + 8 * counter);
+                if calls > 0 {
+                    let range = DurationRange::of_counter(entry, counter);
+                    durations.push((range, calls));
+                }
+            }
+        }
+        durations
+    }
+}
+
+// === impl DurationRange ===
+
+impl DurationRange {
+    /// The range of a counter of the block for this entry.
+    fn of_counter(entry: u64, counter: u64) -> Self {
+        let range = entry * profile::COUNTERS + counter;
+        Self(u16::try_from(range).unwrap_or(0))
+    }
+
+    /// The range of a duration in ticks.
+    pub fn of(duration: u64) -> Self {
+        let duration = if duration < 8 { duration + 8 } else { duration };
+        let highest = u64::from(63 - duration.leading_zeros());
+        let part = duration >> (highest - 3) & 7;
+        Self::of_counter(highest / 2, part | (highest % 2) << 3)
+    }
+
+    /// The shortest and the longest of its durations, in ticks.
+    pub fn bounds(self) -> (u64, u64) {
+        // From 8 to 15 parts of a power of two.
+        let parts = u64::from(8 + self.0 % 8);
+        let first = |parts: u64| match self.0 / 8 {
+            0..3 => 0,
+            shift => parts << (shift - 3),
+        };
+        (first(parts), first(parts + 1).saturating_sub(1))
+    }
+
+    /// Its middle, rounded down.
+    pub fn middle(self) -> u64 {
+        let (low, high) = self.bounds();
+        low.midpoint(high)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the half is meant")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+const fn high(word: u64) -> u32 {
+    low(word >> 32)
+}
+
+/// Empties the profile `index` while nothing is added up. `give_back` makes the bytes from an offset
+/// on read as 0. A trampoline that is still under way sees the change, and begins again.
+pub fn clear(
+    memory: &impl SharedMemory,
+    geometry: Geometry,
+    index: u32,
+    give_back: impl FnOnce(u64, u64),
+) {
+    let region = geometry.profile_region();
+    let open = region.profile_offset(index) + region.header_at() + profile::OPEN;
+    let before = memory.load(open);
+    give_back(region.profile_offset(index), region.profile_bytes());
+    memory.store(open, (before | 0xffff_ffff).wrapping_add(1));
+}
+
+/// The bytes that a thread can write to its profile, if it may have this many nodes, blocks and
+/// frames.
+pub const fn written_bytes(region: ProfileRegion, limits: Limits) -> u64 {
+    let nodes = (limits.nodes as u64) << profile::NODE_SHIFT;
+    let blocks = (limits.blocks as u64) << profile::NODE_SHIFT;
+    let frames = (limits.open as u64 + 1) << profile::FRAME_SHIFT;
+    // A page that each part may begin within, and the header.
+    nodes + blocks + frames + 4 * region.places() + 5 * 4096
+}
+
+/// Limits on a profile, as they stand in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// [`layout::table::MOST_NODES`].
+    pub nodes: u32,
+    /// [`layout::table::MOST_BLOCKS`].
+    pub blocks: u32,
+    /// [`layout::table::MOST_OPEN`].
+    pub open: u32,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// As many as there is address space for.
+    pub fn most(geometry: Geometry) -> Self {
+        Self::part(geometry, 1)
+    }
+
+    /// One of `parts` of that.
+    pub fn part(geometry: Geometry, parts: u64) -> Self {
+        let region = geometry.profile_region();
+        let small = |number: u64| u32::try_from(number / parts).unwrap_or(u32::MAX);
+        Self {
+            nodes: small(region.nodes()),
+            blocks: small(region.blocks()),
+            open: small(region.frames() - 2),
+        }
+    }
+
+    /// The words of the table that hold them.
+    pub fn words(self) -> [(u64, u32); 3] {
+        [
+            (layout::table::MOST_NODES, self.nodes),
+            (layout::table::MOST_BLOCKS, self.blocks),
+            (layout::table::MOST_OPEN, self.open),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_its_durations() {
+        for duration in (0_u64..4096).chain([1 << 20, (1 << 40) - 1, 3 << 50]) {
+            let range = DurationRange::of(duration);
+            let (low, high) = range.bounds();
+            let duration = if duration < 8 { duration + 8 } else { duration };
+            assert!(
+                (low..=high).contains(&duration),
+                "{duration}: {low} to {high}"
+            );
+            assert!(high - low <= duration / 8);
+            assert!((low..=high).contains(&range.middle()));
+        }
+    }
+}

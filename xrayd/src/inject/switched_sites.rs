@@ -1,0 +1,105 @@
+//! The sites of functions that were switched while calls are added up in the program. The
+//! trampolines look there whether an open call may have ended unseen.
+
+use std::io;
+
+use shm_ring::layout::{NAME_SHIFT, profile, table};
+use xray_trace::model::Ticks;
+
+use super::Layout;
+use crate::{pid::TargetAddr, sys::Memory};
+
+/// The most sites that are written one by one. If more are switched at once, all open calls count
+/// as ended.
+const MOST_AT_ONCE: usize = 1 << 11;
+/// The most sites in the list.
+const MOST_SITES: usize = (profile::SWITCHED_SITES / 2) as usize;
+
+/// The list in the target, and what it holds.
+#[derive(Debug, Default)]
+pub(crate) struct SwitchedSites {
+    /// The names by their entries, 0 for none; empty before the first one.
+    names: Vec<u32>,
+    used: usize,
+}
+
+// === impl SwitchedSites ===
+
+impl SwitchedSites {
+    /// An empty list, as it stands in the target when adding up begins.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// The list that an earlier daemon has written.
+    ///
+    /// # Errors
+    /// The memory cannot be read.
+    pub(crate) fn read(memory: &Memory, layout: &Layout) -> io::Result<Self> {
+        let entry_bytes = usize::try_from(profile::SWITCHED_BYTES).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; entries() * entry_bytes];
+        memory.read(entry_at(layout, 0), &mut bytes)?;
+        let names = bytes.chunks_exact(entry_bytes).map(|entry| {
+            let name = entry.first_chunk().copied().unwrap_or_default();
+            u32::from_le_bytes(name)
+        });
+        let names: Vec<u32> = names.collect();
+        let used = names.iter().filter(|name| **name != 0).count();
+        Ok(Self { names, used })
+    }
+
+    /// Marks the functions of these sites as switched at a moment that is not later than now.
+    ///
+    /// # Errors
+    /// The memory cannot be written. Then calls that have ended unseen may count as open.
+    pub(crate) fn mark(
+        &mut self,
+        memory: &Memory,
+        layout: &Layout,
+        sites: &[u32],
+        at: Ticks,
+    ) -> io::Result<()> {
+        if sites.len() > MOST_AT_ONCE || self.used + sites.len() > MOST_SITES {
+            return mark_all(memory, layout, at);
+        }
+        self.names.resize(entries(), 0);
+        for &site in sites {
+            let first = (site >> NAME_SHIFT) as usize;
+            let mut looked = (0..entries()).map(|step| (first + step) % entries());
+            let found = looked.find(|entry| [0, site].contains(&self.names[*entry]));
+            let Some(entry) = found else {
+                continue;
+            };
+            let address = entry_at(layout, entry);
+            let word = |field: u64| TargetAddr(address.0 + field);
+            memory.write(word(profile::SWITCHED_AT), &at.0.to_le_bytes())?;
+            if self.names[entry] == 0 {
+                memory.write(word(profile::SWITCHED_NAME), &site.to_le_bytes())?;
+                self.names[entry] = site;
+                self.used += 1;
+            }
+        }
+        // Last: trampolines look at the list only for calls that began before this.
+        write_word(memory, layout, table::SWITCHED, at)
+    }
+}
+
+/// Marks all functions as switched.
+fn mark_all(memory: &Memory, layout: &Layout, at: Ticks) -> io::Result<()> {
+    write_word(memory, layout, table::ALL_SWITCHED, at)?;
+    write_word(memory, layout, table::SWITCHED, at)
+}
+
+fn write_word(memory: &Memory, layout: &Layout, field: u64, at: Ticks) -> io::Result<()> {
+    memory.write(TargetAddr(layout.table + field), &at.0.to_le_bytes())
+}
+
+/// The number of entries.
+fn entries() -> usize {
+    usize::try_from(profile::SWITCHED_SITES).unwrap_or(usize::MAX)
+}
+
+fn entry_at(layout: &Layout, entry: usize) -> TargetAddr {
+    let list = layout.geometry.profile_region().switched_offset();
+    TargetAddr(layout.rings + list + entry as u64 * profile::SWITCHED_BYTES)
+}
