@@ -25,8 +25,8 @@
 //!
 //! The slot, the control line, the filter page, the counts, the profile, the mark and the ring of
 //! the same index belong together. Buckets are for threads without a slot: each bucket counts the
-//! losses of one of them. Every field is 8 bytes wide, but for the first two of a slot and some of a
-//! profile.
+//! losses of one of them. Every field is 8 bytes wide, but for the first two of a slot, and some of
+//! a profile.
 //!
 //! Only the slow path writes the first [`GUARD_BYTES`] of a chunk. A context that reserves a word
 //! past the end of its chunk gets an address there. So the address itself shows the context that it
