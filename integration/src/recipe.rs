@@ -319,7 +319,11 @@ impl Fixture {
                     OPTIMISED,
                     COMMON,
                     CHOSEN,
-                    &["-DLLVM_RUNTIME", "{src}/leaf.cpp"],
+                    &[
+                        "-fxray-modes=xray-basic,xray-fdr,xray-profiling",
+                        "-DLLVM_RUNTIME",
+                        "{src}/leaf.cpp",
+                    ],
                 ]),
             ),
             Fixture::Forks => recipe(&["common.h", "forks.c"], c(&[&normal(&["{src}/forks.c"])])),

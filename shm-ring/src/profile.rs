@@ -100,8 +100,7 @@ impl Profile {
                 .take_while(|(one, other)| one == other);
             let same = same.count();
             copy.latest = reader.header(profile::LATEST);
-            let changed = before.iter().chain(&after).skip(same).take(1);
-            let changed = before.get(same).into_iter().chain(changed);
+            let changed = before.get(same).into_iter().chain(after.get(same));
             let is_long = |frame: &Frame| copy.latest.saturating_sub(frame.began) > LONG;
             let has_changed = changed.into_iter().any(is_long);
             copy.open = reader.open_calls(&after, copy.stacks.len());
@@ -112,10 +111,11 @@ impl Profile {
         copy
     }
 
-    /// Two words that change with each event of the profile `index`.
-    pub fn state(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> [u64; 2] {
+    /// Words of which one at least changes with each event of the profile `index`. They change
+    /// before the event's other stores.
+    pub fn state(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> [u64; 3] {
         let reader = Reader::new(memory, geometry, index);
-        [profile::OPEN, profile::LATEST].map(|field| reader.header(field))
+        [profile::OPEN, profile::LATEST, profile::NOT_FOLLOWED].map(|field| reader.header(field))
     }
 
     /// True if nothing was ever added up.
@@ -216,20 +216,24 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
         let (name, caller) = (low(names), high(names));
         let caller = Self::index(caller).filter(|caller| (*caller as u64) < node - 1);
         let is_more = name == profile::MORE_NAME;
+        // First: a call changes a counter last, so what it changed before is in the copy, too.
+        let durations = self.durations(at, blocks);
+        let unsorted = field(profile::UNSORTED);
+        let left = field(profile::LEFT);
         StackSums {
             caller,
             site: (!is_more).then_some(name),
             total: field(profile::TOTAL),
             shortest: field(profile::SHORTEST),
             longest: field(profile::LONGEST),
-            left: field(profile::LEFT),
+            left,
             left_ticks: field(profile::LEFT_TICKS),
             nested: match is_more {
                 true => field(profile::NESTED),
                 false => 0,
             },
-            unsorted: field(profile::UNSORTED),
-            durations: self.durations(at, blocks),
+            unsorted,
+            durations,
         }
     }
 
@@ -300,8 +304,8 @@ const fn high(word: u64) -> u32 {
     low(word >> 32)
 }
 
-/// Empties the profile `index` while nothing is added up. `give_back` makes the bytes from an offset
-/// on read as 0. A trampoline that is still under way sees the change, and begins again.
+/// Empties the profile `index` while nothing is added up. `give_back` makes the bytes from an
+/// offset on read as 0. A trampoline that is still under way sees the change, and begins again.
 pub fn clear(
     memory: &impl SharedMemory,
     geometry: Geometry,

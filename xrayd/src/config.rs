@@ -66,12 +66,12 @@ pub struct Config {
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub retain_exited: ByteSize,
 
-    /// Limit a resource that sessions take: NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB
+    /// Limit a resource that sessions take: NAME=PER_USER/TOTAL, such as mapped=16TiB/64TiB
     ///
     /// Can be given several times. The defaults are sessions=1000/2000, threads=2500/5000 (of
-    /// sessions), mapped=8TiB/64TiB (bytes of rings), retained=2GiB/8GiB (bytes of events of living
-    /// processes) and patterns=64MiB/256MiB (bytes of compiled patterns, of requests and of rules
-    /// for libraries that are loaded later). Root has no quota.
+    /// sessions), mapped=16TiB/64TiB (bytes of rings), retained=2GiB/8GiB (bytes of events of
+    /// living processes) and patterns=64MiB/256MiB (bytes of compiled patterns, of requests and of
+    /// rules for libraries that are loaded later). Root has no quota.
     #[arg(long, value_name = "QUOTA")]
     pub quota: Vec<QuotaSetting>,
 

@@ -56,7 +56,7 @@ pub struct QuotaSetting {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
     /// One of the three parts is missing.
-    #[error("a quota is written NAME=PER_USER/TOTAL, such as mapped=8TiB/64TiB")]
+    #[error("a quota is written NAME=PER_USER/TOTAL, such as mapped=16TiB/64TiB")]
     Form,
     /// An unknown resource.
     #[error("there is no quota '{0}'; the quotas are {list}", list = Resource::list())]
@@ -174,7 +174,7 @@ impl Quotas {
     pub const DAEMON: Self = Self([
         Quota::new(1000, 2000),
         Quota::new(2500, 5000),
-        Quota::new(8 << 40, 64 << 40),
+        Quota::new(16 << 40, 64 << 40),
         Quota::new(2 << 30, 8 << 30),
         Quota::new(64 << 20, 256 << 20),
     ]);
@@ -464,6 +464,6 @@ mod tests {
         assert!(error("fish=7/9").contains("the quotas are sessions, threads, mapped"));
         assert!(error("sessions=9/7").contains("less than its limit for one user"));
         assert!(error("mapped=x/9").contains('x'), "{}", error("mapped=x/9"));
-        assert!(Quotas::DAEMON.to_string().contains("mapped=8TiB/64TiB"));
+        assert!(Quotas::DAEMON.to_string().contains("mapped=16TiB/64TiB"));
     }
 }

@@ -16,7 +16,8 @@ fn profiling(running: &mut Running, target: &Target) -> Result<()> {
     })
 }
 
-fn ensure_exact(table: &Value, truth: &GroundTruth) -> Result<()> {
+/// Checks that the table has the calls of each function of the program.
+pub(crate) fn ensure_exact(table: &Value, truth: &GroundTruth) -> Result<()> {
     let mut calls = vec![0; truth.functions.len()];
     for row in rows(table, "rows")? {
         let name = row["name"].as_str().context("no name")?;

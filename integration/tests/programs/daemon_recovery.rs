@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::cli_follow::{child_of, is_traced, work, works};
+use crate::cli_profile::ensure_exact as ensure_exact_sums;
 use crate::daemon_users::spawn_as_nobody;
 use crate::scene::{
     Cli, Daemon, NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows, send, sleds_on,
@@ -127,6 +128,35 @@ fn calls_between_two_daemons_are_recorded() -> Result<()> {
 
 /// The daemon is killed in the middle of the program's work, while the program stands still. What
 /// the next daemon reads is the rest, without a gap and without an event twice.
+/// The sums in the program are those of the next daemon, also of calls that were made while there
+/// was none.
+#[test]
+fn calls_that_the_program_adds_up_outlive_the_daemon() -> Result<()> {
+    if !opens_map_files()? {
+        // As above.
+        return Ok(());
+    }
+    let scene = Scene::new()?;
+    let first = daemon(&scene)?;
+    let cli = scene.with(&first)?;
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "4", "--calls", "3000"])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid, "--mode", "profile"])?;
+    cli.ok(["enable", "--all"])?;
+    first.kill()?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    let second = daemon(&scene)?;
+    all_on(&target)?.context("the second daemon has switched sleds")?;
+    for _ in 0..2 {
+        let table = cli.json(["profile", &pid, "--kept", "--top", "0"])?;
+        ensure_exact_sums(&table, &truth)?;
+    }
+    ensure!(!second.log().contains("panicked"));
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&target)?;
+    target.still_running()
+}
+
 #[test]
 fn the_next_daemon_reads_on_where_the_killed_one_stopped() -> Result<()> {
     if !opens_map_files()? {

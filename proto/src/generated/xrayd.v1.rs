@@ -1655,8 +1655,9 @@ pub enum Mode {
     /// The daemon reads all events and retains them, and drops the oldest ones for room. An event that
     /// finds its ring full is lost, and counted.
     Stream = 2,
-    /// The daemon reads all events, adds them up by thread and call stack for FetchProfile, and
-    /// retains none. Live streams get all events.
+    /// The program adds its calls up by thread and call stack for FetchProfile, and records nothing.
+    /// While a filter, a budget, a live stream or a trigger needs events, the program records them,
+    /// and the daemon adds them up and retains none. Live streams get all events.
     Profile = 3,
     /// The target counts calls by function and thread, for FetchCounts. It records no event and no
     /// time. Live streams get no event.

@@ -574,8 +574,8 @@ fn check(
     assert!(is_over(&profile), "{at}: {profile:x?}");
 }
 
-/// P58: a handler forks at each instruction of a call in turn. The child goes on with a wiped table,
-/// and with its parent's profile.
+/// P58: a handler forks at each instruction of a call in turn. The child goes on with a wiped
+/// table, and with its parent's profile.
 #[test]
 fn a_child_that_is_forked_at_any_instruction_leaves_its_parents_sums_alone() {
     let machine = adding_up();

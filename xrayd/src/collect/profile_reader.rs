@@ -1,4 +1,5 @@
-//! The sums of one thread that its trampolines add up in the program: the calls since the last look.
+//! The sums of one thread that its trampolines add up in the program: the calls since the last
+//! look.
 //!
 //! The program's sums only grow. So the reader keeps what it has seen of each stack, and returns
 //! the difference. A site has the function that it has at the time of the look, as events have that
@@ -32,7 +33,11 @@ pub(super) struct ProfileReader {
     unmatched: u64,
     not_followed: u64,
     /// The words that change with each event, at the last look.
-    state: [u64; 2],
+    state: [u64; 3],
+    /// True if they were the same at the look before. Then nothing was under way at the last one.
+    is_settled: bool,
+    /// See [`ProfileReader::bytes`].
+    bytes: usize,
 }
 
 /// What was seen of a stack.
@@ -46,7 +51,7 @@ struct Seen {
     longest: u64,
     /// The time in the function itself, up to now.
     own: u64,
-    durations: Vec<(DurationRange, u32)>,
+    durations: Vec<(DurationRange, u64)>,
 }
 
 /// The calls since the last look.
@@ -65,15 +70,21 @@ pub(super) struct NewCalls {
 
 impl ProfileReader {
     /// True if there may be something new, by the words that change with each event.
-    pub(super) fn has_news(&mut self, state: [u64; 2]) -> bool {
-        std::mem::replace(&mut self.state, state) != state
+    pub(super) fn has_news(&mut self, state: [u64; 3]) -> bool {
+        let is_same = std::mem::replace(&mut self.state, state) == state;
+        !std::mem::replace(&mut self.is_settled, is_same) || !is_same
+    }
+
+    /// The bytes of what was seen, approximately.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The bytes that are kept of a profile, approximately.
     pub(super) fn bytes_of(profile: &Profile) -> usize {
         let durations = profile.stacks.iter().map(|stack| stack.durations.len());
         profile.stacks.len() * size_of::<Seen>()
-            + durations.sum::<usize>() * size_of::<(DurationRange, u32)>()
+            + durations.sum::<usize>() * size_of::<(DurationRange, u64)>()
     }
 
     /// The calls since the last look. In the last look, when the thread is gone or does not add up
@@ -85,6 +96,7 @@ impl ProfileReader {
         find: impl Fn(u32) -> Option<FunctionId>,
         room: ProfileBudget,
     ) -> NewCalls {
+        self.bytes = Self::bytes_of(&profile);
         let own = own_times(&mut profile, look);
         let stacks = &profile.stacks;
         self.seen.resize(stacks.len(), Seen::default());
@@ -129,11 +141,12 @@ impl ProfileReader {
 }
 
 /// The stack of `sums` for the stack `at`. Calls of sites without a function are left out of it.
+/// `ids` has those that are known already; an inner `None` has no function and no caller with one.
 fn id_of(
     at: usize,
     stacks: &[Added],
     functions: &[Option<FunctionId>],
-    ids: &mut [Option<StackId>],
+    ids: &mut [Option<Option<StackId>>],
     sums: &mut StackSums,
 ) -> Option<StackId> {
     let mut path = Vec::new();
@@ -141,7 +154,7 @@ fn id_of(
     let mut known = None;
     while let Some(at) = next {
         if let Some(id) = ids[at] {
-            known = Some(id);
+            known = id;
             break;
         }
         path.push(at);
@@ -150,10 +163,9 @@ fn id_of(
     }
     for at in path.into_iter().rev() {
         if let Some(function) = functions[at] {
-            let id = sums.stack(known, function);
-            ids[at] = Some(id);
-            known = Some(id);
+            known = Some(sums.stack(known, function));
         }
+        ids[at] = Some(known);
     }
     known
 }
@@ -227,8 +239,7 @@ impl Seen {
             while seen.next_if(|(before, _)| *before < range).is_some() {}
             let before = seen.next_if(|(before, _)| *before == range);
             let before = before.map_or(0, |(_, calls)| calls);
-            // The low half is kept. Fewer calls than that come between two looks.
-            let news = u64::from(low(calls).wrapping_sub(before));
+            let news = since(calls, before).min(MOST_NEWS);
             if news > 0 {
                 sums.durations.add(range.middle(), news);
                 let (low, high) = range.bounds();
@@ -254,7 +265,6 @@ impl Seen {
                 false => high.min(stack.longest),
             };
         }
-        let durations = stack.durations.iter();
         *self = Self {
             finished,
             left: stack.left,
@@ -263,17 +273,10 @@ impl Seen {
             shortest: stack.shortest,
             longest: stack.longest,
             own: own.max(self.own),
-            durations: durations
-                .map(|(range, calls)| (*range, low(*calls)))
-                .collect(),
+            durations: stack.durations.clone(),
         };
         Some(sums)
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the half is meant")]
-const fn low(word: u64) -> u32 {
-    word as u32
 }
 
 #[cfg(test)]

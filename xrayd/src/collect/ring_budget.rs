@@ -36,6 +36,15 @@ pub(crate) struct Promise {
     bytes: u64,
 }
 
+/// Why memory for profiles is requested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It will be written.
+    Room,
+    /// It is written already, and is to be counted.
+    Counted,
+}
+
 /// The limit on memory because of which threads have no ring. `None` while no thread needs one.
 #[derive(Debug, Default)]
 pub(crate) struct RingRefusal(Mutex<Option<String>>);
@@ -50,6 +59,8 @@ pub(crate) struct RingBudget {
     open_slots: u32,
     /// What their threads write beside the rings.
     beside: Beside,
+    /// True if slots were refused that could have been opened without profiles.
+    lacks_profiles: bool,
     promises: Arc<Promises>,
     /// The promise for the rings of those slots. `None` if the process's group cannot be seen.
     promise: Option<Promise>,
@@ -143,6 +154,7 @@ impl RingBudget {
             geometry,
             open_slots,
             beside: Beside::Counts,
+            lacks_profiles: false,
             promises,
             promise,
             refusal: Arc::default(),
@@ -204,6 +216,10 @@ impl RingBudget {
             None => self.geometry.slots(),
         };
         let granted = most.saturating_sub(self.open_slots).min(wanted);
+        self.lacks_profiles = granted < needed
+            && !has_moved
+            && tightest
+                .is_some_and(|room| slots_within(self.geometry, room.bytes, Beside::Counts) > most);
         if granted > 0 {
             self.open_slots += granted;
             self.promise_open(&mut promised);
@@ -228,9 +244,12 @@ impl RingBudget {
         }
     }
 
-    /// Requests memory for the profiles of the threads with open slots. Returns false if a limit
-    /// leaves too little. `written` as for [`Self::grow`].
-    pub(crate) fn add_profiles(&mut self, written: u64) -> bool {
+    /// Requests memory for the profiles of the threads with open slots. Returns false if there is a
+    /// need for room and a limit leaves too little. `written` as for [`Self::grow`].
+    pub(crate) fn add_profiles(&mut self, written: u64, need: Need) -> bool {
+        if !self.geometry.has_profiles() {
+            return false;
+        }
         let group = MemoryGroup::of(self.pid);
         let promises = Arc::clone(&self.promises);
         let mut promised = lock(&promises.0);
@@ -242,12 +261,19 @@ impl RingBudget {
             let slots = slots_within(self.geometry, room.bytes, Beside::Profiles);
             room.counts_mapped || slots >= self.open_slots
         };
-        if self.has_moved(group.as_ref()) || !rooms.iter().all(fits) {
+        let has_room = !self.has_moved(group.as_ref()) && rooms.iter().all(fits);
+        if need == Need::Room && !has_room {
             return false;
         }
+        self.lacks_profiles = false;
         self.beside = Beside::Profiles;
         self.promise_open(&mut promised);
         true
+    }
+
+    /// True if slots were refused that could have been opened without profiles.
+    pub(crate) fn lacks_profiles(&self) -> bool {
+        self.lacks_profiles
     }
 
     /// Gives the memory for profiles back.

@@ -13,7 +13,7 @@ use crate::{
     inject::{RingPlan, RingsNeeded},
     pid::Pid,
     refusal::{Reason, Refusal, Result},
-    target::{RingRoom, Threads, has_locked_memory},
+    target::{RingRoom, Threads, has_limited_address_space, has_locked_memory},
 };
 
 /// Smaller rings have room for at least this many threads, or for twice the present number.
@@ -81,9 +81,14 @@ impl RingSizes {
             true => Growth::Impossible,
             false => Growth::Possible,
         };
+        // Profiles take five times the address space of the rest, and are not needed.
+        let wanted = match has_limited_address_space(self.pid) {
+            true => self.wanted.without_profiles(),
+            false => self.wanted,
+        };
         let ((sizes, note), promise) = self.promises.promise(self.pid, |rooms| {
             let sizes = match needed {
-                RingsNeeded::New | RingsNeeded::Beside => fit(self.wanted, threads, rooms, growth),
+                RingsNeeded::New | RingsNeeded::Beside => fit(wanted, threads, rooms, growth),
                 RingsNeeded::NewOfSize(geometry) => fit_slots(geometry, threads, rooms),
                 RingsNeeded::Present {
                     geometry,

@@ -237,7 +237,7 @@ impl Slots {
     }
 
     /// The words of that profile that change with each event.
-    pub(crate) fn profile_state(&self, index: u32) -> [u64; 2] {
+    pub(crate) fn profile_state(&self, index: u32) -> [u64; 3] {
         Profile::state(&self.rings, self.layout.geometry, index)
     }
 

@@ -230,7 +230,10 @@ impl Controller {
             let prepared = PreparedUpdate::new(pid, update, self.attached, &self.ticket)?;
             self.update(prepared)?;
         }
-        self.begin_rules(rules, effect, of)?;
+        self.patching.is_resuming = true;
+        let begun = self.begin_rules(rules, effect, of);
+        self.patching.is_resuming = false;
+        begun?;
         // The pages that the earlier session has copied are still private.
         self.patching.note_copies();
         Ok(())

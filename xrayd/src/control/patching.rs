@@ -43,6 +43,9 @@ pub(crate) struct Patching {
     pub(crate) held: Option<Held>,
     /// The sites of switched functions, while calls are added up in the program.
     pub(crate) switched: SwitchedSites,
+    /// True while the session takes over functions that an earlier daemon has left on. They have
+    /// been on all the time.
+    pub(crate) is_resuming: bool,
     /// True once the process's control group had room for the rings. Set by `has_room_for`.
     pub(crate) has_room_for_rings: bool,
 }
@@ -169,7 +172,7 @@ impl Patching {
             return;
         }
         self.switches().mark(ids);
-        if self.patcher.dispatch_mode() != DispatchMode::Profile {
+        if self.patcher.dispatch_mode() != DispatchMode::Profile || self.is_resuming {
             return;
         }
         let now = ticks_now();
@@ -183,6 +186,12 @@ impl Patching {
             let pid = self.target.pid().as_raw();
             tracing::warn!(pid, %error, "cannot mark switched functions in the process");
         }
+    }
+
+    /// Has the trampolines count all calls that are open as ended.
+    pub(super) fn mark_all_in_program(&self) -> Result<()> {
+        let marked = SwitchedSites::mark_all(&self.memory, &self.layout, ticks_now());
+        marked.map_err(|error| Refusal::from_io(self.target.pid(), "write to its table", &error))
     }
 
     /// Prepares the program for calls that are added up in it. Nothing is added up so far. Returns

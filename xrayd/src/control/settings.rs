@@ -7,7 +7,7 @@
 //!  budget, unless calls are counted ─► filter ─► mode ─► budget, if calls were counted
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use xray_trace::model::{ClockAnchor, FunctionId};
 
@@ -171,8 +171,9 @@ impl SettingsWriter<'_> {
     /// `replaced` gets what it replaces. After an error, `replaced` has what is to be put into
     /// force again.
     fn write(&mut self, change: &mut PreparedUpdate, replaced: &mut PreparedUpdate) -> Result<()> {
-        if change.budget.is_some() && self.patching.patcher.dispatch_mode() == DispatchMode::Profile
-        {
+        let limits = |(budget, _): &(Budget, KeptFunctions)| *budget != Budget::None;
+        let is_limited = change.budget.as_ref().is_some_and(limits);
+        if is_limited && self.patching.patcher.dispatch_mode() == DispatchMode::Profile {
             // A budget needs the events.
             self.set_dispatch_mode(DispatchMode::None)?;
         }
@@ -198,17 +199,31 @@ impl SettingsWriter<'_> {
     /// # Errors
     /// The drain hangs, or memory cannot be written. Then it is as before.
     pub(super) fn settle_dispatch_mode(&mut self) -> Result<()> {
+        let adds_up = self.patching.output.adds_up.load(Ordering::Relaxed);
+        if adds_up != (self.patching.patcher.dispatch_mode() == DispatchMode::Profile) {
+            // A change has failed halfway.
+            self.set_dispatch_mode(DispatchMode::None)?;
+            self.patching.end_profiles()?;
+        }
         let settings = self.patching.settings();
-        let wanted = match dispatch_mode(settings.mode, &settings.filter) {
-            DispatchMode::None if self.adds_up(&settings) => DispatchMode::Profile,
-            other => other,
-        };
-        self.set_dispatch_mode(wanted)
+        self.set_dispatch_mode(self.wanted_dispatch_mode(&settings))
     }
 
-    /// True if calls can be added up in the program: nothing but sums is wanted of them.
-    fn adds_up(&self, settings: &Settings) -> bool {
-        adds_up(settings) && !self.patching.output.is_live()
+    /// The dispatch mode for these settings. Calls are added up in the program if nothing but sums
+    /// is wanted of them, and if there is room for the sums.
+    fn wanted_dispatch_mode(&self, settings: &Settings) -> DispatchMode {
+        let output = &self.patching.output;
+        match dispatch_mode(settings.mode, &settings.filter) {
+            DispatchMode::None
+                if adds_up(settings)
+                    && !output.is_live()
+                    && self.patching.layout.geometry.has_profiles()
+                    && !output.lacks_room.load(Ordering::Relaxed) =>
+            {
+                DispatchMode::Profile
+            }
+            other => other,
+        }
     }
 
     fn write_budget(
@@ -230,8 +245,21 @@ impl SettingsWriter<'_> {
     fn set_mode(&mut self, mode: Mode) -> Result<()> {
         let filter = self.patching.shared.filter();
         self.governor.drop_windows();
-        // Counting begins before the mode is `Count`, and ends before another mode is set.
-        self.set_dispatch_mode(dispatch_mode(mode, &filter))?;
+        // Counting begins before the mode is `Count`, and ends before another mode is set. Adding
+        // up begins once the mode is `Profile`.
+        self.patching
+            .output
+            .lacks_room
+            .store(false, Ordering::Relaxed);
+        let settings = Settings {
+            mode,
+            ..self.patching.settings()
+        };
+        let wanted = self.wanted_dispatch_mode(&settings);
+        self.set_dispatch_mode(match self.patching.patcher.dispatch_mode() {
+            before if before != wanted => dispatch_mode(mode, &filter),
+            same => same,
+        })?;
         self.patching.output.set_mode(mode);
         if let Some(drain) = self.patching.shared.drain() {
             drain.flush()?;
@@ -282,8 +310,11 @@ impl SettingsWriter<'_> {
         if let Some(choice) = choice {
             self.patching.write_choice(choice)?;
         }
-        let mode = self.patching.output.mode();
-        self.set_dispatch_mode(dispatch_mode(mode, filter))
+        let settings = Settings {
+            filter: filter.clone(),
+            ..self.patching.settings()
+        };
+        self.set_dispatch_mode(self.wanted_dispatch_mode(&settings))
     }
 
     /// Sets the dispatch mode of all sleds. After an error it is as before, unless memory cannot be
@@ -313,13 +344,19 @@ impl SettingsWriter<'_> {
             drain.begin_counts()?;
         }
         if to == DispatchMode::Profile && !self.patching.begin_profiles()? {
+            // Not before the next mode is set, or each step would ask again.
+            self.patching
+                .output
+                .lacks_room
+                .store(true, Ordering::Relaxed);
             return Ok(());
         }
         let set = self.switch_dispatch_mode(before, to);
         if before == DispatchMode::Profile {
+            set?;
             // A thread that is in a trampoline leaves it within the pause.
             std::thread::sleep(SETTLE);
-            return set.and(self.patching.end_profiles());
+            return self.patching.end_profiles();
         }
         if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
@@ -381,6 +418,9 @@ impl SettingsWriter<'_> {
         }
         if to == DispatchMode::Profile {
             switches.mark(&on);
+            // The gates were set one by one. A call of that moment may end in another way than it
+            // began.
+            self.patching.mark_all_in_program()?;
         }
         Ok(())
     }

@@ -331,6 +331,22 @@ impl Region {
         Ok(there == self.trampolines.code)
     }
 
+    /// True if all flavours have this dispatch mode, and are enabled.
+    pub(crate) fn has_dispatch_mode(
+        &self,
+        memory: &Memory,
+        dispatch_mode: DispatchMode,
+    ) -> io::Result<bool> {
+        for gate in &self.trampolines.gates {
+            let mut byte = [0];
+            memory.read(TargetAddr(gate.address), &mut byte)?;
+            if byte != [gate.byte(dispatch_mode, Enable::On)] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Sets the dispatch mode of all flavours, a byte at a time. No thread is stopped for it.
     pub(crate) fn set_dispatch_mode(
         &self,

@@ -1,7 +1,10 @@
 //! The sites of functions that were switched while calls are added up in the program. The
 //! trampolines look there whether an open call may have ended unseen.
 
-use std::io;
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
 
 use shm_ring::layout::{NAME_SHIFT, profile, table};
 use xray_trace::model::Ticks;
@@ -18,9 +21,9 @@ const MOST_SITES: usize = (profile::SWITCHED_SITES / 2) as usize;
 /// The list in the target, and what it holds.
 #[derive(Debug, Default)]
 pub(crate) struct SwitchedSites {
-    /// The names by their entries, 0 for none; empty before the first one.
-    names: Vec<u32>,
-    used: usize,
+    /// The entries of the sites in it.
+    entries: HashMap<u32, usize>,
+    used: HashSet<usize>,
 }
 
 // === impl SwitchedSites ===
@@ -39,13 +42,24 @@ impl SwitchedSites {
         let entry_bytes = usize::try_from(profile::SWITCHED_BYTES).unwrap_or(usize::MAX);
         let mut bytes = vec![0; entries() * entry_bytes];
         memory.read(entry_at(layout, 0), &mut bytes)?;
-        let names = bytes.chunks_exact(entry_bytes).map(|entry| {
-            let name = entry.first_chunk().copied().unwrap_or_default();
-            u32::from_le_bytes(name)
-        });
-        let names: Vec<u32> = names.collect();
-        let used = names.iter().filter(|name| **name != 0).count();
-        Ok(Self { names, used })
+        let mut list = Self::default();
+        for (entry, bytes) in bytes.chunks_exact(entry_bytes).enumerate() {
+            let site = u32::from_le_bytes(bytes.first_chunk().copied().unwrap_or_default());
+            if site != 0 {
+                list.entries.insert(site, entry);
+                list.used.insert(entry);
+            }
+        }
+        Ok(list)
+    }
+
+    /// Marks all functions as switched.
+    ///
+    /// # Errors
+    /// As [`Self::mark`].
+    pub(crate) fn mark_all(memory: &Memory, layout: &Layout, at: Ticks) -> io::Result<()> {
+        write_word(memory, layout, table::ALL_SWITCHED, at)?;
+        write_word(memory, layout, table::SWITCHED, at)
     }
 
     /// Marks the functions of these sites as switched at a moment that is not later than now.
@@ -59,35 +73,31 @@ impl SwitchedSites {
         sites: &[u32],
         at: Ticks,
     ) -> io::Result<()> {
-        if sites.len() > MOST_AT_ONCE || self.used + sites.len() > MOST_SITES {
-            return mark_all(memory, layout, at);
+        let is_new = |site: &&u32| !self.entries.contains_key(site);
+        let new = sites.iter().filter(is_new).count();
+        if sites.len() > MOST_AT_ONCE || self.used.len() + new > MOST_SITES {
+            return Self::mark_all(memory, layout, at);
         }
-        self.names.resize(entries(), 0);
         for &site in sites {
+            let known = self.entries.get(&site).copied();
             let first = (site >> NAME_SHIFT) as usize;
             let mut looked = (0..entries()).map(|step| (first + step) % entries());
-            let found = looked.find(|entry| [0, site].contains(&self.names[*entry]));
-            let Some(entry) = found else {
+            let entry = known.or_else(|| looked.find(|entry| !self.used.contains(entry)));
+            let Some(entry) = entry else {
                 continue;
             };
             let address = entry_at(layout, entry);
             let word = |field: u64| TargetAddr(address.0 + field);
             memory.write(word(profile::SWITCHED_AT), &at.0.to_le_bytes())?;
-            if self.names[entry] == 0 {
+            if known.is_none() {
                 memory.write(word(profile::SWITCHED_NAME), &site.to_le_bytes())?;
-                self.names[entry] = site;
-                self.used += 1;
+                self.entries.insert(site, entry);
+                self.used.insert(entry);
             }
         }
         // Last: trampolines look at the list only for calls that began before this.
         write_word(memory, layout, table::SWITCHED, at)
     }
-}
-
-/// Marks all functions as switched.
-fn mark_all(memory: &Memory, layout: &Layout, at: Ticks) -> io::Result<()> {
-    write_word(memory, layout, table::ALL_SWITCHED, at)?;
-    write_word(memory, layout, table::SWITCHED, at)
 }
 
 fn write_word(memory: &Memory, layout: &Layout, field: u64, at: Ticks) -> io::Result<()> {

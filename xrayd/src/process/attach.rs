@@ -35,7 +35,7 @@ use crate::{
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
     store::{EventStore, Metering, Subject},
-    sys::{Claim, Memory, now_anchor, ptrace::Stopped},
+    sys::{Claim, Memory, now_anchor, ptrace::Stopped, ticks_now},
     target::{
         Credentials, Functions, Indexes, Launch, Module, Objects, PerfWatcher, Preflight,
         RefusedModule, Survey, Target, Threads, VmSize, Yama, preflight,
@@ -244,10 +244,11 @@ pub(crate) fn prepare(
         staged.map(|staged| (staged.site, staged.target)),
     );
     // The program goes on to add calls up, if it did so for an earlier daemon.
-    let goes_on = recorded
+    let wants_sums = recorded
         .as_ref()
         .is_some_and(|choices| adds_up(&choices.settings));
-    let switched = match goes_on {
+    let goes_on = wants_sums && patcher.adds_up(&memory, &installed.layout)?;
+    let mut switched = match goes_on {
         true => {
             limit_profiles(pid, &memory, &installed.layout)?;
             SwitchedSites::read(&memory, &installed.layout)
@@ -258,14 +259,13 @@ pub(crate) fn prepare(
     installed.adds_up = goes_on;
     // Otherwise the dispatch mode of an earlier daemon or of the parent process does not hold any
     // more.
-    patcher.set_dispatch_mode(
-        &memory,
-        match options.mode {
+    if !goes_on {
+        let dispatch_mode = match options.mode {
             Mode::Count => DispatchMode::Count,
-            _ if goes_on => DispatchMode::Profile,
             _ => DispatchMode::None,
-        },
-    )?;
+        };
+        patcher.set_dispatch_mode(&memory, dispatch_mode)?;
+    }
     let recorded = recorded.map(|choices| {
         let effect = choices.effect(&functions);
         (choices, effect)
@@ -290,6 +290,15 @@ pub(crate) fn prepare(
             None => RunState::Running,
         };
         patcher.switch(&memory, &target, run_state, &left_on, Wanted::Off)?;
+        if goes_on {
+            let sites: Vec<u32> = left_on
+                .iter()
+                .map(|site| call_site_of(site, FunctionId(0)).name)
+                .collect();
+            switched
+                .mark(&memory, &installed.layout, &sites, ticks_now())
+                .map_err(|error| Refusal::from_io(pid, "write to its table", &error))?;
+        }
         report.notes.push(format!(
             "{} sleds were left on by an earlier daemon; they are off now",
             left_on.len()
@@ -435,6 +444,7 @@ pub(crate) fn prepare(
             shared,
             held,
             switched,
+            is_resuming: false,
             has_room_for_rings: false,
         },
         loading,

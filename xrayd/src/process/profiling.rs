@@ -7,6 +7,7 @@ use crate::{
     export::TraceWriter,
     refusal::Result,
     store::{Ask, ProfileSums, Source},
+    types::Mode,
 };
 
 /// Sums of calls that are being made of a process.
@@ -25,8 +26,9 @@ impl Profiling {
     /// The process or its files do not answer.
     pub fn begin(session: &Arc<Session>) -> Result<Self> {
         let number = session.source.output.profiles.number();
-        // The events in the rings were recorded before.
-        let _coming = session.source.output.expect_reader();
+        // In flight, the rings are read from now on. The events in them were recorded before.
+        let output = &session.source.output;
+        let _coming = (output.mode() != Mode::Profile).then(|| output.expect_reader());
         session.source.control.profile(Ask::Begin(number))?;
         Ok(Self {
             session: Arc::clone(session),

@@ -122,9 +122,6 @@ impl Trigger {
         )?;
         let matcher = Arc::new(matcher);
         session.source.output.arm(Arc::clone(&matcher));
-        if matcher.sees_events() {
-            session.record_events();
-        }
         if let Some(ending) = session.ending() {
             // The process may have ended just before.
             matcher.ended(ending);
@@ -142,11 +139,13 @@ impl Trigger {
         Ok(sees_events)
     }
 
-    /// Makes the drain of a process read its rings now. From then on it reads them all the time.
+    /// Has events recorded, and makes the drain of a process read its rings now. From then on it
+    /// reads them all the time.
     ///
     /// # Errors
     /// The drain hangs.
     pub fn read_all(session: &Session) -> Result<()> {
+        session.record_events();
         session.source.control.flush()
     }
 

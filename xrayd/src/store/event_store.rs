@@ -59,6 +59,12 @@ pub(crate) struct EventStore {
     /// True if some function is on, so that events may come at any time. Written by the control
     /// thread.
     pub(crate) armed: AtomicBool,
+    /// True while calls are added up in the program, as far as the drain knows. Written by the
+    /// drain.
+    pub(crate) adds_up: AtomicBool,
+    /// True if memory is missing for calls to be added up in the program. Written by the drain and
+    /// by the controller.
+    pub(crate) lacks_room: AtomicBool,
     /// The index of the mode in [`Mode::ALL`]. Written by the thread that sets a mode.
     mode: AtomicUsize,
     /// Limit on retained bytes. Written by `retain`.
@@ -93,6 +99,8 @@ impl EventStore {
             readers: LiveReaders::new(),
             event_types: EventTypes::new(),
             armed: AtomicBool::new(false),
+            adds_up: AtomicBool::new(false),
+            lacks_room: AtomicBool::new(false),
             mode: AtomicUsize::new(Mode::default().index()),
             retain_bytes: AtomicU64::new(retain_bytes),
             retained: Mutex::default(),
@@ -277,6 +285,14 @@ impl EventStore {
         }
     }
 
+    /// Adds sums of a thread to those of mode `profile`, and to no others.
+    pub(crate) fn keep_sums(&self, thread: ThreadId, sums: &StackSums) {
+        let thread = lock(&self.retained).thread(thread).cloned();
+        if let Some(thread) = thread {
+            self.profiles.keep(thread, sums);
+        }
+    }
+
     // --- by the controller
 
     /// Adds a name that a module of the program gives to a number of event types.
@@ -309,7 +325,7 @@ impl EventStore {
         self.drain.wake();
     }
 
-    /// Counts as a reader until the returned value is dropped.
+    /// Counts as a live reader until the returned value is dropped.
     pub(crate) fn expect_reader(&self) -> impl Drop {
         let coming = self.readers.expect_reader();
         self.wake_both();

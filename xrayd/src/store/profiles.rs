@@ -169,6 +169,13 @@ impl Profiles {
         }
     }
 
+    /// Adds sums of a thread to those for mode `profile` alone.
+    pub(crate) fn keep(&self, thread: Thread, sums: &StackSums) {
+        if let Some(kept) = &mut lock(&self.wanted).kept {
+            kept.add(&thread, Handover::Interim, sums, (self.process, &self.sums));
+        }
+    }
+
     /// Answers a request. Called by the drain, or by any thread once the drain has read everything.
     pub(crate) fn answer(&self, ask: Ask) -> Option<ProfileSums> {
         let mut wanted = lock(&self.wanted);

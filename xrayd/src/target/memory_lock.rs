@@ -1,4 +1,4 @@
-//! Locked memory of a process, which the kernel does not swap out, and the limit on it.
+//! Locked memory of a process, which the kernel does not swap out, and limits on memory.
 
 use std::fs;
 
@@ -16,17 +16,23 @@ fn is_any_locked(status: &str) -> bool {
     locked.is_some_and(|kib| kib.trim() != "0 kB")
 }
 
+/// True if the address space of a process is limited, or its limits cannot be read.
+pub(crate) fn has_limited_address_space(pid: Pid) -> bool {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    limit_of(&limits, "Max address space") != Some("unlimited")
+}
+
 /// The limit on memory that a process may lock, in words.
 pub(crate) fn memory_lock_limit(pid: Pid) -> String {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-    let limit = limit_of(&limits).unwrap_or("unknown");
+    let limit = limit_of(&limits, "Max locked memory").unwrap_or("unknown");
     format!("RLIMIT_MEMLOCK is {limit}")
 }
 
-/// The soft limit from `/proc/<pid>/limits`, in bytes or `unlimited`.
-fn limit_of(limits: &str) -> Option<&str> {
+/// The soft limit with this name from `/proc/<pid>/limits`, in bytes or `unlimited`.
+fn limit_of<'a>(limits: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = limits.lines();
-    let limits = lines.find_map(|line| line.strip_prefix("Max locked memory"))?;
+    let limits = lines.find_map(|line| line.strip_prefix(name))?;
     limits.split_whitespace().next()
 }
 
@@ -41,7 +47,7 @@ mod tests {
         assert!(!is_any_locked("Name:\tx\n"));
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max locked memory         8388608              unlimited            bytes\n";
-        assert_eq!(limit_of(limits), Some("8388608"));
-        assert_eq!(limit_of(""), None);
+        assert_eq!(limit_of(limits, "Max locked memory"), Some("8388608"));
+        assert_eq!(limit_of("", "Max locked memory"), None);
     }
 }

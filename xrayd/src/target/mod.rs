@@ -65,7 +65,7 @@ pub(crate) use listing::list;
 pub(crate) use map_file::{FoundFile, open_map_file, open_mapped};
 pub(crate) use maps::{MapEntry, Maps, stack_limit};
 pub(crate) use memory_limit::{MemoryGroup, memory_room};
-pub(crate) use memory_lock::{has_locked_memory, memory_lock_limit};
+pub(crate) use memory_lock::{has_limited_address_space, has_locked_memory, memory_lock_limit};
 pub(crate) use modules::{Load, Module, RefusedModule, Stay, loads_of, modules_among};
 pub(crate) use objects::Objects;
 pub(crate) use owner::{effective_user, memory_owner};

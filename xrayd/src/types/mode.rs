@@ -12,7 +12,8 @@ pub enum Mode {
     /// its ring full is lost, and counted.
     #[default]
     Stream,
-    /// Events are read and added up by call stack, and not retained. A live stream has them all.
+    /// The program adds calls up by call stack. If something else than sums is wanted, events are
+    /// read, added up and not retained. A live stream has them all.
     Profile,
     /// Calls are counted by function and thread. No event is recorded.
     Count,

@@ -21,8 +21,8 @@
 //! profile harms nothing but its own sums.
 
 use iced_x86::code_asm::{
-    AsmMemoryOperand, AsmRegister64, CodeAssembler, CodeLabel, cl, dword_ptr, eax, ecx, edi, edx,
-    ptr, qword_ptr, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, rsp, word_ptr,
+    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, cl, dword_ptr, eax,
+    ecx, edi, edx, esi, ptr, qword_ptr, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, rsp, word_ptr,
 };
 use shm_ring::layout::{
     HEADER_BYTES, LINE_SHIFT, ProfileRegion, profile, slot,
@@ -36,6 +36,8 @@ use super::{
 
 /// Two neighbouring calls that are further apart belong to different stacks.
 pub(super) const NEAR: i32 = 16 << 10;
+/// Mixes the place of the caller into that of the callee.
+const MIX: i32 = 0x9e37_79b1_u32.cast_signed();
 /// A change that adds a frame.
 pub(super) const PUSHED: u64 = 1 << 32 | 1;
 /// A change that removes a frame.
@@ -53,7 +55,8 @@ pub(super) fn emit_way(
     slow: &ProfileSlow,
 ) -> Result<CodeLabel> {
     let region = spec.geometry.profile_region();
-    let [mut start, mut slowly, mut leave, far, outermost] = labels(a);
+    let [mut start, mut slowly, mut leave] = labels(a);
+    let [far, outermost, other, known] = labels(a);
     let name = part.name + KEPT_BYTES;
     a.set_label(&mut start)?;
     for register in KEPT {
@@ -75,6 +78,8 @@ pub(super) fn emit_way(
         slowly,
         far,
         outermost,
+        other,
+        known,
         leave,
     };
     let is_exit = part.happening == Happening::Exit;
@@ -94,6 +99,7 @@ pub(super) fn emit_way(
     a.jmp(leave)?;
     if !is_exit {
         emit_far(a, ways)?;
+        emit_other(a, region, at, ways)?;
     }
     Ok(start)
 }
@@ -116,6 +122,10 @@ struct Ways {
     far: CodeLabel,
     /// No call is open.
     outermost: CodeLabel,
+    /// The callee is not the expected one.
+    other: CodeLabel,
+    /// Its node is known.
+    known: CodeLabel,
     leave: CodeLabel,
 }
 
@@ -151,6 +161,8 @@ fn emit_entry(
         slowly,
         far,
         mut outermost,
+        other,
+        mut known,
         leave,
     } = ways;
     let open = of_profile(region, profile::OPEN);
@@ -180,10 +192,11 @@ fn emit_entry(
     a.and(ecx, place_mask(region))?;
     a.mov(eax, dword_ptr(rsp + at.name))?;
     a.cmp(dword_ptr(r10 + rcx + small(profile::NAME)), eax)?;
-    a.jne(slowly)?;
-    a.mov(eax, field32(r9, profile::NODE))?;
-    a.cmp(dword_ptr(r10 + rcx + small(profile::CALLER)), eax)?;
-    a.jne(slowly)?;
+    a.jne(other)?;
+    a.mov(esi, field32(r9, profile::NODE))?;
+    a.cmp(dword_ptr(r10 + rcx + small(profile::CALLER)), esi)?;
+    a.jne(other)?;
+    a.set_label(&mut known)?;
     a.rdtsc()?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
@@ -253,6 +266,59 @@ pub(super) fn emit_change(
     fork.emit(a)?;
     // No lock prefix: only this thread and its signal handlers write it.
     a.cmpxchg(qword_ptr(r10 + of_profile(region, profile::OPEN)), rdx)
+}
+
+/// Places of the table that are looked at here. The subroutine looks at more.
+const LOOKS: usize = 2;
+
+/// Goes on with an entry whose callee is not the expected one: finds its node in the table, and
+/// expects it the next time.
+fn emit_other(
+    a: &mut CodeAssembler,
+    region: ProfileRegion,
+    at: NamePlace,
+    ways: Ways,
+) -> Result<()> {
+    let (mut other, mut found) = (ways.other, a.create_label());
+    a.set_label(&mut other)?;
+    a.mov(eax, dword_ptr(rsp + at.name))?;
+    a.mov(esi, field32(r9, profile::NODE))?;
+    emit_hash(a, region, esi, eax)?;
+    for look in 1..=LOOKS {
+        let mut next = a.create_label();
+        a.and(edx, small(region.places() - 1))?;
+        a.mov(ecx, dword_ptr(r10 + rdx * 4 + small(region.places_at())))?;
+        a.and(ecx, place_mask(region))?;
+        a.cmp(dword_ptr(r10 + rcx + small(profile::NAME)), eax)?;
+        a.jne(next)?;
+        // No node has a caller with MORE.
+        a.cmp(dword_ptr(r10 + rcx + small(profile::CALLER)), esi)?;
+        a.je(found)?;
+        a.set_label(&mut next)?;
+        match look {
+            LOOKS => a.jmp(ways.slowly)?,
+            _ => a.inc(edx)?,
+        }
+    }
+    a.set_label(&mut found)?;
+    a.mov(eax, field32(r9, profile::GUESS))?;
+    a.and(eax, small(region.size() - 4))?;
+    a.mov(dword_ptr(r10 + rax), ecx)?;
+    a.jmp(ways.known)
+}
+
+/// Makes edx the first entry of the table of places for a callee, by the place of its caller and
+/// the name of its site.
+pub(super) fn emit_hash(
+    a: &mut CodeAssembler,
+    region: ProfileRegion,
+    caller: AsmRegister32,
+    name: AsmRegister32,
+) -> Result<()> {
+    a.imul_3(edx, caller, MIX)?;
+    a.xor(edx, name)?;
+    a.imul_3(edx, edx, MIX)?;
+    a.shr(edx, 32 - region.places().trailing_zeros())
 }
 
 fn emit_exit(

@@ -17,8 +17,8 @@ use shm_ring::layout::{LINE_SHIFT, NAME_SHIFT, ProfileRegion, profile, table};
 use super::{
     Result, TrampolineSpec, field32, field64, labels,
     profile::{
-        Fork, NEAR, POPPED, emit_change, emit_counter, emit_push, emit_sort, of_frame, of_profile,
-        place_mask,
+        Fork, NEAR, POPPED, emit_change, emit_counter, emit_hash, emit_push, emit_sort, of_frame,
+        of_profile, place_mask,
     },
     slow::emit_no_slot,
     small,
@@ -26,8 +26,6 @@ use super::{
 
 /// Places of the table that are looked at for a node. Beyond them, no node is made.
 const PLACE_LOOKS: i32 = 64;
-/// Mixes the place of the caller into that of the callee.
-const MIX: i32 = 0x9e37_79b1_u32.cast_signed();
 
 /// The subroutines.
 #[derive(Debug, Clone, Copy)]
@@ -171,8 +169,7 @@ fn emit_entry(
     a.jne(again)?;
     a.jmp(out)?;
     a.set_label(&mut is_over)?;
-    a.call(parts.pop_left)?;
-    a.jmp(again)?;
+    emit_pop_all(a, parts, again)?;
     a.set_label(&mut not_followed)?;
     fork.emit(a)?;
     a.inc(qword_ptr(r10 + of_profile(region, profile::NOT_FOLLOWED)))?;
@@ -261,8 +258,14 @@ fn emit_exit(
     a.call(parts.block)?;
     a.jmp(out)?;
 
-    // The exit of an outer call: those further in are over. ecx = the frame looked at.
+    // The exit of an outer call: those further in are over. It is none if it lies below the
+    // innermost frame of its stack. ecx = the frame looked at.
     a.set_label(&mut elsewhere)?;
+    a.mov(rax, field64(r9, profile::STACK))?;
+    a.sub(rax, r13)?;
+    a.dec(rax)?;
+    a.cmp(rax, NEAR)?;
+    a.jb(unmatched)?;
     a.mov(ecx, edi)?;
     a.mov(r8, r9)?;
     a.set_label(&mut search)?;
@@ -285,8 +288,7 @@ fn emit_exit(
     a.cmp(ecx, edi)?;
     a.jae(unmatched)?;
     a.set_label(&mut is_over)?;
-    a.call(parts.pop_left)?;
-    a.jmp(again)?;
+    emit_pop_all(a, parts, again)?;
     a.set_label(&mut unmatched)?;
     // It may be the exit of a call that was not followed.
     a.cmp(
@@ -345,14 +347,30 @@ fn emit_is_switched(
     a.ret()
 }
 
+/// Removes frames until ecx are left, unless a handler changes the frames meanwhile. Then goes on
+/// at `again`. Spoils rax, rcx, rdx, rsi, rdi, r8, r9, r11.
+fn emit_pop_all(a: &mut CodeAssembler, parts: Parts, again: CodeLabel) -> Result<()> {
+    let mut next = a.create_label();
+    a.mov(r11d, ecx)?;
+    a.set_label(&mut next)?;
+    a.call(parts.pop_left)?;
+    a.jne(again)?;
+    a.mov(rax, POPPED)?;
+    a.add(rdi, rax)?;
+    a.sub(r9, small(profile::FRAME_BYTES))?;
+    a.cmp(edi, r11d)?;
+    a.ja(next)?;
+    a.jmp(again)
+}
+
 /// Removes the innermost frame, and counts its call as one without an exit, unless something has
-/// changed since rdi was read. Spoils rax, rcx, rdx, rsi, r8.
+/// changed since rdi was read. ZF is set if nothing has. Spoils rax, rcx, rdx, rsi, r8.
 fn emit_pop_left(
     a: &mut CodeAssembler,
     region: ProfileRegion,
     pop_left: &mut CodeLabel,
 ) -> Result<()> {
-    let [mut forwards, mut done] = labels(a);
+    let [mut forwards, mut done, mut removed] = labels(a);
     let fork = fork_to(done);
     a.set_label(pop_left)?;
     a.mov(rsi, field64(r9, profile::BEGAN))?;
@@ -372,10 +390,12 @@ fn emit_pop_left(
     a.add(field64(rcx, profile::LEFT_TICKS), rdx)?;
     a.inc(field64(rcx, profile::LEFT))?;
     a.test(eax, profile::MORE)?;
-    a.jz(done)?;
+    a.jz(removed)?;
     a.cmp(eax, r8d)?;
-    a.jne(done)?;
+    a.jne(removed)?;
     a.add(field64(rcx, profile::NESTED), rdx)?;
+    a.set_label(&mut removed)?;
+    a.xor(eax, eax)?;
     a.set_label(&mut done)?;
     a.ret()
 }
@@ -507,10 +527,7 @@ fn emit_callee(a: &mut CodeAssembler, region: ProfileRegion, callee: &mut CodeLa
     a.set_label(&mut look)?;
     a.mov(r11d, r12d)?;
     a.set_label(&mut again)?;
-    a.imul_3(edx, eax, MIX)?;
-    a.xor(edx, r11d)?;
-    a.imul_3(edx, edx, MIX)?;
-    a.shr(edx, 32 - region.places().trailing_zeros())?;
+    emit_hash(a, region, eax, r11d)?;
     a.mov(esi, PLACE_LOOKS)?;
     a.set_label(&mut probe)?;
     a.and(edx, small(region.places() - 1))?;
@@ -617,6 +634,7 @@ fn emit_block(a: &mut CodeAssembler, spec: &TrampolineSpec, block: &mut CodeLabe
     a.inc(qword_ptr(rdx))?;
     a.ret()?;
     a.set_label(&mut unsorted)?;
+    fork.emit(a)?;
     a.inc(field64(r9, profile::UNSORTED))?;
     a.set_label(&mut out)?;
     a.ret()

@@ -1,15 +1,27 @@
 //! Calls that threads add up in the program: they are read when they are wanted, and when a thread
 //! ends. Events in rings are not read here.
 
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
+
+use xray_trace::model::ThreadId;
+
 use super::{Drain, rings::Rings};
 use crate::{
-    collect::profile_reader::{AddUp, NewCalls, ProfileReader},
+    collect::{
+        profile_reader::{AddUp, NewCalls, ProfileReader},
+        ring_budget::Need,
+    },
     store::Handover,
     sys::ticks_now,
 };
 
 /// The most memory for what was seen of the profiles of all threads.
 const SEEN_BYTES: usize = 256 << 20;
+/// The time after which looks at profiles are broken off.
+const MOST_TIME: Duration = Duration::from_secs(2);
 
 // === impl Drain ===
 
@@ -19,9 +31,12 @@ impl Drain {
     pub(super) fn begin_profiles(&mut self, from: AddUp) -> bool {
         self.owners.discover();
         let written = self.owners.rings.slots.written();
-        let has_room = self.owners.rings.geometry().has_profiles()
-            && self.owners.growth.budget.add_profiles(written);
-        if !has_room && (from == AddUp::Anew || !self.owners.rings.geometry().has_profiles()) {
+        // What an earlier daemon was promised is written already.
+        let need = match from {
+            AddUp::Anew => Need::Room,
+            AddUp::GoOn => Need::Counted,
+        };
+        if !self.owners.growth.budget.add_profiles(written, need) {
             return false;
         }
         let rings = &mut self.owners.rings;
@@ -33,6 +48,10 @@ impl Drain {
             ring.profile = ProfileReader::default();
         }
         rings.adds_up = true;
+        rings.output.adds_up.store(true, Relaxed);
+        if from == AddUp::GoOn {
+            rings.add_up_earlier();
+        }
         true
     }
 
@@ -42,65 +61,102 @@ impl Drain {
         let rings = &mut self.owners.rings;
         rings.add_up(Handover::Last);
         rings.adds_up = false;
+        rings.output.adds_up.store(false, Relaxed);
+        // The memory is another process's from now on.
+        rings.slots.clear_profiles();
         self.owners.growth.budget.drop_profiles();
+    }
+
+    /// Has events recorded if there is no memory for the profiles of new threads, but for their
+    /// rings.
+    pub(super) fn check_room(&mut self) {
+        let rings = &self.owners.rings;
+        if rings.adds_up && self.owners.growth.budget.lacks_profiles() {
+            rings.output.lacks_room.store(true, Relaxed);
+            rings.output.control.wake();
+        }
     }
 }
 
 // === impl Rings ===
 
 impl Rings {
-    /// Adds what threads have added up since the last call to the sums of the event store.
-    pub(super) fn add_up(&mut self, look: Handover) {
-        for at in 0..self.order.len() {
-            self.add_up_ring(self.order[at], look);
-        }
-    }
-
-    /// The same for the thread of one ring.
-    pub(super) fn add_up_ring(&mut self, index: u32, look: Handover) {
+    /// Adds what threads have added up since the last call to the sums of the event store. The
+    /// looks of one call end after some time, so that a large process does not keep requests
+    /// waiting. The next call goes on with the other threads.
+    pub(super) fn add_up(&mut self, handover: Handover) {
         if !self.adds_up {
             return;
         }
-        let most = SEEN_BYTES / self.by_slot.len().max(1);
-        let Some(ring) = self.by_slot.get_mut(&index) else {
-            return;
-        };
-        if !ring.profile.has_news(self.slots.profile_state(index)) && look == Handover::Interim {
-            return;
+        let begun = Instant::now();
+        for step in 0..self.order.len() {
+            let at = (self.next_added + step) % self.order.len();
+            self.add_up_ring(self.order[at], handover);
+            if handover == Handover::Interim && begun.elapsed() > MOST_TIME {
+                self.next_added = at + 1;
+                return;
+            }
         }
-        let Some(decoder) = self.decoders.get_mut(ring.owner) else {
+        self.next_added = 0;
+    }
+
+    /// The same for the thread of one ring.
+    pub(super) fn add_up_ring(&mut self, index: u32, handover: Handover) {
+        let Some((thread, news)) = self.read_profile(index, handover) else {
             return;
         };
+        for (function, calls) in news.calls {
+            self.output.counts.count_calls(function, calls);
+        }
+        let seen = news.events.saturating_sub(news.lost);
+        self.output.count(thread, seen, news.lost);
+        if !news.sums.is_empty() {
+            self.output.hand_over(thread, Handover::Interim, &news.sums);
+        }
+    }
+
+    /// Adds what was added up for an earlier daemon to the kept sums, and to nothing else: that
+    /// daemon has shown these calls to its clients.
+    fn add_up_earlier(&mut self) {
+        for at in 0..self.order.len() {
+            if let Some((thread, news)) = self.read_profile(self.order[at], Handover::Interim) {
+                self.output.keep_sums(thread, &news.sums);
+            }
+        }
+    }
+
+    /// The calls that the thread of a ring has added up since the last look; `None` if there is
+    /// nothing new.
+    fn read_profile(&mut self, index: u32, handover: Handover) -> Option<(ThreadId, NewCalls)> {
+        if !self.adds_up {
+            return None;
+        }
+        let seen: usize = self.by_slot.values().map(|ring| ring.profile.bytes()).sum();
+        let ring = self.by_slot.get_mut(&index)?;
+        let has_news = ring.profile.has_news(self.slots.profile_state(index));
+        if !has_news && handover == Handover::Interim {
+            return None;
+        }
+        let thread = self.decoders.get_mut(ring.owner)?.thread;
         let profile = self.slots.profile(index);
         if profile.is_empty() {
-            return;
+            return None;
         }
-        if look == Handover::Interim && ProfileReader::bytes_of(&profile) > most {
-            let pid = self.pid.as_raw();
-            tracing::debug!(
-                pid,
-                tid = ring.owner,
-                "the sums of a thread are read at its end"
-            );
-            return;
+        let more = ProfileReader::bytes_of(&profile).saturating_sub(ring.profile.bytes());
+        if handover == Handover::Interim && seen + more > SEEN_BYTES {
+            if !std::mem::replace(&mut self.is_partly_added, true) {
+                let pid = self.pid.as_raw();
+                tracing::warn!(
+                    pid,
+                    "the program has so many stacks that those of some threads are read at their \
+                     end only"
+                );
+            }
+            return None;
         }
         let (now, sites) = (ticks_now(), &self.sites);
         let find = |site| sites.find(site, now).map(|site| site.function);
-        let NewCalls {
-            sums,
-            calls,
-            events,
-            lost,
-        } = ring
-            .profile
-            .take(profile, look, find, self.output.profiles.room());
-        for (function, calls) in calls {
-            self.output.counts.count_calls(function, calls);
-        }
-        self.output.count(decoder.thread, events, lost);
-        if !sums.is_empty() {
-            self.output
-                .hand_over(decoder.thread, Handover::Interim, &sums);
-        }
+        let room = self.output.profiles.room();
+        Some((thread, ring.profile.take(profile, handover, find, room)))
     }
 }

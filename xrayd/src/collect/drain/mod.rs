@@ -148,7 +148,7 @@ impl Drain {
             is_unread: !rings.newest && all.clone().any(Ring::is_unread),
             is_unsettled: owners.are_unsettled()
                 || all.any(|ring| ring.stands_at_hole() || ring.is_unsettled(&rings.slots)),
-            is_counted: self.counting || rings.slots.filtered,
+            is_counted: self.counting || rings.slots.filtered || rings.adds_up,
             opens_slots: owners.growth.budget.has_closed(),
             is_measured: rings.output.profiles.are_measured(),
             chooses_threads: owners.chosen.is_some(),
@@ -240,6 +240,7 @@ impl Drain {
             }
             return;
         };
+        self.check_room();
         let is_full = self.times.is_full();
         if is_full {
             self.owners.discover();

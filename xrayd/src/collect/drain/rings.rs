@@ -44,6 +44,10 @@ pub(super) struct Rings {
     pub(super) numbers: Numbers,
     /// True while threads add calls up in the program.
     pub(super) adds_up: bool,
+    /// The index in `order` of the next profile to be read.
+    pub(super) next_added: usize,
+    /// True once a profile was not read for want of memory.
+    pub(super) is_partly_added: bool,
     started: Instant,
 }
 
@@ -73,6 +77,8 @@ impl Rings {
             order: Vec::new(),
             numbers: Numbers::default(),
             adds_up: false,
+            next_added: 0,
+            is_partly_added: false,
             started: Instant::now(),
         }
     }

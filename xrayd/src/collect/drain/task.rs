@@ -77,6 +77,7 @@ pub(crate) fn spawn(
     } = installed;
     let mut slots = Slots::new(layout, rings, rings_file);
     slots.filtered = adopted;
+    slots.profiled = adopted && slots.layout.geometry.has_profiles();
     let pool = collectors.begin()?;
     let header = Arc::new(slots.map_header()?);
     let mut drain = Drain::new(pid, memory, slots, budget, sites, Arc::clone(&output));

@@ -166,6 +166,25 @@ impl Patcher {
         self.dispatch_mode
     }
 
+    /// Takes over that all flavours add calls up, if they do. Returns true if they do.
+    ///
+    /// # Errors
+    /// The memory cannot be read.
+    pub(crate) fn adds_up(&mut self, memory: &Memory, layout: &super::Layout) -> Result<bool> {
+        if !layout.geometry.has_profiles() || self.regions.is_empty() {
+            return Ok(false);
+        }
+        for region in &self.regions {
+            let has = region.has_dispatch_mode(memory, DispatchMode::Profile);
+            match has.map_err(|error| Refusal::from_io(self.pid, "read its trampolines", &error)) {
+                Ok(true) => {}
+                other => return other,
+            }
+        }
+        self.dispatch_mode = DispatchMode::Profile;
+        Ok(true)
+    }
+
     /// Sets the dispatch mode of all flavours.
     ///
     /// # Errors
