@@ -38,7 +38,8 @@ fn a_user_does_not_fill_the_daemons_address_space() -> Result<()> {
         return Ok(());
     }
     let scene = Scene::public()?;
-    let daemon = scene.daemon()?;
+    // Room for one process with the largest rings, and not for two.
+    let daemon = scene.daemon_with(&["--quota", "mapped=8TiB/64TiB"])?;
     let root = scene.with(&daemon)?;
     let nobody = root.as_user(NOBODY);
     let attach = |cli: &Cli, target: &Target| {

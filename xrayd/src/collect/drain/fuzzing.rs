@@ -13,8 +13,8 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId};
 use super::*;
 use crate::{
     collect::{
-        CallSite, EventFilter, SiteKind, Window, ring_copies::Moment, sample::Look,
-        time_range::TimeRange,
+        CallSite, EventFilter, SiteKind, Window, profile_reader::AddUp, ring_copies::Moment,
+        sample::Look, time_range::TimeRange,
     },
     inject::{Layout, RingsFile},
     target::RunClocks,
@@ -238,6 +238,19 @@ impl Scene {
                 self.drain.begin_counts();
                 self.drain.owners.rings.count();
             }
+            29 => {
+                self.keeps_all = false;
+                match input.small() & 3 {
+                    0 => {
+                        self.drain.begin_profiles(AddUp::Anew);
+                    }
+                    1 => {
+                        self.drain.begin_profiles(AddUp::GoOn);
+                    }
+                    2 => self.drain.owners.rings.add_up(Handover::Interim),
+                    _ => self.drain.end_profiles(),
+                }
+            }
             22 => {
                 self.drain.owners.discover();
                 self.drain.owners.rings.renew_filters();
@@ -291,6 +304,16 @@ impl Scene {
             8 => g.count_region().names_offset() + 8 * input.small(),
             9 => g.count_region().counts_offset(slot) + 8 * (input.small() & 15),
             11 => g.mark_offset(slot) + 8 * (input.small() & 3),
+            12 => {
+                let region = g.profile_region();
+                let part = match input.small() & 3 {
+                    0 => region.header_at(),
+                    1 => 128 * (input.small() & 7),
+                    2 => region.frames_at(),
+                    _ => region.blocks_at(),
+                };
+                region.profile_offset(slot) + part + 8 * (input.small() & 31)
+            }
             10 => {
                 let word = input.tid().to_le_bytes();
                 let place = g.slot_offset(slot);
