@@ -20,7 +20,7 @@ use std::{
     },
 };
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::{
     fault::{self, Guard},
@@ -84,6 +84,30 @@ impl Mapping {
     /// writes have no effect.
     pub fn is_broken(&self) -> bool {
         self.guard.is_broken()
+    }
+
+    /// Takes whole pages out of this process until they are used again. Their content stays.
+    /// `offset` and `bytes` are multiples of the page size.
+    pub fn let_go(&self, offset: u64, bytes: u64) {
+        let range = usize::try_from(offset)
+            .ok()
+            .zip(usize::try_from(bytes).ok());
+        let Some((offset, bytes)) = range else {
+            return;
+        };
+        let is_within = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.map.len());
+        if !is_within {
+            return;
+        }
+        // SAFETY: the mapping is shared and of a file, so the pages stay in the file, and the next
+        // access finds the same content. Pages that replace lost ones read as zero before and
+        // afterwards. A failure leaves the pages in this process.
+        let _ = unsafe {
+            self.map
+                .unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes)
+        };
     }
 
     /// The words from `offset` on, at most `count`. Fewer, or none, where the mapping ends, and
@@ -247,6 +271,7 @@ impl SharedMemory for Mapping {
 #[expect(clippy::unwrap_used, reason = "a helper of the tests")]
 mod tests {
     use memmap2::MmapMut;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;
     use crate::{Consumer, Content, Event, Geometry, Item, Outcome, Producer, Table, Target};
@@ -269,6 +294,24 @@ mod tests {
         assert_eq!(mapping.find_word(8, u64::MAX), Some(2));
         assert_eq!(mapping.find_word(8, 2), None);
         assert_eq!(mapping.find_word(4096, 1), None);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "a file that is mapped")]
+    fn pages_that_were_let_go_keep_their_content() {
+        let file = memfd_create(c"pages", MFdFlags::MFD_CLOEXEC).unwrap();
+        let file = File::from(file);
+        file.set_len(4 * 4096).unwrap();
+        let mapping = Mapping::new(&file, 0, 4 * 4096).unwrap();
+        for page in 0..4 {
+            mapping.store(page * 4096, page + 1);
+        }
+        mapping.let_go(4096, 2 * 4096);
+        for (offset, bytes) in [(0, 5 * 4096), (u64::MAX, 4096), (4096, u64::MAX)] {
+            mapping.let_go(offset, bytes);
+        }
+        let words = (0..4).map(|page| mapping.load(page * 4096));
+        assert_eq!(words.collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 
     #[test]

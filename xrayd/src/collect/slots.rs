@@ -228,12 +228,19 @@ impl Slots {
             profile::clear(&self.rings, geometry, index, give_back);
         }
         let sites = region.profile_offset(0) - region.switched_offset();
-        self.rings.zero(region.switched_offset(), sites);
+        // Zeroing would take memory.
+        self.give_back_part(region.switched_offset(), sites);
     }
 
     /// The profile of the thread with slot `index`.
     pub(crate) fn profile(&self, index: u32) -> Profile {
-        Profile::read(&self.rings, self.layout.geometry, index)
+        let geometry = self.layout.geometry;
+        let profile = Profile::read(&self.rings, geometry, index);
+        // It is read rarely, and would count as this process's memory.
+        let region = geometry.profile_region();
+        self.rings
+            .let_go(region.profile_offset(index), region.profile_bytes());
+        profile
     }
 
     /// The words of that profile that change with each event.
