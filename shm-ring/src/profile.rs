@@ -1,8 +1,8 @@
 //! Reading a thread's profile ([`layout::profile`]), which the thread may change meanwhile.
 //!
 //! Each number in it changes by one instruction, and no two numbers change together. So a copy may
-//! lack the latest change of one number and have that of another one. What the copy says of time is
-//! right up to the duration of the copying: see [`Profile::read`].
+//! lack the latest change of one number and have the latest change of another one. Times in the
+//! copy are off by the duration of the copying at most: see [`Profile::read`].
 
 use crate::{
     Geometry,

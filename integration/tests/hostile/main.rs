@@ -35,13 +35,14 @@ const ROUNDS_WHILE_SERVED: usize = 10;
 /// attack: 1.0 to 1.3 times on two processors, which the attack, its commands and the second user
 /// share. If one command in five waits two seconds for a lock, a turn takes ten times as long.
 const SLOWER: u32 = 5;
-/// The quotas of both users together. Each may take half of them. The daemon needs no more memory
-/// than this beyond its memory for an honest program.
+/// The quotas of both users together. Each may take half of them. Mapped rings are address space.
 const QUOTAS: [(&str, u64); 3] = [
-    ("mapped", 32 << 20),
+    ("mapped", 128 << 20),
     ("retained", 16 << 20),
     ("patterns", 4 << 20),
 ];
+/// The memory that the daemon needs at most beyond its memory for an honest program.
+const MOST_MEMORY: u64 = 52 << 20;
 /// The options for the rings of both users, which fit the quota.
 const RINGS: [&str; 4] = ["--ring-size", "64KiB", "--max-threads", "64"];
 /// Exit codes of commands that succeeded, found nothing, or were refused.
@@ -318,7 +319,7 @@ fn survives(mode: &str) -> Result<()> {
         Ok((is_back && after.pooled <= most_pooled).then_some(()))
     })
     .with_context(|| format!("{before:?}, then {:?}", Held::by(daemon)))?;
-    let most = before.memory + QUOTAS.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let most = before.memory + MOST_MEMORY;
     let memory = Held::by(daemon)?.memory;
     ensure!(memory <= most, "the daemon took {memory} bytes of {most}");
     let log = attack.daemon.log();

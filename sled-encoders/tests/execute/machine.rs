@@ -87,8 +87,18 @@ impl Saved {
 // === impl Machine ===
 
 impl Machine {
+    /// A machine without profiles, which take most of the memory that each test empties.
     pub(crate) fn new() -> Self {
         let geometry = Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap();
+        Self::with(geometry.without_profiles())
+    }
+
+    /// A machine whose threads have profiles.
+    pub(crate) fn with_profiles() -> Self {
+        Self::with(Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap())
+    }
+
+    fn with(geometry: Geometry) -> Self {
         let file = File::from(memfd_create(c"rings", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(geometry.rings_bytes()).unwrap();
         let rings_bytes = usize::try_from(geometry.rings_bytes()).unwrap();

@@ -75,7 +75,7 @@ impl Call {
 }
 
 fn adding_up() -> Machine {
-    let machine = Machine::new();
+    let machine = Machine::with_profiles();
     machine.set_dispatch_mode(DispatchMode::Profile);
     machine
 }

@@ -218,8 +218,10 @@ impl RingBudget {
         let granted = most.saturating_sub(self.open_slots).min(wanted);
         self.lacks_profiles = granted < needed
             && !has_moved
-            && tightest
-                .is_some_and(|room| slots_within(self.geometry, room.bytes, Beside::Counts) > most);
+            && tightest.is_some_and(|room| {
+                let slots = slots_within(self.geometry, room.bytes, Beside::Counts);
+                slots > self.open_slots.saturating_add(granted)
+            });
         if granted > 0 {
             self.open_slots += granted;
             self.promise_open(&mut promised);

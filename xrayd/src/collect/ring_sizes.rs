@@ -81,8 +81,9 @@ impl RingSizes {
             true => Growth::Impossible,
             false => Growth::Possible,
         };
-        // Profiles take five times the address space of the rest, and are not needed.
-        let wanted = match has_limited_address_space(self.pid) {
+        // Profiles take four times the address space of the rest, and are not needed.
+        let is_limited = growth == Growth::Impossible || has_limited_address_space(self.pid);
+        let wanted = match is_limited {
             true => self.wanted.without_profiles(),
             false => self.wanted,
         };
@@ -229,9 +230,8 @@ fn fit(
     };
     // Rings whose memory counts when they are mapped are made for the present threads and a
     // reserve.
-    // They have no room for profiles.
     let counts_mapped = rooms.iter().any(|room| room.counts_mapped);
-    let wanted = match counts_mapped || growth == Growth::Impossible {
+    let wanted = match counts_mapped {
         true => wanted.without_profiles(),
         false => wanted,
     };

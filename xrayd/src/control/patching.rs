@@ -165,8 +165,8 @@ impl Patching {
             .unwrap_or_default()
     }
 
-    /// Marks functions that are off now, or that are about to be switched on, for those who follow
-    /// the open calls: the drain, or the trampolines themselves.
+    /// Marks functions that are off now, or that are about to be switched on. The drain follows the
+    /// open calls, or the trampolines do.
     pub(crate) fn mark(&mut self, ids: &[FunctionId]) {
         if ids.is_empty() {
             return;

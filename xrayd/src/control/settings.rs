@@ -356,7 +356,12 @@ impl SettingsWriter<'_> {
             set?;
             // A thread that is in a trampoline leaves it within the pause.
             std::thread::sleep(SETTLE);
-            return self.patching.end_profiles();
+            if let Err(refusal) = self.patching.end_profiles() {
+                // The next step tries it again.
+                let pid = self.patching.target.pid();
+                tracing::warn!(%pid, %refusal, "cannot read the last sums of the program");
+            }
+            return Ok(());
         }
         if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
@@ -380,9 +385,13 @@ impl SettingsWriter<'_> {
         if let Err(refusal) = patching.patcher.set_dispatch_mode(&patching.memory, before) {
             self.warn(&refusal);
         }
-        if to == DispatchMode::Profile
-            && let Err(refusal) = self.patching.end_profiles()
-        {
+        let profiles = match (to, before) {
+            (DispatchMode::Profile, _) => self.patching.end_profiles(),
+            // Some gates may have led elsewhere for a moment.
+            (_, DispatchMode::Profile) => self.patching.mark_all_in_program(),
+            _ => Ok(()),
+        };
+        if let Err(refusal) = profiles {
             self.warn(&refusal);
         }
         let exits = match before {

@@ -142,6 +142,11 @@ impl Members {
     pub(super) fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
         // No lock is held while a member's threads are waited for.
         let sessions = self.sessions();
+        // The members prepare at the same time.
+        let announced = sessions.iter();
+        let _announced: Vec<_> = announced
+            .map(|one| one.source.output.expect_reader())
+            .collect();
         let _coming: Vec<_> = sessions.iter().map(|one| one.expect_reader()).collect();
         let mut joined = self.joined();
         let processes = match joined.follow {

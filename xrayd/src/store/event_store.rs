@@ -59,8 +59,7 @@ pub(crate) struct EventStore {
     /// True if some function is on, so that events may come at any time. Written by the control
     /// thread.
     pub(crate) armed: AtomicBool,
-    /// True while calls are added up in the program, as far as the drain knows. Written by the
-    /// drain.
+    /// True while the drain reads what is added up in the program. Written by the drain.
     pub(crate) adds_up: AtomicBool,
     /// True if memory is missing for calls to be added up in the program. Written by the drain and
     /// by the controller.

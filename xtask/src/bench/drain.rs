@@ -34,7 +34,7 @@ enum Way {
     File,
     /// Only into the daemon's memory.
     Memory,
-    /// Into sums by stack.
+    /// Into sums by stack, which the daemon makes.
     Sums,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<Vec<Row>> {
         let to = match way {
             Way::File => "recorded to a file",
             Way::Memory => "retained by the daemon",
-            Way::Sums => "added up by the daemon (mode profile)",
+            Way::Sums => "added up by the daemon (mode profile, with a filter)",
         };
         let rate = kept.rate / 1e6;
         let result = match kept.lost {
@@ -202,6 +202,11 @@ fn try_rate(way: Way, file: &Path, rate: f64, milliseconds: u64) -> Result<Outco
                 Way::File | Way::Memory => "stream",
             };
             daemon.attach_in(pid, mode)?;
+            if way == Way::Sums {
+                // Without a filter, the program adds its calls up itself.
+                let pid = pid.to_string();
+                daemon.ctl(&["filter", "--pid", &pid, "--until", "1h"])?;
+            }
             daemon.toggle(pid, "enable")?;
             let (calls, nanoseconds) = pace(&mut target, &command)?;
             daemon.toggle(pid, "disable")?;

@@ -142,7 +142,10 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
 }
 
 fn geometry() -> Geometry {
-    Geometry::new(Geometry::MIN_RING_BYTES, 1).unwrap()
+    // Without profiles, for worlds are made and copied all the time.
+    Geometry::new(Geometry::MIN_RING_BYTES, 1)
+        .unwrap()
+        .without_profiles()
 }
 
 /// The state of `start`, made by events without interruption.

@@ -36,7 +36,7 @@ use super::{
 
 /// Two neighbouring calls that are further apart belong to different stacks.
 pub(super) const NEAR: i32 = 16 << 10;
-/// Mixes the place of the caller into that of the callee.
+/// The factor of the hash of a caller's place and a site's name.
 const MIX: i32 = 0x9e37_79b1_u32.cast_signed();
 /// A change that adds a frame.
 pub(super) const PUSHED: u64 = 1 << 32 | 1;

@@ -52,7 +52,7 @@ struct Parts {
     is_switched: CodeLabel,
     /// Finds the number of frames that the place on the stack leaves open.
     settle: CodeLabel,
-    /// The node of a site within that of the innermost frame.
+    /// Finds the node of a site within the node of the innermost frame.
     callee: CodeLabel,
     block: CodeLabel,
 }
@@ -209,8 +209,8 @@ fn emit_exit(
     a.mov(eax, r12d)?;
     a.call(parts.is_switched)?;
     a.jc(elsewhere)?;
-    // It is the exit of the innermost call: r8 = its duration, rsi = its node and that of its
-    // caller.
+    // It is the exit of the innermost call: r8 = its duration, rsi = its node, then its
+    // caller's node.
     a.mov(r8, r14)?;
     a.sub(r8, rsi)?;
     a.jae(forwards)?;

@@ -18,9 +18,12 @@ use crate::{
     sys::ticks_now,
 };
 
-/// The most memory for what was seen of the profiles of all threads.
+/// The memory for what was seen of the profiles of all threads. If it takes more, the program
+/// records events again.
 const SEEN_BYTES: usize = 256 << 20;
-/// The time after which looks at profiles are broken off.
+/// The most memory until it does.
+const MOST_SEEN_BYTES: usize = 2 * SEEN_BYTES;
+/// The time after which periodic looks at profiles are broken off.
 const MOST_TIME: Duration = Duration::from_secs(2);
 
 // === impl Drain ===
@@ -62,7 +65,7 @@ impl Drain {
         rings.add_up(Handover::Last);
         rings.adds_up = false;
         rings.output.adds_up.store(false, Relaxed);
-        // The memory is another process's from now on.
+        // First: nothing is promised to this memory afterwards.
         rings.slots.clear_profiles();
         self.owners.growth.budget.drop_profiles();
     }
@@ -81,18 +84,27 @@ impl Drain {
 // === impl Rings ===
 
 impl Rings {
-    /// Adds what threads have added up since the last call to the sums of the event store. The
-    /// looks of one call end after some time, so that a large process does not keep requests
-    /// waiting. The next call goes on with the other threads.
+    /// Adds what threads have added up since the last call to the sums of the event store.
     pub(super) fn add_up(&mut self, handover: Handover) {
+        self.add_up_for(handover, Duration::MAX);
+    }
+
+    /// The same for as many threads as there is time for. The next call goes on with the other
+    /// threads, so that a large process does not keep requests waiting.
+    pub(super) fn add_up_some(&mut self) {
+        self.add_up_for(Handover::Interim, MOST_TIME);
+    }
+
+    fn add_up_for(&mut self, handover: Handover, most: Duration) {
         if !self.adds_up {
             return;
         }
         let begun = Instant::now();
+        let mut seen = self.seen_bytes();
         for step in 0..self.order.len() {
             let at = (self.next_added + step) % self.order.len();
-            self.add_up_ring(self.order[at], handover);
-            if handover == Handover::Interim && begun.elapsed() > MOST_TIME {
+            self.add_up_thread(self.order[at], handover, &mut seen);
+            if begun.elapsed() > most {
                 self.next_added = at + 1;
                 return;
             }
@@ -102,14 +114,21 @@ impl Rings {
 
     /// The same for the thread of one ring.
     pub(super) fn add_up_ring(&mut self, index: u32, handover: Handover) {
-        let Some((thread, news)) = self.read_profile(index, handover) else {
+        if self.adds_up {
+            let mut seen = self.seen_bytes();
+            self.add_up_thread(index, handover, &mut seen);
+        }
+    }
+
+    fn add_up_thread(&mut self, index: u32, handover: Handover, seen: &mut usize) {
+        let Some((thread, news)) = self.read_profile(index, handover, seen) else {
             return;
         };
         for (function, calls) in news.calls {
             self.output.counts.count_calls(function, calls);
         }
-        let seen = news.events.saturating_sub(news.lost);
-        self.output.count(thread, seen, news.lost);
+        let events = news.events.saturating_sub(news.lost);
+        self.output.count(thread, events, news.lost);
         if !news.sums.is_empty() {
             self.output.hand_over(thread, Handover::Interim, &news.sums);
         }
@@ -118,23 +137,47 @@ impl Rings {
     /// Adds what was added up for an earlier daemon to the kept sums, and to nothing else: that
     /// daemon has shown these calls to its clients.
     fn add_up_earlier(&mut self) {
+        let mut seen = self.seen_bytes();
         for at in 0..self.order.len() {
-            if let Some((thread, news)) = self.read_profile(self.order[at], Handover::Interim) {
+            let read = self.read_profile(self.order[at], Handover::Interim, &mut seen);
+            if let Some((thread, news)) = read {
                 self.output.keep_sums(thread, &news.sums);
             }
         }
     }
 
+    /// The bytes that are kept of all profiles.
+    fn seen_bytes(&self) -> usize {
+        self.by_slot.values().map(|ring| ring.profile.bytes()).sum()
+    }
+
     /// The calls that the thread of a ring has added up since the last look; `None` if there is
-    /// nothing new.
-    fn read_profile(&mut self, index: u32, handover: Handover) -> Option<(ThreadId, NewCalls)> {
+    /// nothing new. `seen` is the number of bytes that are kept of all profiles. If they become too
+    /// many, the program records events from then on. Beyond a second limit, a thread is read at
+    /// its end only.
+    fn read_profile(
+        &mut self,
+        index: u32,
+        handover: Handover,
+        seen: &mut usize,
+    ) -> Option<(ThreadId, NewCalls)> {
         if !self.adds_up {
             return None;
         }
-        let seen: usize = self.by_slot.values().map(|ring| ring.profile.bytes()).sum();
         let ring = self.by_slot.get_mut(&index)?;
-        let has_news = ring.profile.has_news(self.slots.profile_state(index));
-        if !has_news && handover == Handover::Interim {
+        let is_interim = handover == Handover::Interim;
+        if !ring.profile.has_news(self.slots.profile_state(index)) && is_interim {
+            return None;
+        }
+        if is_interim && *seen > SEEN_BYTES && !self.output.lacks_room.swap(true, Relaxed) {
+            let pid = self.pid.as_raw();
+            tracing::warn!(
+                pid,
+                "the program has so many stacks that it records events instead of adding calls up"
+            );
+            self.output.control.wake();
+        }
+        if is_interim && *seen > MOST_SEEN_BYTES {
             return None;
         }
         let thread = self.decoders.get_mut(ring.owner)?.thread;
@@ -142,21 +185,12 @@ impl Rings {
         if profile.is_empty() {
             return None;
         }
-        let more = ProfileReader::bytes_of(&profile).saturating_sub(ring.profile.bytes());
-        if handover == Handover::Interim && seen + more > SEEN_BYTES {
-            if !std::mem::replace(&mut self.is_partly_added, true) {
-                let pid = self.pid.as_raw();
-                tracing::warn!(
-                    pid,
-                    "the program has so many stacks that those of some threads are read at their \
-                     end only"
-                );
-            }
-            return None;
-        }
         let (now, sites) = (ticks_now(), &self.sites);
         let find = |site| sites.find(site, now).map(|site| site.function);
         let room = self.output.profiles.room();
-        Some((thread, ring.profile.take(profile, handover, find, room)))
+        let before = ring.profile.bytes();
+        let news = ring.profile.take(profile, handover, find, room);
+        *seen = (*seen + ring.profile.bytes()).saturating_sub(before);
+        Some((thread, news))
     }
 }

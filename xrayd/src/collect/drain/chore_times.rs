@@ -75,6 +75,14 @@ impl ChoreTimes {
         is_due(&mut self.next_count, self.last_chores, COUNT_EVERY)
     }
 
+    /// Profiles were read since `begun`. The pause is as long as between two transfers of sums, if
+    /// that took long.
+    pub(super) fn has_counted(&mut self, begun: Instant) {
+        let ended = Instant::now();
+        let pause = ended.duration_since(begun).saturating_mul(MEASURE_PAUSES);
+        self.next_count = ended + pause.clamp(COUNT_EVERY, LONGEST_MEASURE_PAUSE);
+    }
+
     /// True if the clock is to be read in this round of chores.
     pub(super) fn anchors(&mut self) -> bool {
         is_due(&mut self.next_anchor, self.last_chores, ANCHOR_EVERY)

@@ -161,6 +161,8 @@ impl Drain {
         match request {
             Request::Wake => {}
             Request::Learn(sites, since, answer) => {
+                // All profiles are read before their sites get another meaning.
+                self.owners.discover();
                 self.owners.rings.learn(sites, since);
                 let _ = answer.send(());
             }
@@ -254,7 +256,9 @@ impl Drain {
             self.owners.rings.count();
         }
         if self.owners.rings.adds_up && self.times.counts() {
-            self.owners.rings.add_up(Handover::Interim);
+            let begun = Instant::now();
+            self.owners.rings.add_up_some();
+            self.times.has_counted(begun);
         }
         if is_full || self.owners.may_have_ended() {
             self.owners.retire_dead();
@@ -277,7 +281,7 @@ impl Drain {
         let begun = Instant::now();
         let profiles = &self.owners.rings.output.profiles;
         if self.times.measures(begun) && profiles.are_measured() {
-            self.owners.rings.add_up(Handover::Interim);
+            self.owners.rings.add_up_some();
             self.hand_over();
             self.times.has_measured(begun);
         }

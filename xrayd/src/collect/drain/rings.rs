@@ -46,8 +46,6 @@ pub(super) struct Rings {
     pub(super) adds_up: bool,
     /// The index in `order` of the next profile to be read.
     pub(super) next_added: usize,
-    /// True once a profile was not read for want of memory.
-    pub(super) is_partly_added: bool,
     started: Instant,
 }
 
@@ -78,7 +76,6 @@ impl Rings {
             numbers: Numbers::default(),
             adds_up: false,
             next_added: 0,
-            is_partly_added: false,
             started: Instant::now(),
         }
     }
