@@ -191,8 +191,8 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
         calls.collect()
     }
 
-    /// The sums, callers before callees. So a caller has the earlier time, and its own time without
-    /// that of its callees is not too long.
+    /// The sums, callers before callees. So a caller's time is the older one, and without the time
+    /// of its callees it is not too long.
     fn sums(&self) -> Profile {
         let nodes = self.header(profile::NODES).min(self.region.nodes() - 1);
         // A target may have any number of nodes point to the same blocks.

@@ -2,13 +2,14 @@
 //! caller. The program reports the callers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, Target, wait_until};
 use xray_trace::analysis::{Notes, Step, Steps};
 use xray_trace::model::{Missing, Trace};
 use xrayd::{
-    process::AttachOptions,
+    process::{AttachOptions, Session},
     types::{Mode, Phase, Switch},
 };
 
@@ -46,49 +47,43 @@ fn traced(trace: &Trace) -> Edges {
     edges
 }
 
-/// Runs a scenario. Returns the program's edges, and the trace.
-fn record(scenario: &str) -> Result<(Edges, Trace)> {
+/// Runs a scenario. Returns the program's edges, and the session, which is over.
+fn run(scenario: &str, options: AttachOptions) -> Result<(Edges, Arc<Session>)> {
     let mut target = Target::spawn(Fixture::Unwinding, [""; 0])?;
     let registry = registry();
+    let session = attach_with(&registry, &target, options)?.session;
+    switch(&session, Switch::On)?;
+    let answer = answer(&target.ask(scenario, "done ")?)?;
+    if ["exit", "abort"].contains(&scenario) {
+        target.wait(DEADLINE)?;
+        wait_until(DEADLINE, "the session noticed", || {
+            Ok((session.status().phase == Phase::Exited).then_some(()))
+        })?;
+    } else {
+        detach(&registry, &target)?;
+    }
+    Ok((answer, session))
+}
+
+/// Runs a scenario. Returns the program's edges, and the trace.
+fn record(scenario: &str) -> Result<(Edges, Trace)> {
     // Room for all events, so that a slow drain loses nothing.
     let options = AttachOptions {
         ring_bytes: 8 << 20,
         ..AttachOptions::default()
     };
-    let session = attach_with(&registry, &target, options)?.session;
-    switch(&session, Switch::On)?;
-    let answer = answer(&target.ask(scenario, "done ")?)?;
-    if ["exit", "abort"].contains(&scenario) {
-        target.wait(DEADLINE)?;
-        wait_until(DEADLINE, "the session noticed", || {
-            Ok((session.status().phase == Phase::Exited).then_some(()))
-        })?;
-    } else {
-        detach(&registry, &target)?;
-    }
+    let (answer, session) = run(scenario, options)?;
     Ok((answer, retained(&session)?))
 }
 
-/// Runs a scenario whose calls are added up in the program. Returns the program's edges, those of
-/// the profile, and the number of calls without an exit.
+/// Runs a scenario whose calls are added up in the program. Returns the edges of the program, the
+/// edges of the profile, and the number of calls without an exit.
 fn add_up(scenario: &str) -> Result<(Edges, Edges, u64)> {
-    let mut target = Target::spawn(Fixture::Unwinding, [""; 0])?;
-    let registry = registry();
     let options = AttachOptions {
         mode: Mode::Profile,
         ..AttachOptions::default()
     };
-    let session = attach_with(&registry, &target, options)?.session;
-    switch(&session, Switch::On)?;
-    let answer = answer(&target.ask(scenario, "done ")?)?;
-    if ["exit", "abort"].contains(&scenario) {
-        target.wait(DEADLINE)?;
-        wait_until(DEADLINE, "the session noticed", || {
-            Ok((session.status().phase == Phase::Exited).then_some(()))
-        })?;
-    } else {
-        detach(&registry, &target)?;
-    }
+    let (answer, session) = run(scenario, options)?;
     let kept = session.kept_profile()?.context("nothing is kept")?;
     let profile = read_profile(&session, kept)?;
     let missing = profile.missing();

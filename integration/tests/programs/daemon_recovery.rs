@@ -128,8 +128,8 @@ fn calls_between_two_daemons_are_recorded() -> Result<()> {
 
 /// The daemon is killed in the middle of the program's work, while the program stands still. What
 /// the next daemon reads is the rest, without a gap and without an event twice.
-/// The sums in the program are those of the next daemon, also of calls that were made while there
-/// was none.
+/// The next daemon goes on with the sums in the program. They have the calls that were made while
+/// there was no daemon, too.
 #[test]
 fn calls_that_the_program_adds_up_outlive_the_daemon() -> Result<()> {
     if !opens_map_files()? {

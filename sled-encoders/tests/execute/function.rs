@@ -1,6 +1,7 @@
 //! The kinds of functions that `machine.rs` stages and calls: for each, its sled as a compiler
 //! writes it, and the code behind the sled.
 
+use proptest::prelude::*;
 use sled_encoders::{Capture, SledKind, x86_64::SLED_BYTES};
 
 /// A custom event's sled as clang writes it for `(size_t size, const char *pointer)`: the second
@@ -50,6 +51,26 @@ impl Function {
         Self::Arguments(6),
         Self::Result,
     ];
+
+    /// Any way to begin a call.
+    pub(crate) fn entries() -> impl Strategy<Value = Self> {
+        prop_oneof![
+            6 => Just(Self::Entry),
+            1 => Just(Self::Argument),
+            1 => Just(Self::Arguments(2)),
+        ]
+    }
+
+    /// Any way to end a call; `None` for a call that is left by a jump.
+    pub(crate) fn exits() -> impl Strategy<Value = Option<Self>> {
+        prop_oneof![
+            6 => Just(Some(Self::Exit)),
+            2 => Just(Some(Self::Tail)),
+            1 => Just(Some(Self::Conditional(5))),
+            1 => Just(Some(Self::Result)),
+            2 => Just(None),
+        ]
+    }
 
     /// The kind of its sled.
     pub(crate) fn kind(self) -> SledKind {

@@ -107,18 +107,7 @@ fn is_over(profile: &Profile) -> bool {
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    let entry = prop_oneof![
-        6 => Just(Function::Entry),
-        1 => Just(Function::Argument),
-        1 => Just(Function::Arguments(2)),
-    ];
-    let exit = prop_oneof![
-        6 => Just(Some(Function::Exit)),
-        2 => Just(Some(Function::Tail)),
-        1 => Just(Some(Function::Conditional(5))),
-        1 => Just(Some(Function::Result)),
-        2 => Just(None),
-    ];
+    let (entry, exit) = (Function::entries(), Function::exits());
     let one = (0..COPIES - 1, entry, exit).prop_map(|(copy, entry, exit)| Call {
         copy,
         entry,

@@ -284,7 +284,7 @@ impl EventStore {
         }
     }
 
-    /// Adds sums of a thread to those of mode `profile`, and to no others.
+    /// Adds sums of a thread to the kept sums of mode `profile`, and to no others.
     pub(crate) fn keep_sums(&self, thread: ThreadId, sums: &StackSums) {
         let thread = lock(&self.retained).thread(thread).cloned();
         if let Some(thread) = thread {

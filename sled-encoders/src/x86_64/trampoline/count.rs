@@ -13,7 +13,11 @@ use iced_x86::code_asm::{
 };
 use shm_ring::layout::{LINE_SHIFT, NAME_SHIFT, rings, slot, table};
 
-use super::{Result, TrampolineSpec, field64, labels, slow::emit_no_slot, small};
+use super::{
+    Result, TrampolineSpec, field64, labels,
+    slow::{emit_no_slot, emit_own_slot},
+    small,
+};
 
 /// Entries of the list that a flavour looks at without calling the subroutine.
 const LOOKS: usize = 4;
@@ -81,15 +85,7 @@ pub(super) fn emit_count(
         a.push(register)?;
     }
     a.mov(r10d, dword_ptr(rdx))?;
-    // A forked child sees a zeroed table: not traced.
-    a.mov(rbx, spec.table)?;
-    a.cmp(field64(rbx, table::LIVE), 0)?;
-    a.je(out)?;
-    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
-    a.test(eax, eax)?;
-    a.jz(no_slot)?;
-    a.call(slot)?;
-    a.jnz(no_slot)?;
+    emit_own_slot(a, spec, slot, (no_slot, out))?;
     // rsi = the thread's counts, rdi = the names.
     a.shl(rcx, region.counts_shift() - LINE_SHIFT)?;
     a.mov(rsi, spec.rings + region.counts_offset(0))?;

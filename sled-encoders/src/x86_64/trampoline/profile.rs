@@ -43,7 +43,7 @@ pub(super) const PUSHED: u64 = 1 << 32 | 1;
 /// A change that removes a frame.
 pub(super) const POPPED: u64 = (1 << 32) - 1;
 
-/// The registers that the ways keep beside those of the flavours.
+/// The registers that the ways keep. The flavours keep the others.
 const KEPT: [AsmRegister64; 5] = [rdi, rsi, r8, r9, r10];
 const KEPT_BYTES: i32 = 8 * 5;
 
@@ -328,8 +328,7 @@ fn emit_exit(
     Ways { slowly, leave, .. }: Ways,
     slow: &ProfileSlow,
 ) -> Result<()> {
-    let [mut again, mut longer, mut sort] = labels(a);
-    let [mut no_block, mut shorter, mut compare_shortest] = labels(a);
+    let mut again = a.create_label();
     let fork = Fork {
         mine: qword_ptr(r11 + header(MINE)),
         leave,
@@ -365,6 +364,19 @@ fn emit_exit(
     a.mov(dword_ptr(r9 + of_frame(profile::GUESS, -1)), eax)?;
     a.and(ecx, place_mask(region))?;
     a.lea(r9, ptr(r10 + rcx))?;
+    emit_duration(a, region, fork, slow.block)
+}
+
+/// Adds the duration r8 to the sums of the node r9, and goes where a forked child goes.
+/// `block` is the subroutine for a duration that has no block. Spoils rax, rcx, rdx, rsi, rdi.
+pub(super) fn emit_duration(
+    a: &mut CodeAssembler,
+    region: ProfileRegion,
+    fork: Fork,
+    block: CodeLabel,
+) -> Result<()> {
+    let [mut longer, mut sort, mut no_block] = labels(a);
+    let [mut shorter, mut compare_shortest] = labels(a);
     fork.emit(a)?;
     a.add(field64(r9, profile::TOTAL), r8)?;
     a.cmp(r8, field64(r9, profile::LONGEST))?;
@@ -376,7 +388,7 @@ fn emit_exit(
     emit_sort(a, region, no_block)?;
     fork.emit(a)?;
     a.inc(qword_ptr(rdx))?;
-    a.jmp(leave)?;
+    a.jmp(fork.leave)?;
     a.set_label(&mut longer)?;
     a.mov(rax, field64(r9, profile::LONGEST))?;
     a.cmp(r8, rax)?;
@@ -392,8 +404,8 @@ fn emit_exit(
     a.jne(shorter)?;
     a.jmp(sort)?;
     a.set_label(&mut no_block)?;
-    a.call(slow.block)?;
-    a.jmp(leave)
+    a.call(block)?;
+    a.jmp(fork.leave)
 }
 
 /// Makes rdx the address of the counter for the duration r8 in a block of the node r9. Goes to

@@ -17,10 +17,10 @@ use shm_ring::layout::{LINE_SHIFT, NAME_SHIFT, ProfileRegion, profile, table};
 use super::{
     Result, TrampolineSpec, field32, field64, labels,
     profile::{
-        Fork, NEAR, POPPED, emit_change, emit_counter, emit_hash, emit_push, emit_sort, of_frame,
-        of_profile, place_mask,
+        Fork, NEAR, POPPED, emit_change, emit_counter, emit_duration, emit_hash, emit_push,
+        of_frame, of_profile, place_mask,
     },
-    slow::emit_no_slot,
+    slow::{emit_no_slot, emit_own_slot},
     small,
 };
 
@@ -112,14 +112,7 @@ fn emit_begin(
     }
     a.mov(r12d, dword_ptr(rdx))?;
     a.mov(r13, r8)?;
-    a.mov(rbx, spec.table)?;
-    a.cmp(field64(rbx, table::LIVE), 0)?;
-    a.je(out)?;
-    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
-    a.test(eax, eax)?;
-    a.jz(no_slot)?;
-    a.call(slot)?;
-    a.jnz(no_slot)?;
+    emit_own_slot(a, spec, slot, (no_slot, out))?;
     a.shl(rcx, region.profile_shift() - LINE_SHIFT)?;
     a.mov(r10, spec.rings + region.profile_offset(0))?;
     a.add(r10, rcx)
@@ -188,8 +181,7 @@ fn emit_exit(
     let [mut start, mut again, no_slot, out] = labels(a);
     let [mut is_over, mut elsewhere, mut search, mut unmatched] = labels(a);
     let [mut count, mut forwards, mut not_nested] = labels(a);
-    let [mut no_block, mut not_searched] = labels(a);
-    let [mut longer, mut shorter, mut sort] = labels(a);
+    let mut not_searched = a.create_label();
     let latest = of_profile(region, profile::LATEST);
     let fork = fork_to(out);
     a.set_label(&mut start)?;
@@ -235,28 +227,7 @@ fn emit_exit(
     a.add(ecx, small(profile::NEXT))?;
     a.mov(dword_ptr(r11 + of_frame(profile::GUESS, -1)), ecx)?;
     a.set_label(&mut count)?;
-    fork.emit(a)?;
-    a.add(field64(r9, profile::TOTAL), r8)?;
-    a.set_label(&mut longer)?;
-    a.mov(rax, field64(r9, profile::LONGEST))?;
-    a.cmp(r8, rax)?;
-    a.jbe(shorter)?;
-    a.cmpxchg(field64(r9, profile::LONGEST), r8)?;
-    a.jne(longer)?;
-    a.set_label(&mut shorter)?;
-    a.mov(rax, field64(r9, profile::SHORTEST))?;
-    a.cmp(r8, rax)?;
-    a.jae(sort)?;
-    a.cmpxchg(field64(r9, profile::SHORTEST), r8)?;
-    a.jne(shorter)?;
-    a.set_label(&mut sort)?;
-    emit_sort(a, region, no_block)?;
-    fork.emit(a)?;
-    a.inc(qword_ptr(rdx))?;
-    a.jmp(out)?;
-    a.set_label(&mut no_block)?;
-    a.call(parts.block)?;
-    a.jmp(out)?;
+    emit_duration(a, region, fork, parts.block)?;
 
     // The exit of an outer call: those further in are over. It is none if it lies below the
     // innermost frame of its stack. ecx = the frame looked at.
@@ -548,7 +519,7 @@ fn emit_callee(a: &mut CodeAssembler, region: ProfileRegion, callee: &mut CodeLa
     a.je(none)?;
     a.mov(r11d, profile::MORE_NAME)?;
     a.jmp(again)?;
-    // One node in eight is kept for those of more stacks.
+    // One node in eight is kept for nodes of more stacks.
     a.set_label(&mut make)?;
     a.mov(r8d, field32(rbx, table::MOST_NODES))?;
     a.cmp(r8d, small(region.nodes()))?;

@@ -674,6 +674,26 @@ pub(super) fn emit_no_slot(
     Ok(())
 }
 
+/// Makes rbx the table, eax the thread, and rcx the offset of its slot among the slots, for the
+/// subroutines that write no event. `find_slot` is the code of [`emit_slot`]. Goes to `out` while
+/// nothing is recorded, and to `no_slot` if the thread has no slot. Spoils rdx, rdi, r9, r11.
+pub(super) fn emit_own_slot(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    find_slot: CodeLabel,
+    (no_slot, out): (CodeLabel, CodeLabel),
+) -> Result<()> {
+    // A forked child sees a zeroed table: not traced.
+    a.mov(rbx, spec.table)?;
+    a.cmp(field64(rbx, table::LIVE), 0)?;
+    a.je(out)?;
+    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
+    a.test(eax, eax)?;
+    a.jz(no_slot)?;
+    a.call(find_slot)?;
+    a.jnz(no_slot)
+}
+
 /// Goes to `out` if the table, whose address the register holds, is wiped: this is a forked child.
 fn leave_if_child(a: &mut CodeAssembler, register: AsmRegister64, out: CodeLabel) -> Result<()> {
     a.cmp(field64(register, table::MINE), 0)?;
