@@ -98,7 +98,9 @@ pub const SWITCHED_NAME: u64 = 0;
 pub const SWITCHED_AT: u64 = 8;
 
 /// The region of the rings' mapping in which calls are added up by stack: the sites of switched
-/// functions, then the profile of each thread. See [`Geometry::profile_region`](super::Geometry::profile_region).
+/// functions, then the profile of each thread. See [`profile_region`].
+///
+/// [`profile_region`]: super::Geometry::profile_region
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProfileRegion {
     pub(super) offset: u64,
