@@ -16,7 +16,7 @@ fn counting(running: &mut Running, target: &Target) -> Result<()> {
     })
 }
 
-fn ensure_exact(table: &Value, truth: &GroundTruth) -> Result<()> {
+pub(crate) fn ensure_exact(table: &Value, truth: &GroundTruth) -> Result<()> {
     let mut calls = vec![0; truth.functions.len()];
     for row in rows(table, "rows")? {
         let name = row["name"].as_str().context("no name")?;

@@ -23,7 +23,7 @@ use crate::scene::{
 use crate::trace::{ensure_exact, seen};
 
 /// Starts a daemon that keeps its state in the scene's folder.
-fn daemon(scene: &Scene) -> Result<Daemon> {
+pub(crate) fn daemon(scene: &Scene) -> Result<Daemon> {
     let state = scene.path("state");
     scene.daemon_with(&["--state-dir", state.to_str().context("no text")?])
 }

@@ -42,6 +42,7 @@ mod daemon_restart;
 mod daemon_retained;
 mod daemon_session;
 mod daemon_shares;
+mod daemon_sums;
 mod daemon_users;
 mod daemon_versions;
 mod real;

@@ -19,8 +19,9 @@
 //! +counts_offset(0)  counts 0 | counts 1 | …     each `counts_bytes`, a u64 for each name
 //! +switched_offset   the sites of functions that were switched, open addressing
 //! +profile_offset(0) profile 0 | profile 1 | …   sums by stack, see [`profile`]
-//! +mark_offset(0)    mark 0 (32 bytes) | mark 1 | …   the collector's, for the next collector
+//! +mark_offset(0)    mark 0 (40 bytes) | mark 1 | …   the collector's, for the next collector
 //! +rings_offset      ring 0 | ring 1 | …         each `ring_bytes`, a sequence of chunks
+//! +sums_offset       two halves for the collector's sums, see [`sums`]
 //! ```
 //!
 //! The slot, the control line, the filter page, the counts, the profile, the mark and the ring of
@@ -36,12 +37,13 @@
 use crate::{error::GeometryError, word::PAYLOAD_BYTES};
 
 pub mod profile;
+pub mod sums;
 
 pub use profile::ProfileRegion;
 
 /// The version of the layout and of the trampolines that are made from it. It changes with each
 /// change of either.
-pub const VERSION: u8 = if SHIFT == 0 { 0x0d } else { 0x8d };
+pub const VERSION: u8 = if SHIFT == 0 { 0x0e } else { 0x8e };
 /// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
 /// use it as another version.
 const SHIFT: u64 = if cfg!(feature = "shifted-layout") {
@@ -59,7 +61,7 @@ pub const LINE_SHIFT: u32 = 6;
 /// Size of a bucket.
 pub const BUCKET_BYTES: u64 = 32;
 /// Size of a mark.
-pub const MARK_BYTES: u64 = 32;
+pub const MARK_BYTES: u64 = 40;
 /// log2 of [`BUCKET_BYTES`].
 pub const BUCKET_SHIFT: u32 = 5;
 /// Slots that a thread looks at before it counts its event as lost. It then looks at as many
@@ -278,6 +280,9 @@ pub mod mark {
     pub const AHEAD: u64 = 16;
     /// u64: [`control::REPORTED`](super::control::REPORTED) there.
     pub const REPORTED: u64 = 24;
+    /// u64: the thread has ended, and these sums have its counts or its profile, if they end here
+    /// or later; see [`super::sums`]. 0 while the thread lives.
+    pub const SUMS: u64 = 32;
 }
 
 /// Offsets in the rings' header page. The collector looks at the first cache line to find out
@@ -319,6 +324,17 @@ pub mod rings {
     /// for no end. The first slow path at a later counter *closes* recording: it stores the counter
     /// to [`super::table::CLOSED_AT`], and 0 to [`super::table::LIVE`].
     pub const DEADLINE: u64 = 72 + 64 * SHIFT;
+    /// u64: the end of the sums that outlive the collector, see [`super::sums`]; 0 for none.
+    /// Written by the collector.
+    pub const SUMS: u64 = 80 + 64 * SHIFT;
+    /// u64: what those sums are: [`COUNTS`] or [`PROFILES`]. Written by the collector.
+    pub const SUMS_KIND: u64 = 88 + 64 * SHIFT;
+    /// u64: the counter from which on calls are in those sums. Written by the collector.
+    pub const SUMS_SINCE: u64 = 96 + 64 * SHIFT;
+    /// In SUMS_KIND: calls are counted.
+    pub const COUNTS: u64 = 1;
+    /// In SUMS_KIND: calls are added up by stack.
+    pub const PROFILES: u64 = 2;
 }
 
 /// Offsets in a bucket.
@@ -585,9 +601,28 @@ impl Geometry {
         self.rings_offset() + ((index as u64) << self.ring_shift)
     }
 
+    /// The offset in the rings' mapping of the sums that outlive the collector. Without profiles
+    /// there are none.
+    pub const fn sums_offset(self) -> u64 {
+        self.ring_offset(self.slots())
+    }
+
+    /// Bytes of a half of these sums: as many as 64 rings have, up to [`sums::MOST_BYTES`].
+    pub const fn sums_half(self) -> u64 {
+        let rings = self.ring_bytes() << 6;
+        if rings < sums::MOST_BYTES {
+            rings
+        } else {
+            sums::MOST_BYTES
+        }
+    }
+
     /// Size of the rings' mapping. Its address must be a multiple of the chunk size.
     pub const fn rings_bytes(self) -> u64 {
-        self.rings_offset() + ((self.slots() as u64) << self.ring_shift)
+        match self.has_profiles {
+            true => self.sums_offset() + 2 * self.sums_half(),
+            false => self.sums_offset(),
+        }
     }
 }
 
@@ -722,8 +757,9 @@ mod tests {
                 assert!(g.mark_offset(g.slots()) <= g.rings_offset());
                 assert_eq!(
                     g.ring_offset(g.slots() - 1) + g.ring_bytes(),
-                    g.rings_bytes()
+                    g.sums_offset()
                 );
+                assert_eq!(without.sums_offset(), without.rings_bytes());
                 assert_eq!(g.ring_offset(0) % g.chunk_bytes(), 0);
             }
         }

@@ -23,6 +23,7 @@ mod sample;
 mod shadow_stack;
 mod sites;
 mod slots;
+mod sums_log;
 mod switches;
 mod thread_decoder;
 mod thread_decoders;
@@ -32,7 +33,9 @@ mod watch;
 pub(crate) use activity::Collectors;
 #[cfg(fuzzing)]
 pub use drain::drain_rings;
-pub(crate) use drain::{Asked, DrainCaller, DrainHandle, events_since, spawn as spawn_drain};
+pub(crate) use drain::{
+    Asked, DrainCaller, DrainHandle, SumsKeeper, events_since, spawn as spawn_drain,
+};
 pub(crate) use event_filter::EventFilter;
 pub(crate) use profile_reader::AddUp;
 pub(crate) use ring_budget::{Promises, RingRefusal};
@@ -41,5 +44,6 @@ pub(crate) use ring_copies::{Moment, RingCopies, room};
 pub(crate) use ring_sizes::RingSizes;
 pub(crate) use sample::{Edge, Look, RingId, RingSample, Sample, Tally, Window};
 pub(crate) use sites::{CallSite, SiteKind, SiteTable};
+pub(crate) use sums_log::kind_of as sums_kind;
 pub(crate) use switches::Switches;
 pub(crate) use time_range::{NO_BEGIN, OpenByThread, TimeRange};

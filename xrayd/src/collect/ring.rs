@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use shm_ring::{Consumer, Geometry, Producer, newest};
+use xray_trace::analysis::StackSums;
 
 use super::{
     SiteTable, profile_reader::ProfileReader, slots::Slots, thread_decoder::ThreadDecoder,
@@ -59,6 +60,9 @@ pub(super) struct Ring {
     counted: Vec<u64>,
     /// What was seen of the calls that its thread has added up.
     pub(super) profile: ProfileReader,
+    /// All of these calls, once they were read for the last time and until they are kept for the
+    /// next daemon.
+    pub(super) whole_sums: Option<StackSums>,
     /// The words written to it by the begin of the session, or read by the end of reading.
     words_before: newest::Words,
     /// The words written since and looked at, and the estimated number of events in them.
@@ -110,6 +114,7 @@ impl Ring {
             suspicious: false,
             counted: Vec::new(),
             profile: ProfileReader::default(),
+            whole_sums: None,
             left_out: 0,
             words_before,
             words_seen: 0,
@@ -138,6 +143,16 @@ impl Ring {
             (more > 0).then_some((number, more))
         });
         news.collect()
+    }
+
+    /// All calls that the last [`Self::take_counts`] has seen, by the sites' numbers.
+    pub(super) fn counted(&self) -> &[u64] {
+        &self.counted
+    }
+
+    /// Forgets what was counted so far: the counts were set back.
+    pub(super) fn forget_counts(&mut self) {
+        self.counted.clear();
     }
 
     /// Begins to read the ring, unless its thread takes a chunk back just now.

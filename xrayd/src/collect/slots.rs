@@ -5,9 +5,11 @@
 use std::{io, ops::Range};
 
 use shm_ring::{
-    Half, Mapping, SharedMemory, layout,
+    Half, Mapping, SharedMemory,
+    layout::{self, sums::End},
     profile::{self, Profile},
 };
+use xray_trace::model::Ticks;
 
 use super::buckets::Buckets;
 use crate::{
@@ -46,8 +48,7 @@ impl Slots {
 
     /// Another mapping of the header page.
     pub(super) fn map_header(&self) -> io::Result<Mapping> {
-        let skip = self.layout.rings - self.layout.rings_map.0;
-        let header = self.file.map(skip, layout::HEADER_BYTES)?;
+        let header = self.file.map(self.skip(), layout::HEADER_BYTES)?;
         header.ok_or_else(|| io::Error::other("the file of the rings is too short"))
     }
 
@@ -107,7 +108,7 @@ impl Slots {
     /// The indexes of the elements of a table that may hold something else than zeros. `table` is
     /// its range, and `size` the size of an element.
     fn written_in(&self, table: Range<u64>, size: u64) -> impl Iterator<Item = u64> {
-        let skip = self.layout.rings - self.layout.rings_map.0;
+        let skip = self.skip();
         let parts = self.file.written(skip + table.start..skip + table.end);
         parts.into_iter().flat_map(move |part| {
             let from_start = |at: u64| at.saturating_sub(skip + table.start);
@@ -147,7 +148,11 @@ impl Slots {
         let geometry = self.layout.geometry;
         let switched = layout::profile::SWITCHED_SITES * layout::profile::SWITCHED_BYTES;
         let shared = geometry.filter_offset(0) + 8 * geometry.count_region().names() + switched;
-        self.file.resident().saturating_sub(shared)
+        // The daemon has written the sums that outlive it, and pays for them.
+        let sums = self.skip() + geometry.sums_offset()..self.skip() + geometry.rings_bytes();
+        let sums = self.file.written(sums).into_iter();
+        let sums = sums.map(|part| part.end - part.start).sum::<u64>();
+        self.file.resident().saturating_sub(shared + sums)
     }
 
     /// The buckets of threads that found no slot.
@@ -214,6 +219,26 @@ impl Slots {
         self.rings.load(counts + 8 * number)
     }
 
+    /// True if threads may have added calls up.
+    pub(crate) fn has_profiles(&self) -> bool {
+        let geometry = self.layout.geometry;
+        let region = geometry.profile_region();
+        let all = region.profile_offset(0)..region.profile_offset(geometry.slots());
+        geometry.has_profiles()
+            && self
+                .written_in(all, region.profile_bytes())
+                .next()
+                .is_some()
+    }
+
+    /// Empties all counts, while nothing is counted.
+    pub(crate) fn clear_counts(&self) {
+        let geometry = self.layout.geometry;
+        let region = geometry.count_region();
+        let all = region.counts_offset(0)..region.counts_offset(geometry.slots());
+        self.give_back_part(all.start, all.end - all.start);
+    }
+
     /// Empties all profiles, while nothing is added up, and the list of switched sites.
     pub(crate) fn clear_profiles(&self) {
         let geometry = self.layout.geometry;
@@ -248,6 +273,76 @@ impl Slots {
         Profile::state(&self.rings, self.layout.geometry, index)
     }
 
+    /// Writes a part of the sums that outlive the daemon, behind their end.
+    pub(crate) fn write_sums(&self, end: End, bytes: &[u8]) -> io::Result<()> {
+        let length = u64::from(end.length).saturating_add(bytes.len() as u64);
+        if length > self.layout.geometry.sums_half() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let half = end.half_offset(self.layout.geometry);
+        self.file
+            .write_at(self.skip() + half + u64::from(end.length), bytes)
+    }
+
+    /// Notes that the sums of the ended thread with slot `index` are kept, once these sums end here
+    /// or later.
+    pub(crate) fn mark_sums(&self, index: u32, end: End) {
+        let mark = self.layout.geometry.mark_offset(index) + layout::mark::SUMS;
+        self.rings.store(mark, end.to_word());
+    }
+
+    /// Publishes the end of the sums that outlive the daemon.
+    pub(crate) fn set_sums_end(&self, end: Option<End>) {
+        let word = end.map_or(0, End::to_word);
+        self.rings.store(layout::rings::SUMS, word);
+    }
+
+    /// Publishes of which kind these sums are, and from when on calls are in them. There are none
+    /// so far.
+    pub(crate) fn set_sums_kind(&self, kind: u64, since: Ticks) {
+        self.rings.store(layout::rings::SUMS_KIND, kind);
+        self.rings.store(layout::rings::SUMS_SINCE, since.0);
+    }
+
+    /// Gives the memory of the half with this end back to the system.
+    pub(crate) fn give_back_sums(&self, end: End) {
+        let geometry = self.layout.geometry;
+        self.give_back_part(end.half_offset(geometry), geometry.sums_half());
+    }
+
+    /// Clears the counts and profiles of threads that have ended and whose sums are kept, if these
+    /// sums end at `end`. Then no thread has such a mark.
+    pub(crate) fn settle_marks(&self, end: Option<End>) {
+        let geometry = self.layout.geometry;
+        let marks = geometry.mark_offset(0)..geometry.mark_offset(geometry.slots());
+        for index in self.written_in(marks, layout::MARK_BYTES) {
+            let Ok(index) = u32::try_from(index) else {
+                continue;
+            };
+            let place = geometry.mark_offset(index) + layout::mark::SUMS;
+            let mark = End::of_word(self.rings.load(place));
+            if let (Some(mark), Some(end)) = (mark, end)
+                && end.has(mark)
+            {
+                self.give_back_sums_of(index);
+            }
+            if mark.is_some() {
+                self.rings.store(place, 0);
+            }
+        }
+    }
+
+    /// Gives the memory of the counts and the profile of slot `index` back to the system.
+    fn give_back_sums_of(&self, index: u32) {
+        let geometry = self.layout.geometry;
+        let counts = geometry.count_region();
+        self.give_back_part(counts.counts_offset(index), counts.counts_bytes());
+        if geometry.has_profiles() {
+            let profiles = geometry.profile_region();
+            self.give_back_part(profiles.profile_offset(index), profiles.profile_bytes());
+        }
+    }
+
     /// Makes slot `index` neither free nor its thread's own. A thread that later gets the id of the
     /// slot's thread does not continue in its ring.
     pub(crate) fn withdraw(&self, memory: &Memory, index: u32) -> io::Result<()> {
@@ -272,6 +367,9 @@ impl Slots {
         self.rings
             .store(geometry.mark_offset(index) + layout::mark::BLOCK, 0);
         self.give_back(index);
+        // Behind the sums: until then the mark shows whether they are kept.
+        self.rings
+            .store(geometry.mark_offset(index) + layout::mark::SUMS, 0);
         self.rings
             .zero(geometry.control_offset(index), layout::LINE_BYTES);
         if self.filtered {
@@ -295,9 +393,13 @@ impl Slots {
         }
     }
 
+    /// The offset in the file of the rings' memory.
+    fn skip(&self) -> u64 {
+        self.layout.rings - self.layout.rings_map.0
+    }
+
     fn give_back_part(&self, offset: u64, bytes: u64) {
-        let skip = self.layout.rings - self.layout.rings_map.0;
-        if self.file.give_back(skip + offset, bytes).is_err() {
+        if self.file.give_back(self.skip() + offset, bytes).is_err() {
             self.rings.zero(offset, bytes);
         }
     }

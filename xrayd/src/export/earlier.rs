@@ -59,9 +59,9 @@ pub(crate) struct OpenSegments {
     pub(crate) is_left: bool,
 }
 
-/// The reason why a segment is not used.
+/// The reason why what an earlier daemon has left is not used.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+pub(crate) enum Unusable {
     #[error("it is empty")]
     Empty,
     #[error("it is longer than any segment")]
@@ -312,15 +312,21 @@ fn open(segment: &Segment) -> Result<Trace, Unusable> {
 
 fn read(segment: &Segment, process: (u32, u64)) -> Result<Trace, Unusable> {
     let trace = open(segment)?;
+    check_process(&trace, process)?;
+    Ok(trace)
+}
+
+/// Checks that a trace is of the process with this pid and start time, and of no other.
+pub(super) fn check_process(trace: &Trace, process: (u32, u64)) -> Result<(), Unusable> {
     let is_same = |other: &Process| (other.pid, other.start_time_ticks) == process;
     match trace.processes() {
-        [other] if is_same(other) => Ok(trace),
+        [other] if is_same(other) => Ok(()),
         _ => Err(Unusable::OtherProcess),
     }
 }
 
 /// The ids of this daemon for the functions of a segment, as far as they are loaded.
-fn numbers_of(trace: &Trace, modules: &[Arc<Loaded>]) -> FunctionNumbers {
+pub(super) fn numbers_of(trace: &Trace, modules: &[Arc<Loaded>]) -> FunctionNumbers {
     let mut loaded = HashMap::<ModuleId, &Arc<Loaded>>::new();
     for module in trace.modules() {
         let is_same = |other: &&Arc<Loaded>| {

@@ -52,8 +52,6 @@ pub(crate) struct Installed {
     pub(crate) closed: Option<Range<Ticks>>,
     /// True if rings of an earlier tracer that was recording cannot be read.
     pub(crate) has_unread: bool,
-    /// True if the program adds calls up for the session, as it did for an earlier one.
-    pub(crate) adds_up: bool,
     /// The thread that stood still, and for how long.
     pub(crate) stopped: Option<(Tid, Duration)>,
 }
@@ -114,7 +112,6 @@ pub(crate) fn install(
                 others: plan.others,
                 was_live,
                 closed: None,
-                adds_up: false,
                 has_unread,
                 stopped: None,
             };
@@ -290,7 +287,6 @@ fn finish(
         others: plan.others,
         was_live: false,
         closed: None,
-        adds_up: false,
         has_unread: false,
         stopped: mapped.stopped,
     };

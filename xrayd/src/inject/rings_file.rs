@@ -16,7 +16,7 @@ use std::{
     ops::Range,
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::fs::MetadataExt as _,
+        unix::fs::{FileExt as _, MetadataExt as _},
     },
 };
 
@@ -206,6 +206,18 @@ impl RingsFile {
             at = end;
         }
         parts
+    }
+
+    /// Writes bytes at this place, which are in the file afterwards as a whole or in part.
+    pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// Copies `length` bytes from this place.
+    pub(crate) fn read_at(&self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length as usize];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
     }
 
     /// Returns the memory of a part to the system. The part then reads as zero.

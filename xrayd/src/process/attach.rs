@@ -14,19 +14,20 @@ use xray_trace::model::{FunctionId, Process, ProcessId, Ticks};
 use super::{
     attach_options::AttachOptions,
     attach_report::{AttachReport, SkippedSleds, gaps_before, other_rings},
+    earlier_sums::sums_before,
     session::Session,
     session_record::{KeptForNext, SessionKeeper},
     started::Started,
 };
 use crate::{
-    collect::{Collectors, Promises, RingSizes, SiteTable, events_since, spawn_drain},
+    collect::{Collectors, Promises, RingSizes, SiteTable, SumsKeeper, events_since, spawn_drain},
     control::{
         ChoiceKeeper, Commands, CompiledChoices, Control, Controller, Governor, Held, Holder,
         Loading, Patching, PreparedUpdate, Reading, SessionNumbers, Shared, Staged, StartedChild,
         TracedModules, Watch, adds_up, call_site_of, limit_profiles, patch_sites, range_of,
         staged_sites, stubs_of,
     },
-    export::{OpenSegments, ProcessTables, SegmentArchive, TraceSource, damage_before},
+    export::{OpenSegments, ProcessTables, SegmentArchive, SumsWriter, TraceSource, damage_before},
     inject::{
         DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, SwitchedSites, Victim,
         clear_live, crowded, install,
@@ -34,7 +35,7 @@ use crate::{
     pid::{Pid, TargetAddr, Tid},
     quotas::{Resource, Ticket},
     refusal::{Reason, Refusal, Result},
-    store::{EventStore, Metering, Subject},
+    store::{EventStore, Metering, Subject, SumsTrace},
     sys::{Claim, Memory, now_anchor, ptrace::Stopped, ticks_now},
     target::{
         Credentials, Functions, Indexes, Launch, Module, Objects, PerfWatcher, Preflight,
@@ -256,7 +257,6 @@ pub(crate) fn prepare(
         }
         false => SwitchedSites::new(),
     };
-    installed.adds_up = goes_on;
     // Otherwise the dispatch mode of an earlier daemon or of the parent process does not hold any
     // more.
     if !goes_on {
@@ -266,6 +266,7 @@ pub(crate) fn prepare(
         };
         patcher.set_dispatch_mode(&memory, dispatch_mode)?;
     }
+    let is_recovered = recorded.is_some();
     let recorded = recorded.map(|choices| {
         let effect = choices.effect(&functions);
         (choices, effect)
@@ -351,6 +352,21 @@ pub(crate) fn prepare(
         shared: Arc::clone(&shared),
         earlier: earlier.choices,
     });
+    let earlier_sums = match is_recovered {
+        true => sums_before(&installed, options.mode, &tables),
+        false => None,
+    };
+    if earlier_sums.as_ref().is_some_and(|found| found.is_damaged) {
+        shared.add_gap(damage_before(tables.process.id, attached.ticks));
+    }
+    let keeper = SumsKeeper {
+        trace: kept.is_some().then(|| {
+            let writer = SumsWriter::new(Arc::clone(&tables));
+            Box::new(writer) as Box<dyn SumsTrace>
+        }),
+        earlier: earlier_sums.map(|found| (found.sums, found.end)),
+        adds_up: goes_on,
+    };
     if let Some(kept) = &kept {
         let store = Arc::clone(&kept.segments);
         let next = (number, earlier.next);
@@ -368,7 +384,7 @@ pub(crate) fn prepare(
         installed,
         budget,
         table,
-        (Arc::clone(&output), Arc::clone(&ticket)),
+        (Arc::clone(&output), keeper, Arc::clone(&ticket)),
     )
     .map_err(|error| {
         output.leave_archive();

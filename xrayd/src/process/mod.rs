@@ -36,6 +36,7 @@ mod attach;
 mod attach_options;
 mod attach_report;
 mod attach_thread;
+mod earlier_sums;
 mod ended;
 mod follow;
 mod group;

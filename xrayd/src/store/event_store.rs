@@ -12,7 +12,7 @@ use std::{
 use xray_trace::{
     analysis::StackSums,
     container::{BlockEncoder, ClosedBlock, StackChange},
-    model::{ClockAnchor, EventType, FunctionId, ProcessId, ThreadId, Ticks},
+    model::{ClockAnchor, EventType, FunctionId, ProcessId, Thread, ThreadId, Ticks},
 };
 
 use super::{
@@ -22,7 +22,7 @@ use super::{
     event_counters::{Counters, EventCounters},
     event_types::EventTypes,
     live_readers::LiveReaders,
-    profiles::{Handover, Profiles},
+    profiles::{Handover, OTHERS, Profiles},
     retained::{Retained, Snapshot},
     subscription::{ProcessPublisher, PublishedBlock, StreamItem},
 };
@@ -161,8 +161,7 @@ impl EventStore {
         thread: ThreadId,
         calls: impl Iterator<Item = (Option<FunctionId>, u64)>,
     ) {
-        let thread = lock(&self.retained).thread(thread).cloned();
-        let Some(thread) = thread else {
+        let Some(thread) = self.thread(thread) else {
             return;
         };
         let mut all = 0_u64;
@@ -174,6 +173,18 @@ impl EventStore {
         });
         self.calls.add(&thread, calls);
         self.counters.add_events(all);
+    }
+
+    /// The same for calls that an earlier daemon has shown to its clients. They count in mode
+    /// `count` alone.
+    pub(crate) fn keep_counts(
+        &self,
+        thread: ThreadId,
+        calls: impl Iterator<Item = (Option<FunctionId>, u64)>,
+    ) {
+        if let Some(thread) = self.thread(thread) {
+            self.calls.add(&thread, calls);
+        }
     }
 
     /// Adds events and losses of a thread.
@@ -278,18 +289,32 @@ impl EventStore {
 
     /// Adds a thread's sums since the last call.
     pub(crate) fn hand_over(&self, thread: ThreadId, handover: Handover, sums: &StackSums) {
-        let thread = lock(&self.retained).thread(thread).cloned();
-        if let Some(thread) = thread {
+        if let Some(thread) = self.thread(thread) {
             self.profiles.hand_over(thread, handover, sums);
         }
     }
 
     /// Adds sums of a thread to the kept sums of mode `profile`, and to no others.
     pub(crate) fn keep_sums(&self, thread: ThreadId, sums: &StackSums) {
-        let thread = lock(&self.retained).thread(thread).cloned();
-        if let Some(thread) = thread {
-            self.profiles.keep(thread, sums);
+        if let Some(thread) = self.thread(thread) {
+            self.profiles.keep(&thread, Handover::Interim, sums);
         }
+    }
+
+    /// A thread that may have a ring.
+    pub(crate) fn thread(&self, id: ThreadId) -> Option<Thread> {
+        lock(&self.retained).thread(id).cloned()
+    }
+
+    /// Adds a thread that ended while an earlier daemon ran. Returns it with an id of this one.
+    pub(super) fn add_ended_thread(&self, thread: Thread) -> Thread {
+        if thread.id == OTHERS {
+            return thread;
+        }
+        let mut retained = lock(&self.retained);
+        let thread = retained.add_thread(self.process, thread.tid, thread.name);
+        retained.end_thread(thread.id);
+        thread
     }
 
     // --- by the controller
@@ -616,7 +641,7 @@ mod tests {
     fn losses_are_reported_in_profiles() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.set_mode(Mode::Profile);
-        output.profiles.begin_kept();
+        output.profiles.begin_kept(Ticks(0));
         let thread = output.new_thread(1, String::new());
         output.lost_by(thread, 9);
         output.lost_without_ring(1);

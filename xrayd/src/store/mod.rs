@@ -15,6 +15,7 @@ mod counts;
 mod event_counters;
 mod event_store;
 mod event_types;
+mod kept_sums;
 mod live_readers;
 mod metering;
 mod profiles;
@@ -30,6 +31,7 @@ pub(crate) use counts::Counts;
 pub(crate) use event_counters::Counters;
 pub(crate) use event_store::{EventStore, EventUses};
 pub(crate) use event_types::NameRequest;
+pub(crate) use kept_sums::{EarlierSums, SumsTrace};
 pub(crate) use metering::{
     Figures, Latencies, Measured, Meter, Metered, Metering, Numbers, Reading, Readings, Standing,
     Subject,

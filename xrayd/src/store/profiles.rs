@@ -30,7 +30,7 @@ const ROOM_BYTES: usize = 128 << 20;
 /// The number of ended threads whose sums are kept by thread.
 const ENDED_APART: usize = 1024;
 /// The thread that stands for other ended threads. No thread has this id.
-const OTHERS: ThreadId = ThreadId(u32::MAX - 2);
+pub(super) const OTHERS: ThreadId = ThreadId(u32::MAX - 2);
 
 /// The requested sums of a process.
 #[derive(Debug)]
@@ -145,10 +145,10 @@ impl Profiles {
         self.asked.load(Relaxed) || self.are_measured()
     }
 
-    /// Begins to keep sums for mode `profile`. Called by the drain.
-    pub(crate) fn begin_kept(&self) {
+    /// Begins to keep sums for mode `profile`, of calls from `since` on. Called by the drain.
+    pub(crate) fn begin_kept(&self, since: Ticks) {
         let mut wanted = lock(&self.wanted);
-        wanted.kept.get_or_insert_with(ProfileSums::begin);
+        wanted.kept.get_or_insert_with(|| ProfileSums::begin(since));
     }
 
     /// Drops the sums for mode `profile`. Called by the drain.
@@ -170,9 +170,9 @@ impl Profiles {
     }
 
     /// Adds sums of a thread to those for mode `profile` alone.
-    pub(crate) fn keep(&self, thread: Thread, sums: &StackSums) {
+    pub(crate) fn keep(&self, thread: &Thread, handover: Handover, sums: &StackSums) {
         if let Some(kept) = &mut lock(&self.wanted).kept {
-            kept.add(&thread, Handover::Interim, sums, (self.process, &self.sums));
+            kept.add(thread, handover, sums, (self.process, &self.sums));
         }
     }
 
@@ -181,7 +181,7 @@ impl Profiles {
         let mut wanted = lock(&self.wanted);
         let answer = match ask {
             Ask::Begin(number) => {
-                wanted.asked.insert(number, ProfileSums::begin());
+                wanted.asked.insert(number, ProfileSums::begin(ticks_now()));
                 None
             }
             Ask::End(number) => wanted.asked.remove(&number),
@@ -195,12 +195,18 @@ impl Profiles {
 // === impl ProfileSums ===
 
 impl ProfileSums {
-    /// Empty sums, from now on.
-    fn begin() -> Self {
+    /// Empty sums, of calls from `since` on.
+    fn begin(since: Ticks) -> Self {
         Self {
-            since: Some(ticks_now()),
+            since: Some(since),
             ..Self::default()
         }
+    }
+
+    /// Adds sums of a thread that has ended, or that stands for others. `room` is the memory for
+    /// all sums in these.
+    pub(crate) fn add_ended(&mut self, thread: &Thread, sums: &StackSums, room: &ProfileBudget) {
+        self.add(thread, Handover::Last, sums, (thread.process, room));
     }
 
     /// The time from which on calls are in them, if it is known.
@@ -228,11 +234,23 @@ impl ProfileSums {
             sums: StackSums::new(room.clone()),
         });
         known.sums.add(sums);
-        if handover == Handover::Interim || std::mem::replace(&mut known.ended, true) {
+        let is_over = handover == Handover::Last && thread.id != OTHERS;
+        if !is_over || std::mem::replace(&mut known.ended, true) {
             return;
         }
         self.ended += 1;
         if self.ended > ENDED_APART {
+            self.put_together(process, room);
+        }
+    }
+
+    /// Puts together the sums of all ended threads.
+    pub(crate) fn put_all_together(&mut self, room: &ProfileBudget) {
+        let process = self.threads.values().next();
+        let Some(process) = process.map(|known| known.thread.process) else {
+            return;
+        };
+        for _ in 0..self.ended {
             self.put_together(process, room);
         }
     }
@@ -307,7 +325,7 @@ mod tests {
         let profiles = Profiles::new(ProcessId(0));
         profiles.hand_over(thread(0), Handover::Interim, &sums(1000));
         assert!(profiles.answer(Ask::Kept).is_none());
-        profiles.begin_kept();
+        profiles.begin_kept(Ticks(0));
         profiles.hand_over(thread(0), Handover::Interim, &sums(1));
         let (one, other) = (profiles.number(), profiles.number());
         profiles.answer(Ask::Begin(one));
@@ -329,7 +347,7 @@ mod tests {
     #[test]
     fn threads_that_come_and_go_take_bounded_memory_and_no_call_goes() {
         let profiles = Profiles::new(ProcessId(0));
-        profiles.begin_kept();
+        profiles.begin_kept(Ticks(0));
         let most = u32::try_from(ENDED_APART).unwrap();
         for id in 0..most * 3 {
             profiles.hand_over(thread(id), Handover::Last, &sums(1));

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use shm_ring::layout;
 use xray_trace::model::ThreadId;
 
 use super::{Drain, rings::Rings};
@@ -63,10 +64,14 @@ impl Drain {
         self.owners.discover();
         let rings = &mut self.owners.rings;
         rings.add_up(Handover::Last);
+        for at in 0..rings.order.len() {
+            rings.keep_sums(rings.order[at]);
+        }
         rings.adds_up = false;
         rings.output.adds_up.store(false, Relaxed);
         // First: nothing is promised to this memory afterwards.
         rings.slots.clear_profiles();
+        rings.slots.settle_marks(None);
         self.owners.growth.budget.drop_profiles();
     }
 
@@ -188,6 +193,12 @@ impl Rings {
         let (now, sites) = (ticks_now(), &self.sites);
         let find = |site| sites.find(site, now).map(|site| site.function);
         let room = self.output.profiles.room();
+        let log = self.log.as_ref().filter(|_| handover == Handover::Last);
+        if log.is_some_and(|log| log.is_for(layout::rings::PROFILES)) {
+            let mut whole = ProfileReader::default();
+            let whole = whole.take(profile.clone(), handover, find, room.clone());
+            ring.whole_sums = Some(whole.sums);
+        }
         let before = ring.profile.bytes();
         let news = ring.profile.take(profile, handover, find, room);
         *seen = (*seen + ring.profile.bytes()).saturating_sub(before);

@@ -1,11 +1,16 @@
 //! Counts of calls, and numbers of calls that a filter has left out: what trampolines write beside
 //! rings. Events in rings are not read here.
 
+use xray_trace::model::{FunctionId, ThreadId, Ticks};
+
 use super::rings::Rings;
 use crate::sys::ticks_now;
 
 /// The most counts that are read, of all threads together. Counts beyond them are not known.
 const MOST_COUNTS: usize = 1 << 23;
+
+/// Numbers of calls. `None` stands for sites without a function.
+pub(super) type Counted = Vec<(Option<FunctionId>, u64)>;
 
 impl Rings {
     /// Clears the open calls in the trampolines' filter pages. Calls that waited there for their
@@ -33,12 +38,12 @@ impl Rings {
             .add_left_out(left_out.fold(0, u64::saturating_add));
     }
 
-    /// Skips what was counted so far. It belongs to an earlier session, or was added up already.
+    /// Clears what was counted so far. It belongs to an earlier session, or was added up already.
     pub(super) fn begin_counts(&mut self) {
         self.slots.counted = true;
-        let most = self.most_counts();
+        self.slots.clear_counts();
         for ring in self.by_slot.values_mut() {
-            ring.take_counts(&self.slots, most);
+            ring.forget_counts();
         }
     }
 
@@ -56,28 +61,36 @@ impl Rings {
 
     /// Adds up what the thread of one ring has counted since the last call.
     pub(super) fn count_ring(&mut self, index: u32) {
+        if let Some((thread, counted)) = self.take_counts(index) {
+            self.output.count_calls(thread, counted.into_iter());
+        }
+    }
+
+    /// What the thread of one ring has counted since the last call: the calls of each function, or
+    /// of sites without one. `None`: nothing.
+    pub(super) fn take_counts(&mut self, index: u32) -> Option<(ThreadId, Counted)> {
         if !self.slots.counted {
-            return;
+            return None;
         }
         let most = self.most_counts();
-        let Some(ring) = self.by_slot.get_mut(&index) else {
-            return;
-        };
+        let ring = self.by_slot.get_mut(&index)?;
         let owner = ring.owner;
         let counted = ring.take_counts(&self.slots, most);
         if counted.is_empty() {
-            return;
+            return None;
         }
         let numbers = counted.iter().map(|(number, _)| *number);
         self.numbers.learn(&self.slots, numbers);
+        let thread = self.decoders.get_mut(owner)?.thread;
         let now = ticks_now();
-        let calls = counted.into_iter().map(|(number, calls)| {
-            let site = self.numbers.name(number);
-            let site = site.and_then(|name| self.sites.find(name, now));
-            (site.map(|site| site.function), calls)
-        });
-        if let Some(decoder) = self.decoders.get_mut(owner) {
-            self.output.count_calls(decoder.thread, calls);
-        }
+        let counted = counted.into_iter();
+        let counted = counted.map(|(number, calls)| (self.counted_function(number, now), calls));
+        Some((thread, counted.collect()))
+    }
+
+    /// The function of a number under which calls are counted.
+    pub(super) fn counted_function(&self, number: u64, now: Ticks) -> Option<FunctionId> {
+        let name = self.numbers.name(number)?;
+        self.sites.find(name, now).map(|site| site.function)
     }
 }

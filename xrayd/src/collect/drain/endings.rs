@@ -246,6 +246,7 @@ impl RingOwners {
         self.rings.close_block_of(number);
         for &index in &free {
             self.rings.with_ring(index, Ring::read_last);
+            self.rings.keep_sums(index);
             self.rings.by_slot.remove(&index);
             self.free_slot(index);
         }

@@ -19,6 +19,7 @@
 //! | `rings.rs` | the rings that were taken up: reading, and reports about them |
 //! | `call_counts.rs` | what trampolines count beside rings |
 //! | `added_calls.rs` | what trampolines add up in the program |
+//! | `kept_sums.rs` | sums of ended threads, for the next daemon and of an earlier one |
 //! | `owners.rs` | the threads that own the rings: found, chosen, given slots |
 //! | `endings.rs` | threads that have ended |
 //! | `growth.rs` | the opening of slots, where memory is limited |
@@ -33,6 +34,7 @@ use std::{
 use chore_times::ChoreTimes;
 use handle::Request;
 pub(crate) use handle::{Asked, DrainCaller, DrainHandle};
+pub(crate) use kept_sums::SumsKeeper;
 use owners::RingOwners;
 use rest::{LastLook, Rest, Situation};
 use rings::{Busy, Rings};
@@ -51,6 +53,7 @@ use crate::{
     pid::Pid,
     store::{Ask, EventStore, Handover},
     sys::{Memory, now_anchor, ticks_now},
+    types::Mode,
 };
 
 mod added_calls;
@@ -62,6 +65,7 @@ mod endings;
 mod fuzzing;
 mod growth;
 mod handle;
+mod kept_sums;
 mod modes;
 mod owners;
 mod rest;
@@ -124,12 +128,17 @@ impl Drain {
         }
     }
 
-    /// Takes up what is there before the first round.
-    fn begin(&mut self) {
+    /// Takes up what is there before the first round. `goes_on`: the session of an earlier daemon
+    /// goes on, with its counts.
+    fn begin(&mut self, goes_on: bool) {
+        // The counts of the earlier daemon are there already.
+        self.counting = goes_on && self.owners.rings.output.mode() == Mode::Count;
         self.settle_mode();
         self.owners.discover();
-        if self.counting {
-            self.begin_counts();
+        match self.counting {
+            true if goes_on => self.go_on_counting(),
+            true => self.begin_counts(),
+            false => {}
         }
         self.owners.begun = true;
     }
@@ -327,6 +336,7 @@ impl Drain {
     fn finish(&mut self) {
         self.owners.discover();
         self.report_counts();
+        self.owners.rings.end_log();
         self.owners.rings.add_up(Handover::Last);
         self.owners.rings.read_last();
         self.publish_last();

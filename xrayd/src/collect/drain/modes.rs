@@ -5,6 +5,7 @@ use super::{Drain, rest::LIVE};
 use crate::{
     collect::thread_decoder::BLOCK_AGE,
     store::{Ask, ProfileSums},
+    sys::ticks_now,
     types::Mode,
 };
 
@@ -38,7 +39,7 @@ impl Drain {
             let output = &self.owners.rings.output;
             match profile {
                 true => {
-                    output.profiles.begin_kept();
+                    output.profiles.begin_kept(ticks_now());
                     output.with_retained(|retained| retained.shrink_to(0));
                 }
                 false => output.profiles.drop_kept(),
@@ -57,6 +58,7 @@ impl Drain {
                 }
             }
         }
+        self.owners.rings.settle_log();
     }
 
     /// Transfers what the decoders have added up to the event store.

@@ -12,6 +12,7 @@ use crate::{
         numbers::Numbers,
         ring::{Around, Ring, TURN_WORDS},
         slots::Slots,
+        sums_log::SumsLog,
         thread_decoder::ThreadDecoder,
         thread_decoders::ThreadDecoders,
     },
@@ -44,6 +45,8 @@ pub(super) struct Rings {
     pub(super) numbers: Numbers,
     /// True while threads add calls up in the program.
     pub(super) adds_up: bool,
+    /// The sums of ended threads for the next daemon, if there may be one.
+    pub(super) log: Option<SumsLog>,
     /// The index in `order` of the next profile to be read.
     pub(super) next_added: usize,
     started: Instant,
@@ -75,6 +78,7 @@ impl Rings {
             order: Vec::new(),
             numbers: Numbers::default(),
             adds_up: false,
+            log: None,
             next_added: 0,
             started: Instant::now(),
         }

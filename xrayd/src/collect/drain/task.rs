@@ -14,7 +14,7 @@ use std::{
 use shm_ring::Mapping;
 
 use super::{
-    Drain, LOST_RINGS,
+    Drain, LOST_RINGS, SumsKeeper,
     handle::{DrainCaller, DrainHandle, Request},
     rest::{Rest, finds_news},
 };
@@ -22,7 +22,6 @@ use crate::{
     collect::{
         SiteTable,
         activity::{CALM, Collectors, ScannerHandle, Words},
-        profile_reader::AddUp,
         ring_budget::RingBudget,
         slots::Slots,
     },
@@ -64,7 +63,7 @@ pub(crate) fn spawn(
     installed: Installed,
     budget: RingBudget,
     sites: SiteTable,
-    (output, ticket): (Arc<EventStore>, Arc<Ticket>),
+    (output, keeper, ticket): (Arc<EventStore>, SumsKeeper, Arc<Ticket>),
 ) -> std::io::Result<DrainHandle> {
     let Installed {
         layout,
@@ -72,7 +71,6 @@ pub(crate) fn spawn(
         rings_file,
         adopted,
         closed,
-        adds_up,
         ..
     } = installed;
     let mut slots = Slots::new(layout, rings, rings_file);
@@ -84,11 +82,7 @@ pub(crate) fn spawn(
     if let Some(closed) = closed {
         drain.owners.rings.decoders.switches().mark_all(closed.end);
     }
-    // The mode is in force before a function is on: a small ring is full soon.
-    drain.begin();
-    if adds_up {
-        drain.begin_profiles(AddUp::GoOn);
-    }
+    drain.begin_with(keeper);
     let switches = Arc::clone(drain.owners.rings.decoders.switches());
     let (requests, received) = sync_channel(MOST_REQUESTS);
     let (ends, ended) = sync_channel(0);

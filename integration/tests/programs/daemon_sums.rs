@@ -1,0 +1,130 @@
+//! Sums and counts of threads that have ended outlive the daemon.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, opens_map_files, wait_until};
+use serde_json::Value;
+
+use crate::cli_count::ensure_exact as ensure_exact_counts;
+use crate::cli_profile::ensure_exact as ensure_exact_sums;
+use crate::daemon_recovery::daemon;
+use crate::scene::{Cli, Scene, ensure_as_compiled, row_of, rows};
+
+const MODES: [&str; 2] = ["profile", "count"];
+
+/// The table of everything that was added up or counted since the attach.
+fn kept(cli: &Cli, mode: &str, pid: &str) -> Result<Value> {
+    match mode {
+        "profile" => cli.json(["profile", pid, "--kept", "--top", "0"]),
+        _ => cli.json(["count", pid, "--kept"]),
+    }
+}
+
+fn ensure_exact(mode: &str, table: &Value, truth: &GroundTruth) -> Result<()> {
+    let checked = match mode {
+        "profile" => ensure_exact_sums(table, truth),
+        _ => ensure_exact_counts(table, truth),
+    };
+    checked.with_context(|| format!("mode {mode}"))
+}
+
+/// Checks that two tables have the same durations. Each daemon measures the counter's rate anew, so
+/// they differ by parts per thousand.
+fn ensure_alike(before: &Value, after: &Value) -> Result<()> {
+    let (before, after) = (rows(before, "rows")?, rows(after, "rows")?);
+    ensure!(before.len() == after.len(), "{before:#?}\n{after:#?}");
+    for row in before {
+        let other = after.iter().find(|other| other["name"] == row["name"]);
+        let other = other.with_context(|| format!("no row like {row}"))?;
+        for field in ["sum_ns", "min_ns", "max_ns", "median_ns"] {
+            let [Some(one), Some(two)] = [row, other].map(|row| row[field].as_u64()) else {
+                continue;
+            };
+            let is_near = one.abs_diff(two) <= 2 + one / 50;
+            ensure!(is_near, "{field}: {row}\n{other}");
+        }
+        ensure!(row["unfinished"] == other["unfinished"], "{row}\n{other}");
+    }
+    Ok(())
+}
+
+fn attach(cli: &Cli, mode: &str, pid: &str) -> Result<()> {
+    cli.ok(["attach", pid, "--mode", mode])?;
+    cli.ok(["enable", "--all"]).map(drop)
+}
+
+/// Each daemon but the first one begins when the threads are gone, and their memory in the program
+/// is cleared.
+#[test]
+fn sums_of_ended_threads_outlive_three_daemons() -> Result<()> {
+    if !opens_map_files()? {
+        // Without map_files, a daemon cannot open the rings of an earlier one.
+        return Ok(());
+    }
+    for mode in MODES {
+        let scene = Scene::new()?;
+        let mut running = daemon(&scene)?;
+        let cli = scene.with(&running)?;
+        let mut target = Target::spawn(Fixture::Counted, ["--threads", "6", "--calls", "2000"])?;
+        let pid = target.pid().to_string();
+        attach(&cli, mode, &pid)?;
+        let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+        // Now the daemon has looked for rings.
+        ensure_exact(mode, &kept(&cli, mode, &pid)?, &truth)?;
+        wait_until(DEADLINE, "the threads' rings are taken back", || {
+            let status = cli.json(["status"])?;
+            let row = row_of(&status, target.pid())?.context("not attached")?;
+            Ok((row["threads"].as_u64() <= Some(1)).then_some(()))
+        })?;
+        let before = kept(&cli, mode, &pid)?;
+        ensure_exact(mode, &before, &truth)?;
+        for _ in 0..3 {
+            running.kill()?;
+            running = daemon(&scene)?;
+            let after = kept(&cli, mode, &pid)?;
+            ensure_exact(mode, &after, &truth).with_context(|| running.log())?;
+            ensure_alike(&before, &after)?;
+        }
+        ensure!(!running.log().contains("panicked"));
+        cli.ok(["detach", "--all"])?;
+        ensure_as_compiled(&target)?;
+        target.still_running()?;
+    }
+    Ok(())
+}
+
+/// Daemons are killed at any moment while threads work and end.
+#[test]
+fn no_call_goes_when_daemons_are_killed_while_threads_end() -> Result<()> {
+    if !opens_map_files()? {
+        // As above.
+        return Ok(());
+    }
+    for mode in MODES {
+        let scene = Scene::new()?;
+        let mut running = daemon(&scene)?;
+        let cli = scene.with(&running)?;
+        let work = ["--threads", "4", "--calls", "1000", "--churn", "60"];
+        let mut target = Target::spawn(Fixture::Counted, work)?;
+        let pid = target.pid().to_string();
+        attach(&cli, mode, &pid)?;
+        target.send("go")?;
+        for pause in [3, 40, 0, 120, 11, 230] {
+            std::thread::sleep(Duration::from_millis(pause));
+            running.kill()?;
+            running = daemon(&scene)?;
+        }
+        let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
+        let table = kept(&cli, mode, &pid)?;
+        ensure_exact(mode, &table, &truth).with_context(|| running.log())?;
+        running.kill()?;
+        running = daemon(&scene)?;
+        let table = kept(&cli, mode, &pid)?;
+        ensure_exact(mode, &table, &truth).with_context(|| running.log())?;
+        cli.ok(["detach", "--all"])?;
+        ensure_as_compiled(&target)?;
+        target.still_running()?;
+    }
+    Ok(())
+}

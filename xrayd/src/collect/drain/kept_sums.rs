@@ -1,0 +1,143 @@
+//! Sums of ended threads that the drain keeps for the next daemon, and those that it got from an
+//! earlier one.
+
+use shm_ring::layout::{self, sums::End};
+use xray_trace::{
+    analysis::StackSums,
+    model::{CallSums, Missing},
+};
+
+use super::{Drain, rings::Rings};
+use crate::{
+    collect::{profile_reader::AddUp, sums_log::SumsLog},
+    store::{EarlierSums, SumsTrace},
+    sys::ticks_now,
+};
+
+/// What a drain begins with.
+#[derive(Debug, Default)]
+pub(crate) struct SumsKeeper {
+    /// Writes sums for the next daemon; `None` if there will be no such daemon.
+    pub(crate) trace: Option<Box<dyn SumsTrace>>,
+    /// The sums of the earlier daemon whose session goes on, and their end.
+    pub(crate) earlier: Option<(EarlierSums, Option<End>)>,
+    /// True if the program adds calls up, as it did for the earlier daemon.
+    pub(crate) adds_up: bool,
+}
+
+// === impl Drain ===
+
+impl Drain {
+    /// Takes up what is there before the first round. The sums of an earlier daemon go on.
+    pub(super) fn begin_with(&mut self, keeper: SumsKeeper) {
+        let rings = &mut self.owners.rings;
+        let has_room = rings.geometry().has_profiles();
+        rings.log = keeper.trace.filter(|_| has_room).map(SumsLog::new);
+        let goes_on = keeper.earlier.is_some();
+        rings.adopt_sums(keeper.earlier);
+        // The mode is in force before a function is on: a small ring is full soon.
+        self.begin(goes_on);
+        if keeper.adds_up {
+            self.begin_profiles(AddUp::GoOn);
+        } else if goes_on && self.profile && self.owners.rings.slots.has_profiles() {
+            // The earlier daemon was killed when adding up had ended, before it had read the sums.
+            self.begin_profiles(AddUp::GoOn);
+            self.end_profiles();
+        }
+    }
+
+    /// Takes over the calls that were counted for an earlier daemon.
+    pub(super) fn go_on_counting(&mut self) {
+        let rings = &mut self.owners.rings;
+        rings.slots.counted = true;
+        for at in 0..rings.order.len() {
+            let index = rings.order[at];
+            let Some((thread, counted)) = rings.take_counts(index) else {
+                continue;
+            };
+            rings.output.keep_counts(thread, counted.into_iter());
+        }
+    }
+}
+
+// === impl Rings ===
+
+impl Rings {
+    /// Takes over the sums of an earlier daemon. Without them, nothing of it counts.
+    fn adopt_sums(&mut self, earlier: Option<(EarlierSums, Option<End>)>) {
+        let end = earlier.as_ref().and_then(|(_, end)| *end);
+        self.slots.settle_marks(end);
+        match (earlier, &mut self.log) {
+            (Some((earlier, _)), Some(log)) => {
+                let threads = self.output.adopt_sums(earlier);
+                log.go_on(&self.slots, self.output.mode(), end, &threads);
+            }
+            (Some((earlier, _)), None) => {
+                self.output.adopt_sums(earlier);
+            }
+            (None, Some(log)) => log.clear(&self.slots),
+            (None, None) => {}
+        }
+    }
+
+    /// Begins an empty log when the mode has changed.
+    pub(super) fn settle_log(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.settle(&self.slots, self.output.mode());
+        }
+    }
+
+    /// Ends the log: the session is over.
+    pub(super) fn end_log(&mut self) {
+        if let Some(mut log) = self.log.take() {
+            log.clear(&self.slots);
+        }
+    }
+
+    /// Keeps what the thread of this ring has counted or added up, before its memory is cleared.
+    /// All of that was read for the last time.
+    pub(super) fn keep_sums(&mut self, index: u32) {
+        if self.log.is_none() {
+            return;
+        }
+        let counts = self.whole_counts(index);
+        let Some(ring) = self.by_slot.get_mut(&index) else {
+            return;
+        };
+        let sums = ring.whole_sums.take().or(counts);
+        let Some(decoder) = self.decoders.get_mut(ring.owner) else {
+            return;
+        };
+        if let (Some(log), Some(sums)) = (&mut self.log, sums)
+            && let Some(thread) = self.output.thread(decoder.thread)
+        {
+            log.keep(&self.slots, index, &thread, &sums);
+        }
+    }
+
+    /// All calls that the thread of a ring has counted, as sums without durations.
+    fn whole_counts(&self, index: u32) -> Option<StackSums> {
+        if !self.log.as_ref()?.is_for(layout::rings::COUNTS) {
+            return None;
+        }
+        let mut sums = StackSums::new(self.output.profiles.room());
+        let now = ticks_now();
+        let counted = (0..).zip(self.by_slot.get(&index)?.counted());
+        for (number, &calls) in counted.filter(|(_, calls)| **calls > 0) {
+            let Some(function) = self.counted_function(number, now) else {
+                sums.add_missing(Missing {
+                    lost: calls,
+                    ..Missing::default()
+                });
+                continue;
+            };
+            let stack = sums.stack(None, function);
+            let calls = CallSums {
+                calls,
+                ..CallSums::default()
+            };
+            sums.add_calls(stack, &calls);
+        }
+        Some(sums)
+    }
+}

@@ -1,0 +1,238 @@
+//! Sums of ended threads that outlive the daemon, as a trace: written by one daemon, and read by the
+//! next one. The bytes lie in memory that the traced program may write. Whatever they are, only the
+//! sums of that program can be wrong.
+
+use std::{collections::HashMap, io, sync::Arc};
+
+use xray_trace::{
+    analysis::{MORE_STACKS, ProfileBudget, StackId, StackSums},
+    container::ProfilePart,
+    model::{CallSums, FunctionId, Missing, Process, Thread, ThreadId, Trace},
+};
+
+use super::{
+    ProcessTables,
+    earlier::{Unusable, check_process, numbers_of},
+    process_tables::SourcelessTables,
+    trace_writer::TraceWriter,
+};
+use crate::{
+    store::{FunctionNumbers, Source, SumsTrace},
+    target::Functions,
+};
+
+/// The process of the trace.
+const PROCESS: Source = Source(0);
+/// The memory for the sums that are read, in bytes.
+const ROOM_BYTES: usize = 128 << 20;
+/// The most threads that are read. The sums of others are added to those of the last one.
+const MOST_THREADS: usize = 1 << 14;
+
+/// The writer of the sums of one session.
+#[derive(Debug)]
+pub(crate) struct SumsWriter {
+    tables: Arc<ProcessTables>,
+    /// `None` until the trace has begun.
+    writer: Option<TraceWriter<Vec<u8>>>,
+}
+
+// === impl SumsWriter ===
+
+impl SumsWriter {
+    pub(crate) fn new(tables: Arc<ProcessTables>) -> Self {
+        Self {
+            tables,
+            writer: None,
+        }
+    }
+}
+
+impl SumsTrace for SumsWriter {
+    fn begin(&mut self) -> io::Result<Vec<u8>> {
+        let mut writer = TraceWriter::of_one_process(Vec::new())?;
+        let tables = SourcelessTables(&self.tables);
+        writer.process(PROCESS, &self.tables.process, &tables)?;
+        let begun = self.writer.insert(writer);
+        Ok(std::mem::take(begun.get_mut()))
+    }
+
+    fn add(&mut self, thread: &Thread, sums: &StackSums) -> io::Result<Vec<u8>> {
+        let writer = self.writer.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let tables = SourcelessTables(&self.tables);
+        writer.sums(PROCESS, thread, sums, &tables)?;
+        Ok(std::mem::take(writer.get_mut()))
+    }
+}
+
+/// Reads the sums of `process`, whose functions are `functions`. Calls of functions that are not
+/// loaded any more count as lost, and the calls within them as those of their callers.
+///
+/// # Errors
+/// The bytes are no sums of this process.
+pub(crate) fn read_sums(
+    bytes: &[u8],
+    process: &Process,
+    functions: &Functions,
+) -> Result<Vec<(Thread, StackSums)>, Unusable> {
+    let trace = Trace::read(bytes)?;
+    check_process(&trace, (process.pid, process.start_time_ticks))?;
+    let numbers = numbers_of(&trace, &functions.modules());
+    Ok(sums_of(&trace, &numbers))
+}
+
+fn sums_of(trace: &Trace, numbers: &FunctionNumbers) -> Vec<(Thread, StackSums)> {
+    let room = ProfileBudget::new(ROOM_BYTES);
+    let mut threads: Vec<(Thread, StackSums)> = Vec::new();
+    let mut places = HashMap::<ThreadId, usize>::new();
+    // The stacks of the part before, which the next one may go on with.
+    let mut stacks = Vec::new();
+    for part in trace.profile_parts() {
+        let Some(thread) = trace.thread(part.thread) else {
+            continue;
+        };
+        let place = *places.entry(thread.id).or_insert_with(|| {
+            if threads.len() < MOST_THREADS {
+                threads.push((thread.clone(), StackSums::new(room.clone())));
+            }
+            threads.len() - 1
+        });
+        let Some((_, sums)) = threads.get_mut(place) else {
+            continue;
+        };
+        if part.first == 0 {
+            stacks.clear();
+        }
+        add_part(sums, part, &mut stacks, numbers);
+    }
+    threads
+}
+
+/// Adds the stacks of a part. `stacks` are those of the parts before, each in `sums`.
+fn add_part(
+    sums: &mut StackSums,
+    part: &ProfilePart,
+    stacks: &mut Vec<Option<StackId>>,
+    numbers: &FunctionNumbers,
+) {
+    sums.add_missing(part.missing);
+    let mut unnamed = 0_u64;
+    let each = part.each(|stack| {
+        let caller = stack.caller.and_then(|caller| stacks.get(caller as usize));
+        let caller = caller.copied().flatten();
+        let function = match stack.function {
+            MORE_STACKS => Some(MORE_STACKS),
+            before => Some(numbers.of(before)).filter(|now| *now != FunctionId(u32::MAX)),
+        };
+        let own = function.map(|function| sums.stack(caller, function));
+        match own {
+            Some(own) => sums.add_calls(own, &stack.sums),
+            None => unnamed = unnamed.saturating_add(events_of(&stack.sums)),
+        }
+        stacks.push(own.or(caller));
+        Ok(())
+    });
+    if let Err(error) = each {
+        tracing::warn!(%error, "some sums of an earlier daemon are damaged");
+    }
+    sums.add_missing(Missing {
+        lost: unnamed,
+        ..Missing::default()
+    });
+}
+
+/// Entries and exits of these calls.
+fn events_of(sums: &CallSums) -> u64 {
+    let exits = sums.calls.saturating_sub(sums.unfinished);
+    sums.calls.saturating_add(exits)
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::{analysis::Profiler, model::ProcessId};
+
+    use super::*;
+
+    fn thread(id: u32) -> Thread {
+        Thread {
+            id: ThreadId(id),
+            process: ProcessId(0),
+            tid: 100 + id,
+            name: format!("worker {id}"),
+        }
+    }
+
+    /// Function 1 calls function 2, which calls function 3; each takes ten ticks for itself.
+    fn sums(calls: u64) -> StackSums {
+        let mut profiler = Profiler::new(ProfileBudget::new(1 << 20));
+        for at in (0..calls).map(|call| call * 1000) {
+            for depth in 0..3 {
+                let function = u32::try_from(depth).unwrap() + 1;
+                profiler.enter(FunctionId(function), at + 5 * depth);
+            }
+            for depth in 0..3 {
+                let function = 3 - u32::try_from(depth).unwrap();
+                profiler.exit(FunctionId(function), at + 15 + 5 * depth);
+            }
+        }
+        profiler.take()
+    }
+
+    /// The stacks of sums: the functions, outermost first, with their calls.
+    fn stacks(sums: &StackSums) -> Vec<(Vec<u32>, u64)> {
+        let mut stacks: Vec<(Vec<u32>, u64)> = Vec::new();
+        for part in sums.parts(ThreadId(0), |id| id) {
+            let each = part.each(|stack| {
+                let caller = stack.caller.map(|caller| stacks[caller as usize].0.clone());
+                let mut path = caller.unwrap_or_default();
+                path.push(stack.function.0);
+                stacks.push((path, stack.sums.calls));
+                Ok(())
+            });
+            each.unwrap();
+        }
+        stacks
+    }
+
+    fn trace(rows: &[(u32, u64)]) -> Trace {
+        let mut writer = xray_trace::container::Writer::new(Vec::new()).unwrap();
+        for &(id, calls) in rows {
+            writer.add(&thread(id)).unwrap();
+            for part in sums(calls).parts(ThreadId(id), |id| id) {
+                writer.profile(&part).unwrap();
+            }
+        }
+        Trace::read(&writer.get_mut()[..]).unwrap()
+    }
+
+    fn numbers(pairs: &[(u32, u32)]) -> FunctionNumbers {
+        let pairs = pairs.iter();
+        let pairs = pairs.map(|&(before, now)| (FunctionId(before), FunctionId(now)));
+        FunctionNumbers::new(pairs.collect::<HashMap<_, _>>(), 3)
+    }
+
+    #[test]
+    fn parts_of_a_thread_are_added_up() {
+        let all = numbers(&[(1, 11), (2, 12), (3, 13)]);
+        let read = sums_of(&trace(&[(7, 2), (8, 1), (7, 40)]), &all);
+        let tids: Vec<u32> = read.iter().map(|(thread, _)| thread.tid).collect();
+        assert_eq!(tids, [107, 108]);
+        let of = |calls| {
+            vec![
+                (vec![11], calls),
+                (vec![11, 12], calls),
+                (vec![11, 12, 13], calls),
+            ]
+        };
+        assert_eq!(stacks(&read[0].1), of(42));
+        assert_eq!(stacks(&read[1].1), of(1));
+    }
+
+    #[test]
+    fn calls_of_functions_that_are_gone_count_as_lost() {
+        let some = numbers(&[(1, 11), (3, 13)]);
+        let read = sums_of(&trace(&[(7, 5)]), &some);
+        let sums = &read[0].1;
+        assert_eq!(stacks(sums), [(vec![11], 5), (vec![11, 13], 5)]);
+        assert_eq!(sums.missing().lost, 10);
+    }
+}
