@@ -42,7 +42,7 @@ enum Step {
     Nothing,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step::Attach,
     Step::Attach,
     Step::Enable,
@@ -52,6 +52,7 @@ const STEPS: [Step; 15] = [
     Step::Enable,
     Step::Mode("flight"),
     Step::Mode("stream"),
+    Step::Mode("profile"),
     Step::Depth(5),
     Step::Depth(0),
     Step::Snapshot,

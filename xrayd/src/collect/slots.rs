@@ -259,13 +259,19 @@ impl Slots {
 
     /// The profile of the thread with slot `index`.
     pub(crate) fn profile(&self, index: u32) -> Profile {
+        Profile::read(&self.rings, self.layout.geometry, index)
+    }
+
+    /// Takes the pages of all profiles out of this process's memory. They are read rarely. Once for
+    /// all of them, since the processors that run this process are interrupted for it.
+    pub(crate) fn let_go_profiles(&self) {
         let geometry = self.layout.geometry;
-        let profile = Profile::read(&self.rings, geometry, index);
-        // It is read rarely, and would count as this process's memory.
         let region = geometry.profile_region();
-        self.rings
-            .let_go(region.profile_offset(index), region.profile_bytes());
-        profile
+        let (begin, end) = (
+            region.profile_offset(0),
+            region.profile_offset(geometry.slots()),
+        );
+        self.rings.let_go(begin, end - begin);
     }
 
     /// The words of that profile that change with each event.

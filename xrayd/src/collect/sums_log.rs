@@ -1,5 +1,5 @@
-//! The log of the sums that outlive the daemon: what ended threads have counted or added up. It lies
-//! in the rings' memory, see [`shm_ring::layout::sums`].
+//! The log of the sums that outlive the daemon: what ended threads have counted or added up. It
+//! lies in the rings' memory, see [`shm_ring::layout::sums`].
 //!
 //! The log only grows, until its half of the memory is full. Then everything in it is written anew
 //! into the other half, with one row for all stacks of the same thread. If that is too much, all

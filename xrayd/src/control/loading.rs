@@ -54,6 +54,8 @@ const IDLE_PACE: Duration = Duration::from_secs(1);
 /// interval of looks at the maps if it stays the same.
 const SIZE_PACE: Duration = Duration::from_secs(5);
 const SAME_SIZE_PACE: Duration = Duration::from_secs(60);
+/// The same interval while the kernel reports what is mapped.
+const RECEIVING_SIZE_PACE: Duration = Duration::from_secs(20);
 /// Looks without a report take one part in [`SHARE`] of the time at most. Looks after a report take
 /// one part in [`SHARE_IF_HEARD`].
 const SHARE: u32 = 100;
@@ -139,6 +141,7 @@ impl Loading {
     pub(super) fn until_look(&self, traced: &TracedModules) -> Duration {
         let pace = self.pace(traced);
         let pause = match pace {
+            Pace::Idle if self.cost.is_some() && self.watch.receives() => RECEIVING_SIZE_PACE,
             Pace::Idle if self.cost.is_some() => SIZE_PACE,
             _ => pace.pause(self.cost),
         };

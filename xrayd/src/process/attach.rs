@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -318,6 +318,9 @@ pub(crate) fn prepare(
     let attached = now_anchor().map_err(|error| Refusal::from_io(pid, "read the clock", &error))?;
     output.anchor(attached);
     output.set_mode(options.mode);
+    output
+        .is_metered
+        .store(metering.is_some(), Ordering::Relaxed);
     let meter = metering
         .as_ref()
         .and_then(|metering| metering.meter(&functions));

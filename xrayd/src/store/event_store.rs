@@ -59,6 +59,8 @@ pub(crate) struct EventStore {
     /// True if some function is on, so that events may come at any time. Written by the control
     /// thread.
     pub(crate) armed: AtomicBool,
+    /// True if scrapes read the counters, at any time. Written before there is a drain.
+    pub(crate) is_metered: AtomicBool,
     /// True while the drain reads what is added up in the program. Written by the drain.
     pub(crate) adds_up: AtomicBool,
     /// True if memory is missing for calls to be added up in the program. Written by the drain and
@@ -98,6 +100,7 @@ impl EventStore {
             readers: LiveReaders::new(),
             event_types: EventTypes::new(),
             armed: AtomicBool::new(false),
+            is_metered: AtomicBool::new(false),
             adds_up: AtomicBool::new(false),
             lacks_room: AtomicBool::new(false),
             mode: AtomicUsize::new(Mode::default().index()),

@@ -106,15 +106,19 @@ impl Rings {
         }
         let begun = Instant::now();
         let mut seen = self.seen_bytes();
+        let first = std::mem::take(&mut self.next_added);
+        let mut has_read = false;
         for step in 0..self.order.len() {
-            let at = (self.next_added + step) % self.order.len();
-            self.add_up_thread(self.order[at], handover, &mut seen);
+            let at = (first + step) % self.order.len();
+            has_read |= self.add_up_thread(self.order[at], handover, &mut seen);
             if begun.elapsed() > most {
                 self.next_added = at + 1;
-                return;
+                break;
             }
         }
-        self.next_added = 0;
+        if has_read {
+            self.slots.let_go_profiles();
+        }
     }
 
     /// The same for the thread of one ring.
@@ -125,9 +129,10 @@ impl Rings {
         }
     }
 
-    fn add_up_thread(&mut self, index: u32, handover: Handover, seen: &mut usize) {
+    /// Returns false if there is nothing new.
+    fn add_up_thread(&mut self, index: u32, handover: Handover, seen: &mut usize) -> bool {
         let Some((thread, news)) = self.read_profile(index, handover, seen) else {
-            return;
+            return false;
         };
         for (function, calls) in news.calls {
             self.output.counts.count_calls(function, calls);
@@ -137,6 +142,7 @@ impl Rings {
         if !news.sums.is_empty() {
             self.output.hand_over(thread, Handover::Interim, &news.sums);
         }
+        true
     }
 
     /// Adds what was added up for an earlier daemon to the kept sums, and to nothing else: that
@@ -149,6 +155,7 @@ impl Rings {
                 self.output.keep_sums(thread, &news.sums);
             }
         }
+        self.slots.let_go_profiles();
     }
 
     /// The bytes that are kept of all profiles.

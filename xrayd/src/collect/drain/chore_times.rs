@@ -8,8 +8,12 @@ pub(super) const CHORES_EVERY: Duration = Duration::from_millis(100);
 /// Time between two full rounds of chores, which look at what nothing tells of.
 const FULL_EVERY: Duration = Duration::from_secs(30);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
-/// Time between two reads of the counts of all threads and sites.
+/// Shortest time between two reads of the counts and profiles of all threads, and the time between
+/// them while only the drain itself looks.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
+const COUNT_UNASKED_EVERY: Duration = Duration::from_secs(60);
+/// Time between two looks at the whole table of slots, for claims that no thread has told of.
+const SWEEP_EVERY: Duration = Duration::from_secs(120);
 /// Time between two reads of thread names, while threads are chosen by name.
 const CHOOSE_EVERY: Duration = Duration::from_secs(1);
 /// Time between two transfers of sums to the observers that measure calls. The pause is this many
@@ -27,8 +31,11 @@ pub(super) struct ChoreTimes {
     /// Time of the next clock reading. The first one follows the attach soon, so that an early
     /// reader has two points. Later ones are a second apart.
     next_anchor: Instant,
-    /// Time of the next read of counts.
+    /// Time of the next look at the table of slots.
+    next_sweep: Instant,
+    /// Times of the next read of counts: if they are wanted, and if nothing else wants them.
     next_count: Instant,
+    next_unasked_count: Instant,
     /// Time of the next read of thread names.
     next_choice: Instant,
     /// Time of the next transfer of sums.
@@ -44,7 +51,9 @@ impl ChoreTimes {
             last_chores: now,
             next_full: now,
             next_anchor: now,
+            next_sweep: now,
             next_count: now,
+            next_unasked_count: now,
             next_choice: now,
             next_measuring: now,
         }
@@ -70,9 +79,22 @@ impl ChoreTimes {
         is_due(&mut self.next_choice, self.last_chores, CHOOSE_EVERY)
     }
 
-    /// True if counts are to be read in this round of chores.
-    pub(super) fn counts(&mut self) -> bool {
-        is_due(&mut self.next_count, self.last_chores, COUNT_EVERY)
+    /// True if the whole table of slots is to be looked at in this round of chores.
+    pub(super) fn sweeps(&mut self) -> bool {
+        is_due(&mut self.next_sweep, self.last_chores, SWEEP_EVERY)
+    }
+
+    /// True if counts are to be read in this round of chores. `is_asked`: a client or a scrape may
+    /// look at them.
+    pub(super) fn counts(&mut self, is_asked: bool) -> bool {
+        if !is_asked && self.next_unasked_count > self.last_chores {
+            return false;
+        }
+        let is_due = is_due(&mut self.next_count, self.last_chores, COUNT_EVERY);
+        if is_due {
+            self.next_unasked_count = self.last_chores + COUNT_UNASKED_EVERY;
+        }
+        is_due
     }
 
     /// Profiles were read since `begun`. The pause is as long as between two transfers of sums, if
@@ -106,7 +128,9 @@ impl ChoreTimes {
         let now = Instant::now();
         self.last_chores = now.checked_sub(CHORES_EVERY).unwrap_or(now);
         self.next_full = now;
+        self.next_sweep = now;
         self.next_count = now;
+        self.next_unasked_count = now;
         self.next_choice = now;
         self.next_measuring = now;
     }

@@ -150,6 +150,7 @@ impl Drain {
         let mut all = rings.by_slot.values();
         let situation = Situation {
             is_silent: rings.newest || self.counting || rings.adds_up,
+            has_no_events: self.counting || rings.adds_up,
             is_armed: rings.output.armed.load(Relaxed),
             is_live: rings.output.is_live(),
             was_quiet: self.last.was_quiet,
@@ -160,6 +161,7 @@ impl Drain {
             is_counted: self.counting || rings.slots.filtered || rings.adds_up,
             opens_slots: owners.growth.budget.has_closed(),
             is_measured: rings.output.profiles.are_measured(),
+            is_metered: rings.output.is_metered.load(Relaxed),
             chooses_threads: owners.chosen.is_some(),
         };
         situation.rest(busy, news)
@@ -255,16 +257,19 @@ impl Drain {
         let is_full = self.times.is_full();
         if is_full {
             self.owners.discover();
+        }
+        if self.times.sweeps() {
             self.owners.take_up_unused();
         }
         if self.times.chooses() {
             self.owners.choose_threads();
         }
         self.owners.rings.report_left_out();
-        if self.counting && self.times.counts() {
+        let is_asked = self.last.is_woken || self.owners.rings.output.is_metered.load(Relaxed);
+        if self.counting && self.times.counts(is_asked) {
             self.owners.rings.count();
         }
-        if self.owners.rings.adds_up && self.times.counts() {
+        if self.owners.rings.adds_up && self.times.counts(is_asked) {
             let begun = Instant::now();
             self.owners.rings.add_up_some();
             self.times.has_counted(begun);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                    few events, no chunk begun
-//!  reading: 0 to 300 µs ──────────────────────────► resting: 10 s
+//!  reading: 0 to 300 µs ──────────────────────────► resting: 10 s or 30 s
 //!     ▲                                                │
 //!     └─────── a chunk was begun, or a request ────────┘
 //! ```
@@ -34,6 +34,8 @@ pub(super) const LIVE: Duration = Duration::from_millis(10);
 const ATTENTIVE: Duration = Duration::from_secs(1);
 /// The rest otherwise.
 const LONG: Duration = Duration::from_secs(10);
+/// The rest while threads record no events, and no scrape reads the counters.
+const LONGEST: Duration = Duration::from_secs(30);
 /// Time between two looks for rings of threads that have not told of them.
 const LOOK_FOR_RINGS: Duration = Duration::from_millis(20);
 
@@ -55,6 +57,8 @@ pub(super) struct LastLook {
     pub(super) words: Words,
     /// True if it found nothing new.
     pub(super) was_quiet: bool,
+    /// True if the drain was woken for this look: a client may want the counters.
+    pub(super) is_woken: bool,
     /// The last look for rings.
     rings: Option<Instant>,
 }
@@ -64,6 +68,8 @@ pub(super) struct LastLook {
 pub(super) struct Situation {
     /// Rings keep the newest events by themselves, or calls are counted without events.
     pub(super) is_silent: bool,
+    /// Calls are counted or added up without events: threads do not use their rings.
+    pub(super) has_no_events: bool,
     /// Functions are on.
     pub(super) is_armed: bool,
     /// A live reader or a trigger waits for events.
@@ -82,6 +88,8 @@ pub(super) struct Situation {
     pub(super) opens_slots: bool,
     /// The sums of calls are transferred to metrics.
     pub(super) is_measured: bool,
+    /// Scrapes read the counters.
+    pub(super) is_metered: bool,
     /// Threads are chosen by the names that they have.
     pub(super) chooses_threads: bool,
 }
@@ -93,6 +101,7 @@ impl LastLook {
         Self {
             words: Words::default(),
             was_quiet: false,
+            is_woken: false,
             rings: None,
         }
     }
@@ -135,6 +144,8 @@ impl Situation {
             || self.is_measured && has_more
         {
             ATTENTIVE
+        } else if self.has_no_events && !self.is_metered && !self.is_live {
+            LONGEST
         } else {
             LONG
         };
@@ -149,7 +160,7 @@ impl Situation {
             threads: self.is_live,
         };
         let lazily = News {
-            activity: self.is_measured && pause == LONG,
+            activity: self.is_measured && pause >= LONG,
             chunk: false,
             threads: true,
         };
@@ -178,6 +189,7 @@ mod tests {
     /// Rings are read, without a live reader.
     const READ: Situation = Situation {
         is_silent: false,
+        has_no_events: false,
         is_armed: true,
         is_live: false,
         was_quiet: true,
@@ -187,6 +199,7 @@ mod tests {
         is_counted: false,
         opens_slots: false,
         is_measured: false,
+        is_metered: false,
         chooses_threads: false,
     };
 
@@ -218,6 +231,7 @@ mod tests {
         let counted = Situation {
             is_counted: true,
             is_silent: true,
+            has_no_events: true,
             ..READ
         };
         for situation in [READ, open, counted] {
@@ -227,11 +241,24 @@ mod tests {
                 (Busy::Idle, News::NONE),
             ] {
                 let (pause, wants) = until(situation, busy, news);
-                assert_eq!(pause, LONG);
+                let has_no_events = situation.has_no_events;
+                assert_eq!(pause, if has_no_events { LONGEST } else { LONG });
                 assert_eq!(wants.promptly.chunk, !situation.is_silent);
                 assert!(!wants.calmly.activity && !wants.lazily.activity && wants.lazily.threads);
             }
         }
+    }
+
+    #[test]
+    fn scrapes_see_counters_of_the_last_ten_seconds() {
+        let counted = Situation {
+            is_counted: true,
+            is_silent: true,
+            has_no_events: true,
+            is_metered: true,
+            ..READ
+        };
+        assert_eq!(until(counted, Busy::Idle, News::NONE).0, LONG);
     }
 
     /// A thread that is not recorded leaves no news, and may get another name.

@@ -43,6 +43,8 @@ struct DrainTask {
     is_abandoned: Arc<AtomicBool>,
     is_woken: Arc<AtomicBool>,
     header: Arc<Mapping>,
+    /// The end of the rest, unless the drain is woken before.
+    rests_until: Option<Instant>,
     /// Where the drain rests. It is set once the task is in the pool.
     scanner: Arc<OnceLock<ScannerHandle>>,
     _until_end: UntilEnd,
@@ -98,6 +100,7 @@ pub(crate) fn spawn(
         is_abandoned: Arc::clone(&is_abandoned),
         is_woken: Arc::clone(&is_woken),
         header: Arc::clone(&header),
+        rests_until: None,
         scanner: Arc::clone(&scanner),
         _ticket: ticket,
         _ended: ends,
@@ -139,6 +142,8 @@ impl Task for DrainTask {
 
 impl DrainTask {
     fn turn(&mut self) -> Next {
+        self.drain.last.is_woken = self.rests_until.is_some_and(|until| Instant::now() < until);
+        self.rests_until = None;
         if let Some(scanner) = self.scanner.get() {
             scanner.leave();
         }
@@ -196,7 +201,9 @@ impl DrainTask {
             (Rest::For(pause), _) => Next::At(Instant::now() + pause),
             (Rest::Until(pause, wants), Some(scanner)) => {
                 scanner.rest(words, wants);
-                Next::At(shared_time_after(pause))
+                let until = shared_time_after(pause);
+                self.rests_until = Some(until);
+                Next::At(until)
             }
             // It is set at any moment.
             (Rest::Until(..), None) => Next::At(Instant::now() + CALM),
