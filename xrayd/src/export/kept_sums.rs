@@ -1,6 +1,6 @@
-//! Sums of ended threads that outlive the daemon, as a trace: written by one daemon, and read by the
-//! next one. The bytes lie in memory that the traced program may write. Whatever they are, only the
-//! sums of that program can be wrong.
+//! Sums of ended threads that outlive the daemon, as a trace: written by one daemon, and read by
+//! the next one. The bytes lie in memory that the traced program may write. Whatever they are, only
+//! the sums of that program can be wrong.
 
 use std::{collections::HashMap, io, sync::Arc};
 
