@@ -1,5 +1,6 @@
 //! Sums and counts of threads that have ended outlive the daemon.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -49,6 +50,15 @@ fn ensure_alike(before: &Value, after: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the rings of the threads that have ended are taken back.
+fn retired(cli: &Cli, target: &Target) -> Result<()> {
+    wait_until(DEADLINE, "the threads' rings are taken back", || {
+        let status = cli.json(["status"])?;
+        let row = row_of(&status, target.pid())?.context("not attached")?;
+        Ok((row["threads"].as_u64() <= Some(1)).then_some(()))
+    })
+}
+
 fn attach(cli: &Cli, mode: &str, pid: &str) -> Result<()> {
     cli.ok(["attach", pid, "--mode", mode])?;
     cli.ok(["enable", "--all"]).map(drop)
@@ -72,11 +82,7 @@ fn sums_of_ended_threads_outlive_three_daemons() -> Result<()> {
         let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
         // Now the daemon has looked for rings.
         ensure_exact(mode, &kept(&cli, mode, &pid)?, &truth)?;
-        wait_until(DEADLINE, "the threads' rings are taken back", || {
-            let status = cli.json(["status"])?;
-            let row = row_of(&status, target.pid())?.context("not attached")?;
-            Ok((row["threads"].as_u64() <= Some(1)).then_some(()))
-        })?;
+        retired(&cli, &target)?;
         let before = kept(&cli, mode, &pid)?;
         ensure_exact(mode, &before, &truth)?;
         for _ in 0..3 {
@@ -127,4 +133,45 @@ fn no_call_goes_when_daemons_are_killed_while_threads_end() -> Result<()> {
         target.still_running()?;
     }
     Ok(())
+}
+
+/// Calls are counted, and there is no room for the sums of ended threads: the address space of the
+/// program is limited. The next daemon goes on with the counts of threads that it finds, and
+/// reports that those of earlier threads are missing.
+#[test]
+fn counts_without_room_for_ended_threads_are_reported_as_missing() -> Result<()> {
+    if !opens_map_files()? {
+        // As above.
+        return Ok(());
+    }
+    let scene = Scene::new()?;
+    let first = daemon(&scene)?;
+    let cli = scene.with(&first)?;
+    let mut target = Target::spawn(Fixture::Counted, ["--threads", "3", "--calls", "300"])?;
+    let pid = target.pid().to_string();
+    let limit = Command::new("prlimit")
+        .args(["--as=8000000000", "--pid", &pid])
+        .status()?;
+    ensure!(limit.success());
+    cli.ok(["attach", &pid, "--mode", "count", "--ring-size", "64KiB"])?;
+    cli.ok(["enable", "--all"])?;
+    first.kill()?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    let second = daemon(&scene)?;
+    ensure_exact("count", &kept(&cli, "count", &pid)?, &truth).with_context(|| second.log())?;
+    retired(&cli, &target)?;
+    ensure_exact("count", &kept(&cli, "count", &pid)?, &truth)?;
+    second.kill()?;
+    let third = daemon(&scene)?;
+    let status = cli.json(["status"])?;
+    let row = row_of(&status, target.pid())?.context("not attached")?;
+    let gaps = row["gaps"].to_string();
+    ensure!(
+        gaps.contains("damaged_events"),
+        "{status:#}\n{}",
+        third.log()
+    );
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&target)?;
+    target.still_running()
 }

@@ -281,11 +281,12 @@ impl Slots {
 
     /// Writes a part of the sums that outlive the daemon, behind their end.
     pub(crate) fn write_sums(&self, end: End, bytes: &[u8]) -> io::Result<()> {
+        let geometry = self.layout.geometry;
         let length = u64::from(end.length).saturating_add(bytes.len() as u64);
-        if length > self.layout.geometry.sums_half() {
+        if !geometry.has_profiles() || length > geometry.sums_half() {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let half = end.half_offset(self.layout.geometry);
+        let half = end.half_offset(geometry);
         self.file
             .write_at(self.skip() + half + u64::from(end.length), bytes)
     }
@@ -313,7 +314,9 @@ impl Slots {
     /// Gives the memory of the half with this end back to the system.
     pub(crate) fn give_back_sums(&self, end: End) {
         let geometry = self.layout.geometry;
-        self.give_back_part(end.half_offset(geometry), geometry.sums_half());
+        if geometry.has_profiles() {
+            self.give_back_part(end.half_offset(geometry), geometry.sums_half());
+        }
     }
 
     /// Clears the counts and profiles of threads that have ended and whose sums are kept, if these
@@ -327,19 +330,17 @@ impl Slots {
             };
             let place = geometry.mark_offset(index) + layout::mark::SUMS;
             let mark = End::of_word(self.rings.load(place));
-            if let (Some(mark), Some(end)) = (mark, end)
-                && end.has(mark)
-            {
-                self.give_back_sums_of(index);
-            }
-            if mark.is_some() {
-                self.rings.store(place, 0);
+            match (mark, end) {
+                (Some(mark), Some(end)) if end.has(mark) => self.clear_sums_of(index),
+                (Some(_), _) => self.rings.store(place, 0),
+                (None, _) => {}
             }
         }
     }
 
-    /// Gives the memory of the counts and the profile of slot `index` back to the system.
-    fn give_back_sums_of(&self, index: u32) {
+    /// Clears the counts and the profile of slot `index`, and then its mark. Nothing counts there,
+    /// and nothing is added up.
+    pub(crate) fn clear_sums_of(&self, index: u32) {
         let geometry = self.layout.geometry;
         let counts = geometry.count_region();
         self.give_back_part(counts.counts_offset(index), counts.counts_bytes());
@@ -347,6 +348,8 @@ impl Slots {
             let profiles = geometry.profile_region();
             self.give_back_part(profiles.profile_offset(index), profiles.profile_bytes());
         }
+        let mark = geometry.mark_offset(index) + layout::mark::SUMS;
+        self.rings.store(mark, 0);
     }
 
     /// Makes slot `index` neither free nor its thread's own. A thread that later gets the id of the

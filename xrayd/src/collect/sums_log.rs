@@ -2,9 +2,10 @@
 //! lies in the rings' memory, see [`shm_ring::layout::sums`].
 //!
 //! The log only grows, until its half of the memory is full. Then everything in it is written anew
-//! into the other half, with one row for all stacks of the same thread. If that is too much, all
-//! threads become one. If that is still too much, the sums of later threads are missing in the log.
-//! The next daemon reports that.
+//! into the other half, with one row for all stacks of the same thread. If that leaves too little
+//! room, all threads become one. If that leaves too little room, too, the log is not written anew
+//! any more: once it is full, the sums of later threads are missing in it. The next daemon reports
+//! that.
 
 use std::io;
 
@@ -41,6 +42,12 @@ pub(super) struct SumsLog {
     room: ProfileBudget,
     /// The end of the log; `None` if there is nothing in it.
     end: Option<End>,
+    /// True if sums are missing in the log.
+    is_incomplete: bool,
+    /// True if the log is not written anew any more.
+    is_last: bool,
+    /// True if the log gets no more sums.
+    is_full: bool,
     /// True if the trace has not what was written last.
     is_broken: bool,
 }
@@ -64,6 +71,9 @@ impl SumsLog {
             sums: ProfileSums::default(),
             room: ProfileBudget::new(ROOM_BYTES),
             end: None,
+            is_incomplete: false,
+            is_last: false,
+            is_full: false,
             is_broken: false,
         }
     }
@@ -96,6 +106,9 @@ impl SumsLog {
         }
         self.kind = None;
         self.sums = ProfileSums::default();
+        self.is_incomplete = false;
+        self.is_last = false;
+        self.is_full = false;
         self.is_broken = false;
     }
 
@@ -105,38 +118,65 @@ impl SumsLog {
         &mut self,
         slots: &Slots,
         mode: Mode,
-        end: Option<End>,
+        (end, is_incomplete): (Option<End>, bool),
         threads: &[(Thread, StackSums)],
     ) {
         self.kind = kind_of(mode);
         self.end = end;
+        self.is_incomplete = is_incomplete;
         for (thread, sums) in threads {
-            self.sums.add_ended(thread, sums, &self.room);
+            self.add(thread, sums);
         }
         // The trace has other numbers of functions and threads.
         self.is_broken = true;
-        if end.is_some() {
-            let next = self.write_anew(slots);
-            self.publish(slots, next);
+        if end.is_none() {
+            return;
+        }
+        match self.write_anew(slots) {
+            Ok(next) => self.publish(slots, next),
+            Err(error) => self.give_up(slots, &error),
         }
     }
 
     /// Adds the sums of a thread that has ended, or that has left the slot `index`. Then they are
     /// in the log, or in the slot's own memory, until that is cleared.
     pub(super) fn keep(&mut self, slots: &Slots, index: u32, thread: &Thread, sums: &StackSums) {
-        let is_incomplete = self.end.is_some_and(|end| end.is_incomplete);
-        if self.kind.is_none() || is_incomplete || sums.is_empty() {
+        if self.kind.is_none() || self.is_full || sums.is_empty() {
             return;
         }
-        self.sums.add_ended(thread, sums, &self.room);
-        let next = match self.append(slots, thread, sums) {
-            Ok(next) => next,
-            Err(_) => self.write_anew(slots),
-        };
-        if !next.is_incomplete {
-            slots.mark_sums(index, next);
+        self.add(thread, sums);
+        let appended = self.append(slots, thread, sums);
+        match appended.or_else(|_| self.write_anew(slots)) {
+            Ok(next) => {
+                slots.mark_sums(index, next);
+                self.publish(slots, next);
+            }
+            Err(error) => self.give_up(slots, &error),
         }
-        self.publish(slots, next);
+    }
+
+    /// Adds sums to those that are written anew. The memory for them holds more stacks of one
+    /// thread than of many.
+    fn add(&mut self, thread: &Thread, sums: &StackSums) {
+        if self.room.used() > ROOM_BYTES / 2 {
+            self.sums.put_all_together(&self.room);
+        }
+        self.sums.add_ended(thread, sums, &self.room);
+    }
+
+    /// Gets no more sums, and reports that to the next daemon.
+    fn give_up(&mut self, slots: &Slots, error: &io::Error) {
+        tracing::warn!(
+            %error,
+            "the next daemon will not have the sums of all threads that have ended"
+        );
+        self.is_full = true;
+        self.is_incomplete = true;
+        let end = End {
+            is_incomplete: true,
+            ..self.end.unwrap_or(FIRST)
+        };
+        self.publish(slots, end);
     }
 
     /// Writes the sums of a thread behind the end. Returns the new end.
@@ -150,39 +190,30 @@ impl SumsLog {
         Ok(next)
     }
 
-    /// Writes all sums into the other half. Returns the new end. If that fails, it is the present
-    /// end, and the log is incomplete.
-    fn write_anew(&mut self, slots: &Slots) -> End {
-        let begin = self.end.map_or(FIRST, End::next);
-        let begin = End {
-            is_incomplete: false,
-            ..begin
-        };
-        slots.give_back_sums(begin);
-        let written = self.write_all(slots, begin).or_else(|_| {
-            self.sums.put_all_together(&self.room);
-            self.write_all(slots, begin)
-        });
-        match written {
-            Ok(end) => {
-                self.is_broken = false;
-                end
-            }
-            Err(error) => {
-                slots.give_back_sums(begin);
-                let end = self.end.unwrap_or(FIRST);
-                if !end.is_incomplete {
-                    tracing::warn!(
-                        %error,
-                        "the next daemon will not have the sums of all threads that have ended"
-                    );
-                }
-                End {
-                    is_incomplete: true,
-                    ..end
-                }
-            }
+    /// Writes all sums into the other half. Returns the new end.
+    fn write_anew(&mut self, slots: &Slots) -> io::Result<End> {
+        if self.is_last {
+            return Err(io::ErrorKind::StorageFull.into());
         }
+        let begin = End {
+            is_incomplete: self.is_incomplete,
+            ..self.end.map_or(FIRST, End::next)
+        };
+        let enough = slots.layout.geometry.sums_half() / 4 * 3;
+        let has_room = |end: &End| u64::from(end.length) <= enough;
+        slots.give_back_sums(begin);
+        let mut written = self.write_all(slots, begin);
+        if !written.as_ref().is_ok_and(has_room) {
+            self.sums.put_all_together(&self.room);
+            slots.give_back_sums(begin);
+            written = self.write_all(slots, begin);
+        }
+        self.is_last = !written.as_ref().is_ok_and(has_room);
+        self.is_broken = written.is_err();
+        if written.is_err() {
+            slots.give_back_sums(begin);
+        }
+        written
     }
 
     fn write_all(&mut self, slots: &Slots, begin: End) -> io::Result<End> {
@@ -299,12 +330,13 @@ mod tests {
         for (index, generation, content) in [
             (1, 1, &[1][..]),
             (2, 1, &[1, 2]),
-            // A thread may leave several slots. Written anew, it has one row.
+            // A thread may leave several slots.
             (2, 1, &[1, 2, 2]),
-            (3, 2, &[1, 2, 3]),
-            (4, 3, &[u8::MAX]),
-            (5, 3, &[u8::MAX, 5]),
-            (6, 3, &[u8::MAX, 5, 6]),
+            // All threads in a row of their own would leave too little room.
+            (3, 2, &[u8::MAX]),
+            (4, 2, &[u8::MAX, 4]),
+            (5, 2, &[u8::MAX, 4, 5]),
+            (6, 3, &[u8::MAX]),
         ] {
             keep(&mut log, &slots, index);
             let end = end(&slots).unwrap();
@@ -337,6 +369,35 @@ mod tests {
         }
     }
 
+    /// Otherwise it would be written anew for each thread.
+    #[test]
+    fn a_log_that_stays_long_is_not_written_anew() {
+        let slots = slots();
+        let half = slots.layout.geometry.sums_half();
+        let mut first = log(usize::try_from(half / 8 * 7).unwrap());
+        first.settle(&slots, Mode::Profile);
+        keep(&mut first, &slots, 1);
+        let before = end(&slots).unwrap();
+        assert!(!before.is_incomplete);
+        for index in [2, 3] {
+            keep(&mut first, &slots, index);
+            let full = End {
+                is_incomplete: true,
+                ..before
+            };
+            assert_eq!(end(&slots), Some(full));
+        }
+        // The next daemon has room again. What is missing stays missing.
+        let mut next = log(100);
+        let sums = StackSums::of_losses(ProfileBudget::new(1 << 20), 1);
+        let threads = [(thread(1), sums)];
+        next.go_on(&slots, Mode::Profile, (end(&slots), true), &threads);
+        keep(&mut next, &slots, 2);
+        let found = end(&slots).unwrap();
+        assert_eq!((found.generation, found.is_incomplete), (2, true));
+        assert_eq!(parts(&slots, 100).1, [1, 2]);
+    }
+
     /// The daemon is killed before it publishes the end, or before it clears the thread's memory.
     #[test]
     fn a_threads_sums_are_in_the_log_or_in_its_own_memory() {
@@ -364,7 +425,7 @@ mod tests {
                 .iter()
                 .map(|id| (thread(*id), sums.clone()))
                 .collect();
-            next.go_on(&slots, Mode::Count, found, &kept);
+            next.go_on(&slots, Mode::Count, (found, false), &kept);
             let in_memory = slots.rings.load(counts);
             assert_eq!(in_memory, if is_published { 0 } else { 5 });
             let mark = slots.layout.geometry.mark_offset(2) + layout::mark::SUMS;

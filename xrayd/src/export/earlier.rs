@@ -72,6 +72,8 @@ pub(crate) enum Unusable {
     Unreadable(#[from] io::Error),
     #[error("it is damaged")]
     Damaged(#[from] ReadError),
+    #[error("its sums are damaged: {0}")]
+    Sums(String),
 }
 
 impl Unusable {

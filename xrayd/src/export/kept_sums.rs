@@ -19,6 +19,7 @@ use super::{
 use crate::{
     store::{FunctionNumbers, Source, SumsTrace},
     target::Functions,
+    types::Mode,
 };
 
 /// The process of the trace.
@@ -27,6 +28,8 @@ const PROCESS: Source = Source(0);
 const ROOM_BYTES: usize = 128 << 20;
 /// The most threads that are read. The sums of others are added to those of the last one.
 const MOST_THREADS: usize = 1 << 14;
+/// The longest name of a thread, in characters. Those of the kernel have 15.
+const LONGEST_NAME: usize = 64;
 
 /// The writer of the sums of one session.
 #[derive(Debug)]
@@ -64,91 +67,125 @@ impl SumsTrace for SumsWriter {
     }
 }
 
-/// Reads the sums of `process`, whose functions are `functions`. Calls of functions that are not
-/// loaded any more count as lost, and the calls within them as those of their callers.
+/// Reads the sums of `process`, whose functions are `functions`, in this mode. Calls of functions
+/// that are not loaded any more count as lost, and the calls within them as those of their callers.
 ///
 /// # Errors
-/// The bytes are no sums of this process.
+/// The bytes are no sums of this process, or more than a daemon writes.
 pub(crate) fn read_sums(
     bytes: &[u8],
+    mode: Mode,
     process: &Process,
     functions: &Functions,
 ) -> Result<Vec<(Thread, StackSums)>, Unusable> {
     let trace = Trace::read(bytes)?;
     check_process(&trace, (process.pid, process.start_time_ticks))?;
     let numbers = numbers_of(&trace, &functions.modules());
-    Ok(sums_of(&trace, &numbers))
+    let mut read = ReadSums::new(&numbers, mode);
+    for part in trace.profile_parts() {
+        let thread = trace.thread(part.thread);
+        read.add(part, thread).map_err(Unusable::Sums)?;
+    }
+    Ok(read.threads)
 }
 
-fn sums_of(trace: &Trace, numbers: &FunctionNumbers) -> Vec<(Thread, StackSums)> {
-    let room = ProfileBudget::new(ROOM_BYTES);
-    let mut threads: Vec<(Thread, StackSums)> = Vec::new();
-    let mut places = HashMap::<ThreadId, usize>::new();
-    // The stacks of the part before, which the next one may go on with.
-    let mut stacks = Vec::new();
-    for part in trace.profile_parts() {
-        let Some(thread) = trace.thread(part.thread) else {
-            continue;
-        };
-        let place = *places.entry(thread.id).or_insert_with(|| {
+/// The sums of a trace, as far as they are read.
+struct ReadSums<'a> {
+    numbers: &'a FunctionNumbers,
+    mode: Mode,
+    room: ProfileBudget,
+    threads: Vec<(Thread, StackSums)>,
+    /// The place of each thread in `threads`.
+    places: HashMap<ThreadId, usize>,
+    /// The thread of the part before, and the stacks of its parts that follow each other.
+    last: Option<ThreadId>,
+    stacks: Vec<Option<StackId>>,
+}
+
+// === impl ReadSums ===
+
+impl<'a> ReadSums<'a> {
+    fn new(numbers: &'a FunctionNumbers, mode: Mode) -> Self {
+        Self {
+            numbers,
+            mode,
+            room: ProfileBudget::new(ROOM_BYTES),
+            threads: Vec::new(),
+            places: HashMap::new(),
+            last: None,
+            stacks: Vec::new(),
+        }
+    }
+
+    /// Adds the stacks of a part.
+    fn add(&mut self, part: &ProfilePart, thread: Option<&Thread>) -> Result<(), String> {
+        let thread = thread.ok_or("a thread is not described")?;
+        let threads = &mut self.threads;
+        let place = *self.places.entry(thread.id).or_insert_with(|| {
             if threads.len() < MOST_THREADS {
-                threads.push((thread.clone(), StackSums::new(room.clone())));
+                let name = thread.name.chars().take(LONGEST_NAME).collect();
+                let thread = Thread {
+                    name,
+                    ..thread.clone()
+                };
+                threads.push((thread, StackSums::new(self.room.clone())));
             }
             threads.len() - 1
         });
-        let Some((_, sums)) = threads.get_mut(place) else {
-            continue;
-        };
-        if part.first == 0 {
-            stacks.clear();
+        // Stacks of one thread are not in the sums of another one.
+        if part.first == 0 || self.last.replace(thread.id) != Some(thread.id) {
+            self.stacks.clear();
         }
-        add_part(sums, part, &mut stacks, numbers);
+        self.last = Some(thread.id);
+        if part.first as usize != self.stacks.len() {
+            return Err("a part does not follow the one before".to_owned());
+        }
+        let (_, sums) = threads.get_mut(place).ok_or("there is no thread")?;
+        sums.add_missing(part.missing);
+        let mut unnamed = 0_u64;
+        let stacks = &mut self.stacks;
+        let each = part.each(|stack| {
+            let caller = stack.caller.and_then(|caller| stacks.get(caller as usize));
+            let caller = caller.copied().flatten();
+            let function = match stack.function {
+                MORE_STACKS => Some(MORE_STACKS),
+                before => Some(self.numbers.of(before)).filter(|now| *now != FunctionId(u32::MAX)),
+            };
+            let own = function.map(|function| sums.stack(caller, function));
+            match own {
+                Some(own) => sums.add_calls(own, &stack.sums),
+                None => unnamed = unnamed.saturating_add(events_of(&stack.sums, self.mode)),
+            }
+            stacks.push(own.or(caller));
+            match self.room.used() > 2 * ROOM_BYTES {
+                true => Err("they take too much memory".to_owned()),
+                false => Ok(()),
+            }
+        });
+        sums.add_missing(Missing {
+            lost: unnamed,
+            ..Missing::default()
+        });
+        each.map_err(|error| error.to_string())
     }
-    threads
 }
 
-/// Adds the stacks of a part. `stacks` are those of the parts before, each in `sums`.
-fn add_part(
-    sums: &mut StackSums,
-    part: &ProfilePart,
-    stacks: &mut Vec<Option<StackId>>,
-    numbers: &FunctionNumbers,
-) {
-    sums.add_missing(part.missing);
-    let mut unnamed = 0_u64;
-    let each = part.each(|stack| {
-        let caller = stack.caller.and_then(|caller| stacks.get(caller as usize));
-        let caller = caller.copied().flatten();
-        let function = match stack.function {
-            MORE_STACKS => Some(MORE_STACKS),
-            before => Some(numbers.of(before)).filter(|now| *now != FunctionId(u32::MAX)),
-        };
-        let own = function.map(|function| sums.stack(caller, function));
-        match own {
-            Some(own) => sums.add_calls(own, &stack.sums),
-            None => unnamed = unnamed.saturating_add(events_of(&stack.sums)),
-        }
-        stacks.push(own.or(caller));
-        Ok(())
-    });
-    if let Err(error) = each {
-        tracing::warn!(%error, "some sums of an earlier daemon are damaged");
-    }
-    sums.add_missing(Missing {
-        lost: unnamed,
-        ..Missing::default()
-    });
-}
-
-/// Entries and exits of these calls.
-fn events_of(sums: &CallSums) -> u64 {
-    let exits = sums.calls.saturating_sub(sums.unfinished);
+/// The events of these calls: entries and exits. Counted calls have no exits.
+fn events_of(sums: &CallSums, mode: Mode) -> u64 {
+    let exits = match mode {
+        Mode::Count => 0,
+        _ => sums.calls.saturating_sub(sums.unfinished),
+    };
     sums.calls.saturating_add(exits)
 }
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::{analysis::Profiler, model::ProcessId};
+    use xray_trace::{
+        analysis::Profiler,
+        container::{ProfileEncoder, Writer},
+        model::{Durations, ProcessId},
+    };
 
     use super::*;
 
@@ -194,7 +231,7 @@ mod tests {
     }
 
     fn trace(rows: &[(u32, u64)]) -> Trace {
-        let mut writer = xray_trace::container::Writer::new(Vec::new()).unwrap();
+        let mut writer = Writer::new(Vec::new()).unwrap();
         for &(id, calls) in rows {
             writer.add(&thread(id)).unwrap();
             for part in sums(calls).parts(ThreadId(id), |id| id) {
@@ -208,6 +245,73 @@ mod tests {
         let pairs = pairs.iter();
         let pairs = pairs.map(|&(before, now)| (FunctionId(before), FunctionId(now)));
         FunctionNumbers::new(pairs.collect::<HashMap<_, _>>(), 3)
+    }
+
+    fn sums_of(trace: &Trace, numbers: &FunctionNumbers) -> Vec<(Thread, StackSums)> {
+        read(trace, numbers).unwrap()
+    }
+
+    fn read(trace: &Trace, numbers: &FunctionNumbers) -> Result<Vec<(Thread, StackSums)>, String> {
+        let mut read = ReadSums::new(numbers, Mode::Profile);
+        for part in trace.profile_parts() {
+            read.add(part, trace.thread(part.thread))?;
+        }
+        Ok(read.threads)
+    }
+
+    /// A part that names stacks of another thread's part would have callers that are not there.
+    #[test]
+    fn parts_that_do_not_follow_each_other_are_refused() {
+        let all = numbers(&[(1, 11), (2, 12), (3, 13)]);
+        let whole = trace(&[(7, 2), (8, 1)]);
+        let [first, second] = whole.profile_parts() else {
+            panic!("two parts");
+        };
+        let mut read = ReadSums::new(&all, Mode::Profile);
+        read.add(first, whole.thread(first.thread)).unwrap();
+        let follows = |thread| ProfilePart {
+            first: 3,
+            thread,
+            ..second.clone()
+        };
+        let others = follows(second.thread);
+        assert!(read.add(&others, whole.thread(second.thread)).is_err());
+        let mut read = ReadSums::new(&all, Mode::Profile);
+        read.add(first, whole.thread(first.thread)).unwrap();
+        let own = follows(first.thread);
+        read.add(&own, whole.thread(first.thread)).unwrap();
+        let mut sums = StackSums::new(ProfileBudget::new(1 << 20));
+        sums.add(&read.threads[0].1);
+        assert_eq!(stacks(&sums), stacks(&read.threads[0].1));
+    }
+
+    /// Durations make nodes grow that are there already.
+    #[test]
+    fn sums_that_take_too_much_memory_are_refused() {
+        let all = numbers(&[(1, 11), (2, 12), (3, 13)]);
+        let mut durations = Durations::default();
+        durations.add(1, 1);
+        durations.add(u64::MAX, 1);
+        let mut read = ReadSums::new(&all, Mode::Profile);
+        let worker = thread(7);
+        let mut added = Ok(());
+        for durations in [Durations::default(), durations] {
+            let mut encoder = ProfileEncoder::new(ThreadId(7), Missing::default());
+            let sums = CallSums {
+                calls: 2,
+                durations,
+                ..CallSums::default()
+            };
+            for at in 0..100_000_u32 {
+                encoder.push(at.checked_sub(1), FunctionId(1 + at % 3), &sums);
+            }
+            assert!(added.is_ok());
+            let parts = encoder.finish();
+            added = parts
+                .iter()
+                .try_for_each(|part| read.add(part, Some(&worker)));
+        }
+        assert!(added.unwrap_err().contains("too much memory"));
     }
 
     #[test]

@@ -359,7 +359,7 @@ pub(crate) fn prepare(
         true => sums_before(&installed, options.mode, &tables),
         false => None,
     };
-    if earlier_sums.as_ref().is_some_and(|found| found.is_damaged) {
+    if earlier_sums.as_ref().is_some_and(|sums| sums.is_incomplete) {
         shared.add_gap(damage_before(tables.process.id, attached.ticks));
     }
     let keeper = SumsKeeper {
@@ -367,7 +367,7 @@ pub(crate) fn prepare(
             let writer = SumsWriter::new(Arc::clone(&tables));
             Box::new(writer) as Box<dyn SumsTrace>
         }),
-        earlier: earlier_sums.map(|found| (found.sums, found.end)),
+        earlier: earlier_sums,
         adds_up: goes_on,
     };
     if let Some(kept) = &kept {

@@ -3,8 +3,9 @@
 
 use std::{fmt, io};
 
+use shm_ring::layout::sums::End;
 use xray_trace::{
-    analysis::StackSums,
+    analysis::{MORE_STACKS, StackSums},
     model::{Thread, Ticks},
 };
 
@@ -34,6 +35,10 @@ pub(crate) struct EarlierSums {
     pub(crate) since: Ticks,
     /// The threads, and their sums by the functions of this daemon.
     pub(crate) threads: Vec<(Thread, StackSums)>,
+    /// The end of the sums in the rings' memory; `None` if there are none.
+    pub(crate) end: Option<End>,
+    /// True if sums are missing.
+    pub(crate) is_incomplete: bool,
 }
 
 // === impl EventStore ===
@@ -52,7 +57,10 @@ impl EventStore {
             match mode {
                 Mode::Count => {
                     let calls = sums.calls();
-                    let calls = calls.map(|(function, sums)| (Some(function), sums.calls));
+                    let calls = calls.map(|(function, sums)| {
+                        let function = Some(function).filter(|id| *id != MORE_STACKS);
+                        (function, sums.calls)
+                    });
                     let unnamed = [(None, sums.missing().lost)].into_iter();
                     self.calls.add(&thread, calls.chain(unnamed));
                     self.calls.end(thread.id);

@@ -64,14 +64,11 @@ impl Drain {
         self.owners.discover();
         let rings = &mut self.owners.rings;
         rings.add_up(Handover::Last);
-        for at in 0..rings.order.len() {
-            rings.keep_sums(rings.order[at]);
-        }
+        rings.keep_and_clear_sums();
         rings.adds_up = false;
         rings.output.adds_up.store(false, Relaxed);
         // First: nothing is promised to this memory afterwards.
         rings.slots.clear_profiles();
-        rings.slots.settle_marks(None);
         self.owners.growth.budget.drop_profiles();
     }
 

@@ -38,7 +38,7 @@ impl Rings {
             .add_left_out(left_out.fold(0, u64::saturating_add));
     }
 
-    /// Clears what was counted so far. It belongs to an earlier session, or was added up already.
+    /// Clears what was counted so far. It belongs to an earlier session, or was read already.
     pub(super) fn begin_counts(&mut self) {
         self.slots.counted = true;
         self.slots.clear_counts();

@@ -1,10 +1,10 @@
 //! Sums of ended threads that the drain keeps for the next daemon, and those that it got from an
 //! earlier one.
 
-use shm_ring::layout::{self, sums::End};
+use shm_ring::layout;
 use xray_trace::{
     analysis::StackSums,
-    model::{CallSums, Missing},
+    model::{CallSums, Missing, Ticks},
 };
 
 use super::{Drain, rings::Rings};
@@ -19,8 +19,8 @@ use crate::{
 pub(crate) struct SumsKeeper {
     /// Writes sums for the next daemon; `None` if there will be no such daemon.
     pub(crate) trace: Option<Box<dyn SumsTrace>>,
-    /// The sums of the earlier daemon whose session goes on, and their end.
-    pub(crate) earlier: Option<(EarlierSums, Option<End>)>,
+    /// The sums of the earlier daemon whose session goes on.
+    pub(crate) earlier: Option<EarlierSums>,
     /// True if the program adds calls up, as it did for the earlier daemon.
     pub(crate) adds_up: bool,
 }
@@ -31,8 +31,7 @@ impl Drain {
     /// Takes up what is there before the first round. The sums of an earlier daemon go on.
     pub(super) fn begin_with(&mut self, keeper: SumsKeeper) {
         let rings = &mut self.owners.rings;
-        let has_room = rings.geometry().has_profiles();
-        rings.log = keeper.trace.filter(|_| has_room).map(SumsLog::new);
+        rings.log = keeper.trace.map(SumsLog::new);
         let goes_on = keeper.earlier.is_some();
         rings.adopt_sums(keeper.earlier);
         // The mode is in force before a function is on: a small ring is full soon.
@@ -64,19 +63,31 @@ impl Drain {
 
 impl Rings {
     /// Takes over the sums of an earlier daemon. Without them, nothing of it counts.
-    fn adopt_sums(&mut self, earlier: Option<(EarlierSums, Option<End>)>) {
-        let end = earlier.as_ref().and_then(|(_, end)| *end);
+    fn adopt_sums(&mut self, earlier: Option<EarlierSums>) {
+        let Some(earlier) = earlier else {
+            // Before the marks: they decide only as long as there are sums.
+            self.slots.set_sums_end(None);
+            self.slots.set_sums_kind(0, Ticks(0));
+            self.slots.settle_marks(None);
+            return;
+        };
+        let (end, is_incomplete) = (earlier.end, earlier.is_incomplete);
         self.slots.settle_marks(end);
-        match (earlier, &mut self.log) {
-            (Some((earlier, _)), Some(log)) => {
-                let threads = self.output.adopt_sums(earlier);
-                log.go_on(&self.slots, self.output.mode(), end, &threads);
-            }
-            (Some((earlier, _)), None) => {
-                self.output.adopt_sums(earlier);
-            }
-            (None, Some(log)) => log.clear(&self.slots),
-            (None, None) => {}
+        let threads = self.output.adopt_sums(earlier);
+        if let Some(log) = &mut self.log {
+            let mode = self.output.mode();
+            log.go_on(&self.slots, mode, (end, is_incomplete), &threads);
+        }
+    }
+
+    /// Keeps what all threads have counted or added up, and clears their memory. All of that was
+    /// read for the last time, and nothing more comes. One thread after the other, so that there is
+    /// one mark at a time: the log may be written anew in between.
+    pub(super) fn keep_and_clear_sums(&mut self) {
+        for at in 0..self.order.len() {
+            let index = self.order[at];
+            self.keep_sums(index);
+            self.slots.clear_sums_of(index);
         }
     }
 

@@ -137,7 +137,7 @@ impl Drain {
         self.owners.discover();
         match self.counting {
             true if goes_on => self.go_on_counting(),
-            true => self.begin_counts(),
+            true => self.owners.rings.begin_counts(),
             false => {}
         }
         self.owners.begun = true;
@@ -157,6 +157,7 @@ impl Drain {
             has_block: rings.decoders.have_block(),
             is_unread: !rings.newest && all.clone().any(Ring::is_unread),
             is_unsettled: owners.are_unsettled()
+                || self.last.is_asked && (self.counting || rings.adds_up)
                 || all.any(|ring| ring.stands_at_hole() || ring.is_unsettled(&rings.slots)),
             is_counted: self.counting || rings.slots.filtered || rings.adds_up,
             opens_slots: owners.growth.budget.has_closed(),
@@ -265,15 +266,7 @@ impl Drain {
             self.owners.choose_threads();
         }
         self.owners.rings.report_left_out();
-        let is_asked = self.last.is_woken || self.owners.rings.output.is_metered.load(Relaxed);
-        if self.counting && self.times.counts(is_asked) {
-            self.owners.rings.count();
-        }
-        if self.owners.rings.adds_up && self.times.counts(is_asked) {
-            let begun = Instant::now();
-            self.owners.rings.add_up_some();
-            self.times.has_counted(begun);
-        }
+        let has_counted = self.read_counts();
         if is_full || self.owners.may_have_ended() {
             self.owners.retire_dead();
         }
@@ -283,11 +276,36 @@ impl Drain {
         self.owners.retire_ringless();
         self.owners.rings.count_unreported();
         self.owners.rings.count_unread();
-        self.owners.rings.output.counters.measure_rate();
+        if has_counted {
+            self.owners.rings.output.counters.measure_rate();
+        }
         if self.times.anchors() {
             self.anchor();
         }
         self.measure();
+    }
+
+    /// Reads what threads count and add up, if it is time. Returns false if there is something that
+    /// was not read: the counters are old.
+    fn read_counts(&mut self) -> bool {
+        let rings = &mut self.owners.rings;
+        if !self.counting && !rings.adds_up {
+            return true;
+        }
+        let is_asked = self.last.is_asked || rings.output.is_metered.load(Relaxed);
+        if !self.times.counts(is_asked) {
+            return false;
+        }
+        self.last.is_asked = false;
+        if self.counting {
+            rings.count();
+        }
+        if rings.adds_up {
+            let begun = Instant::now();
+            rings.add_up_some();
+            self.times.has_counted(begun);
+        }
+        true
     }
 
     /// Transfers sums to the observers that measure calls, if it is time.
@@ -308,10 +326,15 @@ impl Drain {
         }
     }
 
-    /// Skips the calls that were counted so far.
+    /// Clears what was counted so far. If calls are counted already, it is read before.
     fn begin_counts(&mut self) {
         self.owners.discover();
-        self.owners.rings.begin_counts();
+        let rings = &mut self.owners.rings;
+        if self.counting {
+            rings.count();
+            rings.keep_and_clear_sums();
+        }
+        rings.begin_counts();
     }
 
     /// Reports what is counted beside rings: losses of threads without one, calls, and calls that

@@ -57,8 +57,9 @@ pub(super) struct LastLook {
     pub(super) words: Words,
     /// True if it found nothing new.
     pub(super) was_quiet: bool,
-    /// True if the drain was woken for this look: a client may want the counters.
-    pub(super) is_woken: bool,
+    /// True if the drain was woken before its time, and has not read counts since: a client may
+    /// want them.
+    pub(super) is_asked: bool,
     /// The last look for rings.
     rings: Option<Instant>,
 }
@@ -101,7 +102,7 @@ impl LastLook {
         Self {
             words: Words::default(),
             was_quiet: false,
-            is_woken: false,
+            is_asked: false,
             rings: None,
         }
     }

@@ -142,8 +142,8 @@ impl Task for DrainTask {
 
 impl DrainTask {
     fn turn(&mut self) -> Next {
-        self.drain.last.is_woken = self.rests_until.is_some_and(|until| Instant::now() < until);
-        self.rests_until = None;
+        let rests_until = self.rests_until.take();
+        self.drain.last.is_asked |= rests_until.is_some_and(|until| Instant::now() < until);
         if let Some(scanner) = self.scanner.get() {
             scanner.leave();
         }
