@@ -41,6 +41,7 @@ mod rseq;
 mod sharing;
 mod signals;
 mod storm;
+mod sums_and_traces;
 mod support;
 mod switching;
 mod tailcond;

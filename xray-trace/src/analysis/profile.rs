@@ -145,7 +145,7 @@ impl StackTrie {
         let mut trie = Trie::default();
         // The node of each stack + 1; 0 for a stack that is not selected.
         let mut places = Vec::<u32>::with_capacity(stacks.len());
-        for (stack, continued) in stacks.iter().zip(continued) {
+        for (at, (stack, continued)) in stacks.iter().zip(continued).enumerate() {
             let caller = stack.caller.map_or(0, |caller| places[caller]);
             let wanted = caller != 0
                 || filter.wants_thread(stack.thread) && filter.wants_function(stack.function);
@@ -164,7 +164,8 @@ impl StackTrie {
                 place,
                 &NodeCounts {
                     calls: stack.calls,
-                    unfinished: 0,
+                    // Some formats of profiles do not have it.
+                    unfinished: profile.times(at).map_or(0, |times| times.unfinished),
                     leaf_calls: if leaf { stack.calls } else { 0 },
                     leaf_ns: if leaf { stack.self_ns } else { 0 },
                     self_ns: stack.self_ns,
