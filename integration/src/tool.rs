@@ -41,6 +41,8 @@ pub enum Tool {
     Pprof,
     /// The reader of the Common Trace Format.
     Babeltrace2,
+    /// Another tracer that writes this format.
+    Lttng,
     /// Builds real programs.
     Make,
     /// Unpacks Debian's source packages.
@@ -52,6 +54,9 @@ pub enum Tool {
     /// The driver of the browser's pointer and keys.
     Chromedriver,
 }
+
+/// A library that traces `malloc` with LTTng in the program that loads it.
+pub const LTTNG_MALLOC: &str = "/usr/lib/x86_64-linux-gnu/liblttng-ust-libc-wrapper.so.1";
 
 /// A program, or a library without one, that is present if its package is installed.
 struct Need {
@@ -112,6 +117,14 @@ const NEEDS: &[Need] = &[
     Need {
         package: "babeltrace2",
         present: || Tool::Babeltrace2.is_present(),
+    },
+    Need {
+        package: "lttng-tools",
+        present: || Tool::Lttng.is_present(),
+    },
+    Need {
+        package: "liblttng-ust1",
+        present: || Path::new(LTTNG_MALLOC).exists(),
     },
     Need {
         package: "make",
@@ -198,6 +211,7 @@ impl Tool {
             Tool::Strip => ("strip", "binutils"),
             Tool::CallgrindAnnotate => ("callgrind_annotate", "valgrind"),
             Tool::Babeltrace2 => ("babeltrace2", "babeltrace2"),
+            Tool::Lttng => ("lttng", "lttng-tools"),
             Tool::Make => ("make", "make"),
             Tool::DpkgSource => ("dpkg-source", "dpkg-dev"),
             Tool::Tclsh => ("tclsh", "tcl"),

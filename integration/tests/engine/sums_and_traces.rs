@@ -1,5 +1,5 @@
-//! The program adds its calls up by stack, or records each of them. Both ways show the same calls of
-//! the same work, stack by stack.
+//! The program adds its calls up by stack, or records each of them. Both ways show the same calls
+//! of the same work, stack by stack.
 
 use std::collections::BTreeMap;
 

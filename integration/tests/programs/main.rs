@@ -7,6 +7,7 @@ mod browser;
 mod cli_attach;
 mod cli_budget;
 mod cli_count;
+mod cli_ctf;
 mod cli_documents;
 mod cli_events;
 mod cli_exit_codes;

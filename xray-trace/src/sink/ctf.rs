@@ -143,7 +143,13 @@ fn metadata(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     text.put(";\n};\n\nclock {\n\tname = monotonic;\n\tfreq = 1000000000;\n");
     // The difference between the clocks at the first anchor. A trace without an anchor has no wall
     // clock.
-    let apart = trace.clock().anchors().first().map_or(0, |anchor| {
+    let first = trace.clock().anchors().first();
+    if first.is_some() {
+        // Times with the offset are times since 1970. babeltrace2 takes LTTng's clock as such a
+        // clock, too, and shows no other clock beside it.
+        text.put("\tabsolute = TRUE;\n");
+    }
+    let apart = first.map_or(0, |anchor| {
         let apart = anchor.wall_ns.saturating_sub(anchor.monotonic_ns);
         // A greater difference would leave no room for the times.
         apart.min(u64::MAX / 4)
