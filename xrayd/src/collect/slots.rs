@@ -249,12 +249,17 @@ impl Slots {
             let Ok(index) = u32::try_from(index) else {
                 continue;
             };
-            let give_back = |offset, bytes| self.give_back_part(offset, bytes);
-            profile::clear(&self.rings, geometry, index, give_back);
+            self.clear_profile(index);
         }
         let sites = region.profile_offset(0) - region.switched_offset();
         // Zeroing would take memory.
         self.give_back_part(region.switched_offset(), sites);
+    }
+
+    /// Empties a profile. A thread that is in a trampoline with it notices that.
+    fn clear_profile(&self, index: u32) {
+        let give_back = |offset, bytes| self.give_back_part(offset, bytes);
+        profile::clear(&self.rings, self.layout.geometry, index, give_back);
     }
 
     /// The profile of the thread with slot `index`.
@@ -311,6 +316,17 @@ impl Slots {
         self.rings.store(layout::rings::SUMS_SINCE, since.0);
     }
 
+    /// Drops the sums that an earlier daemon has left, before any marks of them are cleared.
+    pub(crate) fn drop_sums(&self) {
+        let has_any = self.rings.load(layout::rings::SUMS) != 0;
+        self.set_sums_end(None);
+        self.set_sums_kind(0, Ticks(0));
+        let geometry = self.layout.geometry;
+        if has_any && geometry.has_profiles() {
+            self.give_back_part(geometry.sums_offset(), 2 * geometry.sums_half());
+        }
+    }
+
     /// Gives the memory of the half with this end back to the system.
     pub(crate) fn give_back_sums(&self, end: End) {
         let geometry = self.layout.geometry;
@@ -345,8 +361,15 @@ impl Slots {
         let counts = geometry.count_region();
         self.give_back_part(counts.counts_offset(index), counts.counts_bytes());
         if geometry.has_profiles() {
-            let profiles = geometry.profile_region();
-            self.give_back_part(profiles.profile_offset(index), profiles.profile_bytes());
+            let region = geometry.profile_region();
+            let profile = region.profile_offset(index)..region.profile_offset(index + 1);
+            if self
+                .written_in(profile, region.profile_bytes())
+                .next()
+                .is_some()
+            {
+                self.clear_profile(index);
+            }
         }
         let mark = geometry.mark_offset(index) + layout::mark::SUMS;
         self.rings.store(mark, 0);

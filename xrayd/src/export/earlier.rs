@@ -13,8 +13,8 @@ use xray_trace::{
     container::ReadError,
     instr_map::{Machine, MapFunction, Object},
     model::{
-        BuildId, FilterNote, FunctionId, Gap, GapCause, ModuleId, Overwritten, Process, ProcessId,
-        Suppression, Thread, ThreadId, Ticks, Trace,
+        BuildId, FilterNote, FunctionId, Gap, GapCause, Module as TraceModule, ModuleId,
+        Overwritten, Process, ProcessId, Suppression, Thread, ThreadId, Ticks, Trace,
     },
 };
 
@@ -319,7 +319,7 @@ fn read(segment: &Segment, process: (u32, u64)) -> Result<Trace, Unusable> {
 }
 
 /// Checks that a trace is of the process with this pid and start time, and of no other.
-pub(super) fn check_process(trace: &Trace, process: (u32, u64)) -> Result<(), Unusable> {
+fn check_process(trace: &Trace, process: (u32, u64)) -> Result<(), Unusable> {
     let is_same = |other: &Process| (other.pid, other.start_time_ticks) == process;
     match trace.processes() {
         [other] if is_same(other) => Ok(()),
@@ -327,16 +327,40 @@ pub(super) fn check_process(trace: &Trace, process: (u32, u64)) -> Result<(), Un
     }
 }
 
+/// The loaded modules of a process, by file and place.
+pub(super) struct LoadedByFile(HashMap<FileAndPlace, Arc<Loaded>>);
+
+/// The path of a module, its build id, and its load bias.
+type FileAndPlace = (String, Option<Vec<u8>>, u64);
+
+// === impl LoadedByFile ===
+
+impl LoadedByFile {
+    pub(super) fn new(modules: &[Arc<Loaded>]) -> Self {
+        let modules = modules.iter().map(|loaded| {
+            let described = loaded.describe(ProcessId(0));
+            (file_and_place(&described), Arc::clone(loaded))
+        });
+        Self(modules.collect())
+    }
+
+    /// The module that a trace describes, if it is loaded.
+    pub(super) fn find(&self, module: &TraceModule) -> Option<&Arc<Loaded>> {
+        self.0.get(&file_and_place(module))
+    }
+}
+
+fn file_and_place(module: &TraceModule) -> FileAndPlace {
+    let build_id = module.build_id.as_ref().map(|id| id.0.to_vec());
+    (module.path.clone(), build_id, module.load_bias)
+}
+
 /// The ids of this daemon for the functions of a segment, as far as they are loaded.
-pub(super) fn numbers_of(trace: &Trace, modules: &[Arc<Loaded>]) -> FunctionNumbers {
+fn numbers_of(trace: &Trace, modules: &[Arc<Loaded>]) -> FunctionNumbers {
+    let by_file = LoadedByFile::new(modules);
     let mut loaded = HashMap::<ModuleId, &Arc<Loaded>>::new();
     for module in trace.modules() {
-        let is_same = |other: &&Arc<Loaded>| {
-            let other = other.describe(module.process);
-            (&other.path, &other.build_id, other.load_bias)
-                == (&module.path, &module.build_id, module.load_bias)
-        };
-        if let Some(found) = modules.iter().find(is_same) {
+        if let Some(found) = by_file.find(module) {
             loaded.insert(module.id, found);
         }
     }

@@ -6,26 +6,26 @@ use std::{collections::HashMap, io, sync::Arc};
 
 use xray_trace::{
     analysis::{MORE_STACKS, ProfileBudget, StackId, StackSums},
-    container::ProfilePart,
-    model::{CallSums, FunctionId, Missing, Process, Thread, ThreadId, Trace},
+    container::{Item, ProfilePart, Reader},
+    model::{CallSums, FunctionId, Missing, ModuleId, Process, Thread, ThreadId},
 };
 
 use super::{
     ProcessTables,
-    earlier::{Unusable, check_process, numbers_of},
+    earlier::{LoadedByFile, Unusable},
     process_tables::SourcelessTables,
     trace_writer::TraceWriter,
 };
 use crate::{
-    store::{FunctionNumbers, Source, SumsTrace},
-    target::Functions,
+    store::{Source, SumsTrace},
+    target::{Functions, Loaded},
     types::Mode,
 };
 
 /// The process of the trace.
 const PROCESS: Source = Source(0);
 /// The memory for the sums that are read, in bytes.
-const ROOM_BYTES: usize = 128 << 20;
+const ROOM_BYTES: usize = 64 << 20;
 /// The most threads that are read. The sums of others are added to those of the last one.
 const MOST_THREADS: usize = 1 << 14;
 /// The longest name of a thread, in characters. Those of the kernel have 15.
@@ -78,47 +78,89 @@ pub(crate) fn read_sums(
     process: &Process,
     functions: &Functions,
 ) -> Result<Vec<(Thread, StackSums)>, Unusable> {
-    let trace = Trace::read(bytes)?;
-    check_process(&trace, (process.pid, process.start_time_ticks))?;
-    let numbers = numbers_of(&trace, &functions.modules());
-    let mut read = ReadSums::new(&numbers, mode);
-    for part in trace.profile_parts() {
-        let thread = trace.thread(part.thread);
-        read.add(part, thread).map_err(Unusable::Sums)?;
+    let mut reader = Reader::new(bytes)?;
+    let modules = LoadedByFile::new(&functions.modules());
+    let mut read = ReadSums::new(&modules, mode);
+    let mut is_of_process = false;
+    // One after the other: all sections of a trace at once may take much memory.
+    while let Some(item) = reader.next_item()? {
+        match item {
+            Item::Process(its) => {
+                let is_it =
+                    (its.pid, its.start_time_ticks) == (process.pid, process.start_time_ticks);
+                if !is_it || std::mem::replace(&mut is_of_process, true) {
+                    return Err(Unusable::OtherProcess);
+                }
+            }
+            item => read.take(item).map_err(Unusable::Sums)?,
+        }
     }
-    Ok(read.threads)
+    is_of_process.then_some(read.threads).ok_or(Unusable::Empty)
 }
 
 /// The sums of a trace, as far as they are read.
 struct ReadSums<'a> {
-    numbers: &'a FunctionNumbers,
+    loaded: &'a LoadedByFile,
     mode: Mode,
     room: ProfileBudget,
+    /// The modules that are loaded.
+    modules: HashMap<ModuleId, &'a Loaded>,
+    /// Their functions, by the ids in the trace.
+    functions: HashMap<FunctionId, FunctionId>,
     threads: Vec<(Thread, StackSums)>,
     /// The place of each thread in `threads`.
     places: HashMap<ThreadId, usize>,
-    /// The thread of the part before, and the stacks of its parts that follow each other.
-    last: Option<ThreadId>,
+    /// The thread of the parts that follow, and the stacks of those that came since.
+    thread: Option<Thread>,
     stacks: Vec<Option<StackId>>,
 }
 
 // === impl ReadSums ===
 
 impl<'a> ReadSums<'a> {
-    fn new(numbers: &'a FunctionNumbers, mode: Mode) -> Self {
+    fn new(loaded: &'a LoadedByFile, mode: Mode) -> Self {
         Self {
-            numbers,
+            loaded,
             mode,
             room: ProfileBudget::new(ROOM_BYTES),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
             threads: Vec::new(),
             places: HashMap::new(),
-            last: None,
+            thread: None,
             stacks: Vec::new(),
         }
     }
 
+    fn take(&mut self, item: Item) -> Result<(), String> {
+        match item {
+            Item::Module(module) => {
+                if let Some(loaded) = self.loaded.find(&module) {
+                    self.modules.insert(module.id, loaded);
+                }
+            }
+            Item::Function(function) => {
+                let module = self.modules.get(&function.module);
+                let now = module.and_then(|it| it.id_of(function.xray_id, function.address));
+                if let Some(now) = now {
+                    self.functions.insert(function.id, now);
+                }
+            }
+            Item::Thread(thread) => {
+                self.thread = Some(thread);
+                self.stacks.clear();
+            }
+            Item::Profile(part) => self.add(&part)?,
+            _ => return Err("they have other sections than sums".to_owned()),
+        }
+        Ok(())
+    }
+
     /// Adds the stacks of a part.
-    fn add(&mut self, part: &ProfilePart, thread: Option<&Thread>) -> Result<(), String> {
+    fn add(&mut self, part: &ProfilePart) -> Result<(), String> {
+        // Stacks of one thread are not in the sums of another one.
+        let thread = self.thread.as_ref();
+        let thread = thread.filter(|thread| thread.id == part.thread);
         let thread = thread.ok_or("a thread is not described")?;
         let threads = &mut self.threads;
         let place = *self.places.entry(thread.id).or_insert_with(|| {
@@ -132,11 +174,9 @@ impl<'a> ReadSums<'a> {
             }
             threads.len() - 1
         });
-        // Stacks of one thread are not in the sums of another one.
-        if part.first == 0 || self.last.replace(thread.id) != Some(thread.id) {
+        if part.first == 0 {
             self.stacks.clear();
         }
-        self.last = Some(thread.id);
         if part.first as usize != self.stacks.len() {
             return Err("a part does not follow the one before".to_owned());
         }
@@ -149,7 +189,7 @@ impl<'a> ReadSums<'a> {
             let caller = caller.copied().flatten();
             let function = match stack.function {
                 MORE_STACKS => Some(MORE_STACKS),
-                before => Some(self.numbers.of(before)).filter(|now| *now != FunctionId(u32::MAX)),
+                before => self.functions.get(&before).copied(),
             };
             let own = function.map(|function| sums.stack(caller, function));
             match own {
@@ -183,7 +223,7 @@ fn events_of(sums: &CallSums, mode: Mode) -> u64 {
 mod tests {
     use xray_trace::{
         analysis::Profiler,
-        container::{ProfileEncoder, Writer},
+        container::ProfileEncoder,
         model::{Durations, ProcessId},
     };
 
@@ -230,72 +270,74 @@ mod tests {
         stacks
     }
 
-    fn trace(rows: &[(u32, u64)]) -> Trace {
-        let mut writer = Writer::new(Vec::new()).unwrap();
-        for &(id, calls) in rows {
-            writer.add(&thread(id)).unwrap();
-            for part in sums(calls).parts(ThreadId(id), |id| id) {
-                writer.profile(&part).unwrap();
+    /// The parts of a thread with so many calls.
+    fn parts(id: u32, calls: u64) -> Vec<ProfilePart> {
+        sums(calls).parts(ThreadId(id), |id| id)
+    }
+
+    /// Reads with these functions, by their ids in the trace.
+    fn with_reader<T>(functions: &[(u32, u32)], work: impl FnOnce(&mut ReadSums<'_>) -> T) -> T {
+        let loaded = LoadedByFile::new(&[]);
+        let mut read = ReadSums::new(&loaded, Mode::Profile);
+        let functions = functions.iter();
+        let functions = functions.map(|&(before, now)| (FunctionId(before), FunctionId(now)));
+        read.functions.extend(functions);
+        work(&mut read)
+    }
+
+    /// Reads threads with so many calls, as the writer writes them.
+    fn sums_of(rows: &[(u32, u64)], functions: &[(u32, u32)]) -> Vec<(Thread, StackSums)> {
+        with_reader(functions, |read| {
+            for &(id, calls) in rows {
+                read.take(Item::Thread(thread(id))).unwrap();
+                for part in parts(id, calls) {
+                    read.take(Item::Profile(part)).unwrap();
+                }
             }
-        }
-        Trace::read(&writer.get_mut()[..]).unwrap()
+            std::mem::take(&mut read.threads)
+        })
     }
 
-    fn numbers(pairs: &[(u32, u32)]) -> FunctionNumbers {
-        let pairs = pairs.iter();
-        let pairs = pairs.map(|&(before, now)| (FunctionId(before), FunctionId(now)));
-        FunctionNumbers::new(pairs.collect::<HashMap<_, _>>(), 3)
-    }
-
-    fn sums_of(trace: &Trace, numbers: &FunctionNumbers) -> Vec<(Thread, StackSums)> {
-        read(trace, numbers).unwrap()
-    }
-
-    fn read(trace: &Trace, numbers: &FunctionNumbers) -> Result<Vec<(Thread, StackSums)>, String> {
-        let mut read = ReadSums::new(numbers, Mode::Profile);
-        for part in trace.profile_parts() {
-            read.add(part, trace.thread(part.thread))?;
-        }
-        Ok(read.threads)
-    }
+    const ALL: &[(u32, u32)] = &[(1, 11), (2, 12), (3, 13)];
 
     /// A part that names stacks of another thread's part would have callers that are not there.
     #[test]
     fn parts_that_do_not_follow_each_other_are_refused() {
-        let all = numbers(&[(1, 11), (2, 12), (3, 13)]);
-        let whole = trace(&[(7, 2), (8, 1)]);
-        let [first, second] = whole.profile_parts() else {
-            panic!("two parts");
+        let [first] = &parts(7, 2)[..] else {
+            panic!("one part");
         };
-        let mut read = ReadSums::new(&all, Mode::Profile);
-        read.add(first, whole.thread(first.thread)).unwrap();
-        let follows = |thread| ProfilePart {
+        let next = |thread| ProfilePart {
             first: 3,
-            thread,
-            ..second.clone()
+            thread: ThreadId(thread),
+            ..first.clone()
         };
-        let others = follows(second.thread);
-        assert!(read.add(&others, whole.thread(second.thread)).is_err());
-        let mut read = ReadSums::new(&all, Mode::Profile);
-        read.add(first, whole.thread(first.thread)).unwrap();
-        let own = follows(first.thread);
-        read.add(&own, whole.thread(first.thread)).unwrap();
-        let mut sums = StackSums::new(ProfileBudget::new(1 << 20));
-        sums.add(&read.threads[0].1);
-        assert_eq!(stacks(&sums), stacks(&read.threads[0].1));
+        with_reader(ALL, |read| {
+            read.take(Item::Thread(thread(7))).unwrap();
+            read.add(first).unwrap();
+            assert!(read.add(&next(8)).is_err());
+            read.add(&next(7)).unwrap();
+            let mut sums = StackSums::new(ProfileBudget::new(1 << 20));
+            sums.add(&read.threads[0].1);
+            assert_eq!(stacks(&sums), stacks(&read.threads[0].1));
+            read.take(Item::Thread(thread(8))).unwrap();
+            assert!(read.add(&next(8)).is_err());
+            assert!(
+                read.take(Item::Lost {
+                    thread: ThreadId(7),
+                    events: 1
+                })
+                .is_err()
+            );
+        });
     }
 
     /// Durations make nodes grow that are there already.
     #[test]
     fn sums_that_take_too_much_memory_are_refused() {
-        let all = numbers(&[(1, 11), (2, 12), (3, 13)]);
         let mut durations = Durations::default();
         durations.add(1, 1);
         durations.add(u64::MAX, 1);
-        let mut read = ReadSums::new(&all, Mode::Profile);
-        let worker = thread(7);
-        let mut added = Ok(());
-        for durations in [Durations::default(), durations] {
+        let parts = |durations| {
             let mut encoder = ProfileEncoder::new(ThreadId(7), Missing::default());
             let sums = CallSums {
                 calls: 2,
@@ -305,19 +347,21 @@ mod tests {
             for at in 0..100_000_u32 {
                 encoder.push(at.checked_sub(1), FunctionId(1 + at % 3), &sums);
             }
-            assert!(added.is_ok());
-            let parts = encoder.finish();
-            added = parts
-                .iter()
-                .try_for_each(|part| read.add(part, Some(&worker)));
-        }
-        assert!(added.unwrap_err().contains("too much memory"));
+            encoder.finish()
+        };
+        with_reader(ALL, |read| {
+            read.take(Item::Thread(thread(7))).unwrap();
+            let short = parts(Durations::default());
+            short.iter().try_for_each(|part| read.add(part)).unwrap();
+            let long = parts(durations);
+            let added = long.iter().try_for_each(|part| read.add(part));
+            assert!(added.unwrap_err().contains("too much memory"));
+        });
     }
 
     #[test]
     fn parts_of_a_thread_are_added_up() {
-        let all = numbers(&[(1, 11), (2, 12), (3, 13)]);
-        let read = sums_of(&trace(&[(7, 2), (8, 1), (7, 40)]), &all);
+        let read = sums_of(&[(7, 2), (8, 1), (7, 40)], ALL);
         let tids: Vec<u32> = read.iter().map(|(thread, _)| thread.tid).collect();
         assert_eq!(tids, [107, 108]);
         let of = |calls| {
@@ -333,8 +377,7 @@ mod tests {
 
     #[test]
     fn calls_of_functions_that_are_gone_count_as_lost() {
-        let some = numbers(&[(1, 11), (3, 13)]);
-        let read = sums_of(&trace(&[(7, 5)]), &some);
+        let read = sums_of(&[(7, 5)], &[(1, 11), (3, 13)]);
         let sums = &read[0].1;
         assert_eq!(stacks(sums), [(vec![11], 5), (vec![11, 13], 5)]);
         assert_eq!(sums.missing().lost, 10);

@@ -92,9 +92,11 @@ impl Rings {
     }
 
     /// The same for as many threads as there is time for. The next call goes on with the other
-    /// threads, so that a large process does not keep requests waiting.
-    pub(super) fn add_up_some(&mut self) {
+    /// threads, so that a large process does not keep requests waiting. Returns true if no thread
+    /// is left.
+    pub(super) fn add_up_some(&mut self) -> bool {
         self.add_up_for(Handover::Interim, MOST_TIME);
+        self.next_added == 0
     }
 
     fn add_up_for(&mut self, handover: Handover, most: Duration) {
@@ -108,7 +110,7 @@ impl Rings {
         for step in 0..self.order.len() {
             let at = (first + step) % self.order.len();
             has_read |= self.add_up_thread(self.order[at], handover, &mut seen);
-            if begun.elapsed() > most {
+            if begun.elapsed() > most && at + 1 < self.order.len() {
                 self.next_added = at + 1;
                 break;
             }

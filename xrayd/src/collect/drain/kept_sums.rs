@@ -4,7 +4,7 @@
 use shm_ring::layout;
 use xray_trace::{
     analysis::StackSums,
-    model::{CallSums, Missing, Ticks},
+    model::{CallSums, Missing},
 };
 
 use super::{Drain, rings::Rings};
@@ -65,9 +65,7 @@ impl Rings {
     /// Takes over the sums of an earlier daemon. Without them, nothing of it counts.
     fn adopt_sums(&mut self, earlier: Option<EarlierSums>) {
         let Some(earlier) = earlier else {
-            // Before the marks: they decide only as long as there are sums.
-            self.slots.set_sums_end(None);
-            self.slots.set_sums_kind(0, Ticks(0));
+            self.slots.drop_sums();
             self.slots.settle_marks(None);
             return;
         };

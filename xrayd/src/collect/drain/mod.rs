@@ -151,13 +151,13 @@ impl Drain {
         let situation = Situation {
             is_silent: rings.newest || self.counting || rings.adds_up,
             has_no_events: self.counting || rings.adds_up,
+            is_asked: self.last.is_asked && (self.counting || rings.adds_up),
             is_armed: rings.output.armed.load(Relaxed),
             is_live: rings.output.is_live(),
             was_quiet: self.last.was_quiet,
             has_block: rings.decoders.have_block(),
             is_unread: !rings.newest && all.clone().any(Ring::is_unread),
             is_unsettled: owners.are_unsettled()
-                || self.last.is_asked && (self.counting || rings.adds_up)
                 || all.any(|ring| ring.stands_at_hole() || ring.is_unsettled(&rings.slots)),
             is_counted: self.counting || rings.slots.filtered || rings.adds_up,
             opens_slots: owners.growth.budget.has_closed(),
@@ -173,8 +173,11 @@ impl Drain {
         match request {
             Request::Wake => {}
             Request::Learn(sites, since, answer) => {
-                // All profiles are read before their sites get another meaning.
+                // All counts and profiles are read before their sites get another meaning.
                 self.owners.discover();
+                if self.counting {
+                    self.owners.rings.count();
+                }
                 self.owners.rings.learn(sites, since);
                 let _ = answer.send(());
             }
@@ -296,16 +299,17 @@ impl Drain {
         if !self.times.counts(is_asked) {
             return false;
         }
-        self.last.is_asked = false;
         if self.counting {
             rings.count();
         }
+        let mut is_whole = true;
         if rings.adds_up {
             let begun = Instant::now();
-            rings.add_up_some();
+            is_whole = rings.add_up_some();
             self.times.has_counted(begun);
         }
-        true
+        self.last.is_asked &= !is_whole;
+        is_whole
     }
 
     /// Transfers sums to the observers that measure calls, if it is time.

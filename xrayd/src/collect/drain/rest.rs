@@ -71,6 +71,8 @@ pub(super) struct Situation {
     pub(super) is_silent: bool,
     /// Calls are counted or added up without events: threads do not use their rings.
     pub(super) has_no_events: bool,
+    /// A client waits for counts that could not be read at this look.
+    pub(super) is_asked: bool,
     /// Functions are on.
     pub(super) is_armed: bool,
     /// A live reader or a trigger waits for events.
@@ -141,6 +143,7 @@ impl Situation {
         } else if self.is_unsettled || self.is_silent && news.chunk {
             CHORES_EVERY
         } else if self.chooses_threads
+            || self.is_asked
             || self.is_live && !self.was_quiet
             || self.is_measured && has_more
         {
@@ -191,6 +194,7 @@ mod tests {
     const READ: Situation = Situation {
         is_silent: false,
         has_no_events: false,
+        is_asked: false,
         is_armed: true,
         is_live: false,
         was_quiet: true,

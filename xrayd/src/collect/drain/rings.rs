@@ -116,8 +116,7 @@ impl Rings {
 
     /// Makes the meaning of sites known, from `since` on.
     pub(super) fn learn(&mut self, sites: Vec<CallSite>, since: Ticks) {
-        // What was counted and added up so far has the meaning that sites had so far.
-        self.count();
+        // What was added up so far has the meaning that sites had so far.
         self.add_up(Handover::Interim);
         let table = Arc::make_mut(&mut self.sites);
         for site in sites {
