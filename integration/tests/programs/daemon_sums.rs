@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cli_count::ensure_exact as ensure_exact_counts;
 use crate::cli_profile::ensure_exact as ensure_exact_sums;
 use crate::daemon_recovery::daemon;
-use crate::scene::{Cli, Scene, ensure_as_compiled, row_of, rows};
+use crate::scene::{Cli, Daemon, Scene, ensure_as_compiled, row_of, rows};
 
 const MODES: [&str; 2] = ["profile", "count"];
 
@@ -22,12 +22,26 @@ fn kept(cli: &Cli, mode: &str, pid: &str) -> Result<Value> {
     }
 }
 
-fn ensure_exact(mode: &str, table: &Value, truth: &GroundTruth) -> Result<()> {
+/// Checks that the table has each call once. Returns the table.
+fn ensure_kept(
+    (cli, daemon): (&Cli, &Daemon),
+    mode: &str,
+    pid: &str,
+    truth: &GroundTruth,
+) -> Result<Value> {
+    let table = kept(cli, mode, pid)?;
     let checked = match mode {
-        "profile" => ensure_exact_sums(table, truth),
-        _ => ensure_exact_counts(table, truth),
+        "profile" => ensure_exact_sums(&table, truth),
+        _ => ensure_exact_counts(&table, truth),
     };
-    checked.with_context(|| format!("mode {mode}"))
+    checked.with_context(|| format!("mode {mode}: {}", daemon.log()))?;
+    Ok(table)
+}
+
+fn detach(cli: &Cli, target: &mut Target) -> Result<()> {
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(target)?;
+    target.still_running()
 }
 
 /// Checks that two tables have the same durations. Each daemon measures the counter's rate anew, so
@@ -81,21 +95,17 @@ fn sums_of_ended_threads_outlive_three_daemons() -> Result<()> {
         attach(&cli, mode, &pid)?;
         let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
         // Now the daemon has looked for rings.
-        ensure_exact(mode, &kept(&cli, mode, &pid)?, &truth)?;
+        ensure_kept((&cli, &running), mode, &pid, &truth)?;
         retired(&cli, &target)?;
-        let before = kept(&cli, mode, &pid)?;
-        ensure_exact(mode, &before, &truth)?;
+        let before = ensure_kept((&cli, &running), mode, &pid, &truth)?;
         for _ in 0..3 {
             running.kill()?;
             running = daemon(&scene)?;
-            let after = kept(&cli, mode, &pid)?;
-            ensure_exact(mode, &after, &truth).with_context(|| running.log())?;
+            let after = ensure_kept((&cli, &running), mode, &pid, &truth)?;
             ensure_alike(&before, &after)?;
         }
         ensure!(!running.log().contains("panicked"));
-        cli.ok(["detach", "--all"])?;
-        ensure_as_compiled(&target)?;
-        target.still_running()?;
+        detach(&cli, &mut target)?;
     }
     Ok(())
 }
@@ -122,15 +132,11 @@ fn no_call_goes_when_daemons_are_killed_while_threads_end() -> Result<()> {
             running = daemon(&scene)?;
         }
         let truth = GroundTruth::parse(&target.line_with("result ", DEADLINE)?)?;
-        let table = kept(&cli, mode, &pid)?;
-        ensure_exact(mode, &table, &truth).with_context(|| running.log())?;
+        ensure_kept((&cli, &running), mode, &pid, &truth)?;
         running.kill()?;
         running = daemon(&scene)?;
-        let table = kept(&cli, mode, &pid)?;
-        ensure_exact(mode, &table, &truth).with_context(|| running.log())?;
-        cli.ok(["detach", "--all"])?;
-        ensure_as_compiled(&target)?;
-        target.still_running()?;
+        ensure_kept((&cli, &running), mode, &pid, &truth)?;
+        detach(&cli, &mut target)?;
     }
     Ok(())
 }
@@ -158,9 +164,9 @@ fn counts_without_room_for_ended_threads_are_reported_as_missing() -> Result<()>
     first.kill()?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     let second = daemon(&scene)?;
-    ensure_exact("count", &kept(&cli, "count", &pid)?, &truth).with_context(|| second.log())?;
+    ensure_kept((&cli, &second), "count", &pid, &truth)?;
     retired(&cli, &target)?;
-    ensure_exact("count", &kept(&cli, "count", &pid)?, &truth)?;
+    ensure_kept((&cli, &second), "count", &pid, &truth)?;
     second.kill()?;
     let third = daemon(&scene)?;
     let status = cli.json(["status"])?;
@@ -171,7 +177,5 @@ fn counts_without_room_for_ended_threads_are_reported_as_missing() -> Result<()>
         "{status:#}\n{}",
         third.log()
     );
-    cli.ok(["detach", "--all"])?;
-    ensure_as_compiled(&target)?;
-    target.still_running()
+    detach(&cli, &mut target)
 }
