@@ -8,6 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use xray_trace::analysis::Order;
 
 use crate::cmd;
+use crate::llvm_xray;
 use crate::output::folded_lines::Folding;
 use crate::output::{ColourChoice, Names};
 
@@ -27,6 +28,11 @@ Exit codes:
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
+    /// Be this tool: take its options, print its output, and exit with its codes
+    ///
+    /// This must be the first argument. A link named llvm-xray does the same.
+    #[arg(long = "as", value_name = "TOOL", value_parser = [llvm_xray::NAME])]
+    pub(crate) tool: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

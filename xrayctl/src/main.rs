@@ -3,6 +3,8 @@
 //! Arguments become options, options become an action ([`cmd`]), and [`output`] renders the result.
 //! All access to the engine is gRPC ([`client`]), to a daemon or to the engine in this process. The
 //! error chain is printed here and nowhere else.
+//!
+//! Under the name of LLVM's tool, the program is that tool ([`llvm_xray`]).
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +21,7 @@ mod failure;
 mod gathering;
 mod input;
 mod limits;
+mod llvm_xray;
 mod log;
 mod manual;
 mod output;
@@ -53,7 +56,11 @@ use crate::client::Daemon;
 use crate::output::Console;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(args::spelled(std::env::args_os())) {
+    let args = std::env::args_os().collect::<Vec<_>>();
+    if let Some(call) = llvm_xray::Call::new(&args) {
+        return call.run();
+    }
+    let cli = match Cli::try_parse_from(args::spelled(args.into_iter())) {
         Ok(cli) => cli,
         Err(error) => {
             let error = args::with_meant_command(error);
@@ -76,6 +83,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
+    if cli.tool.is_some() {
+        let what = "--as must be the first argument, before any other";
+        return Err(failure::Failure::Usage(what.to_owned()).into());
+    }
     let names = cli.global.names();
     let mut console = Console::new(cli.global.color, names);
     let console = &mut console;

@@ -11,6 +11,7 @@ mod lint;
 mod shell;
 mod soak;
 mod test;
+mod upstream;
 
 use std::io;
 
@@ -40,6 +41,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Runs the long versions of the tests
     Soak(soak::Arguments),
+    /// Runs LLVM's own tests of llvm-xray, from a checkout of LLVM, with xrayctl in its place
+    Upstream(upstream::Arguments),
     /// Checks that imports keep to the order of the folders and go in no circles, and that text
     /// keeps to 100 columns
     Lint,
@@ -70,6 +73,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
+        Command::Upstream(arguments) => upstream::run(&arguments),
         Command::Lint => lint::run(),
         Command::Dependencies => dependencies::run(),
     }

@@ -61,7 +61,7 @@ pub use self::object::Object;
 pub use self::read_map::MapError;
 use self::section_addr::SectionAddr;
 pub use self::shared_text::SharedText;
-pub use self::source::{SourceError, SourceMap};
+pub use self::source::{SourceError, SourceMap, Statement};
 pub use self::warning::Warning;
 pub use self::write_yaml::FunctionNames;
 pub use self::yaml::{YamlError, YamlProblem};

@@ -10,7 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gimli::RunTimeEndian;
-use gimli::{AttributeValue, DebugLine, DebugLineOffset, EndianSlice, LineProgramHeader, Reader};
+use gimli::{
+    AttributeValue, ColumnType, DebugLine, DebugLineOffset, EndianSlice, LineProgramHeader, Reader,
+};
 
 use super::bytes::ObjectBytes;
 use super::elf::{Accept, Elf};
@@ -48,11 +50,21 @@ pub enum SourceError {
     },
 }
 
+/// The place of the statement whose code is at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The line, from 1; 0 if only the file is known.
+    pub line: u32,
+    /// The column, from 1; 0 if the whole line is meant.
+    pub column: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct LinePlace {
     /// Index into `SourceMap::files`.
     file: usize,
     line: u32,
+    statement: Statement,
 }
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
@@ -99,6 +111,7 @@ struct Row {
 struct Line {
     file: u64,
     number: u32,
+    column: u32,
 }
 
 // === impl SourceMap ===
@@ -137,11 +150,17 @@ impl SourceMap {
 
     /// The line of an address that [`SourceMap::parse`] looked up.
     pub fn lookup(&self, address: FileAddr) -> Option<SourceLine> {
-        let LinePlace { file, line } = *self.lines.get(&address)?;
+        let LinePlace { file, line, .. } = *self.lines.get(&address)?;
         Some(SourceLine {
             file: self.files.get(file)?.clone(),
             line,
         })
+    }
+
+    /// The statement at such an address. At the begin of a function it is the first statement of
+    /// the function, where [`SourceMap::lookup`] gives the line of the function.
+    pub fn statement(&self, address: FileAddr) -> Option<Statement> {
+        Some(self.lines.get(&address)?.statement)
     }
 
     /// The number of addresses with a line.
@@ -291,6 +310,10 @@ impl<'a> Search<'a> {
                 number: row
                     .line()
                     .map_or(0, |line| u32::try_from(line.get()).unwrap_or(0)),
+                column: match row.column() {
+                    ColumnType::LeftEdge => 0,
+                    ColumnType::Column(column) => u32::try_from(column.get()).unwrap_or(0),
+                },
             };
             let earlier = last.filter(|last| last.address == address && last.at.number != 0);
             let at = earlier.map_or(line, |earlier| earlier.at);
@@ -332,6 +355,10 @@ impl<'a> Search<'a> {
                     LinePlace {
                         file,
                         line: line.number,
+                        statement: Statement {
+                            line: row.behind.number,
+                            column: row.behind.column,
+                        },
                     },
                 );
             }

@@ -444,7 +444,7 @@ fn cut(name: &str, len: usize) -> String {
 }
 
 /// The name as XML, which DOT accepts.
-fn xml(name: &str) -> String {
+pub(crate) fn xml(name: &str) -> String {
     name.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

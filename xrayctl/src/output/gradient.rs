@@ -29,12 +29,12 @@ const DIVERGING: [[u8; 3]; 11] = [
 ];
 
 /// The colour of a share of the greatest value, from 0 to 1.
-pub(super) fn rising(share: f64) -> String {
+pub(crate) fn rising(share: f64) -> String {
     mix(&RISING, share)
 }
 
 /// The colour of a relative change, from -1 to 1. Greater changes count as these.
-pub(super) fn diverging(change: f64) -> String {
+pub(crate) fn diverging(change: f64) -> String {
     mix(&DIVERGING, (change + 1.0) / 2.0)
 }
 

@@ -21,7 +21,7 @@ pub(crate) mod function_diff;
 pub(crate) mod functions;
 #[cfg(test)]
 pub(crate) mod golden;
-mod gradient;
+pub(crate) mod gradient;
 pub(crate) mod group_status;
 pub(crate) mod instr_map;
 pub(crate) mod left_off;
