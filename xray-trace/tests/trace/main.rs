@@ -14,6 +14,7 @@ mod common;
 mod documented;
 mod files;
 mod function_call_trie;
+mod golden;
 mod graph;
 mod one_pass;
 mod round_trips;

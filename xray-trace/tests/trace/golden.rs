@@ -1,0 +1,77 @@
+//! Files of version 1 that earlier builds have written: every later reader has to open them, and to
+//! find in them what it found before. Their bytes never change. A new kind of section gets a new
+//! file.
+//!
+//! | file | written by |
+//! |---|---|
+//! | `calls` | `xrayctl record --all --args 2 --retval -- ./server 24` |
+//! | `processes` | `xrayctl record --glob 'shop::*' --follow all --duty 3ms/20ms -- sh -c './server 150; ./server 90'` |
+//! | `snapshot` | `xrayctl snapshot PID --last 30ms`, of a process in mode `flight` with a filter |
+//! | `profile` | `xrayctl profile PID --glob 'shop::*' --duration 300ms` |
+//! | `cut` | the first 2,200 bytes of `calls` |
+
+use std::fs;
+use std::path::PathBuf;
+
+use xray_trace::sink;
+use xray_trace::source::{self, Options};
+
+/// Each file with the CRC-32 of its bytes, and the format of its contents as text.
+const FILES: [(&str, u32, &str); 5] = [
+    ("calls", 0x674c_5140, "jsonl"),
+    ("processes", 0xbd38_eaf5, "jsonl"),
+    ("snapshot", 0x691b_fc5d, "jsonl"),
+    ("profile", 0x086e_e761, "csv"),
+    ("cut", 0x63c5_8e5c, "jsonl"),
+];
+
+#[test]
+fn files_of_version_1_are_read_as_ever() {
+    for (name, crc, format) in FILES {
+        let path = path(name, "xtrace");
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(crc32fast::hash(&bytes), crc, "{name}: the file has changed");
+        let found = String::from_utf8(as_text(&path, format)).unwrap();
+        let golden = self::path(name, format);
+        if std::env::var_os("XRAYD_BLESS").is_some() {
+            fs::write(&golden, &found).unwrap();
+        }
+        let expected = fs::read_to_string(&golden).unwrap_or_default();
+        let mut lines = found.lines().zip(expected.lines()).enumerate();
+        let other = lines.find(|(_, (found, expected))| found != expected);
+        assert!(
+            found == expected,
+            "{name}: {} and {} lines, the first other one is {other:?} (XRAYD_BLESS=1 writes the \
+             text anew, if a new text is meant)",
+            found.lines().count(),
+            expected.lines().count()
+        );
+    }
+}
+
+/// The contents of a trace or a profile.
+fn as_text(path: &PathBuf, format: &str) -> Vec<u8> {
+    let file = || fs::File::open(path).unwrap();
+    let sink = sink::by_name(format).unwrap();
+    let mut text = Vec::new();
+    match format {
+        "csv" => {
+            let opened = source::open_profile(file(), &Options::default()).unwrap();
+            let sink = sink.of_profile().unwrap();
+            sink.write(&opened.profile, &mut text).unwrap();
+        }
+        _ => {
+            let opened = source::open(file(), &Options::default()).unwrap();
+            let sink::Format::File(sink) = sink else {
+                unreachable!("{format} is a file");
+            };
+            sink.write(&opened.trace, &mut text).unwrap();
+        }
+    }
+    text
+}
+
+fn path(name: &str, extension: &str) -> PathBuf {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
+    golden.join(name).with_extension(extension)
+}
