@@ -1,6 +1,7 @@
 //! A process and its descendants, each traced by itself: the trace of one has no calls of another.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, opens_map_files, wait_until};
@@ -219,6 +220,39 @@ fn calls_of_a_forking_process_are_recorded_or_counted_as_lost() -> Result<()> {
 }
 
 /// `vfork` and `posix_spawn` start other programs. Nothing of them is in the trace (P59, P60).
+/// Children that live for up to 20 ms end in each step of being switched off.
+#[test]
+fn a_child_that_ends_while_it_is_switched_off_is_no_failure() -> Result<()> {
+    const CHILDREN: u32 = 400;
+    let mut target = Target::spawn(Fixture::Forks, [""; 0])?;
+    let registry = registry();
+    let session = attach(&registry, &target)?.session;
+    switch(&session, Switch::On)?;
+    let parent = target.pid();
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    target.send(&format!("fork {CHILDREN} 20000"))?;
+    let (mut looked, mut switched) = (0, 0);
+    let answer = loop {
+        for child in std::fs::read_to_string(&children)?.split_ascii_whitespace() {
+            looked += 1;
+            match registry.switch_off(pid(child.parse()?)?, AttachOptions::default()) {
+                Ok(_) => switched += 1,
+                Err(refusal) => ensure!(refusal.reason != Reason::Io, "{refusal}"),
+            }
+        }
+        if let Ok(answer) = target.line(Duration::ZERO) {
+            break answer;
+        }
+    };
+    ensure!(
+        looked > 0 && switched > 0,
+        "{looked} looked at, {switched} switched off"
+    );
+    ensure!(calls_of(&answer)? == 100);
+    detach(&registry, &target)?;
+    target.still_running()
+}
+
 #[test]
 fn starting_other_programs_leaves_the_session_as_it_is() -> Result<()> {
     let mut target = Target::spawn(Fixture::Group, [""; 0])?;

@@ -11,7 +11,7 @@ use crate::{
     control::{patch_sites, staged_sites},
     inject::{Patcher, RunState, left_code},
     pid::Pid,
-    refusal::{Refusal, Result},
+    refusal::{Reason, Refusal, Result},
     sys::Memory,
     target::{
         Children, Credentials, Launch, Objects, Sleds, Target, Yama, let_threads_run, preflight,
@@ -56,9 +56,15 @@ pub(super) fn switch_off(
     objects: &Objects,
     options: &AttachOptions,
 ) -> Result<Option<(u64, DetachReport)>> {
-    match switch_off_living(pid, objects, options) {
+    let mut switched = switch_off_living(pid, objects, options);
+    if matches!(&switched, Err(refusal) if refusal.reason == Reason::Io) {
+        // A memory that goes away meanwhile cannot be read or written. The next look finds that the
+        // process has ended or runs another program, or the same failure again.
+        switched = switch_off_living(pid, objects, options);
+    }
+    match switched {
         Err(refusal) if refusal.reason.leaves_nothing() => Ok(None),
-        result => result,
+        switched => switched,
     }
 }
 
