@@ -1,5 +1,5 @@
-//! `cargo xtask upstream`: LLVM's own tests of `llvm-xray`, with xrayctl in its place. The tests come
-//! from a checkout of LLVM that the user names; this repository has none of them.
+//! `cargo xtask upstream`: LLVM's own tests of `llvm-xray`, with xrayctl in its place. The tests
+//! come from a checkout of LLVM that the user names; this repository has none of them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -39,6 +39,8 @@ pub enum FunctionNames {
     Symbols,
     /// The readable name; `@(address)` without a symbol.
     Demangled,
+    /// Always `@(address)`.
+    Addresses,
 }
 
 // === impl SledKind ===
@@ -103,7 +105,9 @@ impl FunctionNames {
     pub fn of(self, function: &MapFunction) -> String {
         match (self, &function.symbol) {
             (Self::None, _) => String::new(),
-            (Self::Symbols | Self::Demangled, None) => nameless(function.address),
+            (Self::Symbols | Self::Demangled, None) | (Self::Addresses, _) => {
+                nameless(function.address)
+            }
             (Self::Symbols, Some(symbol)) => symbol.to_string(),
             (Self::Demangled, Some(_)) => function.name.to_string(),
         }

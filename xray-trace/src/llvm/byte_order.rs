@@ -12,8 +12,10 @@ pub enum ByteOrder {
 // === impl ByteOrder ===
 
 impl ByteOrder {
+    /// The number of two bytes at this offset; 0 beyond the end.
     #[inline]
-    pub(super) fn u16(self, bytes: &[u8], at: usize) -> u16 {
+    #[must_use]
+    pub fn u16(self, bytes: &[u8], at: usize) -> u16 {
         let bytes = field(bytes, at);
         match self {
             Self::Little => u16::from_le_bytes(bytes),
@@ -21,8 +23,10 @@ impl ByteOrder {
         }
     }
 
+    /// The number of four bytes at this offset; 0 beyond the end.
     #[inline]
-    pub(super) fn u32(self, bytes: &[u8], at: usize) -> u32 {
+    #[must_use]
+    pub fn u32(self, bytes: &[u8], at: usize) -> u32 {
         let bytes = field(bytes, at);
         match self {
             Self::Little => u32::from_le_bytes(bytes),
@@ -30,8 +34,10 @@ impl ByteOrder {
         }
     }
 
+    /// The number of eight bytes at this offset; 0 beyond the end.
     #[inline]
-    pub(super) fn u64(self, bytes: &[u8], at: usize) -> u64 {
+    #[must_use]
+    pub fn u64(self, bytes: &[u8], at: usize) -> u64 {
         let bytes = field(bytes, at);
         match self {
             Self::Little => u64::from_le_bytes(bytes),
@@ -39,8 +45,10 @@ impl ByteOrder {
         }
     }
 
+    /// The signed number of four bytes at this offset; 0 beyond the end.
     #[inline]
-    pub(super) fn i32(self, bytes: &[u8], at: usize) -> i32 {
+    #[must_use]
+    pub fn i32(self, bytes: &[u8], at: usize) -> i32 {
         self.u32(bytes, at).cast_signed()
     }
 

@@ -8,7 +8,7 @@ use super::dense_map::DenseMap;
 use super::failure::Failure;
 use super::log::{Log, Order};
 use super::names::Names;
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 use super::record::{Record, Step};
 use super::sort;
@@ -22,43 +22,43 @@ pub(super) const COMMAND: Command = Command {
         Opt {
             name: "deduce-sibling-calls",
             alias: "d",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Deduce sibling calls when unrolling function call stacks",
         },
         Opt {
             name: "format",
             alias: "f",
-            takes: Takes::OneOf(&["text", "csv"]),
+            value: ValueKind::OneOf(&["text", "csv"]),
             about: "The output format",
         },
         Opt {
             name: "instr_map",
             alias: "m",
-            takes: Takes::Text("binary with xray_instr_map"),
+            value: ValueKind::Text("binary with xray_instr_map"),
             about: "The binary with the instrumentation map, or a separate map",
         },
         Opt {
             name: "keep-going",
             alias: "k",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Keep going on errors encountered",
         },
         Opt {
             name: "output",
             alias: "o",
-            takes: Takes::Text("output file"),
+            value: ValueKind::Text("output file"),
             about: "The output file; - is standard output",
         },
         Opt {
             name: "recursive-calls-only",
             alias: "",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Only count the calls that are recursive",
         },
         Opt {
             name: "sort",
             alias: "s",
-            takes: Takes::OneOf(&[
+            value: ValueKind::OneOf(&[
                 "funcid", "count", "min", "med", "90p", "99p", "max", "sum", "func",
             ]),
             about: "Sort the output by this field",
@@ -66,13 +66,13 @@ pub(super) const COMMAND: Command = Command {
         Opt {
             name: "sortorder",
             alias: "r",
-            takes: Takes::OneOf(&["asc", "dsc"]),
+            value: ValueKind::OneOf(&["asc", "dsc"]),
             about: "The direction of the order",
         },
         Opt {
             name: "top",
             alias: "p",
-            takes: Takes::Number("N"),
+            value: ValueKind::Number("N"),
             about: "Only show the top N results",
         },
     ],
@@ -116,17 +116,17 @@ struct Row {
     name: String,
 }
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let names = Names::of_option(given.text("instr_map", ""))?;
-    let output = Output::open(given.text("output", "-"))?;
-    let input = given.input();
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
+    let names = Names::of_option(args.text("instr_map", ""))?;
+    let output = Output::open(args.text("output", "-"))?;
+    let input = args.input();
     let log = Log::load(input, Order::File).map_err(|failure| {
         let input = input.to_string_lossy();
         failure.in_context(format!("Failed loading input file '{input}'"))
     })?;
     let mut accountant = Accountant {
-        deduces: given.flag("deduce-sibling-calls"),
-        only_recursive: given.flag("recursive-calls-only"),
+        deduces: args.flag("deduce-sibling-calls"),
+        only_recursive: args.flag("recursive-calls-only"),
         ..Accountant::default()
     };
     for record in &log.records {
@@ -134,16 +134,16 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
             continue;
         }
         let _ = io::stderr().write_all(accountant.describe(record, &names).as_bytes());
-        if !given.flag("keep-going") {
+        if !args.flag("keep-going") {
             let input = input.to_string_lossy();
             return Err(Failure::new(format!(
                 "Failed accounting function calls in file '{input}'."
             )));
         }
     }
-    let rows = accountant.rows(given, log.header.cycle_frequency, &names);
+    let rows = accountant.rows(args, log.header.cycle_frequency, &names);
     let functions = accountant.times.len();
-    output.write(|out| match given.word("format", "text") {
+    output.write(|out| match args.word("format", "text") {
         "csv" => write_csv(&rows, out),
         _ => write_text(functions, &rows, out),
     })
@@ -253,7 +253,7 @@ impl Accountant {
     }
 
     /// The lines in the order that the options ask for.
-    fn rows(&self, given: &Given, frequency: u64, names: &Names) -> Vec<Row> {
+    fn rows(&self, args: &Arguments, frequency: u64, names: &Names) -> Vec<Row> {
         let rows = self.times.iter().map(|(function, times)| {
             let sum = times.iter().fold(0.0, |sum, time| sum + *time as f64);
             let mut sorted = times.clone();
@@ -276,8 +276,8 @@ impl Accountant {
             }
         });
         let mut rows = rows.collect::<Vec<_>>();
-        let ascending = given.word("sortorder", "asc") == "asc";
-        let key = |row: &Row| match given.word("sort", "funcid") {
+        let ascending = args.word("sortorder", "asc") == "asc";
+        let key = |row: &Row| match args.word("sort", "funcid") {
             "count" => row.count as f64,
             "min" => row.times[0],
             "med" => row.times[1],
@@ -288,7 +288,7 @@ impl Accountant {
             _ => row.function.into(),
         };
         // LLVM does not implement the order by name.
-        if given.word("sort", "funcid") != "func" {
+        if args.word("sort", "funcid") != "func" {
             sort::sort(&mut rows, |a, b| {
                 if ascending {
                     key(a) < key(b)
@@ -297,7 +297,7 @@ impl Accountant {
                 }
             });
         }
-        if let Ok(top @ 1..) = usize::try_from(given.number("top", -1)) {
+        if let Ok(top @ 1..) = usize::try_from(args.number("top", -1)) {
             rows.truncate(top);
         }
         rows

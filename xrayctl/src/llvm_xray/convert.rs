@@ -10,7 +10,7 @@ use super::dense_map::DenseMap;
 use super::failure::Failure;
 use super::log::{Log, Order};
 use super::names::Names;
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 use super::record::{Record, Step};
 use super::statistics;
@@ -22,33 +22,45 @@ pub(super) const COMMAND: Command = Command {
     inputs: Inputs::Each(&["<xray log file>"]),
     options: &[
         Opt {
+            name: "demangle",
+            alias: "",
+            value: ValueKind::Flag,
+            about: "Demangle the names of functions (the default)",
+        },
+        Opt {
+            name: "no-demangle",
+            alias: "",
+            value: ValueKind::Flag,
+            about: "Do not demangle the names of functions",
+        },
+        Opt {
             name: "instr_map",
             alias: "m",
-            takes: Takes::Text("binary with xray_instr_map"),
+            value: ValueKind::Text("binary with xray_instr_map"),
             about: "The binary with the instrumentation map, or a separate map",
         },
         Opt {
             name: "output",
             alias: "o",
-            takes: Takes::Text("output file"),
+            value: ValueKind::Text("output file"),
             about: "The output file; - is standard output",
         },
         Opt {
             name: "output-format",
             alias: "f",
-            takes: Takes::OneOf(&["raw", "yaml", "trace_event"]),
+            value: ValueKind::OneOf(&["raw", "yaml", "trace_event"]),
             about: "The output format",
         },
         Opt {
             name: "sort",
             alias: "s",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Sort the records by their counters (the default)",
         },
         Opt {
             name: "symbolize",
             alias: "y",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Write names of functions instead of their numbers",
         },
     ],
@@ -69,11 +81,16 @@ struct Conversion<'a> {
     names: Option<&'a Names>,
 }
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let names = Names::of_option(given.text("instr_map", ""))?;
-    let output = Output::open(given.text("output", "-"))?;
-    let input = given.input();
-    let order = if given.flag_or("sort", true) {
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
+    let names = Names::of_option(args.text("instr_map", ""))?;
+    let names = if args.demangles() {
+        names
+    } else {
+        names.with_symbols()
+    };
+    let output = Output::open(args.text("output", "-"))?;
+    let input = args.input();
+    let order = if args.flag_or("sort", true) {
         Order::Time
     } else {
         Order::File
@@ -84,9 +101,9 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
     })?;
     let conversion = Conversion {
         log: &log,
-        names: given.flag("symbolize").then_some(&names),
+        names: args.flag("symbolize").then_some(&names),
     };
-    output.write(|out| match given.word("output-format", "raw") {
+    output.write(|out| match args.word("output-format", "raw") {
         "yaml" => conversion.write_yaml(out),
         "trace_event" => conversion.write_trace_event(out),
         _ => conversion.write_basic(out),

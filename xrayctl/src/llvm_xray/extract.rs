@@ -4,7 +4,7 @@ use xray_trace::instr_map::FunctionNames;
 
 use super::failure::Failure;
 use super::names;
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 
 pub(super) const COMMAND: Command = Command {
@@ -15,45 +15,43 @@ pub(super) const COMMAND: Command = Command {
         Opt {
             name: "demangle",
             alias: "",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Demangle the names of functions (the default)",
         },
         Opt {
             name: "no-demangle",
             alias: "",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Do not demangle the names of functions",
         },
         Opt {
             name: "output",
             alias: "o",
-            takes: Takes::Text("output file"),
+            value: ValueKind::Text("output file"),
             about: "The output file; - is standard output",
         },
         Opt {
             name: "symbolize",
             alias: "s",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Write the names of functions",
         },
     ],
 };
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let input = given.input();
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
+    let input = args.input();
     let map = names::read_map(input).map_err(|failure| {
         let input = input.to_string_lossy();
         failure.in_context(format!(
             "Cannot extract instrumentation map from '{input}'."
         ))
     })?;
-    let names = if !given.flag("symbolize") {
-        FunctionNames::None
-    } else if given.flag("no-demangle") {
-        FunctionNames::Symbols
+    let names = if args.flag("symbolize") {
+        names::forms(&map, args.demangles())
     } else {
-        FunctionNames::Demangled
+        FunctionNames::None
     };
-    let output = Output::open(given.text("output", "-"))?;
+    let output = Output::open(args.text("output", "-"))?;
     output.write(|out| map.write_yaml(names, out))
 }

@@ -1,41 +1,49 @@
-//! What went wrong, in the lines of LLVM's messages.
+//! Failures, in the lines of LLVM's messages.
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::Path;
+use std::process::ExitCode;
 
-/// A failure of a command, or arguments that make no sense.
+/// The exit code of a program that the signal SIGPIPE has ended, as a shell reports it.
+const BROKEN_PIPE: u8 = 141;
+
+/// A failure of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// The reasons, from the general one to the cause.
-    reasons: Vec<String>,
-    is_usage: bool,
+    kind: Kind,
+    /// The messages, from the general one to the cause.
+    messages: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The command has failed.
+    Command,
+    /// Arguments are wrong; each message is about another one.
+    Usage,
+    /// The output cannot be written.
+    Output,
+    /// The reader of the output has gone away.
+    BrokenPipe,
 }
 
 // === impl Failure ===
 
 impl Failure {
-    /// A failure with one reason.
-    pub(super) fn new(reason: impl Into<String>) -> Self {
+    /// A failure with one message.
+    pub(super) fn new(message: impl Into<String>) -> Self {
         Self {
-            reasons: vec![reason.into()],
-            is_usage: false,
+            kind: Kind::Command,
+            messages: vec![message.into()],
         }
     }
 
-    /// Arguments that make no sense.
-    pub(super) fn of_usage(reason: impl Into<String>) -> Self {
+    /// Wrong arguments.
+    pub(super) fn of_usage(messages: Vec<String>) -> Self {
         Self {
-            is_usage: true,
-            ..Self::new(reason)
+            kind: Kind::Usage,
+            messages,
         }
-    }
-
-    /// The failure of which this one is the cause.
-    #[must_use]
-    pub(super) fn in_context(mut self, reason: impl Into<String>) -> Self {
-        self.reasons.insert(0, reason.into());
-        self
     }
 
     /// A file that cannot be opened or read.
@@ -43,27 +51,56 @@ impl Failure {
         Self::new(reason(error))
     }
 
-    /// A file that cannot be written.
-    pub(super) fn of_output(file: impl AsRef<Path>) -> Self {
-        let file = file.as_ref().display();
-        Self::new(format!("Cannot open file '{file}' for writing."))
+    /// An output that cannot be written.
+    pub(super) fn of_output(error: &io::Error) -> Self {
+        Self {
+            kind: match error.kind() {
+                io::ErrorKind::BrokenPipe => Kind::BrokenPipe,
+                _ => Kind::Output,
+            },
+            messages: vec![format!(
+                "LLVM ERROR: IO failure on output stream: {}",
+                reason(error)
+            )],
+        }
     }
 
-    /// Writes the reasons, each on a line of its own. The name of the program is before the first: the
-    /// given one if its arguments make no sense, else that of LLVM's tool.
+    /// The failure of which this one is the cause.
+    #[must_use]
+    pub(super) fn in_context(mut self, message: impl Into<String>) -> Self {
+        self.messages.insert(0, message.into());
+        self
+    }
+
+    /// Writes the messages. `program` is the name by which the tool was called.
     ///
     /// # Errors
     ///
-    /// The errors of the output.
+    /// The errors of `out`.
     pub(super) fn write(&self, program: &str, out: &mut dyn Write) -> io::Result<()> {
-        let program = if self.is_usage { program } else { "llvm-xray" };
-        writeln!(out, "{program}: {self}")
+        match self.kind {
+            Kind::Command => writeln!(out, "llvm-xray: {self}"),
+            Kind::Usage => {
+                let mut messages = self.messages.iter();
+                messages.try_for_each(|message| writeln!(out, "{program}: {message}"))
+            }
+            Kind::Output => writeln!(out, "{self}"),
+            Kind::BrokenPipe => Ok(()),
+        }
+    }
+
+    /// The exit code of the tool.
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match self.kind {
+            Kind::BrokenPipe => ExitCode::from(BROKEN_PIPE),
+            Kind::Command | Kind::Usage | Kind::Output => ExitCode::FAILURE,
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reasons.join("\n"))
+        f.write_str(&self.messages.join("\n"))
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Producer<'a> {
     bytes: &'a [u8],
     layout: Layout,
     offset: usize,
-    /// The bytes that the current buffer still has, from version 3 on.
+    /// The bytes that the current buffer still has, from version 3 on. LLVM keeps 32 bits of them.
     left: u64,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Producer<'a> {
         let (record, len) = self.record(offset)?;
         self.offset += len;
         if let Stored::BufferExtents { size } = record {
-            self.left = size;
+            self.left = size & u64::from(u32::MAX);
         } else if has_extents {
             let len = len as u64;
             if len > self.left {
@@ -140,7 +140,7 @@ impl<'a> Producer<'a> {
         let (record, len) = self.record(offset)?;
         self.offset = offset + len;
         if let Stored::BufferExtents { size } = record {
-            self.left = size;
+            self.left = size & u64::from(u32::MAX);
         }
         Ok(record)
     }

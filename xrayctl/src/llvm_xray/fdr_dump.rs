@@ -4,11 +4,12 @@ use std::io::{self, Write};
 
 use xray_trace::llvm::fdr::verify::Verifier;
 use xray_trace::llvm::fdr::{BlockPrinter, Layout, Record, print};
+use xray_trace::llvm::header::HEADER_LEN;
 
 use super::failure::Failure;
 use super::fdr::{Blocks, Producer, invalid};
 use super::log;
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 
 pub(super) const COMMAND: Command = Command {
@@ -18,17 +19,21 @@ pub(super) const COMMAND: Command = Command {
     options: &[Opt {
         name: "verify",
         alias: "",
-        takes: Takes::Flag,
+        value: ValueKind::Flag,
         about: "Verify the structure of the log",
     }],
 };
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let bytes = log::read(given.input())?;
-    let layout = log::layout(&bytes)?;
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
+    let bytes = log::read(args.input())?;
+    // LLVM looks neither at the kind of the file nor at its byte order.
+    let Some(version) = bytes.first_chunk().filter(|_| bytes.len() >= HEADER_LEN) else {
+        return Err(Failure::new("Not enough bytes for an XRay FDR log."));
+    };
+    let layout = Layout::plain(u16::from_le_bytes(*version));
     let mut failure = None;
-    Output::open("-".as_ref())?.write(|out| {
-        let written = if given.flag("verify") {
+    Output::standard().write(|out| {
+        let written = if args.flag("verify") {
             verify(&bytes, layout, out)
         } else {
             dump(&bytes, layout, out)
@@ -98,8 +103,8 @@ fn print_line(record: &Record<&[u8]>, out: &mut dyn Write) -> io::Result<()> {
     write_line(record, text, out)
 }
 
-/// Writes the text of a record. LLVM prints the data of an event as it is, and forgets the bracket at
-/// the end of a typed one.
+/// Writes the text of a record. LLVM prints the data of an event as it is, without the bracket at
+/// the end of a typed event.
 fn write_line(record: &Record<&[u8]>, mut text: Vec<u8>, out: &mut dyn Write) -> io::Result<()> {
     const DATA: &[u8] = b"data = '";
     let (data, end): (&[u8], &[u8]) = match record {

@@ -9,15 +9,15 @@ use super::dense_map::DenseMap;
 use super::failure::Failure;
 use super::log::{Log, Order};
 use super::names::Names;
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 use super::record::{Record, Step};
 use super::statistics::Statistics;
 use crate::output::{dot, gradient};
 
 /// The statistics that a label or a colour can show.
-pub(super) const FIELDS: Takes =
-    Takes::OneOf(&["none", "count", "min", "med", "90p", "99p", "max", "sum"]);
+pub(super) const FIELDS: ValueKind =
+    ValueKind::OneOf(&["none", "count", "min", "med", "90p", "99p", "max", "sum"]);
 
 /// The longest name in a label.
 const NAME_LEN: usize = 40;
@@ -30,56 +30,56 @@ pub(super) const COMMAND: Command = Command {
         Opt {
             name: "color-edges",
             alias: "c",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Colour the edges by this field",
         },
         Opt {
             name: "color-vertices",
             alias: "b",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Colour the vertices by this field",
         },
         Opt {
             name: "deduce-sibling-calls",
             alias: "d",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Deduce sibling calls when unrolling function call stacks",
         },
         Opt {
             name: "edge-label",
             alias: "e",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Label the edges with this field",
         },
         Opt {
             name: "instr_map",
             alias: "m",
-            takes: Takes::Text("binary with xray_instr_map"),
+            value: ValueKind::Text("binary with xray_instr_map"),
             about: "The binary with the instrumentation map, or a separate map",
         },
         Opt {
             name: "keep-going",
             alias: "k",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Keep going on errors encountered",
         },
         Opt {
             name: "output",
             alias: "o",
-            takes: Takes::Text("Output file"),
+            value: ValueKind::Text("Output file"),
             about: "The output file; - is standard output",
         },
         Opt {
             name: "vertex-label",
             alias: "v",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Label the vertices with this field",
         },
     ],
 };
 
-/// How a graph is made.
-pub(super) struct Making<'a> {
+/// The options by which a graph is made.
+pub(super) struct GraphOptions<'a> {
     pub(super) keeps_going: bool,
     pub(super) deduces: bool,
     pub(super) map: &'a OsStr,
@@ -110,36 +110,36 @@ pub(super) struct Vertex {
     pub(super) statistics: Statistics,
 }
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let input = given.input();
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
+    let input = args.input();
     let log = Log::load(input, Order::Time).map_err(|_| {
         let input = input.to_string_lossy();
         Failure::new(format!("Failed loading input file '{input}'"))
     })?;
-    let making = Making {
-        keeps_going: given.flag("keep-going"),
-        deduces: given.flag("deduce-sibling-calls"),
-        map: given.text("instr_map", ""),
+    let options = GraphOptions {
+        keeps_going: args.flag("keep-going"),
+        deduces: args.flag("deduce-sibling-calls"),
+        map: args.text("instr_map", ""),
     };
-    let graph = Graph::new(&log, &making)?;
-    let output = Output::open(given.text("output", "-"))?;
-    output.write(|out| graph.write(given, out))
+    let graph = Graph::new(&log, &options)?;
+    let output = Output::open(args.text("output", "-"))?;
+    output.write(|out| graph.write(args, out))
 }
 
 // === impl Graph ===
 
 impl Graph {
     /// The graph of a log.
-    pub(super) fn new(log: &Log, making: &Making<'_>) -> Result<Self, Failure> {
-        let names = Names::of_option(making.map)?;
+    pub(super) fn new(log: &Log, options: &GraphOptions<'_>) -> Result<Self, Failure> {
+        let names = Names::of_option(options.map)?;
         let mut graph = Self::default();
         graph.vertices.entry(0);
         for record in &log.records {
-            let Err(failure) = graph.take(record, making.deduces, &names) else {
+            let Err(failure) = graph.take(record, options.deduces, &names) else {
                 continue;
             };
             let _ = io::stderr().write_all(graph.describe(&names).as_bytes());
-            if !making.keeps_going {
+            if !options.keeps_going {
                 let what = "Error encountered generating the call graph.";
                 return Err(failure.in_context(what));
             }
@@ -173,7 +173,7 @@ impl Graph {
         taken
     }
 
-    /// Closes the calls down to that of this exit.
+    /// Closes the innermost calls, down to the call that this exit ends.
     fn close(
         &mut self,
         stack: &mut Vec<(i32, u64)>,
@@ -215,7 +215,7 @@ impl Graph {
         text
     }
 
-    /// Computes what depends on all calls.
+    /// Computes the percentiles, the greatest values, and the times in seconds.
     fn finish(&mut self, frequency: u64) {
         let edges = self.edges.iter().map(|(edge, _)| *edge).collect::<Vec<_>>();
         for id in edges {
@@ -249,8 +249,8 @@ impl Graph {
         self.greatest_vertex.divide(frequency);
     }
 
-    fn write(&self, given: &Given, out: &mut dyn Write) -> io::Result<()> {
-        let field = |option| given.word(option, "none");
+    fn write(&self, args: &Arguments, out: &mut dyn Write) -> io::Result<()> {
+        let field = |option| args.word(option, "none");
         let (edge_label, edge_colour) = (field("edge-label"), field("color-edges"));
         let (vertex_label, vertex_colour) = (field("vertex-label"), field("color-vertices"));
         let colour = |statistics: &Statistics, greatest: &Statistics, field: &str| {

@@ -7,9 +7,9 @@ use std::io::{self, Write};
 
 use super::dense_map::DenseMap;
 use super::failure::Failure;
-use super::graph::{FIELDS, Graph, Making, shortened};
+use super::graph::{FIELDS, Graph, GraphOptions, shortened};
 use super::log::{Log, Order};
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 use super::statistics::{Statistics, fixed, per_cent};
 use crate::output::gradient;
@@ -26,91 +26,91 @@ pub(super) const COMMAND: Command = Command {
         Opt {
             name: "deduce-sibling-calls",
             alias: "d",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Deduce sibling calls when unrolling function call stacks",
         },
         Opt {
             name: "deduce-sibling-calls-1",
             alias: "d1",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "The same, for trace 1",
         },
         Opt {
             name: "deduce-sibling-calls-2",
             alias: "d2",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "The same, for trace 2",
         },
         Opt {
             name: "edge-color",
             alias: "c",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Colour the edges by this field",
         },
         Opt {
             name: "edge-label",
             alias: "e",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Label the edges with this field",
         },
         Opt {
             name: "instr-map",
             alias: "m",
-            takes: Takes::Text("binary with xray_instr_map or yaml"),
+            value: ValueKind::Text("binary with xray_instr_map or yaml"),
             about: "The binary with the instrumentation map, or a separate map",
         },
         Opt {
             name: "instr-map-1",
             alias: "m1",
-            takes: Takes::Text("binary with xray_instr_map or yaml"),
+            value: ValueKind::Text("binary with xray_instr_map or yaml"),
             about: "The same, for trace 1",
         },
         Opt {
             name: "instr-map-2",
             alias: "m2",
-            takes: Takes::Text("binary with xray_instr_map or yaml"),
+            value: ValueKind::Text("binary with xray_instr_map or yaml"),
             about: "The same, for trace 2",
         },
         Opt {
             name: "keep-going",
             alias: "k",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Keep going on errors encountered",
         },
         Opt {
             name: "keep-going-1",
             alias: "k1",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "The same, for trace 1",
         },
         Opt {
             name: "keep-going-2",
             alias: "k2",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "The same, for trace 2",
         },
         Opt {
             name: "output",
             alias: "o",
-            takes: Takes::Text("Output file"),
+            value: ValueKind::Text("Output file"),
             about: "The output file; - is standard output",
         },
         Opt {
             name: "vertex-color",
             alias: "b",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Colour the vertices by this field",
         },
         Opt {
             name: "vertex-label",
             alias: "v",
-            takes: FIELDS,
+            value: FIELDS,
             about: "Label the vertices with this field",
         },
         Opt {
             name: "vertex-label-trun",
             alias: "t",
-            takes: Takes::Number("int"),
+            value: ValueKind::Number("int"),
             about: "The longest name in a label",
         },
     ],
@@ -126,16 +126,12 @@ struct Difference {
     vertices: DenseMap<String, Both>,
 }
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
     let mut difference = Difference::default();
-    for (place, input) in given.inputs().iter().enumerate() {
+    for (place, input) in args.inputs().iter().enumerate() {
         let option = |name: &str| {
             let own = format!("{name}-{}", place + 1);
-            if given.has(&own) {
-                own
-            } else {
-                name.to_owned()
-            }
+            if args.has(&own) { own } else { name.to_owned() }
         };
         let log = Log::load(input, Order::Time).map_err(|_| {
             let input = input.to_string_lossy();
@@ -143,15 +139,15 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
         })?;
         // LLVM looks at the options of its command graph here, so that neither a map nor going on
         // has an effect.
-        let making = Making {
+        let options = GraphOptions {
             keeps_going: false,
-            deduces: given.flag(&option("deduce-sibling-calls")),
+            deduces: args.flag(&option("deduce-sibling-calls")),
             map: OsStr::new(""),
         };
-        difference.add(place, &Graph::new(&log, &making)?);
+        difference.add(place, &Graph::new(&log, &options)?);
     }
-    let output = Output::open(given.text("output", "-"))?;
-    output.write(|out| difference.write(given, out))
+    let output = Output::open(args.text("output", "-"))?;
+    output.write(|out| difference.write(args, out))
 }
 
 /// The change from the first to the second graph, 1 if it is twice as much.
@@ -197,12 +193,12 @@ impl Difference {
         }
     }
 
-    fn write(&self, given: &Given, out: &mut dyn Write) -> io::Result<()> {
-        let field = |option| given.word(option, "none");
+    fn write(&self, args: &Arguments, out: &mut dyn Write) -> io::Result<()> {
+        let field = |option| args.word(option, "none");
         let (edge_label, edge_colour) = (field("edge-label"), field("edge-color"));
         let (vertex_label, vertex_colour) = (field("vertex-label"), field("vertex-color"));
         // A negative length is a very great one.
-        let len = usize::try_from(given.number("vertex-label-trun", 40)).unwrap_or(usize::MAX);
+        let len = usize::try_from(args.number("vertex-label-trun", 40)).unwrap_or(usize::MAX);
         let vertices = self.vertices.iter().enumerate();
         let numbers = vertices.map(|(number, (name, _))| (name, number));
         let numbers = numbers.collect::<HashMap<_, _>>();

@@ -1,14 +1,15 @@
-//! Loads the records of a log into memory, as LLVM's library does: basic and FDR logs in either byte
-//! order, and YAML.
+//! Loads the records of a log into memory, as LLVM's library does: basic and FDR logs in either
+//! byte order, and YAML.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Cursor, Read as _};
+use std::sync::Arc;
 
-use xray_trace::llvm::fdr::{Layout, Reader};
+use xray_trace::llvm::fdr::Reader;
 use xray_trace::llvm::header::{HEADER_LEN, Header, LogType};
-use xray_trace::llvm::yaml::{self, TraceHeader};
-use xray_trace::llvm::{Error, Mode, basic};
+use xray_trace::llvm::yaml::{self, Kind, TraceHeader};
+use xray_trace::llvm::{Error, Mode};
 
 use super::failure::Failure;
 use super::fdr;
@@ -33,14 +34,22 @@ pub(super) enum Order {
     Time,
 }
 
-/// All bytes of a file.
+/// The bytes of a file, as many as its size says: none of a pipe or a device.
 pub(super) fn read(path: &OsStr) -> Result<Vec<u8>, Failure> {
     let read = || -> io::Result<Vec<u8>> {
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
         let mut bytes = Vec::new();
-        File::open(path)?.read_to_end(&mut bytes)?;
+        file.take(size).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map_err(|error| Failure::of_input(&error))
+    read().map_err(|error| match error.kind() {
+        io::ErrorKind::IsADirectory => {
+            let path = path.to_string_lossy();
+            Failure::new(format!("Cannot read log from '{path}'"))
+        }
+        _ => Failure::of_input(&error),
+    })
 }
 
 // === impl Log ===
@@ -48,7 +57,7 @@ pub(super) fn read(path: &OsStr) -> Result<Vec<u8>, Failure> {
 impl Log {
     /// Loads a file.
     pub(super) fn load(path: &OsStr, records: Order) -> Result<Self, Failure> {
-        let bytes = read(path)?;
+        let bytes = Arc::<[u8]>::from(read(path)?);
         if bytes.len() < 4 {
             let path = path.to_string_lossy();
             return Err(Failure::new(format!("File '{path}' too small for XRay.")));
@@ -62,7 +71,7 @@ impl Log {
         Ok(log)
     }
 
-    fn parse(bytes: &[u8], number: fn([u8; 2]) -> u16) -> Result<Self, Failure> {
+    fn parse(bytes: &Arc<[u8]>, number: fn([u8; 2]) -> u16) -> Result<Self, Failure> {
         let [version, log] = [[bytes[0], bytes[1]], [bytes[2], bytes[3]]].map(number);
         let (what, newest) = match log {
             0 => ("Basic/Naive", 3),
@@ -88,51 +97,74 @@ impl Log {
         if bytes.len() == HEADER_LEN || !bytes.len().is_multiple_of(RECORD_LEN) {
             return Err(Failure::new("Invalid-sized XRay data."));
         }
-        let failure = |error: Error| Failure::new(error.to_string());
-        let reader = basic::Reader::new(bytes, Mode::Strict).map_err(failure)?;
-        let header = trace_header(reader.header());
+        let header = Header::parse(bytes, LogType::Basic);
+        let header = header.map_err(|error| Failure::new(error.to_string()))?;
+        let order = header.order;
         let mut records = Vec::<Record>::new();
-        for record in reader {
-            match record.map_err(failure)?.1 {
-                basic::Record::Function {
-                    kind,
-                    cpu,
-                    tsc,
-                    owner,
-                } => records.push(Record {
-                    cpu: cpu.into(),
-                    kind: fdr::kind(kind),
-                    function: owner.function,
-                    tsc,
-                    tid: owner.tid,
-                    pid: owner.pid.unwrap_or_default(),
+        for (number, bytes) in bytes.chunks_exact(RECORD_LEN).enumerate().skip(1) {
+            let offset = number * RECORD_LEN;
+            let unknown = |kind: u16, at: usize| {
+                let at = offset + at;
+                Failure::new(format!("Unknown record type '{kind}' at offset {at}."))
+            };
+            let function = order.i32(bytes, 4);
+            match order.u16(bytes, 0) {
+                0 => records.push(Record {
+                    cpu: bytes[2].into(),
+                    kind: match bytes[3] {
+                        0 => Kind::Enter,
+                        1 => Kind::Exit,
+                        2 => Kind::TailExit,
+                        3 => Kind::EnterArg,
+                        kind => return Err(unknown(kind.into(), 4)),
+                    },
+                    function,
+                    tsc: order.u64(bytes, 8),
+                    tid: order.u32(bytes, 16),
+                    pid: order.u32(bytes, 20),
                     ..Record::default()
                 }),
-                basic::Record::Argument { value, .. } => {
-                    if let Some(entry) = records.last_mut() {
-                        entry.args.push(value);
-                    }
+                1 => {
+                    let (tid, pid) = (order.u32(bytes, 8), order.u32(bytes, 12));
+                    let owner = records.last_mut().filter(|owner| {
+                        owner.function == function
+                            && owner.tid == tid
+                            && (header.version < 3 || owner.pid == pid)
+                    });
+                    let Some(owner) = owner else {
+                        let at = offset + 16;
+                        return Err(Failure::new(format!(
+                            "Corrupted log, found arg payload following non-matching \
+                             function+thread record. Record at offset {at}"
+                        )));
+                    };
+                    owner.args.push(order.u64(bytes, 16));
                 }
+                kind => return Err(unknown(kind, 2)),
             }
         }
-        Ok(Self { header, records })
+        Ok(Self {
+            header: trace_header(&header),
+            records,
+        })
     }
 
     fn of_fdr(bytes: &[u8]) -> Result<Self, Failure> {
         if bytes.len() < HEADER_LEN {
             return Err(Failure::new("Not enough bytes for an XRay FDR log."));
         }
-        let reader = fdr_reader(bytes)?;
+        let reader = Reader::new(bytes, Mode::Strict);
+        let reader = reader.map_err(|error| Failure::new(error.to_string()))?;
         Ok(Self {
             header: trace_header(reader.header()),
             records: fdr::records(bytes, reader.layout())?,
         })
     }
 
-    fn of_yaml(bytes: &[u8]) -> Result<Self, Failure> {
+    fn of_yaml(bytes: &Arc<[u8]>) -> Result<Self, Failure> {
         let failure = |_: Error| Failure::new("Failed loading YAML Data.");
         let mut reader =
-            yaml::Reader::new(Cursor::new(bytes.to_vec()), Mode::Strict).map_err(failure)?;
+            yaml::Reader::new(Cursor::new(Arc::clone(bytes)), Mode::Strict).map_err(failure)?;
         let header = *reader.header();
         let mut records = Vec::new();
         for record in &mut reader {
@@ -157,15 +189,6 @@ impl Log {
         }
         Ok(Self { header, records })
     }
-}
-
-/// The layout of the records of an FDR log.
-pub(super) fn layout(bytes: &[u8]) -> Result<Layout, Failure> {
-    Ok(fdr_reader(bytes)?.layout())
-}
-
-fn fdr_reader(bytes: &[u8]) -> Result<Reader<&[u8]>, Failure> {
-    Reader::new(bytes, Mode::Strict).map_err(|error| Failure::new(error.to_string()))
 }
 
 fn trace_header(header: &Header) -> TraceHeader {

@@ -1,9 +1,9 @@
 //! `llvm-xray` of LLVM 19: its command line, its numbers, its order of lines and its exit codes.
 //!
-//! Scripts and tests that were written for `llvm-xray` can run this program in its place. It speaks
-//! as that one does if it is called by that name (a link named `llvm-xray`, with or without a
-//! version behind it), or as `xrayctl --as llvm-xray-19 …`. Then it keeps the mistakes of LLVM's
-//! tool as well: the commands of [`cmd`](crate::cmd) answer the same questions correctly.
+//! Scripts and tests that were written for `llvm-xray` can run this program in its place. It
+//! behaves as LLVM's tool does if it is called by that name (a link named `llvm-xray`, with or
+//! without a version behind it), or as `xrayctl --as llvm-xray-19 …`. It then makes the mistakes of
+//! LLVM's tool as well: the commands of [`cmd`](crate::cmd) answer the same questions correctly.
 //!
 //! Nothing here uses the trace model. A log is a list of records, as it is in LLVM's own library,
 //! and each command follows the tool's algorithm step by step.
@@ -41,12 +41,12 @@ mod statistics;
 mod trie;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use self::failure::Failure;
-use self::options::{Command, Given};
+use self::options::{Arguments, Command, Request};
+use self::output::Output;
 
 /// The name of the tool and version that this module follows.
 pub(crate) const NAME: &str = "llvm-xray-19";
@@ -63,13 +63,15 @@ const COMMANDS: [(&Command, Run); 7] = [
 ];
 
 /// Runs a command with its options.
-type Run = fn(&Given) -> Result<(), Failure>;
+type Run = fn(&Arguments) -> Result<(), Failure>;
 
 /// A call of the tool.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The name of the program in its messages.
     program: String,
+    /// The path by which the program was called.
+    path: String,
     args: Vec<OsString>,
 }
 
@@ -80,14 +82,16 @@ impl Call {
     pub(crate) fn new(args: &[OsString]) -> Option<Self> {
         let (program, rest) = args.split_first()?;
         let name = Path::new(program).file_name()?.to_string_lossy();
-        let (program, args) = match rest {
-            args if is_name(&name) => (&*name, args),
-            [option, tool, args @ ..] if option == "--as" && tool == NAME => (NAME, args),
-            [option, args @ ..] if is_joined(option) => (NAME, args),
+        let path = program.to_string_lossy();
+        let (program, path, args) = match rest {
+            args if is_name(&name) => (&*name, &*path, args),
+            [option, tool, args @ ..] if option == "--as" && tool == NAME => (NAME, NAME, args),
+            [option, args @ ..] if is_joined(option) => (NAME, NAME, args),
             _ => return None,
         };
         Some(Self {
             program: program.to_owned(),
+            path: path.to_owned(),
             args: args.to_vec(),
         })
     }
@@ -99,7 +103,7 @@ impl Call {
             Err(failure) => {
                 // Without standard error, only the exit code is left.
                 let _ = failure.write(&self.program, &mut std::io::stderr().lock());
-                ExitCode::FAILURE
+                failure.exit_code()
             }
         }
     }
@@ -107,30 +111,24 @@ impl Call {
     fn execute(&self) -> Result<(), Failure> {
         let commands = COMMANDS.map(|(command, _)| command);
         let Some((first, rest)) = self.args.split_first() else {
-            return self.print(&options::overview(&self.program, &commands));
+            return print(&options::overview(&self.program, &commands));
         };
         if let Some(text) = options::general(&self.program, first, &commands) {
-            return self.print(&text);
+            return print(&text);
         }
         let found = COMMANDS.iter().find(|(command, _)| first == command.name);
         let Some((command, run)) = found else {
-            return Err(options::unknown_command(&self.program, first));
+            return Err(options::unknown_command(&self.path, first, rest));
         };
-        let wants_help = |arg: &&OsString| arg.as_os_str() == "-help" || *arg == "--help";
-        if rest
-            .iter()
-            .take_while(|arg| *arg != "--")
-            .any(|arg| wants_help(&arg))
-        {
-            return self.print(&command.help(&self.program));
+        match command.parse(&self.program, &self.path, rest)? {
+            Request::Run(args) => run(&args),
+            Request::Print(text) => print(&text),
         }
-        run(&command.parse(&self.program, rest)?)
     }
+}
 
-    fn print(&self, text: &str) -> Result<(), Failure> {
-        let written = std::io::stdout().lock().write_all(text.as_bytes());
-        written.map_err(|_| Failure::of_output("-"))
-    }
+fn print(text: &str) -> Result<(), Failure> {
+    Output::standard().write(|out| out.write_all(text.as_bytes()))
 }
 
 /// Whether a program of this name is the tool, of any version.

@@ -15,11 +15,22 @@ use super::log;
 pub(super) struct Names {
     map: Option<InstrMap>,
     lines: SourceMap,
+    has_symbols: bool,
 }
 
 /// Reads a map from an object file or from YAML.
 pub(super) fn read_map(path: &OsStr) -> Result<InstrMap, Failure> {
-    parse_map(path, &log::read(path)?)
+    parse_map(path, &read(path)?)
+}
+
+fn read(path: &OsStr) -> Result<Vec<u8>, Failure> {
+    if Path::new(path).is_dir() {
+        let path = path.to_string_lossy();
+        return Err(Failure::new(format!(
+            "Failed memory-mapping file '{path}'."
+        )));
+    }
+    log::read(path)
 }
 
 fn parse_map(path: &OsStr, bytes: &[u8]) -> Result<InstrMap, Failure> {
@@ -48,12 +59,22 @@ fn parse_map(path: &OsStr, bytes: &[u8]) -> Result<InstrMap, Failure> {
             }
         })
     })?;
-    // LLVM has no number for typed events in an object file.
+    // LLVM reads the kinds up to custom events from an object file.
+    let is_unknown = |kind| matches!(kind, SledKind::TypedEvent | SledKind::Unknown(_));
     let mut sleds = map.sleds().iter();
-    if map.machine().is_some() && sleds.any(|sled| sled.kind == SledKind::TypedEvent) {
+    if map.machine().is_some() && sleds.any(|sled| is_unknown(sled.kind)) {
         return Err(Failure::new("Exec format error"));
     }
     Ok(map)
+}
+
+/// The form of the names of a map. LLVM looks for symbols in the file itself, and YAML has none.
+pub(super) fn forms(map: &InstrMap, demangled: bool) -> FunctionNames {
+    match (map.machine(), demangled) {
+        (None, _) => FunctionNames::Addresses,
+        (Some(_), true) => FunctionNames::Demangled,
+        (Some(_), false) => FunctionNames::Symbols,
+    }
 }
 
 /// Whether the file is an ELF file for 32-bit x86.
@@ -69,13 +90,23 @@ impl Names {
         if path.is_empty() {
             return Ok(Self::default());
         }
-        let bytes = log::read(path)?;
+        let bytes = read(path)?;
         let map = parse_map(path, &bytes)?;
         let addresses = map.functions().iter().map(|function| function.address);
         Ok(Self {
             lines: SourceMap::parse(&bytes, addresses).unwrap_or_default(),
             map: Some(map),
+            has_symbols: false,
         })
+    }
+
+    /// The same functions, with the linker's symbols as names.
+    #[must_use]
+    pub(super) fn with_symbols(self) -> Self {
+        Self {
+            has_symbols: true,
+            ..self
+        }
     }
 
     /// The functions of the file that an option names.
@@ -90,11 +121,7 @@ impl Names {
     pub(super) fn name(&self, id: i32) -> String {
         match self.find(id) {
             None => format!("#{id}"),
-            // LLVM looks for symbols in the file itself, and YAML has none.
-            Some((map, function)) if map.machine().is_none() => {
-                format!("@({:x})", function.address.0)
-            }
-            Some((_, function)) => FunctionNames::Demangled.of(function),
+            Some((map, function)) => forms(map, !self.has_symbols).of(function),
         }
     }
 

@@ -33,13 +33,13 @@ pub(super) struct Opt {
     pub(super) name: &'static str,
     /// Another name; empty if there is none.
     pub(super) alias: &'static str,
-    pub(super) takes: Takes,
+    pub(super) value: ValueKind,
     pub(super) about: &'static str,
 }
 
 /// The value of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Takes {
+pub(super) enum ValueKind {
     /// A truth value, true without one.
     Flag,
     /// Any text; the word stands for it in the help.
@@ -50,11 +50,22 @@ pub(super) enum Takes {
     OneOf(&'static [&'static str]),
 }
 
-/// The arguments of a command.
+/// The parsed arguments of a command.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct Arguments {
     values: BTreeMap<&'static str, OsString>,
+    /// The options in the order in which they were given.
+    order: Vec<&'static str>,
     inputs: Vec<OsString>,
+}
+
+/// A request that a command can get.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// To do its work.
+    Run(Arguments),
+    /// To print this text.
+    Print(String),
 }
 
 /// The text without a command.
@@ -85,48 +96,67 @@ OVERVIEW: XRay Tools
 
 /// The answer to an option that stands before any command.
 pub(super) fn general(program: &str, option: &OsStr, commands: &[&Command]) -> Option<String> {
-    let option = option.to_str()?;
-    let name = option.strip_prefix("--").or(option.strip_prefix('-'))?;
-    match name {
+    match name_of(option.to_str()?)? {
         "help" | "h" => Some(overview(program, commands)),
-        "version" => Some(format!(
-            "xrayctl {}, as {}\n",
-            env!("CARGO_PKG_VERSION"),
-            super::NAME
-        )),
+        "version" => Some(version()),
         _ => None,
     }
 }
 
-/// The failure for a word that is no command.
-pub(super) fn unknown_command(program: &str, word: &OsStr) -> Failure {
-    let (word, what) = (word.to_string_lossy(), "Try: '");
-    let kind = if word.starts_with('-') {
-        "command line argument"
-    } else {
-        "subcommand"
-    };
-    Failure::of_usage(format!("Unknown {kind} '{word}'.  {what}{program} --help'"))
+fn version() -> String {
+    format!(
+        "xrayctl {}, as {}\n",
+        env!("CARGO_PKG_VERSION"),
+        super::NAME
+    )
+}
+
+/// The name of an option behind its dashes.
+fn name_of(option: &str) -> Option<&str> {
+    option.strip_prefix("--").or(option.strip_prefix('-'))
+}
+
+/// The failure for a word that is no command, and for the arguments behind it.
+pub(super) fn unknown_command(path: &str, word: &OsStr, rest: &[OsString]) -> Failure {
+    let is_option = word.as_bytes().starts_with(b"-");
+    let first = unknown(if is_option { ARGUMENT } else { "subcommand" }, word, path);
+    let rest = rest.iter().map(|arg| unknown(ARGUMENT, arg, path));
+    Failure::of_usage(std::iter::once(first).chain(rest).collect())
+}
+
+const ARGUMENT: &str = "command line argument";
+
+fn unknown(what: &str, word: &OsStr, path: &str) -> String {
+    let word = word.to_string_lossy();
+    format!("Unknown {what} '{word}'.  Try: '{path} --help'")
 }
 
 // === impl Command ===
 
 impl Command {
-    /// Reads the arguments behind the command.
-    pub(super) fn parse(&self, program: &str, args: &[OsString]) -> Result<Given, Failure> {
-        let mut given = Given {
+    /// Parses the arguments behind the command. `path` is the path by which the tool was called,
+    /// and `program` its name.
+    pub(super) fn parse(
+        &self,
+        program: &str,
+        path: &str,
+        args: &[OsString],
+    ) -> Result<Request, Failure> {
+        let mut parsed = Arguments {
             values: BTreeMap::new(),
+            order: Vec::new(),
             inputs: Vec::new(),
         };
+        let mut problems = Vec::new();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let bytes = arg.as_bytes();
             if bytes == b"--" {
-                given.inputs.extend(args.by_ref().cloned());
+                parsed.inputs.extend(args.by_ref().cloned());
                 break;
             }
             let Some(rest) = bytes.strip_prefix(b"-").filter(|rest| !rest.is_empty()) else {
-                given.inputs.push(arg.clone());
+                parsed.inputs.push(arg.clone());
                 continue;
             };
             let rest = rest.strip_prefix(b"-").unwrap_or(rest);
@@ -134,50 +164,78 @@ impl Command {
                 Some(at) => (&rest[..at], Some(&rest[at + 1..])),
                 None => (rest, None),
             };
-            let option = self.options.iter().find(|option| option.has_name(name));
-            let Some(option) = option else {
-                let arg = arg.to_string_lossy();
-                return Err(Failure::of_usage(format!(
-                    "Unknown command line argument '{arg}'.  Try: '{program} --help'"
-                )));
+            match name {
+                b"help" | b"h" => return Ok(Request::Print(self.help(program))),
+                b"version" => return Ok(Request::Print(version())),
+                _ => {}
+            }
+            let Some((flags, option, name)) = self.find(name) else {
+                problems.push(unknown(ARGUMENT, arg, path));
+                continue;
             };
+            for flag in flags {
+                parsed.set(flag, "true".into());
+            }
             let value = value.map(|value| OsString::from_vec(value.to_vec()));
-            let value = match (option.takes, value) {
-                (Takes::Flag, None) => "true".into(),
+            let value = match (option.value, value) {
+                (ValueKind::Flag, None) => "true".into(),
                 (_, Some(value)) => value,
                 (_, None) => match args.next() {
                     Some(next) => next.clone(),
-                    None => return Err(option.refuse(name, "requires a value!")),
+                    None => {
+                        problems.push(about(name, "requires a value!"));
+                        break;
+                    }
                 },
             };
-            let value = option.check(name, value)?;
-            given.values.insert(option.name, value);
+            match option.check(value) {
+                Ok(value) => parsed.set(option, value),
+                Err(problem) => problems.push(problem),
+            }
         }
-        self.check_inputs(program, &given)?;
-        Ok(given)
+        problems.extend(self.problem_of_inputs(path, parsed.inputs.len()));
+        if problems.is_empty() {
+            Ok(Request::Run(parsed))
+        } else {
+            Err(Failure::of_usage(problems))
+        }
     }
 
-    fn check_inputs(&self, program: &str, given: &Given) -> Result<(), Failure> {
+    /// The option with this name; or, of several letters in one word, the flags and the last
+    /// option, which may take a value.
+    fn find<'a>(&self, name: &'a [u8]) -> Option<(Vec<&'static Opt>, &'static Opt, &'a [u8])> {
+        let option = |name: &[u8]| self.options.iter().find(|option| option.has_name(name));
+        if let Some(option) = option(name) {
+            return Some((Vec::new(), option, name));
+        }
+        let letters = name.chunks(1).collect::<Vec<_>>();
+        let (last, flags) = letters.split_last()?;
+        let flags = flags.iter().map(|flag| option(flag));
+        let flags = flags.collect::<Option<Vec<_>>>()?;
+        let are_flags = flags.iter().all(|flag| flag.value == ValueKind::Flag);
+        are_flags.then_some((flags, option(last)?, *last))
+    }
+
+    /// The problem of this number of inputs.
+    fn problem_of_inputs(&self, path: &str, count: usize) -> Option<String> {
         let (least, most) = match self.inputs {
             Inputs::Each(names) => (names.len(), names.len()),
             Inputs::Many(_) => (1, usize::MAX),
         };
-        let count = given.inputs.len();
-        let (what, limit) = if count < least {
-            ("Not enough", format!("Must specify at least {least}"))
+        if count < least {
+            let plural = if least > 1 { "s" } else { "" };
+            Some(format!(
+                "Not enough positional command line arguments specified!\n\
+                 Must specify at least {least} positional argument{plural}: See: {path} --help"
+            ))
         } else if count > most {
-            ("Too many", format!("Can specify at most {most}"))
+            Some(format!(
+                "Too many positional arguments specified!\n\
+                 Can specify at most {most} positional arguments: See: {path} --help"
+            ))
         } else {
-            return Ok(());
-        };
-        let plural = if count > most || least > 1 { "s" } else { "" };
-        let what = match what {
-            "Not enough" => "Not enough positional command line arguments specified!",
-            _ => "Too many positional arguments specified!",
-        };
-        Err(Failure::of_usage(format!(
-            "{what}\n{limit} positional argument{plural}: See: {program} --help"
-        )))
+            None
+        }
     }
 
     /// The text for `--help`.
@@ -196,10 +254,10 @@ impl Command {
             "{ABOUT}SUBCOMMAND '{name}': {about}\n\nUSAGE: {program} {name} [options] {inputs}\n\nOPTIONS:\n\n"
         );
         for option in *options {
-            let value = match option.takes {
-                Takes::Flag => String::new(),
-                Takes::Text(word) | Takes::Number(word) => format!("=<{word}>"),
-                Takes::OneOf(words) => format!("={}", words.join("|")),
+            let value = match option.value {
+                ValueKind::Flag => String::new(),
+                ValueKind::Text(word) | ValueKind::Number(word) => format!("=<{word}>"),
+                ValueKind::OneOf(words) => format!("={}", words.join("|")),
             };
             let mut names = format!("--{}{value}", option.name);
             if !option.alias.is_empty() {
@@ -218,45 +276,65 @@ impl Opt {
         name == self.name.as_bytes() || !name.is_empty() && name == self.alias.as_bytes()
     }
 
-    /// Checks a value, and brings truth values into one form.
-    fn check(&self, name: &[u8], value: OsString) -> Result<OsString, Failure> {
+    /// Checks a value, and brings truth values and numbers into one form.
+    fn check(&self, value: OsString) -> Result<OsString, String> {
         let text = value.to_string_lossy();
-        let problem = match self.takes {
-            Takes::Text(_) => return Ok(value),
-            Takes::Flag => match &*text {
+        let problem = match self.value {
+            ValueKind::Text(_) => return Ok(value),
+            ValueKind::Flag => match &*text {
                 "" | "true" | "TRUE" | "True" | "1" => return Ok("true".into()),
                 "false" | "FALSE" | "False" | "0" => return Ok("false".into()),
                 _ => format!("'{text}' is invalid value for boolean argument! Try 0 or 1"),
             },
-            Takes::Number(_) if text.parse::<i32>().is_ok() => return Ok(value),
-            Takes::Number(_) => format!("'{text}' value invalid for integer argument!"),
-            Takes::OneOf(words) if words.contains(&&*text) => return Ok(value),
-            Takes::OneOf(_) => format!("Cannot find option named '{text}'!"),
+            ValueKind::Number(_) => match number(&text) {
+                Some(number) => return Ok(number.to_string().into()),
+                None => format!("'{text}' value invalid for integer argument!"),
+            },
+            ValueKind::OneOf(words) if words.contains(&&*text) => return Ok(value),
+            ValueKind::OneOf(_) => format!("Cannot find option named '{text}'!"),
         };
-        // LLVM names the option itself here, and the alias where the value is missing.
-        let name = if matches!(self.takes, Takes::Flag | Takes::Number(_) | Takes::OneOf(_)) {
-            self.name.as_bytes()
-        } else {
-            name
-        };
-        Err(self.refuse(name, &problem))
-    }
-
-    fn refuse(&self, name: &[u8], problem: &str) -> Failure {
-        let name = String::from_utf8_lossy(name);
-        let dashes = if name.chars().count() == 1 { "-" } else { "--" };
-        Failure::of_usage(format!("for the {dashes}{name} option: {problem}"))
+        Err(about(self.name.as_bytes(), &problem))
     }
 }
 
-// === impl Given ===
+/// A message about an option.
+fn about(name: &[u8], problem: &str) -> String {
+    let name = String::from_utf8_lossy(name);
+    let dashes = if name.chars().count() == 1 { "-" } else { "--" };
+    format!("for the {dashes}{name} option: {problem}")
+}
 
-impl Given {
+/// A whole number, in the base that its prefix names.
+fn number(text: &str) -> Option<i32> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text),
+    };
+    let (digits, base) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&digits[2..], 16),
+        [b'0', b'b' | b'B', ..] => (&digits[2..], 2),
+        [b'0', b'o', ..] => (&digits[2..], 8),
+        [b'0', b'0'..=b'9', ..] => (&digits[1..], 8),
+        _ => (digits, 10),
+    };
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    i32::from_str_radix(&format!("{sign}{digits}"), base).ok()
+}
+
+// === impl Arguments ===
+
+impl Arguments {
+    fn set(&mut self, option: &Opt, value: OsString) {
+        self.values.insert(option.name, value);
+        self.order.push(option.name);
+    }
+
     /// The file that the command reads, or the first of them.
     pub(super) fn input(&self) -> &OsStr {
-        self.inputs
-            .first()
-            .map_or(OsStr::new(""), OsString::as_os_str)
+        let first = self.inputs.first();
+        first.map_or(OsStr::new(""), OsString::as_os_str)
     }
 
     /// All files that the command reads.
@@ -269,6 +347,14 @@ impl Given {
         self.values.contains_key(option)
     }
 
+    /// Whether names of functions are to be demangled: not if the option against it comes last.
+    /// LLVM looks at the places of both options, and not at their values.
+    pub(super) fn demangles(&self) -> bool {
+        let mut given = self.order.iter().rev();
+        let last = given.find(|option| option.ends_with("demangle"));
+        last.is_none_or(|last| *last == "demangle")
+    }
+
     /// The value of a flag.
     pub(super) fn flag(&self, option: &str) -> bool {
         self.flag_or(option, false)
@@ -276,16 +362,14 @@ impl Given {
 
     /// The value of a flag that is not off by default.
     pub(super) fn flag_or(&self, option: &str, default: bool) -> bool {
-        self.values
-            .get(option)
-            .map_or(default, |value| value == "true")
+        let value = self.values.get(option);
+        value.map_or(default, |value| value == "true")
     }
 
     /// The value of an option, or this one.
     pub(super) fn text<'a>(&'a self, option: &str, default: &'a str) -> &'a OsStr {
-        self.values
-            .get(option)
-            .map_or(OsStr::new(default), OsString::as_os_str)
+        let value = self.values.get(option);
+        value.map_or(OsStr::new(default), OsString::as_os_str)
     }
 
     /// The value of an option that takes one of several words, or this one.

@@ -1,9 +1,9 @@
-//! `std::sort` of the GNU C++ library. It is not stable, and `llvm-xray` prints functions with equal
-//! keys in the order that it leaves. One comparison of the tool is not even an order (blocks of FDR
-//! logs), so only the same steps give the same result.
+//! `std::sort` of the GNU C++ library. The sort is not stable, and `llvm-xray` prints functions
+//! with equal keys in the resulting order. The comparison of blocks of FDR logs is no order at all,
+//! so only the same steps give the same result.
 //!
-//! It follows `bits/stl_algo.h`: quicksort by the median of three, heap sort where it goes too deep,
-//! and insertion sort at the end.
+//! The steps are those of `bits/stl_algo.h`: quicksort by the median of three, heap sort where the
+//! recursion is too deep, and insertion sort at the end.
 
 /// Ranges of at most this length are left to insertion sort.
 const SHORT: usize = 16;
@@ -95,7 +95,7 @@ fn heap_sort<T>(items: &mut [T], less: &impl Fn(&T, &T) -> bool) {
     }
 }
 
-/// Lets the item at this place sink to a leaf, and rise from there as far as it has to.
+/// Moves the item at this index down to a leaf, and from there up to its place in the heap.
 fn adjust<T>(items: &mut [T], top: usize, less: &impl Fn(&T, &T) -> bool) {
     let len = items.len();
     let mut hole = top;

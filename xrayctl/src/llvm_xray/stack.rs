@@ -7,7 +7,7 @@ use super::dense_map::DenseMap;
 use super::failure::Failure;
 use super::log::{Log, Order};
 use super::names::Names;
-use super::options::{Command, Given, Inputs, Opt, Takes};
+use super::options::{Arguments, Command, Inputs, Opt, ValueKind};
 use super::output::Output;
 use super::record::{Record, Step};
 use super::trie::{NodeId, Trie};
@@ -20,43 +20,43 @@ pub(super) const COMMAND: Command = Command {
         Opt {
             name: "aggregate-threads",
             alias: "",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Aggregate stack times across threads",
         },
         Opt {
             name: "aggregation-type",
             alias: "",
-            takes: Takes::OneOf(&["time", "count"]),
+            value: ValueKind::OneOf(&["time", "count"]),
             about: "The number behind each stack",
         },
         Opt {
             name: "all-stacks",
             alias: "all",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Dump the sums of all stacks, by default of each thread",
         },
         Opt {
             name: "instr_map",
             alias: "m",
-            takes: Takes::Text("binary with xray_instr_map"),
+            value: ValueKind::Text("binary with xray_instr_map"),
             about: "The binary with the instrumentation map, or a separate map",
         },
         Opt {
             name: "keep-going",
             alias: "k",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Keep going on errors encountered",
         },
         Opt {
             name: "per-thread-stacks",
             alias: "",
-            takes: Takes::Flag,
+            value: ValueKind::Flag,
             about: "Report the top stacks of each thread",
         },
         Opt {
             name: "stack-format",
             alias: "",
-            takes: Takes::OneOf(&["human", "flame"]),
+            value: ValueKind::OneOf(&["human", "flame"]),
             about: "The output format: human without --all-stacks, flame with it",
         },
     ],
@@ -94,17 +94,17 @@ struct Sum {
     ticks: u64,
 }
 
-pub(super) fn run(given: &Given) -> Result<(), Failure> {
-    let path = given.text("instr_map", "");
+pub(super) fn run(args: &Arguments) -> Result<(), Failure> {
+    let path = args.text("instr_map", "");
     let names = Names::open(path).map_err(|failure| {
         let path = path.to_string_lossy();
         failure.in_context(format!("Cannot open instrumentation map: {path}"))
     })?;
     let refuse = |what: &str| Err(Failure::new(what));
-    let by_thread = given.flag("per-thread-stacks");
-    let aggregated = given.flag("aggregate-threads");
-    let all = given.flag("all-stacks");
-    let is_human = given.word("stack-format", "human") == "human";
+    let by_thread = args.flag("per-thread-stacks");
+    let aggregated = args.flag("aggregate-threads");
+    let all = args.flag("all-stacks");
+    let is_human = args.word("stack-format", "human") == "human";
     if by_thread && aggregated {
         return refuse(
             "Can't specify options for per thread reporting and reporting that aggregates threads.",
@@ -117,10 +117,10 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
         return refuse("You must specify a non-human format when reporting with -all-stacks.");
     }
     let mut stacks = Stacks::default();
-    for input in given.inputs() {
+    for input in args.inputs() {
         let log = match Log::load(input, Order::File) {
             Ok(log) => log,
-            Err(failure) if given.flag("keep-going") => {
+            Err(failure) if args.flag("keep-going") => {
                 let _ = writeln!(io::stderr(), "{failure}");
                 continue;
             }
@@ -135,7 +135,7 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
                 continue;
             }
             let message = unmatched(record, &names);
-            if !given.flag("keep-going") {
+            if !args.flag("keep-going") {
                 return Err(Failure::new(message));
             }
             let _ = io::stderr().write_all(message.as_bytes());
@@ -144,8 +144,8 @@ pub(super) fn run(given: &Given) -> Result<(), Failure> {
     if stacks.roots.is_empty() {
         return refuse("No instrumented calls were accounted in the input file.");
     }
-    let output = Output::open("-".as_ref())?;
-    let counts = given.word("aggregation-type", "time") == "count";
+    let output = Output::standard();
+    let counts = args.word("aggregation-type", "time") == "count";
     let merged = if aggregated {
         stacks.merge()
     } else {
@@ -263,7 +263,7 @@ impl Stacks {
         merged.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// A node with what two nodes have, and below it the same.
+    /// Adds a node with the sums of two nodes, and below it nodes for the callees of both.
     fn merge_nodes(&mut self, left: NodeId, right: NodeId) -> NodeId {
         let top = self.add_sum_of(left, right, None);
         let mut waiting = vec![(left, right, top)];

@@ -64,7 +64,7 @@ impl Statistics {
         self.sum += ticks;
     }
 
-    /// Sets what depends on all times.
+    /// Sets the percentiles, from all times of the calls.
     pub(super) fn set_percentiles(&mut self, times: &mut [u64]) {
         times.sort_unstable();
         let at = |numerator, denominator| {

@@ -30,6 +30,13 @@ impl Layout {
         }
     }
 
+    /// The usual layout of logs with this version: little-endian, with bits numbered from the low
+    /// end.
+    #[must_use]
+    pub fn plain(version: u16) -> Self {
+        Self::new(ByteOrder::Little, BitOrder::LowFirst, version)
+    }
+
     /// Whether function records have the usual layout, so that [`PlainCall`] can read them.
     #[must_use]
     pub fn is_plain(self) -> bool {
