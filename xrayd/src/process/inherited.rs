@@ -57,9 +57,10 @@ pub(super) fn switch_off(
     options: &AttachOptions,
 ) -> Result<Option<(u64, DetachReport)>> {
     let mut switched = switch_off_living(pid, objects, options);
-    if matches!(&switched, Err(refusal) if refusal.reason == Reason::Io) {
-        // A memory that goes away meanwhile cannot be read or written. The next look finds that the
-        // process has ended or runs another program, or the same failure again.
+    if matches!(&switched, Err(refusal) if refusal.reason != Reason::Busy) {
+        // The memory of a process that ends meanwhile reads as empty, which each step takes for
+        // another failure. The next look finds that the process has ended or runs another program,
+        // or fails in the same way.
         switched = switch_off_living(pid, objects, options);
     }
     match switched {
