@@ -5,7 +5,7 @@
 //! | file | written by |
 //! |---|---|
 //! | `calls` | `xrayctl record --all --args 2 --retval -- ./server 24` |
-//! | `processes` | `xrayctl record --glob 'shop::*' --follow all --duty 3ms/20ms -- sh -c './server 150; ./server 90'` |
+//! | `processes` | `xrayctl record --follow all --duty 3ms/20ms`, of a shell that runs two servers |
 //! | `snapshot` | `xrayctl snapshot PID --last 30ms`, of a process in mode `flight` with a filter |
 //! | `profile` | `xrayctl profile PID --glob 'shop::*' --duration 300ms` |
 //! | `cut` | the first 2,200 bytes of `calls` |

@@ -41,7 +41,7 @@ pub(super) struct Block<'a> {
     pub(super) records: Vec<Stored<&'a [u8]>>,
 }
 
-/// Makes records of calls and events from those of a thread.
+/// Makes records of calls and events from the stored records of a thread.
 #[derive(Debug, Default)]
 struct Expander {
     version: u16,
@@ -167,8 +167,7 @@ impl<'a> Producer<'a> {
         };
         let record = record.map(|payload| &bytes[payload]);
         // The library takes an event without data for damage.
-        if let Some(what) = event(&record).filter(|(_, data)| data.is_empty()) {
-            let (what, _) = what;
+        if let Some((what, [])) = event(&record) {
             let at = offset + 5;
             return Err(Failure::new(format!(
                 "Invalid size for {what} (size = 0) at offset {at}."
