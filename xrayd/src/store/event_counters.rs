@@ -4,7 +4,10 @@
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     time::{Duration, Instant},
 };
@@ -90,9 +93,11 @@ impl EventCounters {
         add(&self.left_out, calls);
     }
 
-    /// Adds events that the collector left out because of a filter.
+    /// Adds events that the collector left out because of a filter. They are among the events
+    /// already, so that a reader finds no more left out than there are.
     pub(crate) fn add_filtered(&self, events: u64) {
-        add(&self.filtered, events);
+        let filtered = self.filtered.load(Relaxed).saturating_add(events);
+        self.filtered.store(filtered, Release);
     }
 
     /// Notes how many losses rings have counted that are not in the stream now.
@@ -113,6 +118,11 @@ impl EventCounters {
     pub(crate) fn set_unread(&self, events: u64, overwritten: u64) {
         self.unread.store(events, Relaxed);
         self.unread_overwritten.store(overwritten, Relaxed);
+    }
+
+    /// True if some ring has events that were not read when it was last looked at.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.unread.load(Relaxed) > 0
     }
 
     /// Adds events of a ring that were overwritten before the ring was read, an estimate.
@@ -151,11 +161,13 @@ impl EventCounters {
 
     /// The numbers now. `retained` has the numbers of retained events.
     pub(super) fn read(&self, retained: &Retained) -> Counters {
+        // Before the events, of which they are a part: see `add_filtered`.
+        let filtered = self.filtered.load(Acquire);
         Counters {
             threads: self.threads.load(Relaxed),
             events: self.all_events(),
             events_per_second: lock(&self.rate).per_second,
-            filtered: self.filtered.load(Relaxed),
+            filtered,
             left_out: self.left_out.load(Relaxed),
             lost: self.lost.load(Relaxed).max(self.lost_known.load(Relaxed)),
             ring_use_permille: self.ring_use_permille.load(Relaxed),

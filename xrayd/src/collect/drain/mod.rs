@@ -246,7 +246,11 @@ impl Drain {
     fn read(&mut self) -> Busy {
         match self.owners.rings.newest {
             true => Busy::Idle,
-            false => self.owners.rings.read(),
+            false => {
+                let busy = self.owners.rings.read();
+                self.owners.rings.recount_unread();
+                busy
+            }
         }
     }
 

@@ -218,6 +218,14 @@ impl Rings {
         self.output.counters.set_unread(events, overwritten);
     }
 
+    /// Reports how much is still unread, if something was: events that have been read since then
+    /// would count twice.
+    pub(super) fn recount_unread(&mut self) {
+        if self.output.counters.has_unread() {
+            self.count_unread();
+        }
+    }
+
     /// Frees slow paths that a signal handler left by `longjmp`. Such a slow path stays marked
     /// busy, and losses grow in a ring that has room.
     pub(super) fn free_stuck(&mut self) {

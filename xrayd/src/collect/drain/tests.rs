@@ -322,6 +322,29 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     );
 }
 
+/// The chores find a ring after the round has read the others, so its events are estimated. The
+/// next round reads it.
+#[test]
+fn an_event_that_was_unread_counts_once() {
+    const EVENTS: u64 = 100;
+    let mut drain = drain();
+    let table = Table::new(drain.owners.rings.geometry());
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    for now in 0..EVENTS {
+        record(&drain, &table, living, 0x1007, now);
+    }
+    drain.owners.begun = true;
+    drain.owners.discover();
+    drain.owners.rings.count_unread();
+    let unread = drain.owners.rings.output.counters().events;
+    assert!(unread > 0);
+    drain.round();
+    let counters = drain.owners.rings.output.counters();
+    assert_eq!(counters.events, EVENTS);
+    drain.owners.rings.count_unread();
+    assert_eq!(drain.owners.rings.output.counters().events, EVENTS);
+}
+
 /// A thread has no processor in the middle of a trampoline until its session is over. The event
 /// that it stores then is no event of the next session. After a collector that died, it is one.
 #[test]
