@@ -25,6 +25,8 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 pub(crate) struct Counts {
     pub(crate) events: u64,
     pub(crate) lost: u64,
+    /// Events among `lost` that this process did not receive in time.
+    pub(crate) unreceived: u64,
     pub(crate) bytes: u64,
 }
 
@@ -186,6 +188,7 @@ async fn write_next(
     publish.send_modify(|counts| {
         counts.events = events;
         counts.lost = lost.saturating_add(reader_lost);
+        counts.unreceived = reader_lost;
         counts.bytes += data.len() as u64;
     });
     Ok(None)

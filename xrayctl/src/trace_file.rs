@@ -13,6 +13,7 @@ use xray_trace::container::{Completeness, OpenCalls, SectionCheck, Writer};
 use xray_trace::model::{Totals, Trace};
 
 use crate::output::excluded::{Excluded, RecordedTime};
+use crate::output::remedies::FrequentFunctions;
 use crate::output::trace_summary::{self, OverwrittenEvents};
 use crate::private;
 
@@ -59,6 +60,8 @@ pub(crate) struct Tally {
     pub(crate) calls: u64,
     /// Events lost.
     pub(crate) lost: u64,
+    /// The functions with the most events, if events were lost.
+    pub(crate) frequent: Option<FrequentFunctions>,
     /// Older events that were overwritten.
     pub(crate) overwritten: Option<OverwrittenEvents>,
     /// Events that a recording leaves out because another client wanted them.
@@ -225,6 +228,7 @@ impl Tally {
             events,
             calls,
             lost,
+            frequent: (lost > 0).then(|| FrequentFunctions::of(trace)).flatten(),
             overwritten: OverwrittenEvents::of(trace),
             excluded: (!trace.coverage().recordings.is_empty())
                 .then(|| RecordedTime::excluded(&RecordedTime::of(trace))),

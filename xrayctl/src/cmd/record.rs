@@ -22,7 +22,9 @@ use xrayd::{
     target::Sleds,
     types::{Mode, Wanted},
 };
-use xrayd_proto::v1::{AttachRequest, GroupStatus, Selection, StatusRequest, ToggleReport};
+use xrayd_proto::v1::{
+    AttachRequest, GroupStatus, ProcessStatus, Selection, StatusRequest, ToggleReport,
+};
 
 use super::attach::{Memory, sleds};
 use crate::{
@@ -36,6 +38,7 @@ use crate::{
     output::{
         Console,
         recorded::{Outcome, Recorded},
+        remedies::Remedies,
         streamed::Streamed,
         text::printable,
         units,
@@ -134,6 +137,19 @@ enum Cause {
     StreamEnded,
 }
 
+/// What is known of the process before it is detached.
+#[derive(Debug)]
+struct Before {
+    /// The state of the followed processes, if any were to be followed.
+    group: Option<GroupStatus>,
+    /// Size of each ring.
+    ring_bytes: Option<u64>,
+    /// Threads that can have a ring at the same time.
+    max_threads: Option<u32>,
+    /// True if all rings are taken.
+    rings_taken: bool,
+}
+
 impl Args {
     fn sleds(&self) -> Sleds {
         sleds(self.selectors.no_match(self.pending))
@@ -154,6 +170,25 @@ impl Args {
             return Err(Failure::Usage(what).into());
         }
         self.process.find().map(Some)
+    }
+}
+
+// === impl Before ===
+
+impl Before {
+    /// What the daemon reports; nothing if the process is gone.
+    async fn of(rpc: &mut Rpc, pid: u32) -> Self {
+        let response = rpc.get_status(StatusRequest { pid }).await;
+        let rows = response.map_or_else(|_| Vec::new(), |rows| rows.into_inner().processes);
+        let ring_bytes = rows.iter().map(|row| row.ring_bytes).max();
+        let max_threads = rows.iter().map(|row| row.max_threads).max();
+        let is_full = |row: &ProcessStatus| row.max_threads > 0 && row.threads >= row.max_threads;
+        Self {
+            rings_taken: rows.iter().any(is_full),
+            max_threads: max_threads.filter(|threads| *threads > 0),
+            group: rows.into_iter().filter_map(|row| row.group).next(),
+            ring_bytes: ring_bytes.filter(|bytes| *bytes > 0),
+        }
     }
 }
 
@@ -208,11 +243,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let counts = recording.watch();
     let progress = Progress::spinner(console, "recording");
     let cause = wait(&mut recording, args.duration, &mut signals, &progress).await;
-    let (group, released) = {
+    let (before, released) = {
         let letting_go = async {
-            let group = group(&mut rpc, target.pid()).await;
+            let before = Before::of(&mut rpc, target.pid()).await;
             (
-                group,
+                before,
                 attachment::release(&mut rpc, target.pid(), undo).await,
             )
         };
@@ -259,11 +294,35 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             Some(how) => format!("the program ended ({how}); processes that it started go on"),
         });
     }
+    let Before {
+        group,
+        ring_bytes,
+        max_threads,
+        rings_taken,
+    } = before;
+    // Another client has attached the process, so its rings stay as they are.
+    let is_ours = undo == Undo::Detach;
+    let counts = *counts.borrow();
+    let remedies = |lost: u64, frequent| {
+        (lost > 0).then(|| Remedies {
+            unreceived: counts.unreceived,
+            frequent,
+            rings_taken,
+            ring_bytes: ring_bytes.filter(|_| is_ours),
+            max_threads: max_threads.filter(|_| is_ours),
+            is_limited: args.limits.wire().is_some(),
+            running: match outcome {
+                Outcome::Stopped | Outcome::StillAttached => pid,
+                _ => None,
+            },
+        })
+    };
     let (lost, is_empty) = match stored {
         Some((file, tally)) => {
             let recorded = Recorded {
                 program,
                 group,
+                remedies: remedies(tally.lost, tally.frequent.clone()),
                 ..Recorded::new(file.path(), target.pid(), outcome, &tally)
             };
             if args.format.json {
@@ -274,12 +333,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             (recorded.lost, recorded.processes == 0)
         }
         None => {
-            let counts = *counts.borrow();
             let streamed = Streamed {
                 pid: target.pid(),
                 outcome,
                 program,
                 counts,
+                remedies: remedies(counts.lost, None),
                 group,
             };
             for line in streamed.lines() {
@@ -434,13 +493,6 @@ async fn read_back(
             () = signals.next() => progress.note(console, "the trace is being read back"),
         }
     }
-}
-
-/// The state of the followed processes, if any were to be followed.
-async fn group(rpc: &mut Rpc, pid: u32) -> Option<GroupStatus> {
-    let response = rpc.get_status(StatusRequest { pid }).await.ok()?;
-    let rows = response.into_inner().processes.into_iter();
-    rows.filter_map(|row| row.group).next()
 }
 
 /// The reason for the end of the recording. An error of the detach counts only if the process was

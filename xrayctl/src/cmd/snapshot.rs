@@ -213,6 +213,7 @@ async fn take(
         counts = Counts {
             events,
             lost,
+            unreceived: 0,
             bytes: counts.bytes + data.len() as u64,
         };
         progress.recorded(events, lost, counts.bytes);

@@ -35,6 +35,7 @@ pub(crate) mod processes;
 pub(crate) mod profile_info;
 pub(crate) mod recorded;
 pub(crate) mod refused;
+pub(crate) mod remedies;
 pub(crate) mod restarted;
 pub(crate) mod slowest_calls;
 pub(crate) mod stacks;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use xrayd_proto::v1::GroupStatus;
 
 use super::excluded::Excluded;
+use super::remedies::Remedies;
 use super::{Look, Tone, group_status, text, units};
 use crate::trace_file::Tally;
 
@@ -27,6 +28,9 @@ pub(crate) struct Recorded {
     pub(crate) group: Option<GroupStatus>,
     pub(crate) duration_ns: u64,
     pub(crate) lost: u64,
+    /// What would have helped against the losses; absent without losses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remedies: Option<Remedies>,
     /// Events that are missing because other clients record the process as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) excluded: Option<Excluded>,
@@ -65,6 +69,7 @@ impl Recorded {
             group: None,
             duration_ns: tally.duration_ns,
             lost: tally.lost,
+            remedies: None,
             excluded: tally.excluded,
             bytes: tally.bytes,
         }
@@ -93,6 +98,9 @@ impl Recorded {
             units::time(self.duration_ns),
             units::bytes(self.bytes),
         )?;
+        if let Some(remedies) = &self.remedies {
+            remedies.render(out, look, (self.events, self.lost))?;
+        }
         if let Some(excluded) = self.excluded.and_then(Excluded::words) {
             writeln!(out, "{}", look.paint(Tone::Dim, &excluded))?;
         }
@@ -107,11 +115,11 @@ impl Recorded {
         if let Some(why) = why {
             writeln!(out, "{}", look.paint(Tone::Warning, &why))?;
         }
-        let file = quoted(&text::printable(&self.file));
+        let file = text::quoted(&text::printable(&self.file));
         writeln!(out, "open it: xrayctl view {file}")?;
         writeln!(out, "     or: xrayctl report {file}")?;
         let stem = self.file.strip_suffix(".xtrace").unwrap_or(&self.file);
-        let json = quoted(&text::printable(&format!("{stem}.json")));
+        let json = text::quoted(&text::printable(&format!("{stem}.json")));
         writeln!(
             out,
             "     or: xrayctl convert {file} -o {json}, and load that at ui.perfetto.dev"
@@ -146,19 +154,9 @@ impl Outcome {
     }
 }
 
-/// A file name for a shell.
-fn quoted(name: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !name.is_empty() && name.chars().all(plain) {
-        name.to_owned()
-    } else {
-        format!("'{}'", name.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::golden;
+    use super::super::{golden, remedies};
     use super::*;
 
     fn sample(outcome: Outcome) -> Recorded {
@@ -174,6 +172,7 @@ mod tests {
             group: None,
             duration_ns: 5_000_123_456,
             lost: 0,
+            remedies: None,
             excluded: None,
             bytes: 4_620_000,
         }
@@ -199,6 +198,7 @@ mod tests {
             Recorded {
                 program,
                 lost: 7,
+                remedies: Some(remedies::tests::sample()),
                 ..sample(Outcome::ProcessEnded)
             }
             .render(out, Look::PLAIN)?;
@@ -219,17 +219,5 @@ mod tests {
             }
             .render(out, Look::PLAIN)
         });
-    }
-
-    #[test]
-    fn file_names_are_quoted_where_a_shell_wants_it() {
-        for (name, expected) in [
-            ("a/b-1.xtrace", "a/b-1.xtrace"),
-            ("a b", "'a b'"),
-            ("it's", r"'it'\''s'"),
-            ("", "''"),
-        ] {
-            assert_eq!(quoted(name), expected);
-        }
     }
 }

@@ -4,6 +4,7 @@
 use xrayd_proto::v1::GroupStatus;
 
 use super::recorded::Outcome;
+use super::remedies::Remedies;
 use super::{group_status, units};
 use crate::recording::Counts;
 
@@ -18,6 +19,8 @@ pub(crate) struct Streamed {
     /// The exit status of the program that was started for the recording; absent without one.
     pub(crate) program: Option<String>,
     pub(crate) counts: Counts,
+    /// What would have helped against losses; absent without losses.
+    pub(crate) remedies: Option<Remedies>,
     /// The gaps in the recording of the followed processes; absent if none were to be followed.
     pub(crate) group: Option<GroupStatus>,
 }
@@ -27,7 +30,13 @@ pub(crate) struct Streamed {
 impl Streamed {
     /// The summary, and a line for each remark.
     pub(crate) fn lines(&self) -> Vec<String> {
+        let Counts { events, lost, .. } = self.counts;
         let mut lines = vec![summary(self.counts)];
+        lines.extend(
+            self.remedies
+                .iter()
+                .flat_map(|remedies| remedies.lines(events, lost)),
+        );
         lines.extend(self.group.iter().flat_map(group_status::not_whole));
         lines.extend(self.outcome.words(self.pid, self.program.as_deref(), TRACE));
         lines
@@ -39,6 +48,7 @@ pub(crate) fn summary(counts: Counts) -> String {
     let Counts {
         events,
         lost,
+        unreceived: _,
         bytes,
     } = counts;
     let each = units::bytes_per_event(bytes, events)
@@ -65,8 +75,10 @@ mod tests {
             counts: Counts {
                 events: 2_000_000,
                 lost: 3,
+                unreceived: 0,
                 bytes: 4_620_000,
             },
+            remedies: None,
             group: None,
         };
         let summary = "2,000,000 events, 3 lost, 4.41 MiB (2.31 bytes/event)";

@@ -34,6 +34,16 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     out
 }
 
+/// A name as a word for a shell.
+pub(crate) fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !name.is_empty() && name.chars().all(plain) {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', r"'\''"))
+    }
+}
+
 /// The text broken at blanks into lines of at most `width` characters. A longer word is a line of
 /// its own.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
@@ -95,5 +105,17 @@ mod tests {
             wrap("a bb ccc\n\ndddddd e", 4),
             ["a bb", "ccc", "", "dddddd", "e"]
         );
+    }
+
+    #[test]
+    fn names_are_quoted_where_a_shell_wants_it() {
+        for (name, expected) in [
+            ("a/b-1.xtrace", "a/b-1.xtrace"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(name), expected);
+        }
     }
 }
