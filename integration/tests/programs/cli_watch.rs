@@ -1,5 +1,7 @@
 //! `xrayctl watch`.
 
+use std::fs;
+
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
 use nix::sys::signal::Signal;
@@ -84,6 +86,54 @@ fn slow_calls_are_shown_with_their_callers() -> Result<()> {
     }
     ensure!(within > 0, "no call has a caller: {}", ran.out);
     target.still_running()
+}
+
+/// Typed events are shown as they happen, with the names of types that the program registers
+/// meanwhile.
+#[test]
+fn user_events_are_shown_with_the_names_of_their_types() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for (cli, fixture) in [
+        (scene.alone()?, Fixture::Types),
+        (scene.with(&daemon)?, Fixture::TypesLlvm),
+    ] {
+        let mut target = Target::spawn(fixture, [""; 0])?;
+        let pid = target.pid().to_string();
+        let mut running = cli.start(["watch", &pid, "--all", "--json", "--limit", "9"])?;
+        watching(&mut running, &target)?;
+        // Three events, in a call each. The names can come after the first events.
+        target.ask("say 3", "said 3")?;
+        let printing = running.printing();
+        running.until("the first events are shown", || {
+            let shown = fs::read_to_string(&printing)?;
+            Ok(shown.contains("typed-event").then_some(()))
+        })?;
+        target.ask("more 1", "said")?;
+        target.ask("more 60000", "said")?;
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(0), "{ran:?}");
+        let lines = ran.out.lines().map(serde_json::from_str);
+        let lines: Vec<Value> = lines.collect::<Result<_, _>>()?;
+        let of = |number: u64| {
+            let mut of = lines.iter().filter(|line| line["event_type"] == number);
+            of.next_back().context("no event of that type")
+        };
+        let (known, unknown) = (of(1)?, of(60_000)?);
+        for (event, name) in [(known, Some("type 1")), (unknown, None)] {
+            // The compiler can give the function a suffix.
+            let function = event["function"].as_str().unwrap_or_default();
+            let its = event["kind"] == "typed-event"
+                && event["pid"] == target.pid()
+                && function.starts_with("say")
+                && event["data"] == "more"
+                && event["event_type_name"].as_str() == name;
+            ensure!(its, "{event}");
+        }
+        ensure_as_compiled(&target)?;
+        target.still_running()?;
+    }
+    Ok(())
 }
 
 /// An attached process stays attached, in its mode. An interrupted or killed `watch` leaves nothing

@@ -1,4 +1,4 @@
-//! `xrayctl watch`: calls as they happen.
+//! `xrayctl watch`: calls, and custom and typed events, as they happen.
 //!
 //! A process that is not attached is attached for this. In a process that is, the functions are on
 //! a lease, as for a recording.
@@ -41,8 +41,12 @@ duration. It does not print calls that are left without an exit, for example by 
 program makes more calls than the terminal can show, watch leaves calls out, and a line shows how
 many.
 
-With --min-duration, the callers of a call stand before it, the outermost first. These are the open
-calls of the same thread that watch has seen begin: calls of functions that it watches.
+watch also prints the custom and typed events of these functions, with their data and the names of
+their types.
+
+With --min-duration, watch prints calls alone. The callers of a call stand before it, the outermost
+first. These are the open calls of the same thread that watch has seen begin: calls of functions
+that it watches.
 
 watch attaches to a process that is not attached, and detaches at the end. In an attached process,
 functions that watch switches on are off again afterwards.
@@ -64,10 +68,11 @@ pub(crate) struct Args {
     pending: Pending,
     #[command(flatten)]
     values: Values,
-    /// Print only calls that took at least this time, like 1ms, each with its callers
+    /// Print only calls that took at least this time, like 1ms, each with its callers, and no
+    /// custom and typed events
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     min_duration: Option<Duration>,
-    /// Stop after N calls
+    /// Stop after N calls and events
     #[arg(long, value_name = "N")]
     limit: Option<NonZeroU64>,
     /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C

@@ -14,6 +14,7 @@ pub(crate) mod counted;
 pub(crate) mod detached;
 pub(crate) mod diff_tree;
 pub(crate) mod dot;
+pub(crate) mod event_data;
 pub(crate) mod excluded;
 pub(crate) mod filter_set;
 pub(crate) mod folded_lines;

@@ -1,12 +1,13 @@
-//! `xrayctl watch`: a line for each call that has ended.
+//! `xrayctl watch`: a line for each call that has ended, and for each custom and typed event.
 
 use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
-use xrayd_proto::v1::{Event, EventBatch, EventKind};
+use xrayd_proto::v1::{Event, EventBatch, EventKind, UserEvent};
 
+use super::event_data::EventData;
 use super::{Look, Tone, text, units};
 
 /// Open calls of a thread that are remembered. With more of them, the outer ones are not shown.
@@ -16,14 +17,14 @@ const MOST_THREADS: usize = 1 << 16;
 /// The most callers of a call that are shown: the innermost ones.
 const MOST_CALLERS: usize = 16;
 
-/// The calls that are shown.
+/// The calls and user events that are shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
-    /// The least duration of a call.
+    /// The least duration of a call. User events, which have none, are shown only if it is 0.
     pub(crate) least: Duration,
-    /// The number of calls.
+    /// The number of calls and user events.
     pub(crate) most: u64,
-    /// True for a line of JSON for each call.
+    /// True for a line of JSON for each.
     pub(crate) json: bool,
     /// Whether a call is shown with its callers.
     pub(crate) callers: Callers,
@@ -41,12 +42,14 @@ pub(crate) enum Callers {
 #[derive(Debug)]
 pub(crate) struct Watched {
     shown: Shown,
-    /// Calls that were shown.
-    calls: u64,
+    /// Calls and user events that were shown.
+    lines: u64,
     /// Time of the first event.
     begun: Option<u64>,
     /// Names by process and function id.
     functions: HashMap<(u32, u32), String>,
+    /// Names of types of typed events, by process and number.
+    event_types: HashMap<(u32, u32), String>,
     threads: HashMap<(u32, u32), Thread>,
 }
 
@@ -85,6 +88,20 @@ struct Call<'a> {
     result: Option<u64>,
 }
 
+/// A user event, in JSON.
+#[derive(Debug, Serialize)]
+struct ShownEvent<'a> {
+    kind: &'a str,
+    pid: u32,
+    tid: u32,
+    thread: &'a str,
+    /// The function that contains its sled.
+    function: &'a str,
+    monotonic_ns: u64,
+    #[serde(flatten)]
+    event: EventData,
+}
+
 /// Missing events, in JSON.
 #[derive(Debug, Serialize)]
 struct Lost {
@@ -97,19 +114,20 @@ impl Watched {
     pub(crate) fn new(shown: Shown) -> Self {
         Self {
             shown,
-            calls: 0,
+            lines: 0,
             begun: None,
             functions: HashMap::new(),
+            event_types: HashMap::new(),
             threads: HashMap::new(),
         }
     }
 
-    /// True if the wanted number of calls was shown.
+    /// True if the wanted number of lines was shown.
     pub(crate) fn is_over(&self) -> bool {
-        self.calls >= self.shown.most
+        self.lines >= self.shown.most
     }
 
-    /// Shows the calls that end in this batch.
+    /// Shows the calls that end in this batch, and its user events.
     pub(crate) fn take(
         &mut self,
         batch: EventBatch,
@@ -122,8 +140,12 @@ impl Watched {
             reader_lost,
             target_lost,
             threads,
-            event_types: _,
+            event_types,
         } = batch;
+        for event_type in event_types {
+            let key = (event_type.pid, event_type.r#type);
+            self.event_types.insert(key, event_type.name);
+        }
         for function in functions {
             let key = (function.pid, function.id);
             self.functions.insert(key, text::printable(&function.name));
@@ -173,7 +195,8 @@ impl Watched {
             pid,
             calls,
             result,
-            ..
+            user_event,
+            kind: _,
         } = event;
         let begun = *self.begun.get_or_insert(monotonic_ns);
         let open = &mut self.thread(pid, tid).open;
@@ -197,7 +220,7 @@ impl Watched {
                 open.truncate(at);
                 let duration_ns = monotonic_ns.saturating_sub(call.since);
                 if u128::from(duration_ns) >= self.shown.least.as_nanos() {
-                    self.calls += 1;
+                    self.lines += 1;
                     let ended = (call, duration_ns, result);
                     return self.show((pid, tid), ended, begun, out, look);
                 }
@@ -205,6 +228,12 @@ impl Watched {
             EventKind::Unwound => {
                 let left = usize::try_from(calls.unwrap_or(0)).unwrap_or(usize::MAX);
                 open.truncate(open.len().saturating_sub(left));
+            }
+            EventKind::Custom | EventKind::Typed if self.shown.least.is_zero() => {
+                self.lines += 1;
+                let user_event = user_event.unwrap_or_default();
+                let at = (monotonic_ns, begun);
+                return self.show_user_event((pid, tid), function, &user_event, at, out, look);
             }
             EventKind::Unspecified
             | EventKind::Custom
@@ -229,6 +258,12 @@ impl Watched {
         (names.collect(), left_out)
     }
 
+    /// The name of a thread; empty if it is unknown.
+    fn thread_name(&self, thread: (u32, u32)) -> &str {
+        let thread = self.threads.get(&thread);
+        thread.map_or("", |thread| thread.name.as_str())
+    }
+
     /// The name of a function.
     fn name(&self, pid: u32, function: u32) -> &str {
         let name = self.functions.get(&(pid, function));
@@ -245,8 +280,7 @@ impl Watched {
     ) -> io::Result<()> {
         let function = self.name(pid, call.function);
         let (callers, callers_left_out) = self.callers((pid, tid));
-        let thread = self.threads.get(&(pid, tid));
-        let thread = thread.map_or("", |thread| thread.name.as_str());
+        let thread = self.thread_name((pid, tid));
         if self.shown.json {
             let call = Call {
                 pid,
@@ -288,6 +322,53 @@ impl Watched {
             look.paint(Tone::Name, &look.names.show(function)),
         )
     }
+
+    /// Shows a user event of this function, which happened at the first of these times. The other
+    /// one is the first event's.
+    fn show_user_event(
+        &self,
+        (pid, tid): (u32, u32),
+        function: u32,
+        user_event: &UserEvent,
+        (monotonic_ns, begun): (u64, u64),
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
+        let function = self.name(pid, function);
+        let thread = self.thread_name((pid, tid));
+        let event_type = user_event.r#type;
+        let name = |number| self.event_types.get(&(pid, number)).map(String::as_str);
+        let typed = event_type.map(|number| {
+            let name = name(number);
+            (u16::try_from(number).unwrap_or(u16::MAX), name)
+        });
+        let event = EventData::new(&user_event.data, user_event.size, typed);
+        if self.shown.json {
+            let kind = match event_type {
+                Some(_) => "typed-event",
+                None => "custom-event",
+            };
+            let shown = ShownEvent {
+                kind,
+                pid,
+                tid,
+                thread,
+                function,
+                monotonic_ns,
+                event,
+            };
+            return json_line(&shown, out);
+        }
+        let since = Duration::from_nanos(monotonic_ns.saturating_sub(begun));
+        let none = "";
+        writeln!(
+            out,
+            "{:>12.6} {none:>11} {tid:>8} {thread:<15} {} {}",
+            since.as_secs_f64(),
+            look.paint(Tone::Name, &look.names.show(function)),
+            look.paint(Tone::Dim, &event.line()),
+        )
+    }
 }
 
 fn hex(value: u64) -> String {
@@ -304,7 +385,7 @@ fn json_line(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::{FunctionName, ThreadName};
+    use xrayd_proto::v1::{EventTypeName, FunctionName, ThreadName};
 
     use super::super::golden;
     use super::*;
@@ -413,6 +494,54 @@ mod tests {
         assert!(text.ends_with(" worker          ns::inner\n"), "{text}");
         let call: serde_json::Value = serde_json::from_str(&lines(true, Callers::None)).unwrap();
         assert!(call.get("callers").is_none(), "{call}");
+    }
+
+    /// Custom and typed events, within a call and with the name of their type if there is one.
+    #[test]
+    fn user_events_look_as_agreed() {
+        let said = |monotonic_ns, kind, event_type, data: &[u8]| Event {
+            user_event: Some(UserEvent {
+                data: data.to_vec(),
+                size: data.len() as u64,
+                r#type: event_type,
+            }),
+            ..event(monotonic_ns, 2, kind)
+        };
+        let mut cut = said(3_000, EventKind::Typed, Some(9), b"\xff\x01");
+        cut.user_event.as_mut().unwrap().size = 9000;
+        let events = vec![
+            event(1_000, 1, EventKind::Enter),
+            said(2_000, EventKind::Custom, None, b"order 7\x1b[2J"),
+            cut,
+            said(4_000, EventKind::Typed, Some(3), b"42"),
+            event(9_000, 1, EventKind::Exit),
+        ];
+        let mut batch = batch(events);
+        batch.event_types = vec![EventTypeName {
+            r#type: 3,
+            name: "price".into(),
+            pid: 7,
+        }];
+        let watched = |json| {
+            Watched::new(Shown {
+                least: Duration::ZERO,
+                callers: Callers::None,
+                ..shown(json)
+            })
+        };
+        for (file, json) in [("watch-events.txt", false), ("watch-events.jsonl", true)] {
+            golden::check(file, |out| {
+                let mut watched = watched(json);
+                watched.take(batch.clone(), out, Look::PLAIN)?;
+                assert!(watched.is_over());
+                Ok(())
+            });
+        }
+        let mut slow = Watched::new(shown(false));
+        let mut out = Vec::new();
+        slow.take(batch, &mut out, Look::PLAIN).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(!out.contains("event"), "only slow calls: {out}");
     }
 
     #[test]

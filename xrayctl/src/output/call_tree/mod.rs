@@ -22,6 +22,7 @@ use serde::{Serialize, Serializer};
 use xray_trace::analysis::{Call, Ending, Open, TreeLine, UserEvent};
 use xray_trace::model::{DataKind, ThreadId, Trace};
 
+use super::event_data::EventData;
 use super::folded_lines::EqualCalls;
 use super::{Look, Names, Tone, text, units};
 
@@ -58,21 +59,9 @@ pub(crate) struct TreeRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<u64>,
     lost: Option<u64>,
-    /// The type of a typed event.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    event_type: Option<u16>,
-    /// The name of that type, if the program registered one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    event_type_name: Option<String>,
-    /// The data of a user event. Bytes that are not UTF-8 are escaped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<String>,
-    /// The bytes of the data before a limit cut it; absent if nothing was cut.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-    /// Bytes of `data` before anything was escaped.
-    #[serde(skip)]
-    kept: usize,
+    /// What a user event holds.
+    #[serde(flatten)]
+    event: Option<EventData>,
     /// The calls that a line of text stands for, if they are several. JSON has a row for each.
     #[serde(skip)]
     equal: Option<EqualCalls>,
@@ -217,11 +206,7 @@ impl TreeRow {
             arguments: Vec::new(),
             result: None,
             lost: None,
-            event_type: None,
-            event_type_name: None,
-            data: None,
-            size: None,
-            kept: 0,
+            event: None,
             equal: None,
         }
     }
@@ -231,13 +216,8 @@ impl TreeRow {
             DataKind::Custom => (Kind::CustomEvent, None),
             DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
         };
-        let event_type_name =
-            event_type.and_then(|number| trace.event_type(user_event.thread, number));
-        let kept = data.len();
-        let data = match std::str::from_utf8(data) {
-            Ok(data) => data.to_owned(),
-            Err(_) => data.escape_ascii().to_string(),
-        };
+        let name = |number| trace.event_type(user_event.thread, number);
+        let typed = event_type.map(|number| (number, name(number)));
         Self {
             start_ns: Some(user_event.ns.saturating_sub(origin_ns)),
             // Our own traces have the function. Foreign logs do not.
@@ -245,11 +225,7 @@ impl TreeRow {
                 .data
                 .function()
                 .map(|function| trace.function_name(function).into_owned()),
-            event_type,
-            event_type_name: event_type_name.map(str::to_owned),
-            data: Some(data),
-            size: user_event.data.is_cut().then(|| user_event.data.size()),
-            kept,
+            event: Some(EventData::new(data, user_event.data.size(), typed)),
             ..Self::bare(kind, tid(trace, user_event.thread), user_event.depth)
         }
     }
@@ -326,14 +302,6 @@ impl TreeRow {
         })
     }
 
-    fn words(&self) -> String {
-        let words = text::printable(self.data.as_deref().unwrap_or_default());
-        match self.size {
-            Some(size) => format!("({} of {size} bytes) {words}", self.kept),
-            None => words,
-        }
-    }
-
     fn unfinished(&self) -> String {
         match self.open_ns {
             None | Some(0) => "// no exit seen".to_owned(),
@@ -353,13 +321,9 @@ impl TreeRow {
             Kind::End => (format!("}} {name}{result}"), Tone::Dim),
             Kind::LeafUnfinished => (format!("{call}; {}", self.unfinished()), Tone::Warning),
             Kind::EndUnfinished => (format!("}} {name} {}", self.unfinished()), Tone::Warning),
-            Kind::CustomEvent => (format!("// event: {}", self.words()), Tone::Dim),
-            Kind::TypedEvent => {
-                let number = self.event_type.unwrap_or_default();
-                let name = self.event_type_name.as_deref().map(text::printable);
-                let event_type = name.unwrap_or_else(|| number.to_string());
-                let body = format!("// event of type {event_type}: {}", self.words());
-                (body, Tone::Dim)
+            Kind::CustomEvent | Kind::TypedEvent => {
+                let line = self.event.as_ref().map(EventData::line);
+                (line.unwrap_or_default(), Tone::Dim)
             }
             Kind::Lost => match self.lost {
                 None | Some(0) => ("// events are missing here".to_owned(), Tone::Bad),
