@@ -74,14 +74,15 @@ pub(crate) struct Destined(Option<WholeFile>);
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Logs of LLVM's runtime")]
 pub(crate) struct Logs {
-    /// The program of the log, or its instrumentation map in YAML, for the names of functions
+    /// The program of the log, or its instrumentation map in YAML, for the names of functions; can
+    /// be given again for each library with sleds, in the order in which the program loaded them
     #[arg(
         short = 'm',
         long = "instr_map",
         visible_alias = "instr-map",
         value_name = "FILE"
     )]
-    instr_map: Option<PathBuf>,
+    instr_map: Vec<PathBuf>,
     /// Read a damaged log on behind the damage, and list what was left out
     #[arg(long)]
     salvage: bool,
@@ -93,7 +94,7 @@ impl Logs {
     /// The options for another program's log. A map of its own takes the place of the common one.
     pub(crate) fn of_program(&self, instr_map: Option<&PathBuf>) -> Self {
         Self {
-            instr_map: instr_map.or(self.instr_map.as_ref()).cloned(),
+            instr_map: instr_map.map_or_else(|| self.instr_map.clone(), |own| vec![own.clone()]),
             salvage: self.salvage,
         }
     }
@@ -160,18 +161,24 @@ impl Logs {
             },
             ..Options::default()
         };
-        if let Some(path) = &self.instr_map {
+        for (object, path) in (0..).zip(&self.instr_map) {
             let cannot = || format!("cannot read the instrumentation map of {}", path.display());
             let bytes = fs::read(path).with_context(cannot)?;
             let map = InstrMap::read(&bytes).with_context(cannot)?;
             // A map in YAML and a file without debug information have no source lines.
             let addresses = map.functions().iter().map(|function| function.address);
             let sources = SourceMap::parse(&bytes, addresses).unwrap_or_default();
+            // The first map can have the ids of all objects already, as `extract` prints them.
+            let map = match object {
+                0 => map,
+                object => InstrMap::of_process([(object, map)]).0,
+            };
             let functions = map.functions().iter();
-            options.program = path.display().to_string();
-            options.functions = functions
-                .map(|function| (function.id.cast_signed(), known(&map, &sources, function)))
-                .collect();
+            options.objects.push(path.display().to_string());
+            options.functions.extend(
+                functions
+                    .map(|function| (function.id.cast_signed(), known(&map, &sources, function))),
+            );
         }
         Ok(options)
     }

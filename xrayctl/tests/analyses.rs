@@ -236,6 +236,74 @@ fn function_ids_of_several_modules_are_those_of_llvm_20() {
     }
 }
 
+/// The names of the functions in `account`'s table, in order.
+fn named(out: &str) -> Vec<String> {
+    let rows: serde_json::Value = serde_json::from_str(out).unwrap();
+    let rows = rows["rows"].as_array().unwrap().iter();
+    let mut names: Vec<_> = rows
+        .map(|row| row["name"].as_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The map of a trace names the functions of its exports, which have numbers alone.
+#[test]
+fn the_map_of_a_trace_names_its_exports() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small_trace(dir.path());
+    let trace = trace.to_str().unwrap();
+    let ok = |args: &[&str]| {
+        let ran = xrayctl_in(dir.path(), args);
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        ran.out
+    };
+    let expected = named(&ok(&["account", "-f", "json", trace]));
+    assert!(expected.iter().any(|name| !name.starts_with('#')));
+    ok(&["extract", "--symbolize", trace, "-o", "map.yaml"]);
+    for format in ["fdr", "basic"] {
+        ok(&["convert", trace, "--to", format, "-o", format]);
+        let numbered = named(&ok(&["account", "-f", "json", format]));
+        assert!(
+            numbered.iter().all(|name| name.starts_with('#')),
+            "{numbered:?}"
+        );
+        let found = named(&ok(&["account", "-f", "json", "-m", "map.yaml", format]));
+        assert_eq!(found, expected, "{format}");
+    }
+}
+
+/// The maps of a program and its libraries, in the order of their numbers.
+#[test]
+fn each_library_of_a_log_can_have_a_map() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: String| fs::write(dir.path().join(file), text).unwrap();
+    for (file, name) in [("program", "main"), ("first", "one"), ("second", "two")] {
+        let sled =
+            "id: 1, address: 0x10, function: 0x10, kind: function-enter, always-instrument: true";
+        write(
+            file,
+            format!("---\n- {{ {sled}, function-name: {name} }}\n...\n"),
+        );
+    }
+    let record = |id: u32, kind, at| {
+        format!(
+            "  - {{ type: 0, func-id: {id}, cpu: 0, thread: 5, process: 5, kind: function-{kind}, tsc: {at}, data: '' }}\n"
+        )
+    };
+    let calls = [1, 1 << 24 | 1, 2 << 24 | 1, 3 << 24 | 1].map(|id| {
+        let at = id >> 20;
+        record(id, "enter", at) + &record(id, "exit", at + 5)
+    });
+    let header = "---\nheader:\n  version: 1\n  type: 0\n  constant-tsc: true\n  nonstop-tsc: true\n  cycle-frequency: 1000000000\nrecords:\n";
+    write("log.yaml", format!("{header}{}...\n", calls.concat()));
+    let maps = ["-m", "program", "-m", "first", "-m", "second"];
+    let account = ["account", "-f", "json", "log.yaml"];
+    let ran = xrayctl_in(dir.path(), [&account[..], &maps].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(named(&ran.out), ["#50331649", "main", "one", "two"]);
+}
+
 /// A function of two processes has one id, and a vertex in each process.
 #[test]
 fn a_graph_of_two_processes_keeps_their_functions_apart() {

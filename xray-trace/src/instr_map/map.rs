@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{FileAddr, Machine, MapFunction, SharedText, Sled, Warning};
-use crate::model::pack;
+use super::{FileAddr, Machine, MapFunction, SharedText, Sled, SledKind, Warning};
+use crate::model::{Trace, XrayIds, pack};
 
 /// An instrumentation map. It gives the function ids of a log their meaning.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +47,35 @@ impl InstrMap {
             warnings.extend(map.warnings);
         }
         (Self::new(sleds, functions, warnings), left_out)
+    }
+
+    /// The functions of a trace, with the ids that they have in exports of it, see [`XrayIds`]. A
+    /// trace does not have the places of sleds, so each function has a sled at its entry.
+    ///
+    /// Returns the number of functions left out, too: those without such an id.
+    pub fn of_trace(trace: &Trace) -> (Self, usize) {
+        let ids = XrayIds::new(trace);
+        let (mut sleds, mut functions, mut left_out) = (Vec::new(), Vec::new(), 0);
+        for function in trace.functions() {
+            let Ok(id) = ids.packed(function.id) else {
+                left_out += 1;
+                continue;
+            };
+            let begin = sleds.len();
+            sleds.push(Sled {
+                address: function.address,
+                function: function.address,
+                kind: SledKind::Entry,
+                always_instrument: false,
+                version: 2,
+            });
+            functions.push(MapFunction {
+                symbol: function.symbol.as_deref().map(SharedText::from),
+                name: SharedText::from(function.name.as_str()),
+                ..MapFunction::unnamed(id, function.address, begin..sleds.len())
+            });
+        }
+        (Self::new(sleds, functions, Vec::new()), left_out)
     }
 
     /// All sleds in the map's order.

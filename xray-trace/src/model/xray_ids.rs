@@ -10,9 +10,10 @@
 //! ```
 //!
 //! So the ids of a main program are those of its map. A trace can have several processes. Here each
-//! file has one number for all processes that have mapped it, in the order of the files in the
-//! trace. So functions with the same id are the same function, and a function without an id never
-//! gets the id of another one.
+//! file has one number for all processes that have mapped it. 0 is the main program of the first
+//! process, also if it has no functions in the trace. The others follow in the order of the files
+//! in the trace. So functions with the same id are the same function, and a function without an id
+//! never gets the id of another one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -48,18 +49,29 @@ impl<'a> XrayIds<'a> {
     /// Numbers the objects of a trace.
     #[must_use]
     pub fn new(trace: &'a Trace) -> Self {
+        let program = trace.processes().first();
+        let is_program = |module: &&Module| {
+            program.is_some_and(|program| {
+                program.id == module.process && program.executable == module.path
+            })
+        };
+        let first = trace.modules().iter().find(is_program);
         let mut files = HashMap::new();
         let mut objects = BTreeMap::new();
+        let mut count = 1;
+        files.extend(first.map(|Module { path, build_id, .. }| ((path, build_id), 0)));
         for module in trace.modules() {
             let Module { path, build_id, .. } = module;
-            let next = u32::try_from(files.len()).unwrap_or(u32::MAX);
-            let object = *files.entry((path, build_id)).or_insert(next);
+            let object = *files.entry((path, build_id)).or_insert_with(|| {
+                count += 1;
+                count - 1
+            });
             objects.insert(module.id, object);
         }
         Self {
             trace,
             objects,
-            count: u32::try_from(files.len()).unwrap_or(u32::MAX),
+            count,
         }
     }
 

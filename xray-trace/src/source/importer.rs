@@ -303,14 +303,14 @@ impl<'a> Importer<'a> {
             return Ok(*known);
         }
         let id = ProcessId(next_id(self.processes.len())?);
-        let program = &self.options.program;
-        let name = program.rsplit('/').next().unwrap_or_default();
+        let program = self.object(0);
+        let name = program.rsplit('/').next().unwrap_or_default().to_owned();
         self.spool.writer.add(&Process {
             id,
             pid,
             start_time_ticks: 0,
-            command: name.to_owned(),
-            executable: program.clone(),
+            command: name,
+            executable: program,
             host: None,
         })?;
         self.processes.insert(pid, id);
@@ -318,17 +318,23 @@ impl<'a> Importer<'a> {
         Ok(id)
     }
 
-    /// Writes the objects of the log up to this one, as modules of the first process. The log has
-    /// only the numbers of objects after the main program.
+    /// The file of an object. The log has only the numbers of objects.
+    fn object(&self, number: u32) -> String {
+        let known = self.options.objects.get(number as usize);
+        let unknown = || match number {
+            0 => String::new(),
+            number => format!("object {number}"),
+        };
+        known.cloned().unwrap_or_else(unknown)
+    }
+
+    /// Writes the objects of the log up to this one, as modules of the first process.
     fn add_objects(&mut self, last: u32) -> io::Result<()> {
         if self.processes.is_empty() {
             self.process(0)?;
         }
         while self.objects <= last {
-            let path = match self.objects {
-                0 => self.options.program.clone(),
-                object => format!("object {object}"),
-            };
+            let path = self.object(self.objects);
             self.spool.writer.add(&Module {
                 id: ModuleId(self.objects),
                 process: ProcessId(0),

@@ -13,8 +13,9 @@ pub struct Options {
     pub mode: Mode,
     /// The functions of a log of LLVM, by their ids. An `.xtrace` has its own functions.
     pub functions: BTreeMap<i32, KnownFunction>,
-    /// The program that has the functions.
-    pub program: String,
+    /// The files that have the functions: the program, and then its libraries in the order of their
+    /// numbers.
+    pub objects: Vec<String>,
 }
 
 /// A function of an instrumentation map.

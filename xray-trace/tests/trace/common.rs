@@ -21,11 +21,15 @@ pub(crate) fn process(id: u32) -> Process {
     }
 }
 
+/// Module 0 is the program of [`process`].
 pub(crate) fn module(id: u32, process: u32) -> Module {
     Module {
         id: ModuleId(id),
         process: ProcessId(process),
-        path: format!("/usr/lib/module-{id}.so"),
+        path: match id {
+            0 => "/usr/bin/demo".to_owned(),
+            id => format!("/usr/lib/module-{id}.so"),
+        },
         build_id: (id == 0).then(|| BuildId(vec![0xab, 0xcd, 0x01])),
         load_bias: 0x5555_5555_4000,
     }

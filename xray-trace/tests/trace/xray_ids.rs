@@ -74,6 +74,28 @@ fn an_id_is_the_object_and_the_function_in_it() {
     assert_eq!(shown, expected.map(u64::from));
 }
 
+/// The main program has number 0, wherever it stands among the modules. Without functions of its
+/// own, it still has that number, and the first library has 1.
+#[test]
+fn object_0_is_the_main_program() {
+    let numbered = |modules: [u32; 3]| {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        writer.add(&process(0)).unwrap();
+        for (id, file) in (0..).zip(modules) {
+            let mut module = module(file, 0);
+            module.id = ModuleId(id);
+            writer.add(&module).unwrap();
+            let mut described = function(id, id, "f");
+            described.xray_id = 1;
+            writer.add(&described).unwrap();
+        }
+        packed(&Trace::read(writer.into_inner().as_slice()).unwrap())
+    };
+    let in_object = |object: u32| object << 24 | 1;
+    assert_eq!(numbered([5, 0, 7]), [1, 0, 2].map(in_object));
+    assert_eq!(numbered([5, 6, 7]), [1, 2, 3].map(in_object));
+}
+
 #[test]
 fn a_function_without_an_id_never_shows_the_id_of_another() {
     let functions: Vec<_> = (0..300).map(|module| (module, 1)).collect();

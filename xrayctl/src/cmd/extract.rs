@@ -1,13 +1,14 @@
-//! `xrayctl extract`: the instrumentation map of a file, or of all files that a process has mapped,
-//! in the YAML of `llvm-xray extract` or in JSON.
+//! `xrayctl extract`: the instrumentation map of a file, of all files that a process has mapped, or
+//! of a trace, in the YAML of `llvm-xray extract` or in JSON.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use xray_trace::container::MAGIC;
 use xray_trace::instr_map::{FunctionNames, InstrMap, Object, ObjectError};
-use xray_trace::model::BuildId;
+use xray_trace::model::{BuildId, Trace};
 use xrayd::target::mapped_files;
 use xrayd::{Pid, Reason, Refusal};
 
@@ -25,6 +26,11 @@ Examples:
   xrayctl extract --symbolize server
   xrayctl extract server.o -o map.yaml
   xrayctl extract --pid 1234 --json
+  xrayctl extract --symbolize run.xtrace -o map.yaml
+  xrayctl account -m map.yaml run.fdr
+
+A trace has no places of sleds: each of its functions gets a line with its address, and with the id
+that exports of the trace have.
 
 Prints for a sled:
   - { id: 1, address: 0x1278, function: 0x1278, kind: function-enter, always-instrument: true, function-name: main, version: 2 }";
@@ -32,9 +38,9 @@ Prints for a sled:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A program, library or object file for any processor that LLVM makes sleds for, or a map in
-    /// YAML; - is standard input. The number of a running process stands for --pid, unless a file
-    /// has that name
+    /// A program, library or object file for any processor that LLVM makes sleds for, a map in
+    /// YAML, or a trace; - is standard input. The number of a running process stands for --pid,
+    /// unless a file has that name
     #[arg(required_unless_present = "pid")]
     file: Option<PathBuf>,
     /// Read the program and all libraries that this process has mapped, even from deleted files
@@ -106,11 +112,28 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     }
 }
 
-fn map_of(file: &Path) -> anyhow::Result<InstrMap> {
-    let cannot = || format!("cannot read {}", file.display());
-    let bytes = input::open_input(file).and_then(|mut file| read(&mut file));
-    let bytes = bytes.with_context(cannot)?;
+/// The map of a file. Notes the functions of a trace that have no id.
+fn map_of(path: &Path, console: &Console) -> anyhow::Result<InstrMap> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut file = input::open_input(path).with_context(cannot)?;
+    if is_trace(&mut file).with_context(cannot)? {
+        let trace = Trace::open(file).with_context(cannot)?;
+        let (map, left_out) = InstrMap::of_trace(&trace);
+        tell_left_out(left_out, console);
+        return Ok(map);
+    }
+    let bytes = read(&mut file).with_context(cannot)?;
     InstrMap::read(&bytes).with_context(cannot)
+}
+
+fn is_trace(file: &mut File) -> io::Result<bool> {
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut begin = Vec::new();
+    file.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
+    file.rewind()?;
+    Ok(begin == MAGIC)
 }
 
 /// The modules of a process that have a map. A file that cannot be read is noted, and the others
@@ -188,12 +211,17 @@ fn one_of(modules: Vec<Module>, console: &Console) -> InstrMap {
         .into_iter()
         .map(|module| (module.object, module.map));
     let (all, left_out) = InstrMap::of_process(maps);
-    if left_out > 0 {
+    tell_left_out(left_out, console);
+    all
+}
+
+/// Notes functions without an id.
+fn tell_left_out(functions: usize, console: &Console) {
+    if functions > 0 {
         console.note(&format!(
-            "{left_out} functions are left out, whose ids do not fit 32 bits (more than 256 objects, or 2^24 functions in one)"
+            "{functions} functions are left out, whose ids do not fit 32 bits (more than 256 objects, or 2^24 functions in one)"
         ));
     }
-    all
 }
 
 /// Notes the warnings of a map. In JSON they are beside the map.
@@ -229,7 +257,7 @@ impl Args {
             Input::File(file) => file,
             Input::Process(pid) => return self.process(pid, console),
         };
-        let map = map_of(file)?;
+        let map = map_of(file, console)?;
         let file = file.display().to_string();
         if self.format.json {
             return Ok(Extracted::File(file, map));

@@ -152,7 +152,7 @@ fn the_profiler_agrees_with_our_table() {
         }
     }
     let expected = expected(&trace).into_iter();
-    let expected = expected.map(|(name, (_, ns))| (format!("module-0.so!{name}"), ns));
+    let expected = expected.map(|(name, (_, ns))| (format!("demo!{name}"), ns));
     assert_eq!(times, expected.collect());
 }
 

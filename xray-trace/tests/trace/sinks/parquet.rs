@@ -28,7 +28,7 @@ fn duckdb_reads_every_event_and_every_function() {
     assert_eq!(functions.len(), NAMES.len());
     let function = json!({
         "function_id": 2, "xray_id": 3, "name": "c", "symbol": "_Zcv",
-        "module": "/usr/lib/module-0.so", "build_id": "abcd01", "address": 0x1080,
+        "module": "/usr/bin/demo", "build_id": "abcd01", "address": 0x1080,
         "file": "src/demo.cc", "line": 12, "sleds": 2,
     });
     assert_eq!(functions[2], function);

@@ -22,7 +22,7 @@ fn expected(trace: &Trace) -> Vec<Value> {
                     let name = trace.function_name(open.function);
                     row.extend([json!("SLICE_BEGIN"), json!(name), json!(open.start_ns)]);
                     if trace.function(open.function).is_some() {
-                        row.push(json!("module-0.so"));
+                        row.push(json!("demo"));
                     }
                     let args = (1..).zip(open.args.as_slice());
                     row.extend(args.map(|(number, arg)| json!({ (format!("arg{number}")): arg })));

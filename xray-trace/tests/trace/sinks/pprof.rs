@@ -92,7 +92,7 @@ fn pprof_agrees_with_our_table() {
         "calls/count time/nanoseconds[dflt]",
         "thread:[worker-1]",
         "tid:[5001]",
-        "/usr/lib/module-0.so abcd01",
+        "/usr/bin/demo abcd01",
         "src/demo.cc:12",
         "Time: 2023-11-14 22:13:20",
     ] {

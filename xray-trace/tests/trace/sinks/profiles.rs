@@ -33,7 +33,7 @@ fn options() -> Options {
     };
     Options {
         functions: (1..).zip(NAMES.map(known)).collect(),
-        program: "/usr/bin/demo".to_owned(),
+        objects: vec!["/usr/bin/demo".to_owned()],
         ..Options::default()
     }
 }

@@ -11,7 +11,7 @@ use xray_trace::model::{DataKind, Trace};
 use super::readers::run;
 use super::{NAMES, busy, export, rich};
 use crate::any_trace::any_trace;
-use crate::common::trace;
+use crate::common::{module, trace};
 
 /// The format from which a slice was read.
 #[derive(Clone, Copy, PartialEq)]
@@ -83,7 +83,7 @@ fn slices(trace: &Trace, from: From) -> Vec<Value> {
                     let name = trace.function_name(open.function);
                     let mut slice = slice(&name, open.start_ns, Some(open.depth));
                     if from == From::Perfetto && trace.function(open.function).is_some() {
-                        slice[8] = format!("module-{}.so", thread.process.0).into();
+                        slice[8] = module(thread.process.0, 0).path.rsplit('/').next().into();
                     }
                     for (number, arg) in (1..).zip(open.args.as_slice()) {
                         slice[9][from.key(&format!("arg{number}"))] = from.arg(*arg);
