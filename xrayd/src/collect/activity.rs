@@ -30,6 +30,7 @@ use shm_ring::{
 
 use crate::{
     lock::lock,
+    sys::prefer_thread,
     tasks::{Next, Pool, RunningPool, Task, Waker, shared_time_after},
 };
 
@@ -238,6 +239,7 @@ impl ScannerHandle {
 
 impl Task for Scanner {
     fn step(&mut self) -> Next {
+        prefer_thread(false);
         {
             let mut inbox = lock(&self.inbox);
             if inbox.is_over {

@@ -40,7 +40,7 @@ pub(crate) use peer::security_label;
 pub(crate) use perf::{open_mapping_event, open_task_clock, open_task_event};
 pub(crate) use pid_namespace::PidNamespace;
 pub(crate) use pidfd::PidFd;
-pub(crate) use priority_boost::PriorityBoost;
+pub(crate) use priority_boost::{PriorityBoost, prefer_thread};
 pub(crate) use robust::robust_list;
 pub(crate) use spawn::spawn_traced;
 pub(crate) use user_namespace::{owner_of_namespace, parent_of_namespace};

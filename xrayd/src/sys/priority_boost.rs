@@ -1,11 +1,13 @@
-//! Raises the priority of a thread for a short time.
+//! Raises the priority of a thread for a time.
 
-use std::{io, marker::PhantomData};
+use std::{cell::Cell, io, marker::PhantomData};
 
 use nix::libc;
 
 /// The highest priority of threads that share processors, see setpriority(2).
 const HIGHEST: i32 = -20;
+/// The priority of threads that are preferred for a long time.
+const PREFERRED: i32 = -10;
 
 /// While it lives, the scheduler prefers the calling thread to others on its processor. That takes
 /// CAP_SYS_NICE, or an RLIMIT_NICE that allows it (`LimitNICE=` of systemd). Without the right,
@@ -21,9 +23,14 @@ pub(crate) struct PriorityBoost {
 // === impl PriorityBoost ===
 
 impl PriorityBoost {
-    /// Starts the boost.
+    /// Starts the boost, with the highest priority.
     pub(crate) fn begin() -> Self {
-        let before = nice().filter(|_| set_nice(HIGHEST).is_ok());
+        Self::begin_at(HIGHEST)
+    }
+
+    fn begin_at(value: i32) -> Self {
+        // A thread that is preferred more already stays so.
+        let before = nice().filter(|before| *before > value && set_nice(value).is_ok());
         Self {
             before,
             _thread: PhantomData,
@@ -40,6 +47,23 @@ impl Drop for PriorityBoost {
             tracing::warn!(%error, before, "cannot lower a thread's priority to its former value");
         }
     }
+}
+
+thread_local! {
+    /// The boost of this thread that [`prefer_thread`] began.
+    static BOOST: Cell<Option<PriorityBoost>> = const { Cell::new(None) };
+}
+
+/// Has the scheduler prefer the calling thread from now on, or not any more. The first call after a
+/// change makes the system calls, and the others do nothing.
+pub(crate) fn prefer_thread(is_preferred: bool) {
+    BOOST.with(|boost| {
+        let before = boost.take();
+        boost.set(match is_preferred {
+            true => before.or_else(|| Some(PriorityBoost::begin_at(PREFERRED))),
+            false => None,
+        });
+    });
 }
 
 /// The nice value of the calling thread, -20 to 19.
@@ -85,6 +109,25 @@ mod tests {
             before
         });
         assert_eq!(thread.join().ok(), Some(nice()));
+    }
+
+    #[test]
+    fn a_thread_is_preferred_until_it_is_not() {
+        let thread = std::thread::spawn(|| {
+            let before = nice();
+            prefer_thread(true);
+            prefer_thread(true);
+            let meanwhile = nice();
+            prefer_thread(false);
+            let after = nice();
+            prefer_thread(false);
+            let expected = match set_nice(PREFERRED) {
+                Ok(()) => Some(PREFERRED),
+                Err(_) => before,
+            };
+            assert_eq!((meanwhile, after), (expected, before));
+        });
+        assert!(thread.join().is_ok());
     }
 
     #[test]

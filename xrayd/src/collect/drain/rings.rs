@@ -39,6 +39,8 @@ pub(super) struct Rings {
     pub(super) order: Vec<u32>,
     /// True while rings keep the newest events by themselves.
     pub(super) newest: bool,
+    /// True while a ring fills faster than it is read.
+    pub(super) is_filling: bool,
     /// True if words stay in the rings until their events are archived.
     holds: bool,
     /// The sites of the numbers under which threads count calls.
@@ -51,6 +53,10 @@ pub(super) struct Rings {
     pub(super) next_added: usize,
     started: Instant,
 }
+
+/// A ring fills once this part of it is unread, until less than that part is.
+const FILLING: u64 = 4;
+const EMPTY: u64 = 16;
 
 /// The amount of work that a round found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +75,7 @@ impl Rings {
         Self {
             pid,
             newest: newest::keeps_newest(&slots.rings),
+            is_filling: false,
             slots,
             sites: Arc::new(sites),
             decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
@@ -148,6 +155,11 @@ impl Rings {
             });
         }
         self.output.counters.set_ring_use(fullest, ring_bytes);
+        let enough = match self.is_filling {
+            true => ring_bytes / EMPTY,
+            false => ring_bytes / FILLING,
+        };
+        self.is_filling = fullest >= enough;
         busy
     }
 
@@ -247,6 +259,7 @@ impl Rings {
         self.close_blocks();
         self.with_each(Ring::end_reading);
         self.newest = true;
+        self.is_filling = false;
         for decoder in self.decoders.iter_mut() {
             decoder.restart(&self.output);
         }

@@ -31,7 +31,7 @@ use crate::{
     pid::Pid,
     quotas::Ticket,
     store::EventStore,
-    sys::Memory,
+    sys::{Memory, prefer_thread},
     tasks::{Next, Task, WakeAtEnd, shared_time_after},
 };
 
@@ -128,15 +128,19 @@ pub(crate) fn spawn(
 
 impl Task for DrainTask {
     fn step(&mut self) -> Next {
+        prefer_thread(self.drain.owners.rings.is_filling);
         self.liveness.begins_step();
         // Nothing uses the drain after a panic. What it shares is consistent between statements.
         let stepped = catch_unwind(AssertUnwindSafe(|| self.turn()));
         self.liveness.ends_step();
-        stepped.unwrap_or_else(|payload| {
+        let next = stepped.unwrap_or_else(|payload| {
             let message = format!("a bug in xrayd: {}", message_of(&*payload));
             self.drain.owners.rings.output.fail(message);
             Next::Done
-        })
+        });
+        // Until the thread's next step: it is to get a processor for that in time.
+        prefer_thread(next != Next::Done && self.drain.owners.rings.is_filling);
+        next
     }
 }
 

@@ -322,6 +322,24 @@ fn the_counter_agrees_with_the_trace_after_a_ring_was_read_to_its_end() {
     );
 }
 
+/// A ring fills if a quarter of it is unread, and until hardly anything is.
+#[test]
+fn a_ring_fills_until_it_is_read() {
+    let mut drain = drain();
+    let table = Table::new(drain.owners.rings.geometry());
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    let words = drain.owners.rings.geometry().ring_bytes() / 8;
+    let mut now = 0;
+    for (share, is_filling) in [(100, false), (2, true), (10, true), (100, false)] {
+        for _ in 0..words / share {
+            now += 1;
+            record(&drain, &table, living, 0x1007, now);
+        }
+        drain.round();
+        assert_eq!(drain.owners.rings.is_filling, is_filling, "1/{share}");
+    }
+}
+
 /// The chores find a ring after the round has read the others, so its events are estimated. The
 /// next round reads it.
 #[test]
