@@ -35,10 +35,14 @@ use crate::{
 };
 
 /// Time between two prompt looks, and how much longer it is for each drain that waits for one. A
-/// wake-up takes about 16 µs of processor time in a virtual machine, and a drain up to 60 ns. So
-/// prompt looks take 1 to 3 % of a processor. A function of 20 ns fills a ring of 1 MiB in 2.5 ms.
+/// wake-up takes about 16 µs of processor time in a virtual machine, and a drain up to 120 ns. A
+/// function of 20 ns fills a ring of 1 MiB in 2.5 ms.
 const PROMPT: Duration = Duration::from_millis(2);
 const PROMPT_FOR_EACH: Duration = Duration::from_micros(2);
+/// Prompt looks are so many times as far apart as one takes, up to this time: many lines in slow
+/// memory are not to take more than a hundredth of a processor.
+const APART: u32 = 100;
+const LONGEST_PROMPT: Duration = Duration::from_millis(10);
 /// Time between two calm looks.
 pub(super) const CALM: Duration = Duration::from_millis(20);
 /// Time between two lazy looks.
@@ -117,6 +121,8 @@ struct Inbox {
     is_over: bool,
     /// When the scanner looks next; `None` while it looks. Then it looks into the inbox again.
     next_look: Option<Instant>,
+    /// Time between two prompt looks at present; 0 before the first look.
+    prompt: Duration,
 }
 
 /// A drain that rests, and the words as it left them.
@@ -224,7 +230,7 @@ impl ScannerHandle {
             words,
             wants,
         });
-        let soon = Instant::now() + wants.pause(1);
+        let soon = Instant::now() + wants.pause(inbox.prompt);
         if let (Some(next), Some(scanner)) = (inbox.next_look, &inbox.scanner)
             && next > soon
         {
@@ -271,18 +277,21 @@ impl Task for Scanner {
                 self.resting.swap_remove(at);
             }
         }
+        let apart = (now.elapsed() * APART).min(LONGEST_PROMPT);
+        let pause = (PROMPT + PROMPT_FOR_EACH * prompt).max(apart);
         let next = match prompt {
             0 if self.resting.is_empty() => now + NOTHING_TO_DO,
             0 if calm == 0 => self.next_lazy,
             0 => self.next_calm,
-            drains => (now + PROMPT + PROMPT_FOR_EACH * drains).min(self.next_calm),
+            _ => (now + pause).min(self.next_calm),
         };
         let mut inbox = lock(&self.inbox);
+        inbox.prompt = pause;
         if inbox.resting.is_empty() {
             inbox.next_look = Some(next);
             Next::At(next)
         } else {
-            Next::At(next.min(now + PROMPT))
+            Next::At(next.min(now + pause))
         }
     }
 }
@@ -317,10 +326,11 @@ impl RestingDrain {
 // === impl Wants ===
 
 impl Wants {
-    /// The longest time until the next look that these wants allow, among so many drains.
-    fn pause(self, drains: u32) -> Duration {
+    /// The longest time until the next look that these wants allow. `prompt` is the time between
+    /// two prompt looks.
+    fn pause(self, prompt: Duration) -> Duration {
         if self.promptly.is_any() {
-            PROMPT + PROMPT_FOR_EACH * drains
+            prompt
         } else if self.calmly.is_any() {
             CALM
         } else {
