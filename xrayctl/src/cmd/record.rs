@@ -300,7 +300,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         max_threads,
         rings_taken,
     } = before;
-    // Another client has attached the process, so its rings stay as they are.
+    // The rings of a process that another client has attached stay as they are.
     let is_ours = undo == Undo::Detach;
     let counts = *counts.borrow();
     let remedies = |lost: u64, frequent| {

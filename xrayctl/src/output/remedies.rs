@@ -1,4 +1,4 @@
-//! What would have helped a recording that has lost events.
+//! What would have helped a recording that has lost events. `record` prints it.
 
 use std::collections::HashMap;
 use std::io;
