@@ -5,7 +5,6 @@ use std::io;
 
 use serde::Serialize;
 use xray_trace::model::{EventBody, FunctionId, Trace};
-
 use xrayd::ByteSize;
 
 use super::{Look, Tone, text};
@@ -36,7 +35,7 @@ pub(crate) struct FrequentFunctions {
 pub(crate) struct Remedies {
     /// Events that were read in time, but not received in time by this process.
     pub(crate) unreceived: u64,
-    /// True if all rings were taken at the end, so that further threads had none.
+    /// True if all rings were taken at the end: a further thread would have had none.
     pub(crate) rings_taken: bool,
     /// Absent if the trace was not read back.
     pub(crate) frequent: Option<FrequentFunctions>,
@@ -116,7 +115,7 @@ impl Remedies {
         let why = if is_late {
             "xrayctl did not receive them as fast as the daemon read them"
         } else if lacks_rings {
-            "all rings were taken, and further threads had none"
+            "a ring was full, or threads had none, because all rings were taken"
         } else {
             "a ring was full, because the program was faster than its reader"
         };
@@ -128,22 +127,21 @@ impl Remedies {
             let more = more.min(MOST_THREADS);
             lines.push(format!("  rings for more threads: --max-threads {more}"));
         }
-        if let Some(frequent) = self.frequent.as_ref().filter(|_| !lacks_rings) {
+        if let Some(frequent) = &self.frequent {
             let share = 100.0 * frequent.share;
             lines.push(format!(
                 "  without the functions that made {share:.0}% of the events: {}",
                 frequent.options()
             ));
         }
-        if !self.is_limited && !lacks_rings {
+        if !self.is_limited {
             lines.push(
                 "  without functions that xrayd chooses by their cost: --max-overhead 5%"
                     .to_owned(),
             );
         }
         let larger = self.ring_bytes.map(|bytes| bytes.saturating_mul(LARGER));
-        let helps = |larger: &u64| !is_late && !lacks_rings && *larger <= LARGEST_RING;
-        if let Some(larger) = larger.filter(helps) {
+        if let Some(larger) = larger.filter(|larger| !is_late && *larger <= LARGEST_RING) {
             lines.push(format!(
                 "  larger rings, if the program is busy at times: --ring-size {}",
                 ByteSize::new(larger)
@@ -195,7 +193,8 @@ pub(in crate::output) mod tests {
         }
         .lines(900, 100);
         let expected = "  rings for more threads: --max-threads 4096";
-        assert_eq!(ringless[1..], [expected]);
+        assert!(ringless[0].contains("threads had none"), "{ringless:?}");
+        assert_eq!((ringless[1].as_str(), ringless.len()), (expected, 5));
         let none = Remedies {
             frequent: None,
             ring_bytes: Some(LARGEST_RING),
