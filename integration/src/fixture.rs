@@ -32,6 +32,8 @@ pub enum Fixture {
     Triggers,
     /// `budget.c`: requests, and a function that is called too often to be worth recording.
     Budget,
+    /// `scheduled.c`: calls that work and calls that wait, of two threads on one processor.
+    Scheduled,
     /// `noexit.cpp`: calls that end by exception, `longjmp` or not at all.
     NoExit,
     /// `unwinding.cpp`: calls that are left in every way there is. It counts calls by caller and
@@ -136,6 +138,7 @@ impl Fixture {
         Fixture::TypesLlvm,
         Fixture::Triggers,
         Fixture::Budget,
+        Fixture::Scheduled,
         Fixture::NoExit,
         Fixture::Unwinding,
         Fixture::Switching,
@@ -194,6 +197,7 @@ impl Fixture {
             Fixture::TypesLlvm => "types-llvm",
             Fixture::Triggers => "triggers",
             Fixture::Budget => "budget",
+            Fixture::Scheduled => "scheduled",
             Fixture::NoExit => "noexit",
             Fixture::Unwinding => "unwinding",
             Fixture::Switching => "switching",

@@ -218,6 +218,10 @@ impl Fixture {
                 &["common.h", "budget.c"],
                 c(&[&normal(&["{src}/budget.c"])]),
             ),
+            Fixture::Scheduled => recipe(
+                &["common.h", "scheduled.c"],
+                c(&[&normal(&["{src}/scheduled.c"])]),
+            ),
             Fixture::NoExit => recipe(
                 &["common.h", "noexit.cpp"],
                 cxx(&[&normal(&["{src}/noexit.cpp"])]),

@@ -12,6 +12,7 @@ use xrayd_proto::v1::{Selection, StreamTraceRequest, TraceChunk};
 use crate::attachment::Undo;
 use crate::client::Rpc;
 use crate::failure::{self, Failure};
+use crate::output::{text::printable, units};
 use crate::trace_output::TraceOutput;
 
 /// The longest wait for the end of the stream after the end of a lease. The engine ends the stream
@@ -21,13 +22,17 @@ const REST_PATIENCE: Duration = Duration::from_secs(60);
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The progress of a recording.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) events: u64,
     pub(crate) lost: u64,
     /// Events among `lost` that this process did not receive in time.
     pub(crate) unreceived: u64,
     pub(crate) bytes: u64,
+    /// Threads whose run times are not recorded, though they are wanted.
+    pub(crate) threads_without_runs: u32,
+    /// The reason why; empty without such threads.
+    pub(crate) without_runs_because: String,
 }
 
 /// The data that still arrives when the recording ends.
@@ -50,12 +55,40 @@ pub(crate) enum StreamEnd {
     Broken,
 }
 
+/// What a recording contains.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    /// With a lease: its functions.
+    pub(crate) selection: Selection,
+    /// With a lease: the time that it covers.
+    pub(crate) duration: Option<Duration>,
+    /// Also when threads have a processor.
+    pub(crate) run_times: bool,
+}
+
 /// The task that writes, and its channels.
 #[derive(Debug)]
 pub(crate) struct Recording {
     task: JoinHandle<anyhow::Result<(TraceOutput, StreamEnd)>>,
     leave: oneshot::Sender<()>,
     counts: watch::Receiver<Counts>,
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// A sentence about the threads whose run times are not recorded, if there are any.
+    pub(crate) fn without_runs(&self) -> Option<String> {
+        let threads = match self.threads_without_runs {
+            0 => return None,
+            threads => units::counted(threads.into(), "thread"),
+        };
+        let why = printable(&self.without_runs_because);
+        Some(format!(
+            "the trace does not show when {threads} had a processor ({why}); record does not try \
+             with --no-sched"
+        ))
+    }
 }
 
 // === impl Recording ===
@@ -69,9 +102,14 @@ impl Recording {
         rpc: &mut Rpc,
         pid: u32,
         undo: Undo,
-        (selection, duration): (Selection, Option<Duration>),
+        contents: Contents,
         mut output: TraceOutput,
     ) -> anyhow::Result<Self> {
+        let Contents {
+            selection,
+            duration,
+            run_times,
+        } = contents;
         let request = StreamTraceRequest {
             pid,
             undo: Some(undo.into()),
@@ -79,6 +117,7 @@ impl Recording {
             duration_ns: duration.map_or(0, |duration| {
                 u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
             }),
+            run_times,
         };
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
@@ -102,7 +141,7 @@ impl Recording {
 
     /// The progress so far.
     pub(crate) fn counts(&self) -> Counts {
-        *self.counts.borrow()
+        self.counts.borrow().clone()
     }
 
     /// The progress, which can be read when this is finished, too.
@@ -172,6 +211,8 @@ async fn write_next(
         copied_within_ns: _,
         entries,
         indexed,
+        threads_without_runs,
+        without_runs_because,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),
@@ -190,6 +231,8 @@ async fn write_next(
         counts.lost = lost.saturating_add(reader_lost);
         counts.unreceived = reader_lost;
         counts.bytes += data.len() as u64;
+        counts.threads_without_runs = threads_without_runs;
+        counts.without_runs_because = without_runs_because;
     });
     Ok(None)
 }

@@ -183,6 +183,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
     denied(
         client
             .stream_trace(v1::StreamTraceRequest {
+                run_times: true,
                 pid,
                 undo: None,
                 selection: None,

@@ -151,6 +151,7 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
     let mut client = attached(&target).await;
     let stream = client
         .stream_trace(v1::StreamTraceRequest {
+            run_times: false,
             pid,
             undo: None,
             selection: None,

@@ -20,6 +20,7 @@ mod cli_profile;
 mod cli_record;
 mod cli_refusals;
 mod cli_report_page;
+mod cli_run_times;
 mod cli_selectors;
 mod cli_terminal;
 mod cli_top;

@@ -1077,6 +1077,11 @@ pub struct StreamTraceRequest {
     /// release the lease nevertheless. 0: until the release. Without a lease it has no effect.
     #[prost(uint64, tag = "4")]
     pub duration_ns: u64,
+    /// The trace also has when the threads had a processor, from the moment at which the stream meets
+    /// each thread. Each switch of these threads then takes well below 1 us longer. The times of up to
+    /// 2048 threads are recorded at once for a user.
+    #[prost(bool, tag = "5")]
+    pub run_times: bool,
 }
 /// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
 /// a client that is killed leaves nothing behind. If the client has undone the change itself, the
@@ -1198,6 +1203,14 @@ pub struct TraceChunk {
     /// is set in the last message. Otherwise the client may add an index. Unset in other calls.
     #[prost(bool, tag = "7")]
     pub indexed: bool,
+    /// In StreamTrace with `run_times`: number of threads so far whose run times are not recorded.
+    /// Otherwise 0.
+    #[prost(uint32, tag = "8")]
+    pub threads_without_runs: u32,
+    /// The reason why the first of these threads is not, for people: the kernel does not allow it, or
+    /// too many threads are recorded already. Empty without such threads.
+    #[prost(string, tag = "9")]
+    pub without_runs_because: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {

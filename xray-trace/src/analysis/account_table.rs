@@ -45,6 +45,19 @@ pub struct AccountRow {
     pub sum_ns: u64,
     /// The durations of single calls. `None` if no call finished.
     pub durations: Option<Distribution>,
+    /// The part of the total time for which the thread had a processor, as far as the trace shows
+    /// that. `None` if it shows nothing.
+    pub on_cpu: Option<OnCpu>,
+}
+
+/// The time on a processor within some calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OnCpu {
+    /// The time on a processor, in nanoseconds.
+    pub ns: u64,
+    /// The time of the calls of which it is known, in nanoseconds. If this is less than the total
+    /// time of the subject, `ns` is what is known at least.
+    pub of_ns: u64,
 }
 
 /// The kind of a table's subjects.
@@ -80,6 +93,10 @@ pub enum SortBy {
     SelfTime,
     /// The sum of all durations.
     Sum,
+    /// The time on a processor.
+    OnCpu,
+    /// The time without a processor.
+    OffCpu,
     /// The shortest call.
     Min,
     /// The mean call.
@@ -121,6 +138,8 @@ impl Account {
             SortBy::Total => row.total_ns,
             SortBy::SelfTime => row.self_ns,
             SortBy::Sum => row.sum_ns,
+            SortBy::OnCpu => row.on_cpu.map_or(0, |on_cpu| on_cpu.ns),
+            SortBy::OffCpu => row.on_cpu.map_or(0, OnCpu::off_ns),
             SortBy::Min => duration(row, |durations| durations.min_ns),
             SortBy::Mean => duration(row, |durations| durations.mean_ns),
             SortBy::Median => duration(row, |durations| durations.median_ns),
@@ -150,6 +169,22 @@ impl Account {
             };
             order.then_with(|| one.subject.cmp(&other.subject))
         });
+    }
+}
+
+// === impl OnCpu ===
+
+impl OnCpu {
+    /// The time without a processor within the same calls, in nanoseconds.
+    #[must_use]
+    pub fn off_ns(self) -> u64 {
+        self.of_ns.saturating_sub(self.ns)
+    }
+
+    /// Adds the time within other calls.
+    pub(super) fn add(&mut self, other: Self) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.of_ns = self.of_ns.saturating_add(other.of_ns);
     }
 }
 

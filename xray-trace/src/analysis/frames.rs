@@ -4,7 +4,7 @@
 use super::step::{Call, Ending, Open};
 use crate::container::OpenCall;
 use crate::function_map::FunctionMap;
-use crate::model::{FunctionId, ThreadId, Ticks, Values};
+use crate::model::{FunctionId, OffCpu, ThreadId, ThreadRuns, Ticks, Values};
 
 /// A moment: the counter, and `CLOCK_MONOTONIC` in nanoseconds.
 pub(super) type Moment = (Ticks, u64);
@@ -19,6 +19,8 @@ pub(super) struct Frames {
     args: Vec<(usize, Values)>,
     /// The number of open calls of each function.
     open: FunctionMap<u32>,
+    /// When the thread had a processor. Boxed, because most traces have nothing about it.
+    runs: Option<Box<ThreadRuns>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,8 @@ struct Frame {
     start_ns: u64,
     /// The time within its callees so far, in nanoseconds.
     callees_ns: u64,
+    /// The part of it without a processor.
+    callees_off_ns: u64,
 }
 
 // === impl Frames ===
@@ -42,7 +46,13 @@ impl Frames {
             frames: Vec::new(),
             args: Vec::new(),
             open: FunctionMap::default(),
+            runs: None,
         }
+    }
+
+    /// Gives calls the time for which their thread had no processor.
+    pub(super) fn use_runs(&mut self, runs: Option<ThreadRuns>) {
+        self.runs = runs.filter(|runs| !runs.is_empty()).map(Box::new);
     }
 
     /// The number of open calls.
@@ -99,6 +109,7 @@ impl Frames {
     pub(super) fn forget_callees(&mut self) {
         for frame in &mut self.frames {
             frame.callees_ns = 0;
+            frame.callees_off_ns = 0;
         }
     }
 
@@ -119,6 +130,7 @@ impl Frames {
             start,
             start_ns,
             callees_ns: 0,
+            callees_off_ns: 0,
         };
         let depth = self.frames.len();
         if !args.is_empty() {
@@ -160,6 +172,10 @@ impl Frames {
         if let Some(caller) = self.frames.last_mut() {
             caller.callees_ns = caller.callees_ns.saturating_add(duration);
         }
+        let off_cpu = match self.runs {
+            None => None,
+            Some(_) => self.off_cpu(&frame, end_ns),
+        };
         *self.open.entry(frame.function) = frame.nesting;
         let depth = self.frames.len();
         let args = if self.args.is_empty() {
@@ -172,9 +188,21 @@ impl Frames {
             end,
             end_ns,
             self_ns: duration.saturating_sub(frame.callees_ns),
+            off_cpu,
             how,
             result,
         }
+    }
+
+    /// The time within an ended call without a processor.
+    #[inline(never)]
+    fn off_cpu(&mut self, frame: &Frame, end_ns: u64) -> Option<OffCpu> {
+        let off = self.runs.as_ref()?.off_between(frame.start_ns, end_ns)?;
+        if let Some(caller) = self.frames.last_mut() {
+            caller.callees_off_ns = caller.callees_off_ns.saturating_add(off.total_ns);
+        }
+        let self_ns = off.total_ns.saturating_sub(frame.callees_off_ns);
+        Some(OffCpu { self_ns, ..off })
     }
 
     #[cold]

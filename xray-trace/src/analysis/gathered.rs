@@ -94,6 +94,7 @@ impl Gathered {
             self_ns: self.self_ns,
             sum_ns: histograms.sum_ns(slot),
             durations: histograms.distribution(slot),
+            on_cpu: None,
         }
     }
 }

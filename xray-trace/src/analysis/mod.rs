@@ -37,7 +37,7 @@ mod unmatched_exit;
 mod window;
 
 pub use account::{AccountOptions, account};
-pub use account_table::{Account, AccountRow, Direction, GroupBy, SortBy, Subject};
+pub use account_table::{Account, AccountRow, Direction, GroupBy, OnCpu, SortBy, Subject};
 pub use budget::{Budget, DutyCycle, FilterSpan, GapSpan, Suppressed};
 pub use counted_calls::Counted;
 pub use distribution::Distribution;

@@ -1,6 +1,6 @@
 //! Counts the calls of threads into a table. The sums of a subject are in `gathered`.
 
-use super::account_table::{Account, GroupBy, Subject};
+use super::account_table::{Account, GroupBy, OnCpu, Subject};
 use super::counted_calls::CountedCalls;
 use super::gathered::Gathered;
 use super::histogram::{Histograms, Slot};
@@ -21,6 +21,8 @@ pub(super) struct Part {
     subjects: Vec<FunctionId>,
     gathered: Vec<Gathered>,
     histograms: Histograms,
+    /// The time on a processor of each subject; shorter than `subjects` if it is not known.
+    on_cpu: Vec<OnCpu>,
     notes: Notes,
 }
 
@@ -124,7 +126,27 @@ impl Part {
         };
         let gathered = &mut self.gathered[slot.index()];
         let counts = (!calls.recursive() || gathered.recurs(call)) && wants;
-        gathered.leave(call, level, counts).then_some(slot)
+        let finished = gathered.leave(call, level, counts);
+        if finished && level == 0 && call.off_cpu.is_some() {
+            self.add_on_cpu(call, slot);
+        }
+        finished.then_some(slot)
+    }
+
+    /// Adds the time on a processor of a call that is not within another one of its subject.
+    #[inline(never)]
+    fn add_on_cpu(&mut self, call: &Call, slot: Slot) {
+        if let Some(ns) = call.on_cpu_ns() {
+            let of_ns = call.duration_ns();
+            self.merge_on_cpu(slot, OnCpu { ns, of_ns });
+        }
+    }
+
+    fn merge_on_cpu(&mut self, slot: Slot, other: OnCpu) {
+        if self.on_cpu.len() <= slot.index() {
+            self.on_cpu.resize(slot.index() + 1, OnCpu::default());
+        }
+        self.on_cpu[slot.index()].add(other);
     }
 
     /// Adds durations of a subject that are in `others`.
@@ -169,6 +191,7 @@ impl Part {
             subjects,
             gathered,
             mut histograms,
+            on_cpu,
             notes,
             slots: _,
         } = self;
@@ -182,7 +205,8 @@ impl Part {
                 GroupBy::Module => Subject::Module(known(id).map(ModuleId)),
             };
             let slot = Slot::new(index)?;
-            let row = gathered.row(subject, slot, &mut histograms);
+            let mut row = gathered.row(subject, slot, &mut histograms);
+            row.on_cpu = on_cpu.get(index).copied().filter(|on_cpu| on_cpu.of_ns > 0);
             (row.calls > 0).then(|| (row, look(&histograms, slot)))
         });
         let mut rows: Vec<_> = rows.collect();
@@ -206,6 +230,9 @@ impl Part {
             if let (Some(own), Some(slot)) = (own, Slot::new(index)) {
                 self.gathered[own.index()].merge(gathered);
                 self.histograms.merge(own, &other.histograms, slot);
+                if let Some(on_cpu) = other.on_cpu.get(index) {
+                    self.merge_on_cpu(own, *on_cpu);
+                }
             }
         }
     }

@@ -38,6 +38,7 @@ pub fn account_profile(profile: &Profile, filter: &Filter, by: GroupBy) -> Accou
             self_ns: 0,
             sum_ns: 0,
             durations: None,
+            on_cpu: None,
         });
         row.calls = row.calls.saturating_add(stack.calls);
         if let Some(times) = profile.times(at) {

@@ -436,6 +436,7 @@ mod tests {
             end: Ticks(end_ns),
             end_ns,
             self_ns: 0,
+            off_cpu: None,
             how: Ending::Normal,
             result: None,
         }

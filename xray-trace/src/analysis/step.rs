@@ -1,7 +1,7 @@
 //! Changes of the stack of a thread: begins and ends of calls, and user events between them. This
 //! file has the types; `stack` produces the steps.
 
-use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Ticks, Values};
+use crate::model::{DataKind, DataRef, FunctionId, OffCpu, ThreadId, Ticks, Values};
 
 /// A change of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub struct Call {
     pub end_ns: u64,
     /// The time within it, without the time in traced callees, in nanoseconds.
     pub self_ns: u64,
+    /// The time within it for which its thread had no processor; `None` if that is not known.
+    pub off_cpu: Option<OffCpu>,
     /// The way in which it ended.
     pub how: Ending,
     /// Its result, if recorded.
@@ -198,6 +200,14 @@ impl Call {
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.open.start_ns)
+    }
+
+    /// The time within it for which its thread had a processor, in nanoseconds; `None` if that is
+    /// not known.
+    #[must_use]
+    pub fn on_cpu_ns(&self) -> Option<u64> {
+        let off = self.off_cpu?;
+        Some(self.duration_ns().saturating_sub(off.total_ns))
     }
 }
 

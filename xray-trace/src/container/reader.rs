@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use super::end::End;
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::profile::{ProfilePart, part_fields};
+use super::runs::{RunsPart, runs_fields};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
 use crate::model::{
@@ -63,6 +64,8 @@ pub enum Item {
     Recording(RecordingWindow),
     /// The calls that are open at the begins of blocks.
     OpenCalls(OpenCalls),
+    /// When a thread had a processor.
+    Runs(RunsPart),
     /// Sums of calls of a thread.
     Profile(ProfilePart),
     /// The end mark of a finished trace. Sections may have been appended to it later.
@@ -344,6 +347,7 @@ impl<R: Read> Reader<R> {
             SectionKind::SNAPSHOT => tables::snapshot(fields).map(Item::Snapshot),
             SectionKind::RECORDING => tables::recording(fields).map(Item::Recording),
             SectionKind::OPEN => open_calls(payload).map(Item::OpenCalls),
+            SectionKind::RUNS => runs_part(payload).map(Item::Runs),
             SectionKind::PROFILE => profile_part(payload).map(Item::Profile),
             SectionKind::END => tables::end(fields).map(Item::End),
             _ => return Ok(None),
@@ -391,6 +395,13 @@ fn open_calls(payload: &[u8]) -> Result<OpenCalls, FieldError> {
     let (mut open, begin) = open_calls_fields(payload)?;
     open.entries = Payload::from(&payload[begin..]);
     Ok(open)
+}
+
+/// Run times from their section's payload. The switches are not read.
+fn runs_part(payload: &[u8]) -> Result<RunsPart, FieldError> {
+    let (mut part, begin) = runs_fields(payload)?;
+    part.switches = Payload::from(&payload[begin..]);
+    Ok(part)
 }
 
 /// Sums of calls from their section's payload. The stacks are not read.

@@ -50,6 +50,8 @@ impl SectionKind {
     pub const RECORDING: Self = Self(*b"RECD");
     /// The calls that are open at the begins of blocks.
     pub const OPEN: Self = Self(*b"OPEN");
+    /// When a thread had a processor.
+    pub const RUNS: Self = Self(*b"RUNS");
     /// Sums of calls, by stack.
     pub const PROFILE: Self = Self(*b"PROF");
     /// The end of a finished trace.

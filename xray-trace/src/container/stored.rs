@@ -1,5 +1,5 @@
-//! Reads a trace from a file, and leaves the long parts there: the events of blocks, and the open
-//! calls.
+//! Reads a trace from a file, and leaves the long parts there: the events of blocks, the open
+//! calls, and the switches of threads.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::reader::{Item, ReadError, Reader, block_fields, le_u32, open_calls_fields};
+use super::runs::runs_fields;
 use super::{MAX_SECTION_LEN, SectionKind};
 
 /// An upper bound of the length of a section's fields before the part that stays in the file.
@@ -24,8 +25,9 @@ struct Section {
 // === impl Reader ===
 
 impl Reader<BufReader<File>> {
-    /// The same as [`Self::next_item`], but leaves events and open calls in `file`, which is the
-    /// file that is read and has `len` bytes. They are read and checked when they are needed.
+    /// The same as [`Self::next_item`], but leaves events, open calls and switches in `file`,
+    /// which is the file that is read and has `len` bytes. They are read and checked when they are
+    /// needed.
     ///
     /// # Errors
     ///
@@ -48,7 +50,7 @@ impl Reader<BufReader<File>> {
     /// valid.
     fn section_in_file(&self, file: &Arc<File>, file_len: u64) -> Option<Section> {
         let stays = |kind: &[u8]| {
-            [SectionKind::BLOCK, SectionKind::OPEN]
+            [SectionKind::BLOCK, SectionKind::OPEN, SectionKind::RUNS]
                 .iter()
                 .any(|stays| kind == stays.0)
         };
@@ -89,6 +91,11 @@ impl Reader<BufReader<File>> {
                 let (mut open, begin) = open_calls_fields(fields).ok()?;
                 open.entries = rest(begin)?;
                 Item::OpenCalls(open)
+            }
+            SectionKind::RUNS => {
+                let (mut part, begin) = runs_fields(fields).ok()?;
+                part.switches = rest(begin)?;
+                Item::Runs(part)
             }
             _ => return None,
         };

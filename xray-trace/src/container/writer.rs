@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use super::end::End;
 use super::profile::{ProfilePart, put_part};
+use super::runs::{RunsPart, put_runs};
 use super::section::{Fields, SectionKind};
 use super::tables::{self, TableEntry};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION};
@@ -127,6 +128,16 @@ impl<W: Write> Writer<W> {
         } = open;
         self.begin_section(SectionKind::OPEN).number(thread.0);
         self.finish_with(entries)
+    }
+
+    /// Adds a part of a thread's run times.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::block`].
+    pub fn runs(&mut self, part: &RunsPart) -> io::Result<()> {
+        put_runs(&mut self.begin_section(SectionKind::RUNS), part);
+        self.finish_with(&part.switches)
     }
 
     /// Adds sums of calls of a thread.

@@ -12,7 +12,8 @@ use super::{
     Suppression, Thread, ThreadId, Ticks, Trace,
 };
 use crate::container::{
-    Block, Completeness, End, Item, OpenCalls, ProfilePart, ReadError, Reader, SectionKind,
+    Block, Completeness, End, Item, OpenCalls, ProfilePart, ReadError, Reader, RunsPart,
+    SectionKind,
 };
 
 /// The most suppressions, duty windows, filters and gaps of a trace that are kept, of each. Further
@@ -96,6 +97,7 @@ struct Tables {
     snapshot: Option<SnapshotWindow>,
     recordings: BTreeMap<ProcessId, RecordingWindow>,
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
+    runs: BTreeMap<ThreadId, Vec<RunsPart>>,
     profile: Vec<ProfilePart>,
 }
 
@@ -146,6 +148,7 @@ impl Tables {
             Item::Snapshot(window) => self.snapshot = Some(window),
             Item::Recording(window) => keep(&mut self.recordings, window.process, window),
             Item::OpenCalls(open) => self.open_calls.entry(open.thread).or_default().push(open),
+            Item::Runs(part) => self.runs.entry(part.thread).or_default().push(part),
             Item::Profile(part) => self.profile.push(part),
             Item::End(End { .. }) => {}
         }
@@ -167,6 +170,7 @@ impl Tables {
             event_types: self.event_types.into_values().collect(),
             blocks: self.blocks,
             open_calls: self.open_calls,
+            runs: self.runs,
             profile: self.profile,
             clock: Clock::new(self.anchors),
             coverage: Coverage {

@@ -7,9 +7,9 @@ use std::io::{self, Write};
 use super::coverage::Coverage;
 use super::{
     Clock, EventType, Function, FunctionId, Module, ModuleId, Origin, Process, ProcessId, Thread,
-    ThreadId, Ticks,
+    ThreadId, ThreadRuns, Ticks,
 };
-use crate::container::{Block, End, OpenCall, OpenCalls, ProfilePart, Writer};
+use crate::container::{Block, End, OpenCall, OpenCalls, ProfilePart, RunsPart, Writer};
 
 /// A trace in memory. Its tables are sorted by id. Its blocks are in the order in which they were
 /// written; the blocks of one thread are in order of time.
@@ -26,6 +26,8 @@ pub struct Trace {
     pub(super) blocks: Vec<Block>,
     /// By thread, in order of their first blocks.
     pub(super) open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
+    /// By thread, in the order in which they were written.
+    pub(super) runs: BTreeMap<ThreadId, Vec<RunsPart>>,
     pub(super) profile: Vec<ProfilePart>,
     pub(super) clock: Clock,
     pub(super) coverage: Coverage,
@@ -98,6 +100,13 @@ impl Trace {
         writer.add_all(&coverage.snapshot)?;
         writer.add_all(&coverage.recordings)?;
         writer.add_all(&coverage.overwritten)?;
+        for part in self.runs.values().flatten() {
+            match writer.runs(part) {
+                // Nothing else depends on the switches.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                written => written?,
+            }
+        }
         for part in &self.profile {
             writer.profile(part)?;
         }
@@ -138,6 +147,19 @@ impl Trace {
     #[must_use]
     pub fn profile_parts(&self) -> &[ProfilePart] {
         &self.profile
+    }
+
+    /// Whether the trace has run times of any thread.
+    #[must_use]
+    pub fn has_runs(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// When a thread had a processor; `None` if the trace has nothing about it. Reads the switches
+    /// of the thread, if they are still in the file.
+    #[must_use]
+    pub fn thread_runs(&self, thread: ThreadId) -> Option<ThreadRuns> {
+        self.runs.get(&thread).map(|parts| ThreadRuns::of(parts))
     }
 
     /// All types of typed events with a name, by process and number.

@@ -86,6 +86,7 @@ fn nested_calls_have_total_and_self_time() {
         self_ns: 100,
         sum_ns: 200,
         durations: Some(single(200)),
+        on_cpu: None,
     };
     assert_eq!(row(&trace, 0), expected);
     assert_eq!((row(&trace, 1).total_ns, row(&trace, 1).self_ns), (100, 30));

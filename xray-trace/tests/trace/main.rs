@@ -18,6 +18,7 @@ mod golden;
 mod graph;
 mod one_pass;
 mod round_trips;
+mod runs;
 mod sinks;
 mod sources;
 mod stored;

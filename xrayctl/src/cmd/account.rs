@@ -103,6 +103,10 @@ enum Sort {
     /// Time in the function, without callees
     #[value(name = "self")]
     SelfTime,
+    /// Time in the function for which the thread had a processor
+    OnCpu,
+    /// Time in the function for which the thread had no processor
+    OffCpu,
     /// The name
     Func,
 }
@@ -202,6 +206,8 @@ impl From<Sort> for SortBy {
             Sort::Sum => Self::Sum,
             Sort::Total => Self::Total,
             Sort::SelfTime => Self::SelfTime,
+            Sort::OnCpu => Self::OnCpu,
+            Sort::OffCpu => Self::OffCpu,
             Sort::Func => Self::Name,
         }
     }

@@ -46,7 +46,7 @@ use crate::{
     parse,
     process::{OneProcess, ProcessName, one_of},
     progress::Progress,
-    recording::{Recording, Rest, StreamEnd},
+    recording::{Contents, Recording, Rest, StreamEnd},
     selectors,
     selectors::{NoMatch, Pending, Selectors},
     signals::Signals,
@@ -121,6 +121,9 @@ pub(crate) struct Args {
     memory: Memory,
     #[command(flatten)]
     limits: Limits,
+    /// Do not record when threads have a processor
+    #[arg(long)]
+    no_sched: bool,
     /// Exit with code 6 if events were lost
     #[arg(long)]
     strict: bool,
@@ -302,10 +305,14 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     } = before;
     // The rings of a process that another client has attached stay as they are.
     let is_ours = undo == Undo::Detach;
-    let counts = *counts.borrow();
+    let counts = counts.borrow().clone();
+    if let Some(without) = counts.without_runs() {
+        console.note(&without);
+    }
+    let (unreceived, all_lost, all_events) = (counts.unreceived, counts.lost, counts.events);
     let remedies = |lost: u64, frequent| {
         (lost > 0).then(|| Remedies {
-            unreceived: counts.unreceived,
+            unreceived,
             frequent,
             rings_taken,
             ring_bytes: ring_bytes.filter(|_| is_ours),
@@ -322,6 +329,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             let recorded = Recorded {
                 program,
                 group,
+                threads_without_run_times: counts.threads_without_runs,
                 remedies: remedies(tally.lost, tally.frequent.clone()),
                 ..Recorded::new(file.path(), target.pid(), outcome, &tally)
             };
@@ -338,7 +346,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
                 outcome,
                 program,
                 counts,
-                remedies: remedies(counts.lost, None),
+                remedies: remedies(all_lost, None),
                 group,
             };
             for line in streamed.lines() {
@@ -347,7 +355,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             if stream_end == StreamEnd::Left {
                 console.note("the trace has no end mark: not all events arrived in time");
             }
-            (counts.lost, counts.events == 0)
+            (all_lost, all_events == 0)
         }
     };
     let untraced = target.has_no_sleds() && is_empty;
@@ -430,8 +438,12 @@ async fn stream(
         console.note(toggle::MATCHES_LATER);
     }
     let wanted = switching.selection.clone();
-    let recorded = (wanted, args.duration);
-    let recording = Recording::begin(rpc, pid, undo, recorded, output).await?;
+    let contents = Contents {
+        selection: wanted,
+        duration: args.duration,
+        run_times: !args.no_sched,
+    };
+    let recording = Recording::begin(rpc, pid, undo, contents, output).await?;
     let foreign: u64 = match target {
         Target::Running(_) => {
             let reports = toggle::toggle(rpc, switching, console).await?;

@@ -105,6 +105,10 @@ enum Sort {
     /// Time in the function, without callees
     #[value(name = "self")]
     SelfTime,
+    /// Time in the function for which the thread had a processor
+    OnCpu,
+    /// Time in the function for which the thread had no processor
+    OffCpu,
     /// Number of calls
     Calls,
     /// The shortest call
@@ -282,6 +286,8 @@ impl From<Sort> for SortBy {
         match sort {
             Sort::Total => Self::Total,
             Sort::SelfTime => Self::SelfTime,
+            Sort::OnCpu => Self::OnCpu,
+            Sort::OffCpu => Self::OffCpu,
             Sort::Calls => Self::Calls,
             Sort::Min => Self::Min,
             Sort::Median => Self::Median,

@@ -90,7 +90,7 @@ pub(crate) struct Snapshot {
 }
 
 /// The contents of a snapshot, as the daemon has counted them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Taken {
     counts: Counts,
     copied_within_ns: u64,
@@ -140,7 +140,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         let mut output = match output {
             TraceOutput::File(file) => file,
             TraceOutput::Standard(_) => {
-                console.note(&streamed::summary(taken.counts));
+                console.note(&streamed::summary(&taken.counts));
                 return Ok(());
             }
         };
@@ -205,6 +205,8 @@ async fn take(
             copied_within_ns,
             entries: _,
             indexed: _,
+            threads_without_runs: _,
+            without_runs_because: _,
         } = chunk;
         if begun.replace(copied_within_ns).is_none() {
             output.begin()?;
@@ -213,8 +215,8 @@ async fn take(
         counts = Counts {
             events,
             lost,
-            unreceived: 0,
             bytes: counts.bytes + data.len() as u64,
+            ..Counts::default()
         };
         progress.recorded(events, lost, counts.bytes);
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use xray_trace::analysis::{Account, AccountRow, Distribution, Filter, Subject};
 use xray_trace::model::{Trace, XrayIds};
 
+use super::call_table::on_cpu_text;
 use super::numbers::{Scale, exponential};
 use super::trace_summary::TraceSummary;
 use super::unrecorded::Unrecorded;
@@ -50,6 +51,9 @@ pub(crate) struct Table {
     columns: Columns,
     #[serde(skip)]
     scale: Scale,
+    /// True if the trace shows when threads had a processor.
+    #[serde(skip)]
+    has_runs: bool,
 }
 
 /// One row. Times are in nanoseconds and of calls with an exit; absent without such a call.
@@ -80,6 +84,12 @@ struct Row {
     p99_ns: Option<u64>,
     p999_ns: Option<u64>,
     max_ns: Option<u64>,
+    /// The time on a processor within the calls that the next field has the time of; absent if the
+    /// trace shows nothing about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_cpu_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_cpu_of_ns: Option<u64>,
 }
 
 // === impl Table ===
@@ -115,6 +125,7 @@ impl Table {
             unrecorded,
             columns,
             scale: Scale::of(trace),
+            has_runs: trace.has_runs(),
         }
     }
 
@@ -228,11 +239,12 @@ impl Table {
     fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
         writeln!(
             out,
-            "id,calls,unfinished,total_ns,self_ns,sum_ns,min_ns,mean_ns,median_ns,p90_ns,p99_ns,p999_ns,max_ns,module,source,name"
+            "id,calls,unfinished,total_ns,self_ns,sum_ns,min_ns,mean_ns,median_ns,p90_ns,p99_ns,p999_ns,max_ns,on_cpu_ns,module,source,name"
         )?;
         for row in &self.rows {
             let times = [row.total_ns, row.self_ns, row.sum_ns].map(Some);
             let times = times.into_iter().chain(row.durations());
+            let times = times.chain([row.on_cpu_ns]);
             let times = times.map(|ns| ns.map_or_else(String::new, |ns| ns.to_string()));
             let texts = [
                 row.module.as_deref(),
@@ -253,16 +265,17 @@ impl Table {
     fn text(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let mut table = List::new([
             Column::right("CALLS"),
-            Column::right("UNFINISHED").minor(9),
+            Column::right("UNFINISHED").minor(10),
             Column::right("TOTAL"),
-            Column::right("SELF").minor(1),
-            Column::right("MIN").minor(7),
-            Column::right("MEAN").minor(3),
-            Column::right("MEDIAN").minor(2),
-            Column::right("P90").minor(8),
-            Column::right("P99").minor(5),
-            Column::right("P99.9").minor(6),
-            Column::right("MAX").minor(4),
+            Column::right("SELF").minor(2),
+            Column::right("ON-CPU").minor(1).present(self.has_runs),
+            Column::right("MIN").minor(8),
+            Column::right("MEAN").minor(4),
+            Column::right("MEDIAN").minor(3),
+            Column::right("P90").minor(9),
+            Column::right("P99").minor(6),
+            Column::right("P99.9").minor(7),
+            Column::right("MAX").minor(5),
             Column::elastic("NAME"),
         ]);
         for row in &self.rows {
@@ -275,6 +288,7 @@ impl Table {
                 row.unfinished.to_string().into(),
                 sum(row.total_ns),
                 sum(row.self_ns),
+                on_cpu_text(row.on_cpu_ns, row.on_cpu_of_ns, row.total_ns).into(),
                 min,
                 mean,
                 median,
@@ -301,6 +315,7 @@ impl Row {
             self_ns,
             sum_ns,
             durations,
+            on_cpu,
         } = *row;
         let of = |which: fn(&Distribution) -> u64| durations.as_ref().map(which);
         let function = subject.function().and_then(|id| trace.function(id));
@@ -335,6 +350,8 @@ impl Row {
             p99_ns: of(|durations| durations.p99_ns),
             p999_ns: of(|durations| durations.p999_ns),
             max_ns: of(|durations| durations.max_ns),
+            on_cpu_ns: on_cpu.map(|on_cpu| on_cpu.ns),
+            on_cpu_of_ns: on_cpu.map(|on_cpu| on_cpu.of_ns),
         }
     }
 

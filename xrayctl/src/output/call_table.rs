@@ -18,6 +18,9 @@ pub(crate) struct CallTable {
     /// Calls that the rows do not count.
     #[serde(skip)]
     unrecorded: Option<Unrecorded>,
+    /// True if the trace shows when threads had a processor.
+    #[serde(skip)]
+    has_runs: bool,
 }
 
 /// One function's calls. Times are in nanoseconds and of calls with an exit; absent without such a
@@ -34,6 +37,12 @@ struct CallRow {
     unfinished: u64,
     total_ns: u64,
     self_ns: u64,
+    /// The time on a processor within the calls that the next field has the time of; absent if the
+    /// trace shows nothing about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_cpu_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_cpu_of_ns: Option<u64>,
     min_ns: Option<u64>,
     median_ns: Option<u64>,
     p99_ns: Option<u64>,
@@ -59,6 +68,7 @@ impl CallTable {
             functions: account.rows.len(),
             rows: rows.collect(),
             unrecorded,
+            has_runs: trace.has_runs(),
         }
     }
 
@@ -67,22 +77,23 @@ impl CallTable {
         let mut modules = self.rows.iter().map(|row| &row.module);
         let first = modules.next();
         if modules.all(|module| Some(module) == first) {
-            self.render_columns(out, look, CallRow::columns(), CallRow::cells)?;
+            self.render_columns(out, look, CallRow::columns(self.has_runs), CallRow::cells)?;
         } else {
             let [
                 calls,
                 unfinished,
                 total,
                 own,
+                on_cpu,
                 min,
                 median,
                 p99,
                 max,
                 function,
-            ] = CallRow::columns();
-            let module = Column::left("MODULE").minor(4);
+            ] = CallRow::columns(self.has_runs);
+            let module = Column::left("MODULE").minor(5);
             let columns = [
-                calls, unfinished, total, own, min, median, p99, max, module, function,
+                calls, unfinished, total, own, on_cpu, min, median, p99, max, module, function,
             ];
             self.render_columns(out, look, columns, |row| {
                 let [
@@ -90,6 +101,7 @@ impl CallTable {
                     unfinished,
                     total,
                     own,
+                    on_cpu,
                     min,
                     median,
                     p99,
@@ -99,7 +111,7 @@ impl CallTable {
                 let file = row.module.rsplit('/').next().unwrap_or_default();
                 let module = Cell::toned(file, Tone::Dim);
                 [
-                    calls, unfinished, total, own, min, median, p99, max, module, function,
+                    calls, unfinished, total, own, on_cpu, min, median, p99, max, module, function,
                 ]
             })?;
         }
@@ -143,6 +155,7 @@ impl CallRow {
             self_ns,
             sum_ns: _,
             durations,
+            on_cpu,
         } = *row;
         let id = subject.function()?;
         let of = |which: fn(&Distribution) -> u64| durations.as_ref().map(which);
@@ -158,6 +171,8 @@ impl CallRow {
             unfinished,
             total_ns,
             self_ns,
+            on_cpu_ns: on_cpu.map(|on_cpu| on_cpu.ns),
+            on_cpu_of_ns: on_cpu.map(|on_cpu| on_cpu.of_ns),
             min_ns: of(|durations| durations.min_ns),
             median_ns: of(|durations| durations.median_ns),
             p99_ns: of(|durations| durations.p99_ns),
@@ -165,21 +180,22 @@ impl CallRow {
         })
     }
 
-    fn columns() -> [Column; 9] {
+    fn columns(has_runs: bool) -> [Column; 10] {
         [
             Column::right("CALLS"),
-            Column::right("UNFINISHED").minor(4),
+            Column::right("UNFINISHED").minor(5),
             Column::right("TOTAL"),
-            Column::right("SELF").minor(1),
-            Column::right("MIN").minor(6),
-            Column::right("MEDIAN").minor(2),
-            Column::right("P99").minor(5),
-            Column::right("MAX").minor(3),
+            Column::right("SELF").minor(2),
+            Column::right("ON-CPU").minor(1).present(has_runs),
+            Column::right("MIN").minor(7),
+            Column::right("MEDIAN").minor(3),
+            Column::right("P99").minor(6),
+            Column::right("MAX").minor(4),
             Column::elastic("FUNCTION"),
         ]
     }
 
-    fn cells(&self) -> [Cell; 9] {
+    fn cells(&self) -> [Cell; 10] {
         // A function that never returned has no times. Times of zero would be wrong.
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time).into();
         let sum = |ns: u64| time(self.min_ns.map(|_| ns));
@@ -188,12 +204,22 @@ impl CallRow {
             self.unfinished.to_string().into(),
             sum(self.total_ns),
             sum(self.self_ns),
+            on_cpu_text(self.on_cpu_ns, self.on_cpu_of_ns, self.total_ns).into(),
             time(self.min_ns),
             time(self.median_ns),
             time(self.p99_ns),
             time(self.max_ns),
             Cell::function(&self.function),
         ]
+    }
+}
+
+/// The time on a processor in a table. With a sign if it is not known for all of the total time.
+pub(super) fn on_cpu_text(on_cpu: Option<u64>, of_ns: Option<u64>, total_ns: u64) -> String {
+    match on_cpu.zip(of_ns) {
+        None => "-".to_owned(),
+        Some((ns, of_ns)) if of_ns < total_ns => format!("≥{}", units::time(ns)),
+        Some((ns, _)) => units::time(ns),
     }
 }
 
@@ -213,6 +239,8 @@ mod tests {
             unfinished: 0,
             total_ns: 12_345_678_901,
             self_ns: 1_234_567_890,
+            on_cpu_ns: None,
+            on_cpu_of_ns: None,
             min_ns: Some(999),
             median_ns: Some(12_345),
             p99_ns: Some(123_456),
@@ -225,6 +253,7 @@ mod tests {
                 row("f", "/usr/lib/libfoo.so"),
             ],
             unrecorded: None,
+            has_runs: false,
         };
         golden::check_narrow("table-narrow.txt", |out, look| table.render(out, look));
     }

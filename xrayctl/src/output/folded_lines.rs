@@ -143,6 +143,7 @@ pub(super) mod tests {
             },
             end: Ticks(end_ns),
             end_ns,
+            off_cpu: None,
             self_ns: duration_ns,
             how: Ending::Normal,
             result: None,

@@ -34,7 +34,18 @@ pub(crate) struct Recorded {
     /// Events that are missing because other clients record the process as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) excluded: Option<Excluded>,
+    /// Threads of which the file does not show when they had a processor; absent if there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) threads_without_run_times: u32,
     pub(crate) bytes: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(threads: &u32) -> bool {
+    *threads == 0
 }
 
 /// The reason for the end of a recording.
@@ -71,6 +82,7 @@ impl Recorded {
             lost: tally.lost,
             remedies: None,
             excluded: tally.excluded,
+            threads_without_run_times: 0,
             bytes: tally.bytes,
         }
     }
@@ -174,6 +186,7 @@ mod tests {
             lost: 0,
             remedies: None,
             excluded: None,
+            threads_without_run_times: 0,
             bytes: 4_620_000,
         }
     }

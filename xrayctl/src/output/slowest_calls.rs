@@ -14,7 +14,7 @@ use std::io;
 
 use serde::{Serialize, Serializer};
 use xray_trace::analysis::{Call, SlowCall, SlowCallLines, SlowestOptions};
-use xray_trace::model::Trace;
+use xray_trace::model::{OffCpu, Trace};
 
 use super::call_tree::{self, TreeRow};
 use super::folded_lines::{FoldedLine, FoldedLines, Folding};
@@ -46,12 +46,34 @@ struct SlowCallRow {
     /// Time since the begin of the trace.
     start_ns: u64,
     duration_ns: u64,
+    /// The time without a processor, and the part of it in which the thread could have gone on;
+    /// absent if the trace does not show them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    off_cpu_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready_ns: Option<u64>,
     /// The first lines of its tree.
     lines: Vec<TreeRow>,
     /// Lines behind them.
     lines_left_out: u64,
     /// Calls without a line, because they are too short or too deep.
     calls_left_out: u64,
+}
+
+/// The time without a processor, for the end of a heading.
+fn off_cpu(off: OffCpu) -> String {
+    let OffCpu {
+        total_ns, ready_ns, ..
+    } = off;
+    match (total_ns, ready_ns) {
+        (0, _) => String::new(),
+        (total, 0) => format!(", {} of it without a processor", units::time(total)),
+        (total, ready) => format!(
+            ", {} of it without a processor ({} ready to run)",
+            units::time(total),
+            units::time(ready)
+        ),
+    }
 }
 
 /// The options of an analysis for the `most` slowest calls that took at least `min_ns` nanoseconds.
@@ -112,10 +134,11 @@ impl<'a> SlowestCalls<'a> {
         } = slow_call;
         let cut = |line: &str| text::cut(line, look.width.unwrap_or(usize::MAX));
         let header = format!(
-            "{}, {} after the begin, {}",
+            "{}, {} after the begin, {}{}",
             call_tree::thread_header(self.trace, call.open.thread),
             units::exact_time(self.start_ns(call)),
-            units::time(call.duration_ns())
+            units::time(call.duration_ns()),
+            call.off_cpu.map(off_cpu).unwrap_or_default()
         );
         writeln!(out, "{}", look.paint(Tone::Heading, &cut(&header)))?;
         let mut lines = FoldedLines::new(lines.iter().cloned(), Folding::EqualCalls);
@@ -162,6 +185,8 @@ impl<'a> SlowestCalls<'a> {
             function: self.trace.function_name(call.open.function).into_owned(),
             start_ns: self.start_ns(call),
             duration_ns: call.duration_ns(),
+            off_cpu_ns: call.off_cpu.map(|off| off.total_ns),
+            ready_ns: call.off_cpu.map(|off| off.ready_ns),
             lines: lines.collect(),
             lines_left_out: others.len() as u64 + hidden_user_events,
             calls_left_out: *hidden_calls,

@@ -31,7 +31,7 @@ impl Streamed {
     /// The summary, and a line for each remark.
     pub(crate) fn lines(&self) -> Vec<String> {
         let Counts { events, lost, .. } = self.counts;
-        let mut lines = vec![summary(self.counts)];
+        let mut lines = vec![summary(&self.counts)];
         lines.extend(
             self.remedies
                 .iter()
@@ -44,12 +44,12 @@ impl Streamed {
 }
 
 /// The contents of a trace, in a line.
-pub(crate) fn summary(counts: Counts) -> String {
-    let Counts {
+pub(crate) fn summary(counts: &Counts) -> String {
+    let &Counts {
         events,
         lost,
-        unreceived: _,
         bytes,
+        ..
     } = counts;
     let each = units::bytes_per_event(bytes, events)
         .map(|each| format!(" ({each} bytes/event)"))
@@ -75,8 +75,8 @@ mod tests {
             counts: Counts {
                 events: 2_000_000,
                 lost: 3,
-                unreceived: 0,
                 bytes: 4_620_000,
+                ..Counts::default()
             },
             remedies: None,
             group: None,

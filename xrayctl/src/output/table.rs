@@ -21,6 +21,8 @@ pub(crate) struct Column {
     elastic: bool,
     /// The order in which columns are left out: the greatest first, 0 never.
     minor: u8,
+    /// True if there is nothing to show in it.
+    absent: bool,
 }
 
 /// One cell.
@@ -55,6 +57,7 @@ impl Column {
             right: false,
             elastic: false,
             minor: 0,
+            absent: false,
         }
     }
 
@@ -71,6 +74,14 @@ impl Column {
         Self {
             elastic: true,
             ..Self::left(title)
+        }
+    }
+
+    /// The same column, which is only there if there is something to show in it.
+    pub(crate) const fn present(self, is_present: bool) -> Self {
+        Self {
+            absent: !is_present,
+            ..self
         }
     }
 
@@ -150,7 +161,7 @@ impl<const N: usize> Table<N> {
             self.render_row(out, look, &widths, row)?;
         }
         let columns = self.columns.iter().zip(widths);
-        let left_out = columns.filter(|(_, width)| width.is_none());
+        let left_out = columns.filter(|(column, width)| width.is_none() && !column.absent);
         let left_out: Vec<_> = left_out.map(|(column, _)| column.title).collect();
         if left_out.is_empty() {
             return Ok(());
@@ -207,7 +218,7 @@ impl<const N: usize> Table<N> {
             let cells = self.rows.iter().map(|row| row[index].shown(look.names));
             let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
             index += 1;
-            Some(widest.max(column.title.chars().count()))
+            (!column.absent).then(|| widest.max(column.title.chars().count()))
         });
         let Some(terminal) = look.width else {
             return widths;

@@ -12,6 +12,7 @@ use super::{
     admission::{Admission, Admitted},
     authorise::{self, OperationKind, Targets},
     convert, described, error, live,
+    run_records::THREADS_FOR_USER,
     undo::Undo,
     workers::{WorkerKind, Workers},
 };
@@ -50,6 +51,8 @@ pub(super) struct Service {
     /// Calls that restore processes. Other calls never keep them out.
     releases: Arc<Admission>,
     streams: Arc<Admission>,
+    /// Threads whose run times are recorded.
+    pub(super) run_times: Arc<Admission>,
 }
 
 // === impl Service ===
@@ -70,6 +73,7 @@ impl Service {
             calls: Admission::new(CALLS_PER_USER),
             releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
+            run_times: Admission::new(THREADS_FOR_USER),
         }
     }
 

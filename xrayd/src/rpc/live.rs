@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 use xray_trace::{
-    container::ClosedPart,
+    container::{ClosedPart, RunsPart},
     instr_map::Selection,
     model::{ClockAnchor, FunctionId},
 };
@@ -24,6 +24,7 @@ use super::{
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
     recorded::Recorded,
+    run_records::{RunRecords, Unrecorded},
     workers::{WorkerKind, Workers},
 };
 use crate::{
@@ -51,6 +52,11 @@ pub(super) trait Encode: Send + 'static {
 
     /// The messages before the first item.
     fn begin(&mut self) -> Vec<Self::Message>;
+
+    /// The time after which `encode` is called though there are no items. `None`: it is not.
+    fn pause(&self) -> Option<Duration> {
+        None
+    }
 
     /// The messages for these items.
     fn encode(&mut self, items: Vec<(Source, StreamItem)>) -> io::Result<Vec<Self::Message>>;
@@ -89,9 +95,10 @@ pub(super) async fn run<E: Encode>(
     loop {
         let items = tokio::select! {
             () = sender.closed() => return Ending::Early,
-            items = gather(&mut subscription) => items,
+            items = gather_within(&mut subscription, encoder.pause()) => items,
         };
-        let ended = items.is_empty();
+        let ended = items.as_ref().is_some_and(Vec::is_empty);
+        let items = items.unwrap_or_default();
         if ended && let Some(refusal) = encoder.failure() {
             let _gone = sender.send(Err(refusal.into())).await;
             return Ending::Early;
@@ -133,6 +140,19 @@ pub(super) async fn run<E: Encode>(
 async fn deliver<T>(sender: &Sender<T>, message: T) -> Result<(), ()> {
     let sent = sender.send_timeout(Ok(message), STALLED);
     sent.await.map_err(drop)
+}
+
+/// The items of [`gather`]; `None` if none has come within that time.
+async fn gather_within(
+    subscription: &mut EventSubscription,
+    pause: Option<Duration>,
+) -> Option<Vec<(Source, StreamItem)>> {
+    let gathered = gather(subscription);
+    match pause {
+        None => Some(gathered.await),
+        // It waits for the first item alone. So no item is dropped with it.
+        Some(pause) => tokio::time::timeout(pause, gathered).await.ok(),
+    }
 }
 
 /// Waits for an item, and takes further items that are there. Empty when the subscription has
@@ -189,6 +209,8 @@ pub(super) struct TraceMessages {
     sessions: Sessions,
     /// The part of a recording with a lease. `None`: everything.
     recorded: Option<Recorded>,
+    /// When threads have a processor. `None`: that is not wanted.
+    runs: Option<RunRecords>,
     writer: TraceWriter<Vec<u8>>,
 }
 
@@ -302,11 +324,13 @@ impl Encode for EventMessages {
 // === impl TraceMessages ===
 
 impl TraceMessages {
-    /// Encodes everything, or the part of a recording with a lease.
-    pub(super) fn new(recorded: Option<Recorded>) -> io::Result<Self> {
+    /// Encodes everything, or the part of a recording with a lease, and when threads have a
+    /// processor, if that is wanted.
+    pub(super) fn new(recorded: Option<Recorded>, runs: Option<RunRecords>) -> io::Result<Self> {
         Ok(Self {
             sessions: Sessions::default(),
             recorded,
+            runs,
             writer: TraceWriter::new(Vec::new())?,
         })
     }
@@ -315,6 +339,8 @@ impl TraceMessages {
     fn chunks(&mut self) -> Vec<v1::TraceChunk> {
         let bytes = std::mem::take(self.writer.get_mut());
         let totals = self.writer.totals();
+        let runs = self.runs.as_ref().map(RunRecords::unrecorded);
+        let Unrecorded { threads, reason } = runs.cloned().unwrap_or_default();
         let chunk = |data: Vec<u8>| v1::TraceChunk {
             data,
             events: totals.events,
@@ -323,6 +349,8 @@ impl TraceMessages {
             copied_within_ns: 0,
             entries: totals.entries,
             indexed: totals.indexed,
+            threads_without_runs: threads,
+            without_runs_because: reason.clone(),
         };
         if bytes.len() <= CHUNK_BYTES {
             return if bytes.is_empty() {
@@ -341,6 +369,7 @@ impl TraceMessages {
         let Self {
             sessions,
             recorded,
+            runs,
             writer,
         } = self;
         match item {
@@ -352,6 +381,9 @@ impl TraceMessages {
                 }
                 if let Some(recorded) = recorded {
                     recorded.come(source, anchors.first());
+                }
+                if let Some(runs) = runs {
+                    runs.begin_process(&*session);
                 }
                 sessions.insert(source, session);
                 Ok(())
@@ -393,10 +425,19 @@ impl TraceMessages {
                     None => Ok(()),
                 }
             }
-            StreamItem::Thread(thread) => writer.thread(source, &thread),
+            StreamItem::Thread(thread) => {
+                if let (Some(runs), Some(session)) = (runs, sessions.here.get(&source)) {
+                    let write = |source, part: &RunsPart| writer.runs(source, part);
+                    runs.begin(source, &**session, &thread, write)?;
+                }
+                writer.thread(source, &thread)
+            }
             StreamItem::Origin(origin) => writer.origin(source, origin),
             StreamItem::EventType(event_type) => writer.event_type(source, &event_type),
             StreamItem::Ended => {
+                if let Some(runs) = runs {
+                    runs.end(Some(source), |source, part| writer.runs(source, part))?;
+                }
                 let window = recorded
                     .as_mut()
                     .and_then(|recorded| recorded.leave(source));
@@ -431,7 +472,14 @@ impl Encode for TraceMessages {
         for (source, item) in items {
             self.take(source, item)?;
         }
+        if let Some(runs) = &mut self.runs {
+            runs.look(|source, part| self.writer.runs(source, part))?;
+        }
         Ok(self.chunks())
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        self.runs.as_ref().map(RunRecords::pause)
     }
 
     fn failure(&mut self) -> Option<Refusal> {
@@ -439,6 +487,9 @@ impl Encode for TraceMessages {
     }
 
     fn end(&mut self) -> io::Result<Vec<v1::TraceChunk>> {
+        if let Some(runs) = &mut self.runs {
+            runs.end(None, |source, part| self.writer.runs(source, part))?;
+        }
         self.writer.end()?;
         Ok(self.chunks())
     }

@@ -33,6 +33,7 @@ mod live;
 mod peer;
 mod profile;
 mod recorded;
+mod run_records;
 mod server;
 mod service;
 mod trigger;

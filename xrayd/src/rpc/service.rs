@@ -2,6 +2,7 @@
 //! The rules of each step are in its own file.
 
 use std::{
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use super::{
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     recorded::Recorded,
+    run_records::RunRecords,
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
     workers::WorkerKind,
@@ -311,8 +313,11 @@ impl Xrayd for Service {
             undo,
             selection,
             duration_ns,
+            run_times,
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
+        let admission = Arc::clone(&self.run_times);
+        let mut runs = run_times.then(|| RunRecords::new(admission, caller.uid));
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
         let admitted = self.stream(&mut call)?;
         let (what, pid, traced, subscription, encoder) = self
@@ -326,8 +331,14 @@ impl Xrayd for Service {
                     Some(Undo::Attach) | None => None,
                 };
                 let subscription = traced.subscribe(lease);
+                // Before the answer: the client switches functions on then.
+                if let Some(runs) = &mut runs {
+                    for session in traced.sessions() {
+                        runs.begin_process(&*session);
+                    }
+                }
                 let recorded = lease.map(|_| Recorded::of(selection, duration));
-                let encoder = TraceMessages::new(recorded).map_err(|error| {
+                let encoder = TraceMessages::new(recorded, runs).map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))
                 })?;
                 Ok((what, pid, traced, subscription, encoder))

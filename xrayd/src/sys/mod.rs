@@ -27,17 +27,15 @@ mod xstate;
 
 pub(crate) use allocator::return_large_allocations;
 pub(crate) use claim::Claim;
-#[cfg(test)]
-pub(crate) use clock::monotonic_now;
 pub(crate) use clock::{
-    counter_is_invariant, instant_of, now_anchor, since_boot_ns, ticks_in, ticks_now,
+    counter_is_invariant, instant_of, monotonic_now, now_anchor, since_boot_ns, ticks_in, ticks_now,
 };
 pub(crate) use collect_child::{collect_child, try_collect_child};
 pub(crate) use descriptors::DescriptorRoom;
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use peer::security_label;
-pub(crate) use perf::{open_mapping_event, open_task_clock, open_task_event};
+pub(crate) use perf::{open_mapping_event, open_switch_event, open_task_clock, open_task_event};
 pub(crate) use pid_namespace::PidNamespace;
 pub(crate) use pidfd::PidFd;
 pub(crate) use priority_boost::{PriorityBoost, prefer_thread};

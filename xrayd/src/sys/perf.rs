@@ -1,6 +1,6 @@
 //! Opens software perf events of two kinds. Events of the first kind count nothing: for them, the
-//! kernel records mappings and forks. An event of the second kind counts the run time of a thread.
-//! This file does not read the records.
+//! kernel records mappings, forks, or the switches of a thread. An event of the second kind counts
+//! the run time of a thread. This file does not read the records.
 
 use std::{fs::File, io, os::fd::FromRawFd};
 
@@ -11,6 +11,7 @@ const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
 const PERF_SAMPLE_TID: u64 = 1 << 1;
 const PERF_SAMPLE_TIME: u64 = 1 << 2;
+const PERF_SAMPLE_CPU: u64 = 1 << 7;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -22,6 +23,7 @@ const WATERMARK: u64 = 1 << 14;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const COMM_EXEC: u64 = 1 << 24;
 const USE_CLOCKID: u64 = 1 << 25;
+const CONTEXT_SWITCH: u64 = 1 << 26;
 
 /// The third version of `perf_event_attr`, include/uapi/linux/perf_event.h. Every kernel since 4.1
 /// has it.
@@ -73,6 +75,21 @@ pub(crate) fn open_task_event(cpu: i32) -> io::Result<File> {
     open(&attributes, EVERY_PROCESS, cpu)
 }
 
+/// Makes the kernel record each time at which a thread gets or gives up a processor, from now on.
+/// A last record is about its end. Each record ends with the thread, the time by `CLOCK_MONOTONIC`
+/// and the processor. Until the file is closed, each switch to or from the thread costs it well
+/// below 1 µs. Other threads pay nothing.
+///
+/// # Errors
+/// As [`open_task_clock`].
+pub(crate) fn open_switch_event(tid: libc::pid_t) -> io::Result<File> {
+    let attributes = Attributes {
+        sample_type: PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_CPU,
+        ..records(CONTEXT_SWITCH | TASK)
+    };
+    open(&attributes, tid, ANY_PROCESSOR)
+}
+
 /// Counts the run time of a thread from now on. A read of the file gives 8 bytes, the nanoseconds,
 /// also while the thread runs. Until the file is closed, each switch to or from the thread costs it
 /// 0.2 µs.
@@ -91,8 +108,7 @@ pub(crate) fn open_task_clock(tid: libc::pid_t) -> io::Result<File> {
     open(&attributes, tid, ANY_PROCESSOR)
 }
 
-/// Attributes of an event for which the kernel writes records. The event belongs to a processor,
-/// not to a process, so it costs the process nothing.
+/// Attributes of an event for which the kernel writes records.
 fn records(what: u64) -> Attributes {
     Attributes {
         kind: PERF_TYPE_SOFTWARE,

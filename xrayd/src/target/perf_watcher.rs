@@ -242,6 +242,16 @@ impl Shared {
                 PerfRecord::Turned { process, when } => {
                     to(process).for_each(|noted| noted.ring_since(when));
                 }
+                // A process ends with its first thread, or soon after it.
+                PerfRecord::Switched {
+                    process,
+                    thread,
+                    switch,
+                    ended: true,
+                } if process == thread => {
+                    to(process).for_each(|noted| noted.ring_since(switch.at_ns));
+                }
+                PerfRecord::Switched { .. } => {}
                 PerfRecord::Lost => {
                     let all = listeners.values().flatten();
                     all.for_each(|noted| noted.ring_lost());

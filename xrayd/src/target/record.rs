@@ -8,19 +8,22 @@
 //!  mapped           process u32, thread u32 | address | bytes | offset in the file | name
 //!  forked, ended    process u32, parent u32 | thread u32, parent's thread u32 | time
 //!  named            process u32, thread u32 | name; a flag marks an exec
+//!  switch           thread again, time, processor; flags: gives it up, and could go on
 //!  lost             event | records
 //! ```
 
 use std::ops::Range;
 
 use shm_ring::SharedMemory;
+use xray_trace::model::{ContextSwitch, RunState};
 
 const PAGE: u64 = 4096;
 const HEAD: u64 = 1024;
 const TAIL: u64 = 1032;
-/// All processes of the host write there. Some 300 records fit, enough for a starved reader.
+/// Some 300 records of the processes of the host fit, enough for a starved reader, or 1024 switches
+/// of a thread.
 const DATA_PAGES: u64 = 8;
-const DATA_BYTES: u64 = DATA_PAGES * PAGE;
+pub(super) const DATA_BYTES: u64 = DATA_PAGES * PAGE;
 /// Mapped bytes of a ring. A record of the longest possible path fits into the data.
 pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
 
@@ -29,8 +32,15 @@ const LOST: u32 = 2;
 const COMM: u32 = 3;
 const EXIT: u32 = 4;
 const FORK: u32 = 7;
+const SWITCH: u32 = 14;
 /// PERF_RECORD_MISC_COMM_EXEC
 const BY_EXEC: u64 = 1 << 13;
+/// PERF_RECORD_MISC_SWITCH_OUT
+const OUT: u64 = 1 << 13;
+/// PERF_RECORD_MISC_SWITCH_OUT_PREEMPT
+const PREEMPTED: u64 = 1 << 14;
+/// Bytes of the record of a switch.
+pub(super) const SWITCH_BYTES: u64 = 32;
 /// Words of a record's header and of its end.
 const HEADER_WORDS: usize = 1;
 const END_WORDS: usize = 2;
@@ -47,12 +57,24 @@ pub(crate) enum PerfRecord {
         /// Time of the mapping, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
     },
-    /// The process has forked, ended or become another program.
+    /// The process has forked or become another program.
     Turned {
         /// The process.
         process: u32,
         /// Time of the event, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
+    },
+    /// A thread has got or given up a processor, the latter for the last time if it has ended.
+    Switched {
+        /// The process.
+        process: u32,
+        /// The thread.
+        thread: u32,
+        /// The switch. Its time is that of `CLOCK_MONOTONIC`. Without records of switches, its
+        /// processor means nothing.
+        switch: ContextSwitch,
+        /// True if the thread has ended.
+        ended: bool,
     },
     /// The kernel dropped records because the ring had no room.
     Lost,
@@ -122,6 +144,7 @@ impl PerfRecord {
     /// Parses a record. `None` for other kinds of records.
     fn parse(words: &[u64]) -> Option<Self> {
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
+        let processor = |word: u64| u16::try_from(low(word)).unwrap_or(u16::MAX);
         match (low(*words.first()?), words) {
             (LOST, _) => Some(Self::Lost),
             (MMAP, &[_, process, address, bytes, _, ref rest @ ..])
@@ -137,15 +160,38 @@ impl PerfRecord {
                     when: *rest.last()?,
                 })
             }
-            // A new thread has the process of its parent. A process ends with its first thread, or
-            // soon after it.
+            // A new thread has the process of its parent.
             (FORK, &[_, both, _, .., when]) if low(both) != low(both >> 32) => Some(Self::Turned {
                 process: low(both >> 32),
                 when,
             }),
-            (EXIT, &[_, both, threads, .., when]) if low(both) == low(threads) => {
-                let process = low(both);
-                Some(Self::Turned { process, when })
+            (EXIT, &[_, both, threads, at_ns, .., last]) => Some(Self::Switched {
+                process: low(both),
+                thread: low(threads),
+                switch: ContextSwitch {
+                    at_ns,
+                    to: RunState::Waiting,
+                    processor: processor(last),
+                },
+                ended: true,
+            }),
+            (SWITCH, &[header, both, at_ns, last]) => {
+                let flags = header >> 32;
+                let to = match (flags & OUT, flags & PREEMPTED) {
+                    (0, _) => RunState::Running,
+                    (_, 0) => RunState::Waiting,
+                    _ => RunState::Ready,
+                };
+                Some(Self::Switched {
+                    process: low(both),
+                    thread: low(both >> 32),
+                    switch: ContextSwitch {
+                        at_ns,
+                        to,
+                        processor: processor(last),
+                    },
+                    ended: false,
+                })
             }
             (COMM, &[header, process, .., when]) if header >> 32 & BY_EXEC != 0 => {
                 let process = low(process);
@@ -254,8 +300,47 @@ mod tests {
         write(&ring, &task(FORK, 10, 10, 11));
         write(&ring, &task(EXIT, 10, 7, 11));
         write(&ring, &named(10, 0));
-        let expected = [7, 8, 9].map(|process| PerfRecord::Turned { process, when: 1 });
+        let turned = |process| PerfRecord::Turned { process, when: 1 };
+        let ended = |process, thread| PerfRecord::Switched {
+            process,
+            thread,
+            switch: ContextSwitch {
+                at_ns: 1,
+                to: RunState::Waiting,
+                processor: 1,
+            },
+            ended: true,
+        };
+        let expected = [turned(7), ended(8, 8), turned(9), ended(10, 11)];
         assert_eq!(taken(&mut ring), expected);
+    }
+
+    #[test]
+    fn switches_of_a_thread_are_reported() {
+        let mut ring = ring();
+        let both = 7 | 8 << 32;
+        for (flags, to) in [
+            (0, RunState::Running),
+            (OUT, RunState::Waiting),
+            (OUT | PREEMPTED, RunState::Ready),
+        ] {
+            let mut words = record(SWITCH, &[both, 99, 3]);
+            words[0] |= flags << 32;
+            assert_eq!(8 * words.len() as u64, SWITCH_BYTES);
+            write(&ring, &words);
+            let switch = ContextSwitch {
+                at_ns: 99,
+                to,
+                processor: 3,
+            };
+            let expected = PerfRecord::Switched {
+                process: 7,
+                thread: 8,
+                switch,
+                ended: false,
+            };
+            assert_eq!(taken(&mut ring), [expected]);
+        }
     }
 
     #[test]
@@ -284,7 +369,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_record_says_is_parsed(words: Vec<u64>, kind in 0u32..10) {
+        fn whatever_a_record_says_is_parsed(words: Vec<u64>, kind in 0u32..16) {
             let _ = PerfRecord::parse(&words);
             let _ = PerfRecord::parse(&record(kind, &words));
         }

@@ -30,7 +30,7 @@ use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
 use crate::container::{Block, Events, Form, OpenCall};
-use crate::model::{Clock, Event, EventBody, ThreadId, Ticks, Trace};
+use crate::model::{Clock, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace};
 
 /// The steps of one thread's stack, in order of time.
 #[derive(Debug)]
@@ -74,6 +74,13 @@ impl<'a> Steps<'a> {
         self
     }
 
+    /// The same steps, whose calls have the time for which their thread had no processor.
+    #[must_use]
+    pub fn with_runs(mut self, runs: Option<ThreadRuns>) -> Self {
+        self.stack.frames.use_runs(runs);
+        self
+    }
+
     /// The same steps, which also keep the first `limit` exits without an entry.
     pub(super) fn keeping_unmatched(mut self, limit: usize) -> Self {
         self.stack.unmatched = UnmatchedExits::with_limit(limit);
@@ -88,7 +95,9 @@ impl<'a> Steps<'a> {
     /// The steps of every thread of a trace that has events, by thread.
     pub fn of_threads(trace: &'a Trace) -> impl Iterator<Item = Self> {
         let threads = trace.blocks_by_thread().into_iter();
-        threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
+        threads.map(|(thread, blocks)| {
+            Self::new(trace.clock(), thread, blocks).with_runs(trace.thread_runs(thread))
+        })
     }
 
     /// The steps that `filter` may select, of every thread that has any, by thread.
@@ -109,7 +118,9 @@ impl<'a> Steps<'a> {
             open,
             blocks,
         } = thread_blocks;
-        let mut this = Self::new(trace.clock(), thread, blocks).with_siblings(siblings);
+        let mut this = Self::new(trace.clock(), thread, blocks)
+            .with_siblings(siblings)
+            .with_runs(trace.thread_runs(thread));
         this.stack.open(open);
         this.stack.window = window;
         if window.since > Ticks(0) {

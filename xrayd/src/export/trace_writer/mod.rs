@@ -29,7 +29,7 @@ use std::io::{self, Write};
 
 use xray_trace::{
     analysis::SPACING,
-    container::{Block, ClosedBlock, OpenCalls, StreamIndex, Writer},
+    container::{Block, ClosedBlock, OpenCalls, RunsPart, StreamIndex, Writer},
     model::{
         ClockAnchor, EventType, FunctionId, Lifetime, Origin, Overwritten, Process,
         RecordingWindow, SnapshotWindow, Thread, ThreadId, Ticks,
@@ -331,6 +331,18 @@ impl<W: Write> TraceWriter<W> {
     pub fn lost(&mut self, source: Source, thread: ThreadId, events: u64) -> io::Result<()> {
         let thread = self.descriptions.thread_number(source, thread);
         self.writer.lost(thread, events)
+    }
+
+    /// Adds a part of the run times of a thread.
+    ///
+    /// # Errors
+    /// The error of the inner writer.
+    pub(crate) fn runs(&mut self, source: Source, part: &RunsPart) -> io::Result<()> {
+        let thread = self.descriptions.thread_number(source, part.thread);
+        self.writer.runs(&RunsPart {
+            thread,
+            ..part.clone()
+        })
     }
 
     /// Marks the trace as a snapshot of a time.

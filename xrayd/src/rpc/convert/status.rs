@@ -281,5 +281,7 @@ pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk 
         copied_within_ns: nanoseconds(within),
         entries: 0,
         indexed: false,
+        threads_without_runs: 0,
+        without_runs_because: String::new(),
     }
 }

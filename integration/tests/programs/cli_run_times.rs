@@ -1,0 +1,220 @@
+//! When the threads of a recorded process have a processor: each call of a program has at least the
+//! processor time that it takes, and lacks one for as long as it waits.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, Target, copy_into};
+use nix::sys::signal::Signal;
+use xray_trace::analysis::{Call, Step, Steps};
+use xray_trace::model::{RunState, Trace};
+
+use crate::scene::{Cli, NOBODY, Scene, all_on, rows};
+use crate::trace::read;
+
+const ROUNDS: u64 = 100;
+/// The processor time of a call of `work`, less what reading clocks and switching may take.
+const WORK_NS: u64 = 280_000;
+/// The time for which a call of `doze` waits, likewise.
+const DOZE_NS: u64 = 990_000;
+
+/// Records a run of `scheduled` as `more` says.
+fn recorded(scene: &Scene, cli: &Cli, target: &mut Target, more: &[&str]) -> Result<Trace> {
+    let (pid, file) = (target.pid().to_string(), scene.path("f.xtrace"));
+    let mut running = cli.start([&["record", &pid, "--force", "-o", "f.xtrace"], more].concat())?;
+    running.until("everything is on", || all_on(target))?;
+    target.send(&format!("go {ROUNDS}"))?;
+    target.line_with("done", DEADLINE)?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+    read(&file)
+}
+
+/// The calls of each function that have ended.
+fn calls(trace: &Trace) -> BTreeMap<String, Vec<Call>> {
+    let mut calls = BTreeMap::<_, Vec<_>>::new();
+    for steps in Steps::of_threads(trace) {
+        for step in steps {
+            if let Step::Leave(call) = step {
+                let name = trace.function_name(call.open.function).into_owned();
+                calls.entry(name).or_default().push(call);
+            }
+        }
+    }
+    calls
+}
+
+fn ensure_true(trace: &Trace) -> Result<()> {
+    let calls = calls(trace);
+    for (name, wanted) in [
+        ("work", 4 * ROUNDS),
+        ("doze", 4 * ROUNDS),
+        ("mixed", 2 * ROUNDS),
+    ] {
+        let calls = calls
+            .get(name)
+            .with_context(|| format!("no calls of {name}"))?;
+        ensure!(
+            calls.len() as u64 == wanted,
+            "{} calls of {name}",
+            calls.len()
+        );
+        let known: Vec<_> = calls
+            .iter()
+            .filter_map(|call| Some((call, call.off_cpu?)))
+            .collect();
+        // The threads are new. Their first calls come before they are found.
+        ensure!(
+            known.len() as u64 >= wanted / 2,
+            "{} of {wanted}: {name}",
+            known.len()
+        );
+        for (call, off) in known {
+            let (on, off) = (call.duration_ns() - off.total_ns, off.total_ns);
+            let (least_on, least_off) = match name {
+                "work" => (WORK_NS, 0),
+                "doze" => (0, DOZE_NS),
+                _ => (WORK_NS, DOZE_NS),
+            };
+            ensure!(on >= least_on && off >= least_off, "{name}: {call:?}");
+        }
+    }
+    // Both threads have one processor. Never do both run at a time, and sometimes each waits for
+    // the other.
+    let mut runs = Vec::new();
+    let mut has_waited = false;
+    for thread in trace.threads() {
+        let thread_runs = trace
+            .thread_runs(thread.id)
+            .context("a thread without run times")?;
+        for run in thread_runs.runs() {
+            match run.state {
+                Some(RunState::Running) => runs.push((run.from_ns, run.until_ns, run.processor)),
+                Some(RunState::Ready) => has_waited = true,
+                Some(RunState::Waiting) | None => {}
+            }
+        }
+    }
+    ensure!(has_waited, "no thread has lost its processor");
+    runs.sort_unstable();
+    for pair in runs.windows(2) {
+        ensure!(pair[0].1 <= pair[1].0 && pair[0].2 == pair[1].2, "{pair:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn calls_have_the_time_for_which_their_thread_had_a_processor() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    for cli in [scene.alone()?, scene.with(&daemon)?] {
+        let mut target = Target::spawn(Fixture::Scheduled, [""; 0])?;
+        ensure_true(&recorded(&scene, &cli, &mut target, &[])?)?;
+        ensure_shown(&scene, &cli)?;
+        target.still_running()?;
+    }
+    Ok(())
+}
+
+/// The reports show what the trace has.
+fn ensure_shown(scene: &Scene, cli: &Cli) -> Result<()> {
+    let report = cli.json([
+        "report",
+        "f.xtrace",
+        "--table",
+        "--slowest",
+        "5",
+        "--sort",
+        "off-cpu",
+    ])?;
+    let table = rows(&report["table"], "rows")?;
+    ensure!(table[0]["function"] != "work", "it waits least: {report}");
+    for row in table {
+        let (on, of) = (row["on_cpu_ns"].as_u64(), row["on_cpu_of_ns"].as_u64());
+        ensure!(
+            on > Some(0) && on < of && of <= row["total_ns"].as_u64(),
+            "{row}"
+        );
+    }
+    let slowest = rows(&report, "slowest")?;
+    ensure!(
+        slowest
+            .iter()
+            .any(|call| call["off_cpu_ns"].as_u64() > Some(0)),
+        "{report}"
+    );
+    let text = cli.ok(["report", "f.xtrace", "--table", "--slowest", "3"])?;
+    ensure!(
+        text.contains("ON-CPU") && text.contains(" of it without a processor"),
+        "{text}"
+    );
+    let account = cli.ok([
+        "account",
+        "f.xtrace",
+        "--sort",
+        "on-cpu",
+        "-f",
+        "csv",
+        "--columns",
+        "all",
+    ])?;
+    ensure!(
+        account
+            .lines()
+            .next()
+            .is_some_and(|line| line.contains(",on_cpu_ns,")),
+        "{account}"
+    );
+    ensure!(scene.path("f.xtrace").exists());
+    Ok(())
+}
+
+#[test]
+fn without_a_wish_nothing_about_processors_is_recorded() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Scheduled, [""; 0])?;
+    let trace = recorded(&scene, &cli, &mut target, &["--no-sched"])?;
+    ensure!(!trace.has_runs() && calls(&trace).len() == 3);
+    let text = cli.ok(["report", "f.xtrace", "--table"])?;
+    ensure!(!text.contains("ON-CPU"), "{text}");
+    Ok(())
+}
+
+/// A user needs no rights to see when threads of own programs run.
+#[test]
+fn users_see_when_their_threads_run() -> Result<()> {
+    if !integration::is_root_for("users_see_when_their_threads_run")? {
+        return Ok(());
+    }
+    let scene = Scene::public()?;
+    let dir = scene.path("programs");
+    fs::create_dir(&dir)?;
+    let mut command = Command::new(copy_into(Fixture::Scheduled, &dir)?);
+    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    let mut target = Target::spawn_command(command)?;
+    let cli = scene.alone()?.as_user(NOBODY);
+    fs::set_permissions(scene.path("."), Permissions::from_mode(0o777))?;
+    match paranoia()? {
+        ..=2 => ensure_true(&recorded(&scene, &cli, &mut target, &[])?),
+        level => {
+            eprintln!("users_see_when_their_threads_run: perf_event_paranoid is {level}");
+            ensure!(
+                std::env::var_os("CI").is_none(),
+                "the kernel forbids perf events to users"
+            );
+            Ok(())
+        }
+    }
+}
+
+fn paranoia() -> Result<i32> {
+    let level = fs::read_to_string(Path::new("/proc/sys/kernel/perf_event_paranoid"))?;
+    Ok(level.trim().parse()?)
+}

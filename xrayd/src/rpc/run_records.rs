@@ -1,0 +1,308 @@
+//! When the threads of a live stream have a processor. The stream itself records it, so only
+//! streams that want it cost anything, and it ends with them.
+//!
+//! Recording begins with all threads of a process. Those that trace nothing in the first second are
+//! dropped. A thread that begins to trace later is recorded from the moment at which the stream
+//! hears of it, some milliseconds after its first event.
+//!
+//! The kernel writes a ring for each thread. A reader that is too slow loses switches. The run
+//! times of the thread are then unknown from the last switch before to the next one.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use xray_trace::{
+    container::{RunsEncoder, RunsPart},
+    model::{Thread, ThreadId},
+};
+
+use super::admission::{Admission, Admitted};
+use crate::{
+    pid::{Pid, Tid},
+    store::{Source, TracedProcess},
+    sys::monotonic_now,
+    target::{RunRecord, RunRecorder, Threads},
+};
+
+/// Threads of all streams of a user whose run times are recorded.
+pub(super) const THREADS_FOR_USER: u32 = 2048;
+/// The time between two looks at the rings. It is the shorter the faster they fill up.
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(200);
+/// A look should find this part of a ring at most.
+const WANTED_PART: u32 = 4;
+/// Switches of a thread are written once there are so many bytes of them, or after so much time.
+const PART_BYTES: usize = 4096;
+const PART_TIME: Duration = Duration::from_secs(1);
+/// A thread that traces nothing is dropped after so much time, or so many bytes of switches.
+const SILENT_TIME: Duration = Duration::from_secs(1);
+const SILENT_BYTES: usize = 64 * 1024;
+
+/// The run times of the threads of a stream.
+#[derive(Debug)]
+pub(super) struct RunRecords {
+    threads: HashMap<(Pid, Tid), ThreadRecord>,
+    admission: Arc<Admission>,
+    uid: u32,
+    looked: Instant,
+    pause: Duration,
+    unrecorded: Unrecorded,
+}
+
+/// The threads whose run times are not recorded.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unrecorded {
+    pub(super) threads: u32,
+    /// The reason why the first of them is not.
+    pub(super) reason: String,
+}
+
+#[derive(Debug)]
+struct ThreadRecord {
+    recorder: RunRecorder,
+    /// The thread in the trace; `None` until it traces something.
+    thread: Option<(Source, ThreadId)>,
+    /// `None` from a loss to the next switch.
+    encoder: Option<RunsEncoder>,
+    written: Instant,
+    _place: Admitted,
+}
+
+// === impl RunRecords ===
+
+impl RunRecords {
+    /// Records nothing so far. Threads take places of the user.
+    pub(super) fn new(admission: Arc<Admission>, uid: u32) -> Self {
+        Self {
+            threads: HashMap::new(),
+            admission,
+            uid,
+            looked: Instant::now(),
+            pause: SHORTEST,
+            unrecorded: Unrecorded::default(),
+        }
+    }
+
+    /// The time until the next look.
+    pub(super) fn pause(&self) -> Duration {
+        self.pause.saturating_sub(self.looked.elapsed())
+    }
+
+    pub(super) fn unrecorded(&self) -> &Unrecorded {
+        &self.unrecorded
+    }
+
+    /// Begins to record all threads of a process, before they trace anything.
+    pub(super) fn begin_process(&mut self, process: &dyn TracedProcess) {
+        let pid = process.pid();
+        for tid in Threads::of(pid) {
+            if self.threads.contains_key(&(pid, tid)) {
+                continue;
+            }
+            // What cannot be recorded shows when the thread traces something.
+            let Ok(record) = self.begin_thread(process, tid, None) else {
+                return;
+            };
+            self.threads.insert((pid, tid), record);
+        }
+    }
+
+    /// Begins to record a thread, unless it is recorded already. Passes what is to be written of an
+    /// ended thread with the same id to `write`.
+    pub(super) fn begin(
+        &mut self,
+        source: Source,
+        process: &dyn TracedProcess,
+        thread: &Thread,
+        write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        // Without an id it stands for the losses of several threads.
+        let Ok(tid) = Tid::try_from(thread.tid) else {
+            return Ok(());
+        };
+        let (key, own) = ((process.pid(), tid), (source, thread.id));
+        if let Some(record) = self.threads.get_mut(&key) {
+            // The thread has another name, or it is seen for the first time.
+            if record.thread.is_none_or(|of| of == own) && !record.recorder.has_ended() {
+                record.thread = Some(own);
+                return Ok(());
+            }
+            self.end_where(|of, _| of == key, write)?;
+        }
+        match self.begin_thread(process, tid, Some(own)) {
+            Ok(record) => {
+                self.threads.insert(key, record);
+            }
+            // It has ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => {}
+            Err(error) => {
+                if self.unrecorded.threads == 0 {
+                    self.unrecorded.reason = error.to_string();
+                }
+                self.unrecorded.threads = self.unrecorded.threads.saturating_add(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_thread(
+        &self,
+        process: &dyn TracedProcess,
+        tid: Tid,
+        thread: Option<(Source, ThreadId)>,
+    ) -> io::Result<ThreadRecord> {
+        let place = self.admission.admit(self.uid).ok_or_else(|| {
+            io::Error::other(format!(
+                "the run times of {THREADS_FOR_USER} threads are recorded for you already"
+            ))
+        })?;
+        let start_time = process.process().start_time_ticks;
+        let (recorder, since) = RunRecorder::begin(process.pid(), start_time, tid)?;
+        Ok(ThreadRecord {
+            recorder,
+            thread,
+            encoder: Some(RunsEncoder::new(since)),
+            written: Instant::now(),
+            _place: place,
+        })
+    }
+
+    /// Reads all rings, if it is time, and passes what is to be written to `write`.
+    pub(super) fn look(
+        &mut self,
+        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let passed = self.looked.elapsed();
+        if passed < self.pause {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let (mut most, mut ended) = (0, Vec::new());
+        for (&key, record) in &mut self.threads {
+            // First, so that nothing comes after what is read now.
+            let has_ended = record.recorder.has_ended();
+            most = most.max(record.read(&mut write)?);
+            if has_ended {
+                record.finish(&mut write)?;
+            } else if record.written.elapsed() >= PART_TIME {
+                record.write(&mut write)?;
+            }
+            if has_ended || record.is_silent() {
+                ended.push(key);
+            }
+        }
+        for thread in ended {
+            self.threads.remove(&thread);
+        }
+        self.pause = match u32::try_from(most) {
+            Ok(0) => LONGEST,
+            most => {
+                let wanted = u32::try_from(RunRecorder::ROOM).unwrap_or(u32::MAX) / WANTED_PART;
+                (passed * wanted / most.unwrap_or(u32::MAX)).clamp(SHORTEST, LONGEST)
+            }
+        };
+        Ok(())
+    }
+
+    /// Ends the recording of the threads of a process, or of all processes, and passes the rest to
+    /// `write`.
+    pub(super) fn end(
+        &mut self,
+        source: Option<Source>,
+        write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let is_over = |record: &ThreadRecord| match (source, record.thread) {
+            (None, _) => true,
+            (Some(source), Some((of, _))) => source == of,
+            (Some(_), None) => false,
+        };
+        self.end_where(|_, record| is_over(record), write)
+    }
+
+    fn end_where(
+        &mut self,
+        is_over: impl Fn((Pid, Tid), &ThreadRecord) -> bool,
+        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let over = self.threads.extract_if(|of, record| is_over(*of, record));
+        for (_, mut record) in over {
+            record.read(&mut write)?;
+            record.finish(&mut write)?;
+        }
+        Ok(())
+    }
+}
+
+// === impl ThreadRecord ===
+
+impl ThreadRecord {
+    /// Reads the ring. Returns the number of switches in it.
+    fn read(
+        &mut self,
+        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let (encoder, thread, mut parts) = (&mut self.encoder, self.thread, Vec::new());
+        let mut close = |encoder: &mut RunsEncoder| {
+            let last = encoder.last_ns();
+            parts.extend(thread.map(|(source, id)| (source, encoder.take(id, last))));
+        };
+        let taken = self.recorder.take(|record| match record {
+            RunRecord::Switch(switch) => {
+                let encoder = encoder.get_or_insert_with(|| RunsEncoder::new(switch.at_ns));
+                encoder.push(switch);
+                if encoder.len() >= PART_BYTES {
+                    close(encoder);
+                }
+            }
+            RunRecord::Lost => {
+                if let Some(mut encoder) = encoder.take()
+                    && !encoder.is_empty()
+                {
+                    close(&mut encoder);
+                }
+            }
+        });
+        if !parts.is_empty() {
+            self.written = Instant::now();
+        }
+        for (source, part) in &parts {
+            write(*source, part)?;
+        }
+        Ok(taken)
+    }
+
+    /// True if the thread has traced nothing for too long.
+    fn is_silent(&self) -> bool {
+        let bytes = self.encoder.as_ref().map_or(0, RunsEncoder::len);
+        self.thread.is_none() && (self.written.elapsed() >= SILENT_TIME || bytes >= SILENT_BYTES)
+    }
+
+    /// Writes the switches so far, if there are any.
+    fn write(&mut self, write: impl FnOnce(Source, &RunsPart) -> io::Result<()>) -> io::Result<()> {
+        match (self.thread, &mut self.encoder) {
+            (Some((source, id)), Some(encoder)) if !encoder.is_empty() => {
+                self.written = Instant::now();
+                let last = encoder.last_ns();
+                write(source, &encoder.take(id, last))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the rest. Nothing has happened up to now.
+    fn finish(
+        &mut self,
+        write: impl FnOnce(Source, &RunsPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match (self.thread, &mut self.encoder) {
+            (Some((source, id)), Some(encoder)) => {
+                write(source, &encoder.take(id, monotonic_now()?))
+            }
+            _ => Ok(()),
+        }
+    }
+}

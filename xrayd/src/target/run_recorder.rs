@@ -1,0 +1,209 @@
+//! Records when one thread has a processor: a perf event of the thread, whose ring the kernel fills.
+
+use std::{fs::File, io, os::fd::AsFd as _};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use shm_ring::Mapping;
+use xray_trace::model::ContextSwitch;
+
+use super::{
+    record::{DATA_BYTES, PerfRecord, RING_BYTES, Ring, SWITCH_BYTES},
+    threads::Threads,
+};
+use crate::{
+    pid::{Pid, Tid},
+    sys::{monotonic_now, open_switch_event},
+};
+
+/// The kernel's records of one thread's switches. Dropping it ends them.
+#[derive(Debug)]
+pub(crate) struct RunRecorder {
+    pid: Pid,
+    tid: Tid,
+    event: File,
+    ring: Ring<Mapping>,
+}
+
+/// What [`RunRecorder::take`] has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunRecord {
+    /// The thread has got or given up a processor.
+    Switch(ContextSwitch),
+    /// Switches are missing before the next one.
+    Lost,
+}
+
+// === impl RunRecorder ===
+
+impl RunRecorder {
+    /// The most switches that wait to be taken.
+    pub(crate) const ROOM: u64 = DATA_BYTES / SWITCH_BYTES;
+
+    /// Begins to record the switches of a thread of this process, which began at `start_time`.
+    /// Returns the nanoseconds of `CLOCK_MONOTONIC` since when all of them are recorded.
+    ///
+    /// # Errors
+    /// The kernel does not allow it, there is no more memory that may be locked, or the thread has
+    /// ended.
+    pub(crate) fn begin(pid: Pid, start_time: u64, tid: Tid) -> io::Result<(Self, u64)> {
+        let event = open_switch_event(tid.as_raw())?;
+        let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
+        // The kernel drops records silently until the ring is mapped.
+        let since = monotonic_now()?;
+        // The event belongs to the thread that had the id when it was opened. If the process has
+        // such a thread now, it is the same one.
+        if Threads::start_time(pid, tid).is_none() || !Threads::is_process(pid, start_time) {
+            return Err(io::Error::from_raw_os_error(nix::libc::ESRCH));
+        }
+        let this = Self {
+            pid,
+            tid,
+            event,
+            ring,
+        };
+        Ok((this, since))
+    }
+
+    /// Passes the switches since the last call to `each`. Returns their number.
+    pub(crate) fn take(&mut self, mut each: impl FnMut(RunRecord)) -> u64 {
+        let own = (self.pid.as_u32(), self.tid.as_u32());
+        let mut taken = 0;
+        self.ring.take(&mut |record| match record {
+            PerfRecord::Switched {
+                process,
+                thread,
+                switch,
+                ended: _,
+            } if (process, thread) == own => {
+                taken += 1;
+                each(RunRecord::Switch(switch));
+            }
+            PerfRecord::Lost => {
+                taken = Self::ROOM;
+                each(RunRecord::Lost);
+            }
+            _ => {}
+        });
+        taken
+    }
+
+    /// True once the thread has ended. Its last switches can still be taken.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
+        let polls = poll(&mut polled, PollTimeout::ZERO);
+        let events = polls.ok().and_then(|_| polled[0].revents());
+        events.is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::mpsc::sync_channel,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use nix::unistd;
+    use xray_trace::model::RunState;
+
+    use super::*;
+
+    /// The recorder of another thread of this process, and what has it sleep `times` times.
+    fn sleeper() -> (
+        Tid,
+        std::sync::mpsc::SyncSender<u32>,
+        thread::JoinHandle<()>,
+    ) {
+        let (ids, id) = sync_channel(0);
+        let (orders, received) = sync_channel::<u32>(0);
+        let thread = thread::spawn(move || {
+            ids.send(unistd::gettid().as_raw().cast_unsigned()).unwrap();
+            for times in received {
+                for _ in 0..times {
+                    thread::sleep(Duration::from_micros(20));
+                }
+            }
+        });
+        (Tid::try_from(id.recv().unwrap()).unwrap(), orders, thread)
+    }
+
+    fn own_start() -> (Pid, u64) {
+        let pid = Pid::try_from(std::process::id()).unwrap();
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+        (pid, fields.clone().nth(19).unwrap().parse().unwrap())
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_gives_up_its_processor_and_gets_one_again() {
+        let (pid, start) = own_start();
+        let (tid, orders, thread) = sleeper();
+        let (mut recorder, since) = RunRecorder::begin(pid, start, tid).unwrap();
+        orders.send(100).unwrap();
+        drop(orders);
+        thread.join().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !recorder.has_ended() {
+            assert!(Instant::now() < deadline, "the event shows no end");
+        }
+        let until = monotonic_now().unwrap();
+        let mut switches = Vec::new();
+        recorder.take(|record| match record {
+            RunRecord::Switch(switch) => switches.push(switch),
+            RunRecord::Lost => panic!("too many switches"),
+        });
+        let waits = switches
+            .iter()
+            .filter(|switch| switch.to == RunState::Waiting);
+        assert!(waits.count() >= 100, "{switches:?}");
+        for pair in switches.windows(2) {
+            let [one, next] = pair else { unreachable!() };
+            assert!(one.at_ns <= next.at_ns);
+            let runs = [one, next].map(|switch| switch.to == RunState::Running);
+            assert_ne!(runs[0], runs[1], "{switches:?}");
+        }
+        assert!(switches[0].at_ns >= since && switches.last().unwrap().at_ns <= until);
+        assert_eq!(
+            switches.last().unwrap().to,
+            RunState::Waiting,
+            "it has ended"
+        );
+    }
+
+    #[test]
+    fn switches_without_room_are_lost_and_reported() {
+        let (pid, start) = own_start();
+        let (tid, orders, thread) = sleeper();
+        let (mut recorder, _) = RunRecorder::begin(pid, start, tid).unwrap();
+        orders
+            .send(u32::try_from(RunRecorder::ROOM).unwrap())
+            .unwrap();
+        orders.send(0).unwrap();
+        let mut records = Vec::new();
+        recorder.take(|record| records.push(record));
+        assert!(!records.contains(&RunRecord::Lost));
+        // The kernel reports the loss with the next record.
+        orders.send(1).unwrap();
+        drop(orders);
+        thread.join().unwrap();
+        records.clear();
+        recorder.take(|record| records.push(record));
+        assert_eq!(records[0], RunRecord::Lost);
+    }
+
+    #[test]
+    fn a_thread_of_another_process_is_refused() {
+        let (pid, start) = own_start();
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let tid = Tid::try_from(other.id()).unwrap();
+        assert!(RunRecorder::begin(pid, start, tid).is_err());
+        let own = Tid::try_from(unistd::gettid().as_raw().cast_unsigned()).unwrap();
+        assert!(RunRecorder::begin(pid, start + 1, own).is_err());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}
