@@ -6,6 +6,7 @@ use xray_trace::analysis::{Side, StackRoots, StackTrie};
 use xray_trace::model::Calibration;
 use xray_trace::source::Opened;
 
+use crate::failure::Failure;
 use crate::input::{Selection, Unpaired};
 use crate::log::Log;
 use crate::output::Console;
@@ -19,6 +20,17 @@ pub(crate) struct Gathering<'a> {
     pub(crate) unpaired: Unpaired,
     /// Whether threads are kept apart.
     pub(crate) roots: StackRoots,
+    /// The time that counts.
+    pub(crate) time: Time,
+}
+
+/// The time that a call counts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// All of it.
+    All,
+    /// The time for which its thread had no processor.
+    OffCpu,
 }
 
 // === impl Gathering ===
@@ -38,14 +50,31 @@ impl Gathering<'_> {
         match log {
             Log::Trace(Opened { trace, .. }) => {
                 let siblings = self.unpaired.siblings();
-                let notes = stacks.add(trace, &filter, siblings, self.roots, side);
+                let (roots, time) = (self.roots, self.time);
+                if time == Time::OffCpu && !trace.has_runs() {
+                    return Err(no_run_times(file));
+                }
+                let notes = match time {
+                    Time::All => stacks.add(trace, &filter, siblings, roots, side),
+                    Time::OffCpu => stacks.add_off_cpu(trace, &filter, siblings, roots, side),
+                };
                 self.unpaired.tell(file, trace, &filter, notes, console);
                 Ok(trace.clock().calibration() == Calibration::Measured)
             }
+            Log::Profile(_) if self.time == Time::OffCpu => Err(no_run_times(file)),
             Log::Profile(opened) => {
                 stacks.add_profile(&opened.profile, &filter, self.roots, side);
                 Ok(opened.profile.tables().clock().calibration() == Calibration::Measured)
             }
         }
     }
+}
+
+fn no_run_times(file: &Path) -> anyhow::Error {
+    let what = format!(
+        "{} does not have when threads had a processor: traces of record have it, unless it was \
+         left out with --no-sched",
+        file.display()
+    );
+    Failure::Usage(what).into()
 }

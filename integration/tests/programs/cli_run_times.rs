@@ -171,7 +171,11 @@ fn ensure_shown(scene: &Scene, cli: &Cli) -> Result<()> {
             .is_some_and(|line| line.contains(",on_cpu_ns,")),
         "{account}"
     );
-    ensure!(scene.path("f.xtrace").exists());
+    // Most of the time without a processor is that of `doze`.
+    let drawn = cli.ok(["flame", "f.xtrace", "--off-cpu", "-o", "f.svg"])?;
+    ensure!(drawn.contains(" without a processor"), "{drawn}");
+    let svg = fs::read_to_string(scene.path("f.svg"))?;
+    ensure!(svg.contains("doze") && svg.contains(": time without a processor"));
     Ok(())
 }
 
@@ -184,6 +188,8 @@ fn without_a_wish_nothing_about_processors_is_recorded() -> Result<()> {
     ensure!(!trace.has_runs() && calls(&trace).len() == 3);
     let text = cli.ok(["report", "f.xtrace", "--table"])?;
     ensure!(!text.contains("ON-CPU"), "{text}");
+    let drawn = cli.run(["flame", "f.xtrace", "--off-cpu", "-o", "f.svg"])?;
+    drawn.failed(2, &["f.xtrace does not have when threads had a processor"])?;
     Ok(())
 }
 

@@ -133,6 +133,9 @@ pub(super) struct Path<'a> {
     called: u32,
 }
 
+/// A path whose calls take the time for which their thread had no processor.
+struct OffCpuPath<'a>(Path<'a>);
+
 // === impl StackCounts ===
 
 impl StackCounts {
@@ -169,6 +172,29 @@ impl StackTrie {
         let mut notes = Notes::default();
         let parts = by_thread(trace, filter, siblings, |trie: &mut Trie, steps| {
             trie.add(steps, filter, roots);
+        });
+        for part in parts {
+            notes.add(part.notes);
+            self.absorb(&part, trace, side);
+        }
+        notes
+    }
+
+    /// The same with the time for which threads had no processor in the place of all time. Calls of
+    /// which it is not known count without a time.
+    pub fn add_off_cpu(
+        &mut self,
+        trace: &Trace,
+        filter: &Filter,
+        siblings: Siblings,
+        roots: StackRoots,
+        side: Side,
+    ) -> Notes {
+        let mut notes = Notes::default();
+        let parts = by_thread(trace, filter, siblings, |trie: &mut Trie, mut steps| {
+            let root = trie.root(&steps, roots);
+            steps.visit(&mut OffCpuPath(trie.visitor(filter, root)));
+            trie.notes.add(steps.notes());
         });
         for part in parts {
             notes.add(part.notes);
@@ -260,12 +286,17 @@ impl StackTrie {
 
 impl Trie {
     fn add(&mut self, mut steps: Steps<'_>, filter: &Filter, roots: StackRoots) {
-        let root = match roots {
-            StackRoots::Together => 0,
-            StackRoots::PerThread => self.child(0, Key::Thread(steps.thread())),
-        };
+        let root = self.root(&steps, roots);
         steps.visit(&mut self.visitor(filter, root));
         self.notes.add(steps.notes());
+    }
+
+    /// The node + 1 around outermost calls of a thread.
+    fn root(&mut self, steps: &Steps<'_>, roots: StackRoots) -> u32 {
+        match roots {
+            StackRoots::Together => 0,
+            StackRoots::PerThread => self.child(0, Key::Thread(steps.thread())),
+        }
     }
 
     /// A visitor that adds the stacks of a thread. `root` is the node + 1 around outermost calls.
@@ -423,5 +454,24 @@ impl Visitor for Path<'_> {
             self_ns: call.self_ns,
         };
         self.trie.count(node, &counts);
+    }
+}
+
+// === impl OffCpuPath ===
+
+impl Visitor for OffCpuPath<'_> {
+    #[inline(always)]
+    fn enter(&mut self, open: &Open) {
+        self.0.enter(open);
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, call: &Call) {
+        let off = call.off_cpu.unwrap_or_default();
+        self.0.leave(&Call {
+            end_ns: call.open.start_ns.saturating_add(off.total_ns),
+            self_ns: off.self_ns,
+            ..*call
+        });
     }
 }

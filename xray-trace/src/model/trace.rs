@@ -155,6 +155,17 @@ impl Trace {
         !self.runs.is_empty()
     }
 
+    /// The number of context switches in the run times of all threads.
+    #[must_use]
+    pub fn context_switches(&self) -> u64 {
+        let mut switches = 0;
+        for part in self.runs.values().flatten() {
+            // Those before an error count.
+            let _ = part.each(|_| switches += 1);
+        }
+        switches
+    }
+
     /// When a thread had a processor; `None` if the trace has nothing about it. Reads the switches
     /// of the thread, if they are still in the file.
     #[must_use]

@@ -68,6 +68,7 @@ struct LeftOut {
     cut: u64,
     values: u64,
     processors: u64,
+    unknown_processors: u64,
     lost: u64,
 }
 
@@ -204,7 +205,7 @@ impl KernelThread<'_> {
         let mut calls = 0;
         for (thread, blocks) in &self.threads {
             let mut steps = Steps::new(trace.clock(), *thread, blocks.clone());
-            let mut processor = Processor::default();
+            let mut processor = Processor::of(trace, *thread);
             while let Some(step) = steps.next() {
                 match step {
                     // Legal, but `llvm-xray` rejects the whole log for one.
@@ -213,13 +214,15 @@ impl KernelThread<'_> {
                     }
                     Step::Data(user_event) => {
                         left_out.cut += u64::from(user_event.data.is_cut());
-                        records.run_on(processor.of_record(&steps), user_event.ticks)?;
+                        records
+                            .run_on(processor.of_record(&steps, user_event.ns), user_event.ticks)?;
                         records.put_user_event(&user_event, steps.data(&user_event))?;
                     }
                     Step::Enter(open) => match id_in(ids, open.function) {
                         Ok(id) => {
                             calls += 1;
-                            records.run_on(processor.of_record(&steps), open.start)?;
+                            records
+                                .run_on(processor.of_record(&steps, open.start_ns), open.start)?;
                             left_out.values += open.args.len().saturating_sub(1) as u64;
                             records.enter(id, open.start, open.args.first())?;
                         }
@@ -236,7 +239,7 @@ impl KernelThread<'_> {
                         }
                         let tail = call.how == Ending::TailExit;
                         let kind = if tail { kind::TAIL_EXIT } else { kind::EXIT };
-                        records.run_on(processor.of_record(&steps), call.end)?;
+                        records.run_on(processor.of_record(&steps, call.end_ns), call.end)?;
                         records.function(kind, id, call.end)?;
                     }
                     Step::Lost { events, .. } => {
@@ -246,6 +249,7 @@ impl KernelThread<'_> {
             }
             left_out.exits_without_entry += steps.notes().exits_without_entry;
             left_out.processors += processor.left_out(&steps);
+            left_out.unknown_processors += processor.unknown();
         }
         Ok(calls)
     }
@@ -349,6 +353,7 @@ impl LeftOut {
             cut,
             values,
             processors,
+            unknown_processors,
             lost,
         } = self;
         let mut report = Report {
@@ -379,6 +384,7 @@ impl LeftOut {
         report.leave_out(CUT, cut);
         report.leave_out(VALUES, values);
         report.leave_out(processor::LEFT_OUT, processors);
+        report.leave_out(processor::UNKNOWN, unknown_processors);
         report.leave_out("lost events", lost);
         report
     }

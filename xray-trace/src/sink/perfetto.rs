@@ -4,6 +4,7 @@
 //! sequence 1      clocks, then descriptors of all tracks
 //! sequence 2…     one for each thread: its track, then its events in order;
 //!                 a packet with the first use of a name also has the name
+//! further ones    one for each thread with run times: its states, on a track within the thread's
 //! ```
 //!
 //! Times are `CLOCK_MONOTONIC`. The snapshot of clocks declares it as the trace's own clock,
@@ -26,7 +27,10 @@ use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::container::varint;
 use crate::function_map::FunctionMap;
-use crate::model::{DataKind, DataRef, Function, FunctionId, Module, ModuleId, ThreadId, Trace};
+use crate::model::{
+    DataKind, DataRef, Function, FunctionId, Module, ModuleId, RunState, ThreadId, ThreadRuns,
+    Trace,
+};
 
 /// Perfetto's protobuf trace.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +52,8 @@ const INSTANT: i32 = 3;
 /// The first track numbers of processes and of threads.
 const PROCESSES: u64 = 1 << 32;
 const THREADS: u64 = 2 << 32;
+/// The first track number of threads' states.
+const STATES: u64 = 3 << 32;
 /// The greatest length of a call's begin without its time, if its name is a number. The sequence,
 /// the category and the name take 6 bytes each at most, the event's head, its type and the flags 2
 /// each.
@@ -256,6 +262,11 @@ impl Sink for Perfetto {
             report.calls += u64::from(matches!(record.what, What::Enter(_)));
             output.record(record, bytes)
         })?;
+        for thread in threads {
+            if let Some(runs) = trace.thread_runs(thread) {
+                output.states(thread, &runs)?;
+            }
+        }
         output.to.write_all(&output.buffer)?;
         met.tell_of_processors(trace, &mut report);
         Ok(report)
@@ -340,12 +351,42 @@ impl Output<'_> {
         })
     }
 
+    /// Writes the states of a thread: with a processor, or without one.
+    fn states(&mut self, thread: ThreadId, runs: &ThreadRuns) -> io::Result<()> {
+        let uuid = STATES + u64::from(thread.0);
+        self.track(TrackDescriptor {
+            uuid,
+            name: "processor".to_owned(),
+            parent_uuid: Some(THREADS + u64::from(thread.0)),
+            ..TrackDescriptor::default()
+        })?;
+        self.begin_sequence(uuid)?;
+        for run in runs.runs() {
+            let mut event = TrackEvent::of(BEGIN);
+            event.name = match (run.state, run.processor) {
+                (Some(RunState::Running), Some(processor)) => format!("on processor {processor}"),
+                (Some(RunState::Running), None) => "on a processor".to_owned(),
+                (Some(RunState::Ready), _) => "ready to run".to_owned(),
+                (Some(RunState::Waiting), _) => "waits".to_owned(),
+                (None, _) => "without a processor".to_owned(),
+            };
+            self.event(run.from_ns, event, None);
+            put(&mut self.buffer, run.until_ns, &self.end);
+            self.pass()?;
+        }
+        Ok(())
+    }
+
     /// Begins the events of this thread.
     fn thread(&mut self, thread: ThreadId) -> io::Result<()> {
         self.of = thread;
+        self.begin_sequence(THREADS + u64::from(thread.0))
+    }
+
+    /// Begins the events of a track.
+    fn begin_sequence(&mut self, track_uuid: u64) -> io::Result<()> {
         self.sequence = self.sequence.saturating_add(1);
         self.end = TrackEvent::of(END).in_packet(self.sequence, None);
-        let track_uuid = THREADS + u64::from(thread.0);
         self.packet(&TablePacket {
             trusted_packet_sequence_id: self.sequence,
             sequence_flags: STATE_CLEARED,

@@ -53,6 +53,8 @@ pub(super) struct Met {
     pub(super) processors: u64,
     /// The number of processor events that no record reflects.
     pub(super) left_out: u64,
+    /// The number of records whose processor is not known.
+    pub(super) unknown: u64,
 }
 
 /// A thread, and its next records.
@@ -75,7 +77,6 @@ struct Thread<'a> {
 /// Makes records of calls, up to [`AT_ONCE`].
 struct Calls<'a> {
     thread: usize,
-    cpu: u16,
     records: &'a mut Vec<Record>,
 }
 
@@ -102,7 +103,7 @@ pub(super) fn each_record(
 ) -> io::Result<Met> {
     let make = |outlet: &mut Outlet<Record>| {
         let threads = (0..).zip(Steps::of_threads(trace));
-        let threads = threads.map(|(index, steps)| Thread::new(trace.clock(), index, steps));
+        let threads = threads.map(|(index, steps)| Thread::new(trace, index, steps));
         let mut met = Met::default();
         match order {
             Order::ByThread => {
@@ -145,13 +146,13 @@ fn merge(threads: &mut [Thread<'_>], outlet: &mut Outlet<Record>) -> ControlFlow
 // === impl Thread ===
 
 impl<'a> Thread<'a> {
-    fn new(clock: &'a Clock, index: usize, steps: Steps<'a>) -> Self {
+    fn new(trace: &'a Trace, index: usize, steps: Steps<'a>) -> Self {
         Self {
-            steps,
-            clock,
+            clock: trace.clock(),
             index,
             function: FunctionId(u32::MAX),
-            processor: Processor::default(),
+            processor: Processor::of(trace, steps.thread()),
+            steps,
             records: Vec::new(),
             put: 0,
             user_event: None,
@@ -207,15 +208,18 @@ impl<'a> Thread<'a> {
         self.put = 0;
         loop {
             let made = self.records.len();
+            let processor = self.steps.processor();
             let mut calls = Calls {
                 thread: self.index,
-                cpu: self.steps.processor().unwrap_or(0),
                 records: &mut self.records,
             };
             self.steps.visit_run(&mut calls);
             let enough = calls.enough();
             if self.records.len() > made {
-                self.processor.of_record(&self.steps);
+                self.processor.note(&self.steps);
+            }
+            for record in self.records.iter_mut().skip(made) {
+                record.cpu = self.processor.at(processor, record.ns);
             }
             if enough {
                 break;
@@ -252,7 +256,7 @@ impl<'a> Thread<'a> {
         let cpu = match what {
             // Formats with the processor of a record have no record for a loss.
             What::Lost(_) => 0,
-            _ => self.processor.of_record(&self.steps),
+            _ => self.processor.of_record(&self.steps, ns),
         };
         Some(Record {
             thread: self.index,
@@ -288,7 +292,8 @@ impl Calls<'_> {
             function,
             ticks,
             ns,
-            cpu: self.cpu,
+            // It is set when the batch is made.
+            cpu: 0,
             what,
         });
     }
@@ -324,6 +329,7 @@ impl Met {
         self.notes.add(steps.notes());
         self.processors += steps.processors();
         self.left_out += processor.left_out(steps);
+        self.unknown += processor.unknown();
     }
 
     /// Reports the losses of formats that have the processor of a thread, but neither the way in
@@ -333,6 +339,7 @@ impl Met {
             notes,
             processors: _,
             left_out,
+            unknown,
         } = self;
         report.leave_out(
             "missing exits, added where the call was last seen open",
@@ -341,6 +348,7 @@ impl Met {
         report.leave_out("lost events", notes.lost);
         report.leave_out_of_notes(notes);
         report.leave_out(processor::LEFT_OUT, *left_out);
+        report.leave_out(processor::UNKNOWN, *unknown);
         report.leave_out_unplaced(trace);
     }
 

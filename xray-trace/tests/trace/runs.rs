@@ -2,7 +2,9 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use xray_trace::analysis::{Filter, OnCpu, Steps, account};
+use xray_trace::analysis::{
+    Filter, OnCpu, Siblings, Side, StackRoots, StackTrie, Step, Steps, account,
+};
 use xray_trace::container::{RunsEncoder, RunsPart, Writer};
 use xray_trace::model::{ContextSwitch, FunctionId, RunState, ThreadId, ThreadRuns, Trace};
 
@@ -133,14 +135,18 @@ fn traced(parts: &[RunsPart]) -> Vec<u8> {
     writer.finish(&[]).unwrap()
 }
 
-#[test]
-fn calls_have_the_time_without_a_processor() {
+/// The same, with run times from 50 to 920.
+pub(crate) fn with_runs() -> Trace {
     let parts = [
         part(50, 500, &[(200, READY), (250, RUNNING), (400, WAITING)]),
         part(500, 920, &[(600, RUNNING)]),
     ];
-    let bytes = traced(&parts);
-    let trace = Trace::read(bytes.as_slice()).unwrap();
+    Trace::read(traced(&parts).as_slice()).unwrap()
+}
+
+#[test]
+fn calls_have_the_time_without_a_processor() {
+    let trace = with_runs();
     assert!(trace.has_runs());
     let written = trace.write(Vec::new(), &[]).unwrap();
     let again = Trace::read(written.as_slice()).unwrap();
@@ -171,13 +177,24 @@ fn calls_have_the_time_without_a_processor() {
     let mut own = Vec::new();
     for steps in Steps::of_threads(&trace) {
         for step in steps {
-            if let xray_trace::analysis::Step::Leave(call) = step {
+            if let Step::Leave(call) = step {
                 own.push((call.open.function, call.off_cpu.map(|off| off.self_ns)));
             }
         }
     }
     let [f, g] = [FunctionId(0), FunctionId(1)];
     assert_eq!(own, [(g, Some(200)), (f, Some(50)), (g, None)]);
+    let mut stacks = StackTrie::default();
+    let (roots, side) = (StackRoots::Together, Side::Before);
+    stacks.add_off_cpu(&trace, &Filter::default(), Siblings::Closed, roots, side);
+    let counts = stacks.nodes().iter().enumerate();
+    let counts = counts.map(|(at, node)| (stacks.path(at).join(";"), node.counts[0]));
+    let times: Vec<_> = counts
+        .map(|(path, of)| (path, of.total_ns, of.self_ns))
+        .collect();
+    let expected = [("f", 250, 50), ("f;g", 200, 200), ("g", 0, 0)];
+    let expected = expected.map(|(path, total, own)| (path.to_owned(), total, own));
+    assert_eq!(times, expected);
     let without = Trace::read(traced(&[]).as_slice()).unwrap();
     let table = account(&without, &Filter::default(), Default::default());
     assert!(!without.has_runs() && table.rows.iter().all(|row| row.on_cpu.is_none()));

@@ -153,11 +153,20 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
 
 /// Data that was left unrecorded on purpose, if the format cannot note it. Only our own format can.
 fn unrecorded(format: TraceFormat, trace: &Trace) -> Vec<(String, u64)> {
-    let unrecorded = match format.name() {
-        "xtrace" => None,
-        _ => Unrecorded::new(trace, &Filter::default()),
+    let format = format.name();
+    if format == "xtrace" {
+        return Vec::new();
+    }
+    let unrecorded = Unrecorded::new(trace, &Filter::default());
+    let mut left_out = unrecorded.map_or_else(Vec::new, |unrecorded| unrecorded.left_out());
+    let switches = match format {
+        "perfetto" => 0,
+        _ => trace.context_switches(),
     };
-    unrecorded.map_or_else(Vec::new, |unrecorded| unrecorded.left_out())
+    if switches > 0 {
+        left_out.push(("context switches of threads".to_owned(), switches));
+    }
+    left_out
 }
 
 fn not_as_it_was(what: &str, count: u64) -> String {

@@ -8,7 +8,7 @@ use inferno::flamegraph::{self, Direction, Options};
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
 
 use crate::failure::Failure;
-use crate::gathering::Gathering;
+use crate::gathering::{Gathering, Time};
 use crate::input::{self, Logs, Selection, Unpaired};
 use crate::output::stacks::{self, Folded};
 use crate::output::{Console, units};
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Draw callers above what they call
     #[arg(long)]
     icicle: bool,
+    /// Draw the time for which threads had no processor: where they waited
+    #[arg(long)]
+    off_cpu: bool,
     /// Keep the stacks of threads apart
     #[arg(long)]
     per_thread: bool,
@@ -71,6 +74,11 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         selection: &args.selection,
         unpaired: args.unpaired,
         roots,
+        time: if args.off_cpu {
+            Time::OffCpu
+        } else {
+            Time::All
+        },
     };
     let mut stacks = StackTrie::default();
     let mut calibrated = true;
@@ -83,12 +91,21 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     }
     let lines = stacks::folded(&stacks, Folded::SelfTime, args.diff.is_some());
     if lines.is_empty() {
-        return Err(Failure::NothingMatched("no call took any time".to_owned()).into());
+        let what = if args.off_cpu {
+            "no call of which it is known had to wait for a processor or anything else"
+        } else {
+            "no call took any time"
+        };
+        return Err(Failure::NothingMatched(what.to_owned()).into());
     }
     let mut options = Options::default();
     options.title = args.title.clone().unwrap_or_else(|| {
         let names = inputs.iter().map(|input| input.display().to_string());
-        names.collect::<Vec<_>>().join(" → ")
+        let names = names.collect::<Vec<_>>().join(" → ");
+        match args.off_cpu {
+            true => format!("{names}: time without a processor"),
+            false => names,
+        }
     });
     options.count_name = if calibrated { "ns" } else { "ticks" }.to_owned();
     if args.icicle {
@@ -115,7 +132,12 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         units::counted(total, "tick")
     };
     let stacks = units::counted(lines.len() as u64, "stack");
-    let line = format!("a flame graph of {stacks}, {total}");
+    let off = if args.off_cpu {
+        " without a processor"
+    } else {
+        ""
+    };
+    let line = format!("a flame graph of {stacks}, {total}{off}");
     if printed {
         console.note(&line);
         return Ok(());

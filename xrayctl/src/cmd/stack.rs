@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
 
 use crate::failure::Failure;
-use crate::gathering::Gathering;
+use crate::gathering::{Gathering, Time};
 use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
@@ -96,6 +96,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         selection: &args.selection,
         unpaired: args.unpaired,
         roots,
+        time: Time::All,
     };
     let mut stacks = StackTrie::default();
     let mut calibrated = true;

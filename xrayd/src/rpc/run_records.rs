@@ -31,7 +31,7 @@ use crate::{
 /// Threads of all streams of a user whose run times are recorded.
 pub(super) const THREADS_FOR_USER: u32 = 2048;
 /// The time between two looks at the rings. It is the shorter the faster they fill up.
-const SHORTEST: Duration = Duration::from_millis(10);
+const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(200);
 /// A look should find this part of a ring at most.
 const WANTED_PART: u32 = 4;

@@ -1,4 +1,5 @@
-//! Records when one thread has a processor: a perf event of the thread, whose ring the kernel fills.
+//! Records when one thread has a processor: a perf event of the thread, with a ring that the kernel
+//! fills.
 
 use std::{fs::File, io, os::fd::AsFd as _};
 

@@ -16,6 +16,7 @@ use crate::any_trace::any_trace;
 use crate::common::{
     Enter, Exit, TailExit, call, call_of, call_with, lost, module, process, thread, trace,
 };
+use crate::runs::with_runs;
 
 /// Runs `llvm-xray` on a log, and returns its output.
 fn llvm_xray(log: &Path, args: &[&str]) -> String {
@@ -174,7 +175,8 @@ fn llvm_xray_reads_every_record_of_the_fdr_export() {
         .iter()
         .map(|(_, count)| *count)
         .collect::<Vec<_>>();
-    assert_eq!(left_out, [1, 1, 9], "{:?}", report.left_out);
+    assert_eq!(left_out, [1, 1, 12_010, 9], "{:?}", report.left_out);
+    assert_eq!(count_of(&report, "processors of records"), 12_010);
 }
 
 #[test]
@@ -182,9 +184,10 @@ fn llvm_xray_account_agrees_with_our_table() {
     let trace = trace(&NAMES, &[&busy(1000, 20_000)]);
     let dir = tempfile::tempdir().unwrap();
     let (log, report) = fdr_file(&dir, &trace);
+    let unknown = count_of(&report, "processors of records");
     assert_eq!(
-        (report.calls, report.left_out.as_slice()),
-        (40_001, [].as_slice())
+        (report.calls, unknown, report.left_out.len()),
+        (40_001, 80_002, 1)
     );
     let csv = llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]);
     check_account(&csv, &trace);
@@ -228,7 +231,9 @@ fn llvm_xray_account_agrees_on_the_basic_log_and_the_yaml_of_several_threads() {
     for file in [basic_file, yaml_file] {
         let dir = tempfile::tempdir().unwrap();
         let (log, report) = file(&dir, &trace);
-        assert_eq!((report.calls, report.left_out), (4020, Vec::new()));
+        let unknown = count_of(&report, "processors of records");
+        let left_out = report.left_out.len();
+        assert_eq!((report.calls, unknown, left_out), (4020, 8040, 1));
         check_account(
             &llvm_xray(&log, &["account", "-f", "csv", "-o", "-"]),
             &trace,
@@ -265,13 +270,13 @@ fn the_basic_log_tells_what_it_leaves_out() {
         "custom",
         "lost events",
         "an entry",
-        "processor",
+        "processors of records",
         "began before",
     ];
     let counts = counts.map(|words| count_of(&report, words));
     assert_eq!(
         (report.calls, counts),
-        (5, [1, 4, 9, 0, 0, 1]),
+        (5, [1, 4, 9, 0, 4, 1]),
         "{report:?}"
     );
 }
@@ -330,6 +335,31 @@ fn processors_are_said_and_those_that_are_not_are_reported() {
     let (_, report) = export("basic", &trace);
     assert_eq!(count_of(&report, "processors on which"), 2, "{report:?}");
     assert_eq!(count_of(&report, "processors above 255"), 2, "{report:?}");
+}
+
+/// Run times show the processor of each record in their time.
+#[test]
+fn processors_are_those_of_run_times() {
+    let trace = with_runs();
+    let dir = tempfile::tempdir().unwrap();
+    let (log, report) = fdr_file(&dir, &trace);
+    assert_eq!(count_of(&report, "processors of records"), 2, "{report:?}");
+    let dump = llvm_xray(&log, &["fdr-dump"]);
+    let changes = dump.lines().filter(|line| line.contains("CPU: id"));
+    let expected = [
+        "<CPU: id = 0, tsc = 100>",
+        "<CPU: id = 3, tsc = 100>",
+        "<CPU: id = 0, tsc = 950>",
+    ];
+    assert_eq!(changes.collect::<Vec<_>>(), expected, "{dump}");
+    let (log, report) = export("basic", &trace);
+    assert_eq!(count_of(&report, "processors of records"), 2, "{report:?}");
+    let processors: Vec<u8> = log[32..].chunks(32).map(|record| record[2]).collect();
+    assert_eq!(processors, [3, 3, 3, 3, 0, 0]);
+    let (text, report) = export("yaml", &trace);
+    assert_eq!(count_of(&report, "processors of records"), 2, "{report:?}");
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(text.matches("cpu: 3,").count(), 4, "{text}");
 }
 
 fn check_account(csv: &str, trace: &Trace) {
@@ -404,7 +434,7 @@ fn functions_of_libraries_have_their_object_in_the_upper_bits() {
         .collect::<Vec<_>>();
     assert_eq!(
         (report.calls, left_out),
-        (16, vec![3, 1, 40]),
+        (16, vec![3, 1, 40, 32]),
         "{:?}",
         report.left_out
     );

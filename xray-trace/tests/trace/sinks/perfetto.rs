@@ -7,6 +7,7 @@ use xray_trace::model::{DataKind, Trace};
 use super::readers::read;
 use super::{NAMES, count_of, export, rich};
 use crate::common::{Enter, Exit, call, trace};
+use crate::runs::with_runs;
 
 const READ: &str = "perfetto_messages.py";
 
@@ -85,6 +86,30 @@ fn perfettos_own_messages_read_every_event() {
     let first = 7_000_300_u64;
     let wall = 1_700_000_000_000_000_000 + first;
     assert_eq!(read["clocks"], json!([[3, first], [1, wall]]));
+}
+
+/// A thread with run times has a second track, with its states.
+#[test]
+fn perfettos_own_messages_read_the_states_of_threads() {
+    let trace = with_runs();
+    let Some(read) = read(READ, "perfetto", &trace) else {
+        return;
+    };
+    let states = [
+        (50, "on processor 3", 200),
+        (200, "ready to run", 250),
+        (250, "on processor 3", 400),
+        (400, "waits", 600),
+        (600, "on processor 3", 920),
+    ];
+    let mut events = expected(&trace);
+    for (from, name, until) in states {
+        let row = |kind, name, ns| json!([4000, 5000, kind, name, ns, { "track": "processor" }]);
+        events.extend([row("SLICE_BEGIN", name, from), row("SLICE_END", "", until)]);
+    }
+    assert_eq!(read["events"], Value::Array(events));
+    let tracks = json!([[4000, "demo"], [5000, "worker-0"], [0, "processor"]]);
+    assert_eq!(read["tracks"], tracks);
 }
 
 #[test]

@@ -33,7 +33,8 @@ for packet in trace.packet:
     if packet.HasField("track_descriptor"):
         track = packet.track_descriptor
         assert track.uuid not in tracks
-        assert not track.parent_uuid or tracks[track.parent_uuid].process.pid == track.thread.pid
+        parent = tracks[track.parent_uuid] if track.parent_uuid else None
+        assert not parent or not track.HasField("thread") or parent.process.pid == track.thread.pid
         tracks[track.uuid] = track
     for name in packet.interned_data.event_names:
         state["names"][name.iid] = name.name
@@ -43,18 +44,22 @@ for packet in trace.packet:
         event = packet.track_event
         assert packet.sequence_flags & pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
         assert state["defaults"].timestamp_clock_id == clocks.primary_trace_clock == pb.BUILTIN_CLOCK_MONOTONIC
-        thread = tracks[state["defaults"].track_event_defaults.track_uuid].thread
+        track = tracks[state["defaults"].track_event_defaults.track_uuid]
+        within = tracks[track.parent_uuid] if not track.HasField("thread") else track
+        thread = within.thread
         name = state["names"][event.name_iid] if event.name_iid else event.name
         row = [thread.pid, thread.tid, pb.TrackEvent.Type.Name(event.type)[5:], name, packet.timestamp]
         for iid in event.category_iids:
             row.append(state["categories"][iid])
         for note in event.debug_annotations:
             row.append({note.name: note.uint_value if note.HasField("uint_value") else note.string_value})
+        if within is not track:
+            row.append({"track": track.name})
         events.append(row)
 names = [
     [t.thread.tid, t.thread.thread_name]
     if t.HasField("thread")
-    else [t.process.pid, t.process.process_name]
+    else [t.process.pid, t.process.process_name or t.name]
     for t in tracks.values()
 ]
 clocks = [[c.clock_id, c.timestamp] for c in clocks.clocks]
