@@ -70,7 +70,8 @@ impl Gathering<'_> {
     }
 }
 
-fn no_run_times(file: &Path) -> anyhow::Error {
+/// The error for a file that does not have when threads had a processor.
+pub(crate) fn no_run_times(file: &Path) -> anyhow::Error {
     let what = format!(
         "{} does not have when threads had a processor: traces of record have it, unless it was \
          left out with --no-sched",

@@ -40,6 +40,8 @@ fn recorded(scene: &Scene, cli: &Cli, target: &mut Target, more: &[&str]) -> Res
 fn calls(trace: &Trace) -> BTreeMap<String, Vec<Call>> {
     let mut calls = BTreeMap::<_, Vec<_>>::new();
     for steps in Steps::of_threads(trace) {
+        let runs = trace.thread_runs(steps.thread());
+        let steps = steps.with_runs(runs);
         for step in steps {
             if let Step::Leave(call) = step {
                 let name = trace.function_name(call.open.function).into_owned();
@@ -189,7 +191,12 @@ fn without_a_wish_nothing_about_processors_is_recorded() -> Result<()> {
     let text = cli.ok(["report", "f.xtrace", "--table"])?;
     ensure!(!text.contains("ON-CPU"), "{text}");
     let drawn = cli.run(["flame", "f.xtrace", "--off-cpu", "-o", "f.svg"])?;
-    drawn.failed(2, &["f.xtrace does not have when threads had a processor"])?;
+    let refused = ["f.xtrace does not have when threads had a processor"];
+    drawn.failed(2, &refused)?;
+    for command in ["report", "account"] {
+        let sorted = cli.run([command, "f.xtrace", "--sort", "off-cpu"])?;
+        sorted.failed(2, &refused)?;
+    }
     Ok(())
 }
 

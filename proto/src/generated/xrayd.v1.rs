@@ -1079,7 +1079,7 @@ pub struct StreamTraceRequest {
     pub duration_ns: u64,
     /// The trace also has when the threads had a processor, from the moment at which the stream meets
     /// each thread. Each switch of these threads then takes less than 1 us longer. The times of up to
-    /// 2048 threads are recorded at once for a user.
+    /// 1024 threads are recorded at once for a user.
     #[prost(bool, tag = "5")]
     pub run_times: bool,
 }

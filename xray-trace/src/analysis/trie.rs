@@ -76,6 +76,8 @@ pub struct StackTrie {
     children: HashMap<(Option<usize>, u32), usize>,
     /// The number of calls in `[more stacks]`.
     beyond: u64,
+    /// The number of calls that [`Self::add_off_cpu`] has added without a time.
+    unknown_off_cpu: u64,
 }
 
 /// The stacks of some threads of one trace.
@@ -86,6 +88,8 @@ pub(super) struct Trie {
     children: foldhash::HashMap<(u32, Key), u32>,
     notes: Notes,
     beyond: u64,
+    /// The number of calls whose time without a processor is not known.
+    unknown_off_cpu: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -221,6 +225,13 @@ impl StackTrie {
         self.beyond
     }
 
+    /// The number of calls without a time, because it is not known for how long their thread had no
+    /// processor.
+    #[must_use]
+    pub fn unknown_off_cpu(&self) -> u64 {
+        self.unknown_off_cpu
+    }
+
     /// The names of a stack, the outermost first.
     #[must_use]
     pub fn path(&self, node: usize) -> Vec<&str> {
@@ -232,6 +243,7 @@ impl StackTrie {
 
     pub(super) fn absorb(&mut self, trie: &Trie, trace: &Trace, side: Side) {
         self.beyond += trie.beyond;
+        self.unknown_off_cpu += trie.unknown_off_cpu;
         let mut totals: Vec<u64> = trie.nodes.iter().map(|node| node.counts.self_ns).collect();
         for (index, node) in trie.nodes.iter().enumerate().rev() {
             if let Some(parent) = node.parent.checked_sub(1) {
@@ -467,6 +479,7 @@ impl Visitor for OffCpuPath<'_> {
 
     #[inline(always)]
     fn leave(&mut self, call: &Call) {
+        self.0.trie.unknown_off_cpu += u64::from(call.off_cpu.is_none());
         let off = call.off_cpu.unwrap_or_default();
         self.0.leave(&Call {
             end_ns: call.open.start_ns.saturating_add(off.total_ns),

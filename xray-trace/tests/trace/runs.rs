@@ -176,6 +176,8 @@ fn calls_have_the_time_without_a_processor() {
     // Of the 250 ns that f had no processor, g has 200.
     let mut own = Vec::new();
     for steps in Steps::of_threads(&trace) {
+        let runs = trace.thread_runs(steps.thread());
+        let steps = steps.with_runs(runs);
         for step in steps {
             if let Step::Leave(call) = step {
                 own.push((call.open.function, call.off_cpu.map(|off| off.self_ns)));
@@ -194,7 +196,7 @@ fn calls_have_the_time_without_a_processor() {
         .collect();
     let expected = [("f", 250, 50), ("f;g", 200, 200), ("g", 0, 0)];
     let expected = expected.map(|(path, total, own)| (path.to_owned(), total, own));
-    assert_eq!(times, expected);
+    assert_eq!((times, stacks.unknown_off_cpu()), (expected.to_vec(), 1));
     let without = Trace::read(traced(&[]).as_slice()).unwrap();
     let table = account(&without, &Filter::default(), Default::default());
     assert!(!without.has_runs() && table.rows.iter().all(|row| row.on_cpu.is_none()));

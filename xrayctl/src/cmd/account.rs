@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use xray_trace::analysis::{self, AccountOptions, Counted, Direction, GroupBy, SortBy};
 
 use crate::failure::Failure;
+use crate::gathering::no_run_times;
 use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::log::Log;
 use crate::output::Console;
@@ -127,6 +128,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     }
     let output = args.destination.open(&[&args.file])?;
     let log = args.logs.open_any(&args.file, console)?;
+    if matches!(args.sort, Sort::OnCpu | Sort::OffCpu) && !log.tables().has_runs() {
+        return Err(no_run_times(&args.file));
+    }
     let filter = args.selection.filter_of(&log)?;
     let mut account = match &log {
         Log::Trace(opened) => {

@@ -89,6 +89,13 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if let Some(note) = stacks::note(&stacks) {
         console.note(&note);
     }
+    let unknown = stacks.unknown_off_cpu();
+    if unknown > 0 {
+        let calls = units::counted(unknown, "call");
+        console.note(&format!(
+            "{calls} have no time here: it is not known when their threads had a processor"
+        ));
+    }
     let lines = stacks::folded(&stacks, Folded::SelfTime, args.diff.is_some());
     if lines.is_empty() {
         let what = if args.off_cpu {

@@ -15,6 +15,7 @@ use xray_trace::analysis::{
 use xray_trace::sink::Standing;
 
 use crate::args::{Format, TreeLayout};
+use crate::gathering::no_run_times;
 use crate::input::{self, Logs, Selection};
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree, FirstLines, Layout};
@@ -146,6 +147,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         return args.write_page(output, console);
     }
     let trace = args.logs.open(&args.file, console)?;
+    if matches!(args.sort, Sort::OnCpu | Sort::OffCpu) && !trace.has_runs() {
+        return Err(no_run_times(&args.file));
+    }
     let filter = args.selection.filter(&trace)?;
     if args.open {
         let open = analysis::open_calls(&trace, &filter);

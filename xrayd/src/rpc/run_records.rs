@@ -3,7 +3,7 @@
 //!
 //! Recording begins with all threads of a process. Those that trace nothing in the first second are
 //! dropped. A thread that begins to trace later is recorded from the moment at which the stream
-//! hears of it, some milliseconds after its first event.
+//! meets it, some milliseconds after its first event.
 //!
 //! The kernel writes a ring for each thread. A reader that is too slow loses switches. The run
 //! times of the thread are then unknown from the last switch before to the next one.
@@ -24,12 +24,12 @@ use super::admission::{Admission, Admitted};
 use crate::{
     pid::{Pid, Tid},
     store::{Source, TracedProcess},
-    sys::monotonic_now,
+    sys::{DescriptorRoom, monotonic_now},
     target::{RunRecord, RunRecorder, Threads},
 };
 
 /// Threads of all streams of a user whose run times are recorded.
-pub(super) const THREADS_FOR_USER: u32 = 2048;
+pub(super) const THREADS_FOR_USER: u32 = 1024;
 /// The time between two looks at the rings. It is the shorter the faster they fill up.
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(200);
@@ -69,6 +69,8 @@ struct ThreadRecord {
     /// `None` from a loss to the next switch.
     encoder: Option<RunsEncoder>,
     written: Instant,
+    /// When the kernel was asked whether the thread has ended.
+    polled: Instant,
     _place: Admitted,
 }
 
@@ -96,49 +98,71 @@ impl RunRecords {
         &self.unrecorded
     }
 
-    /// Begins to record all threads of a process, before they trace anything.
+    /// Begins to record all threads of a process, before they trace anything. They take half of the
+    /// user's places at most.
     pub(super) fn begin_process(&mut self, process: &dyn TracedProcess) {
         let pid = process.pid();
         for tid in Threads::of(pid) {
             if self.threads.contains_key(&(pid, tid)) {
                 continue;
             }
-            // What cannot be recorded shows when the thread traces something.
-            let Ok(record) = self.begin_thread(process, tid, None) else {
+            if self.threads.len() >= THREADS_FOR_USER as usize / 2 {
                 return;
-            };
-            self.threads.insert((pid, tid), record);
+            }
+            match self.begin_thread(process, tid, None) {
+                Ok(record) => {
+                    self.threads.insert((pid, tid), record);
+                }
+                Err(error) if is_gone(&error) => {}
+                // What cannot be recorded shows when the thread traces something.
+                Err(_) => return,
+            }
         }
     }
 
     /// Begins to record a thread, unless it is recorded already. Passes what is to be written of an
-    /// ended thread with the same id to `write`.
+    /// ended thread to `write`.
     pub(super) fn begin(
         &mut self,
         source: Source,
         process: &dyn TracedProcess,
         thread: &Thread,
-        write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
     ) -> io::Result<()> {
         // Without an id it stands for the losses of several threads.
         let Ok(tid) = Tid::try_from(thread.tid) else {
             return Ok(());
         };
         let (key, own) = ((process.pid(), tid), (source, thread.id));
+        let mut former = None;
         if let Some(record) = self.threads.get_mut(&key) {
             // The thread has another name, or it is seen for the first time.
             if record.thread.is_none_or(|of| of == own) && !record.recorder.has_ended() {
                 record.thread = Some(own);
                 return Ok(());
             }
-            self.end_where(|of, _| of == key, write)?;
+            former = self.threads.remove(&key);
         }
-        match self.begin_thread(process, tid, Some(own)) {
+        let begun = match self.begin_thread(process, tid, Some(own)) {
+            Err(error) if !is_gone(&error) && self.drop_silent() => {
+                self.begin_thread(process, tid, Some(own))
+            }
+            begun => begun,
+        };
+        if let Some(mut former) = former {
+            // It has ended before the stream met it, unless another thread has its id now.
+            if begun.as_ref().is_err_and(is_gone) {
+                former.thread.get_or_insert(own);
+            }
+            former.read(&mut write)?;
+            former.finish(None, &mut write)?;
+        }
+        match begun {
             Ok(record) => {
                 self.threads.insert(key, record);
             }
             // It has ended meanwhile.
-            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => {
                 if self.unrecorded.threads == 0 {
                     self.unrecorded.reason = error.to_string();
@@ -147,6 +171,14 @@ impl RunRecords {
             }
         }
         Ok(())
+    }
+
+    /// Drops a thread that has traced nothing. Returns false if there is none.
+    fn drop_silent(&mut self) -> bool {
+        let mut threads = self.threads.iter();
+        let silent = threads.find(|(_, record)| record.thread.is_none());
+        let silent = silent.map(|(key, _)| *key);
+        silent.is_some_and(|key| self.threads.remove(&key).is_some())
     }
 
     fn begin_thread(
@@ -160,13 +192,18 @@ impl RunRecords {
                 "the run times of {THREADS_FOR_USER} threads are recorded for you already"
             ))
         })?;
+        if !DescriptorRoom::look()?.is_enough {
+            return Err(io::Error::other("the daemon has too few free descriptors"));
+        }
         let start_time = process.process().start_time_ticks;
         let (recorder, since) = RunRecorder::begin(process.pid(), start_time, tid)?;
+        let now = Instant::now();
         Ok(ThreadRecord {
             recorder,
             thread,
             encoder: Some(RunsEncoder::new(since)),
-            written: Instant::now(),
+            written: now,
+            polled: now,
             _place: place,
         })
     }
@@ -181,21 +218,23 @@ impl RunRecords {
             return Ok(());
         }
         self.looked = Instant::now();
-        let (mut most, mut ended) = (0, Vec::new());
+        let (mut most, mut over) = (0, Vec::new());
         for (&key, record) in &mut self.threads {
             // First, so that nothing comes after what is read now.
-            let has_ended = record.recorder.has_ended();
+            let has_ended = record.polls_ended();
             most = most.max(record.read(&mut write)?);
-            if has_ended {
-                record.finish(&mut write)?;
+            let has_ended = has_ended || record.recorder.is_over();
+            // A thread that the stream has not met may still come.
+            if has_ended && record.thread.is_some() {
+                record.finish(None, &mut write)?;
+                over.push(key);
+            } else if record.is_silent() {
+                over.push(key);
             } else if record.written.elapsed() >= PART_TIME {
                 record.write(&mut write)?;
             }
-            if has_ended || record.is_silent() {
-                ended.push(key);
-            }
         }
-        for thread in ended {
+        for thread in over {
             self.threads.remove(&thread);
         }
         self.pause = match u32::try_from(most) {
@@ -230,11 +269,18 @@ impl RunRecords {
     ) -> io::Result<()> {
         let over = self.threads.extract_if(|of, record| is_over(*of, record));
         for (_, mut record) in over {
+            // All switches before that are in the ring then.
+            let until = monotonic_now()?;
             record.read(&mut write)?;
-            record.finish(&mut write)?;
+            record.finish(Some(until), &mut write)?;
         }
         Ok(())
     }
+}
+
+/// True for the error of a thread that has ended.
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::libc::ESRCH)
 }
 
 // === impl ThreadRecord ===
@@ -293,16 +339,28 @@ impl ThreadRecord {
         }
     }
 
-    /// Writes the rest. Nothing has happened up to now.
+    /// Writes the rest, up to `until` if nothing that happened until then can be missing.
     fn finish(
         &mut self,
+        until: Option<u64>,
         write: impl FnOnce(Source, &RunsPart) -> io::Result<()>,
     ) -> io::Result<()> {
+        let until = until.filter(|_| !self.recorder.is_over() && !self.recorder.may_miss());
         match (self.thread, &mut self.encoder) {
             (Some((source, id)), Some(encoder)) => {
-                write(source, &encoder.take(id, monotonic_now()?))
+                let until = until.unwrap_or_else(|| encoder.last_ns());
+                write(source, &encoder.take(id, until))
             }
             _ => Ok(()),
         }
+    }
+
+    /// True if the thread has ended. It asks the kernel now and then: usually, the ring shows it.
+    fn polls_ended(&mut self) -> bool {
+        if self.polled.elapsed() < PART_TIME {
+            return false;
+        }
+        self.polled = Instant::now();
+        self.recorder.has_ended()
     }
 }

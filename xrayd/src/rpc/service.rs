@@ -330,13 +330,14 @@ impl Xrayd for Service {
                     Some(Undo::Lease(lease)) => Some(lease),
                     Some(Undo::Attach) | None => None,
                 };
-                let subscription = traced.subscribe(lease);
-                // Before the answer: the client switches functions on then.
+                // Before the answer: the client switches functions on then. Before the
+                // subscription, whose queue fills meanwhile.
                 if let Some(runs) = &mut runs {
                     for session in traced.sessions() {
                         runs.begin_process(&*session);
                     }
                 }
+                let subscription = traced.subscribe(lease);
                 let recorded = lease.map(|_| Recorded::of(selection, duration));
                 let encoder = TraceMessages::new(recorded, runs).map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))

@@ -101,12 +101,13 @@ impl<M: SharedMemory> Ring<M> {
         }
     }
 
-    /// Reads the new records, and frees their space.
-    pub(super) fn take(&mut self, each: &mut impl FnMut(PerfRecord)) {
+    /// Reads the new records, and frees their space. Returns the bytes that they took.
+    pub(super) fn take(&mut self, each: &mut impl FnMut(PerfRecord)) -> u64 {
         // Pairs with the barrier between the kernel's records and its store of the head.
         let head = self.memory.load(HEAD);
-        if head == self.tail {
-            return;
+        let bytes = head.wrapping_sub(self.tail);
+        if bytes == 0 {
+            return 0;
         }
         if head.wrapping_sub(self.tail) > DATA_BYTES {
             self.tail = head;
@@ -131,6 +132,7 @@ impl<M: SharedMemory> Ring<M> {
         }
         // The records have been copied, so the kernel may overwrite them.
         self.memory.store(TAIL, self.tail);
+        bytes
     }
 
     fn word(&self, position: u64) -> u64 {

@@ -16,6 +16,9 @@ use crate::{
     sys::{monotonic_now, open_switch_event},
 };
 
+/// Bytes of a report of a loss, and of the longest record behind it.
+const LARGEST_RECORDS: u64 = 48 + 56;
+
 /// The kernel's records of one thread's switches. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct RunRecorder {
@@ -23,6 +26,11 @@ pub(crate) struct RunRecorder {
     tid: Tid,
     event: File,
     ring: Ring<Mapping>,
+    /// The ring was so full when it was read that the kernel may have dropped records after that.
+    /// It reports a loss with the next record.
+    may_miss: bool,
+    /// Nothing more comes: the thread has ended, or has another id.
+    is_over: bool,
 }
 
 /// What [`RunRecorder::take`] has found.
@@ -38,7 +46,7 @@ pub(crate) enum RunRecord {
 
 impl RunRecorder {
     /// The most switches that wait to be taken.
-    pub(crate) const ROOM: u64 = DATA_BYTES / SWITCH_BYTES;
+    pub(crate) const ROOM: u64 = (DATA_BYTES - 1) / SWITCH_BYTES;
 
     /// Begins to record the switches of a thread of this process, which began at `start_time`.
     /// Returns the nanoseconds of `CLOCK_MONOTONIC` since when all of them are recorded.
@@ -61,23 +69,34 @@ impl RunRecorder {
             tid,
             event,
             ring,
+            may_miss: false,
+            is_over: false,
         };
-        Ok((this, since))
+        // An ended thread may have had the id.
+        match this.has_ended() {
+            true => Err(io::Error::from_raw_os_error(nix::libc::ESRCH)),
+            false => Ok((this, since)),
+        }
     }
 
     /// Passes the switches since the last call to `each`. Returns their number.
     pub(crate) fn take(&mut self, mut each: impl FnMut(RunRecord)) -> u64 {
         let own = (self.pid.as_u32(), self.tid.as_u32());
-        let mut taken = 0;
-        self.ring.take(&mut |record| match record {
+        let (mut taken, mut is_over) = (0, self.is_over);
+        let bytes = self.ring.take(&mut |record| match record {
             PerfRecord::Switched {
                 process,
                 thread,
                 switch,
-                ended: _,
-            } if (process, thread) == own => {
+                ended,
+            } => {
                 taken += 1;
-                each(RunRecord::Switch(switch));
+                // A thread that calls exec takes the id of the first one.
+                is_over |= (process, thread) != own;
+                if !is_over {
+                    each(RunRecord::Switch(switch));
+                }
+                is_over |= ended;
             }
             PerfRecord::Lost => {
                 taken = Self::ROOM;
@@ -85,7 +104,21 @@ impl RunRecorder {
             }
             _ => {}
         });
+        self.is_over = is_over;
+        if bytes > 0 {
+            self.may_miss = DATA_BYTES.saturating_sub(bytes) < LARGEST_RECORDS;
+        }
         taken
+    }
+
+    /// True if switches after the last one may be missing.
+    pub(crate) fn may_miss(&self) -> bool {
+        self.may_miss
+    }
+
+    /// True if the ring has shown that nothing more comes.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// True once the thread has ended. Its last switches can still be taken.
@@ -154,6 +187,7 @@ mod tests {
             RunRecord::Switch(switch) => switches.push(switch),
             RunRecord::Lost => panic!("too many switches"),
         });
+        assert!(recorder.is_over() && !recorder.may_miss());
         let waits = switches
             .iter()
             .filter(|switch| switch.to == RunState::Waiting);
@@ -184,6 +218,7 @@ mod tests {
         let mut records = Vec::new();
         recorder.take(|record| records.push(record));
         assert!(!records.contains(&RunRecord::Lost));
+        assert!(recorder.may_miss(), "the ring is full");
         // The kernel reports the loss with the next record.
         orders.send(1).unwrap();
         drop(orders);
@@ -191,6 +226,7 @@ mod tests {
         records.clear();
         recorder.take(|record| records.push(record));
         assert_eq!(records[0], RunRecord::Lost);
+        assert!(!recorder.may_miss() && recorder.is_over());
     }
 
     #[test]

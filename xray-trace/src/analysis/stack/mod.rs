@@ -92,12 +92,11 @@ impl<'a> Steps<'a> {
         self.stack.unmatched.into_kept()
     }
 
-    /// The steps of every thread of a trace that has events, by thread.
+    /// The steps of every thread of a trace that has events, by thread. Their calls do not have the
+    /// time without a processor ([`Self::with_runs`]).
     pub fn of_threads(trace: &'a Trace) -> impl Iterator<Item = Self> {
         let threads = trace.blocks_by_thread().into_iter();
-        threads.map(|(thread, blocks)| {
-            Self::new(trace.clock(), thread, blocks).with_runs(trace.thread_runs(thread))
-        })
+        threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
     }
 
     /// The steps that `filter` may select, of every thread that has any, by thread.
