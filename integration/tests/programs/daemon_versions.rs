@@ -56,7 +56,8 @@ fn two_versions_take_turns_under_load() -> Result<()> {
         let before = counted(&mut target)?;
         daemon = start(turn)?;
         let status = cli.json(["status"])?;
-        let row = row_of(&status, pid)?.context("not attached")?;
+        let row = row_of(&status, pid)?;
+        let row = row.with_context(|| format!("{turn}: not attached\n{}", daemon.log()))?;
         ensure!(row["state"] == "tracing", "{turn}: {row}\n{}", daemon.log());
         let causes: Vec<_> = row["gaps"].as_array().into_iter().flatten().collect();
         let is_unread = causes.iter().any(|gap| gap["cause"] == "unread_rings");
