@@ -173,7 +173,7 @@ fn ensure_shown(scene: &Scene, cli: &Cli) -> Result<()> {
             .is_some_and(|line| line.contains(",on_cpu_ns,")),
         "{account}"
     );
-    // Most of the time without a processor is that of `doze`.
+    // Threads spend most of their time without a processor in `doze`.
     let drawn = cli.ok(["flame", "f.xtrace", "--off-cpu", "-o", "f.svg"])?;
     ensure!(drawn.contains(" without a processor"), "{drawn}");
     let svg = fs::read_to_string(scene.path("f.svg"))?;

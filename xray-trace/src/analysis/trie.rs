@@ -173,15 +173,10 @@ impl StackTrie {
         roots: StackRoots,
         side: Side,
     ) -> Notes {
-        let mut notes = Notes::default();
         let parts = by_thread(trace, filter, siblings, |trie: &mut Trie, steps| {
             trie.add(steps, filter, roots);
         });
-        for part in parts {
-            notes.add(part.notes);
-            self.absorb(&part, trace, side);
-        }
-        notes
+        self.absorb_all(&parts, trace, side)
     }
 
     /// The same with the time for which threads had no processor in the place of all time. Calls of
@@ -194,17 +189,12 @@ impl StackTrie {
         roots: StackRoots,
         side: Side,
     ) -> Notes {
-        let mut notes = Notes::default();
         let parts = by_thread(trace, filter, siblings, |trie: &mut Trie, mut steps| {
             let root = trie.root(&steps, roots);
             steps.visit(&mut OffCpuPath(trie.visitor(filter, root)));
             trie.notes.add(steps.notes());
         });
-        for part in parts {
-            notes.add(part.notes);
-            self.absorb(&part, trace, side);
-        }
-        notes
+        self.absorb_all(&parts, trace, side)
     }
 
     /// All stacks. A stack comes after the stack that it continues.
@@ -239,6 +229,16 @@ impl StackTrie {
         let mut names: Vec<_> = nodes.map(|node| self.name(&self.nodes[node])).collect();
         names.reverse();
         names
+    }
+
+    /// Adds the stacks of all threads of a trace. Returns their irregularities.
+    fn absorb_all(&mut self, parts: &[Trie], trace: &Trace, side: Side) -> Notes {
+        let mut notes = Notes::default();
+        for part in parts {
+            notes.add(part.notes);
+            self.absorb(part, trace, side);
+        }
+        notes
     }
 
     pub(super) fn absorb(&mut self, trie: &Trie, trace: &Trace, side: Side) {

@@ -48,8 +48,7 @@ impl Processor {
         }
     }
 
-    /// The processor of a record at `ns`; 0 if unknown. `by_event` is that of the latest processor
-    /// event.
+    /// The processor of a record at `ns`; 0 if unknown. The latest processor event has `by_event`.
     pub(super) fn at(&mut self, by_event: Option<u16>, ns: u64) -> u16 {
         let processor = match &self.runs {
             Some(runs) => runs.processor_at(ns),

@@ -218,7 +218,7 @@ fn any_life() -> impl Strategy<Value = Vec<(u64, RunState)>> {
 }
 
 proptest! {
-    /// However the time is cut into parts, and whichever parts are missing: each time is as long as
+    /// However the time is cut into parts, and with any parts missing: each time is as long as
     /// counting its nanoseconds one by one shows, or unknown.
     #[test]
     fn sums_are_those_of_single_nanoseconds(

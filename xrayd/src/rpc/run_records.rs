@@ -252,22 +252,11 @@ impl RunRecords {
     pub(super) fn end(
         &mut self,
         source: Option<Source>,
-        write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let is_over = |record: &ThreadRecord| match (source, record.thread) {
-            (None, _) => true,
-            (Some(source), Some((of, _))) => source == of,
-            (Some(_), None) => false,
-        };
-        self.end_where(|_, record| is_over(record), write)
-    }
-
-    fn end_where(
-        &mut self,
-        is_over: impl Fn((Pid, Tid), &ThreadRecord) -> bool,
         mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
     ) -> io::Result<()> {
-        let over = self.threads.extract_if(|of, record| is_over(*of, record));
+        let over = self.threads.extract_if(|_, record| {
+            source.is_none_or(|source| record.thread.is_some_and(|(of, _)| of == source))
+        });
         for (_, mut record) in over {
             // All switches before that are in the ring then.
             let until = monotonic_now()?;

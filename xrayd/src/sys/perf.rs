@@ -78,7 +78,7 @@ pub(crate) fn open_task_event(cpu: i32) -> io::Result<File> {
 /// Makes the kernel record each time at which a thread gets or gives up a processor, from now on.
 /// A last record is about its end. Each record ends with the thread, the time by `CLOCK_MONOTONIC`
 /// and the processor. Until the file is closed, each switch to or from the thread takes about
-/// 0.3 µs longer. Switches of other threads take no measurably longer time.
+/// 0.3 µs longer. Switches of other threads do not become measurably slower.
 ///
 /// # Errors
 /// As [`open_task_clock`].

@@ -70,8 +70,8 @@ pub(crate) enum PerfRecord {
         process: u32,
         /// The thread.
         thread: u32,
-        /// The switch. Its time is that of `CLOCK_MONOTONIC`. Without records of switches, its
-        /// processor means nothing.
+        /// The switch, at a time by `CLOCK_MONOTONIC`. Without records of switches, its processor
+        /// means nothing.
         switch: ContextSwitch,
         /// True if the thread has ended.
         ended: bool,
