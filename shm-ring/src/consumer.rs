@@ -51,6 +51,9 @@ pub enum Item {
     Data(Box<Data>),
     /// This many events are missing here. Where they left a hole, at least this many.
     Lost(u64),
+    /// The thread has waited this many ticks in a full ring, before the next item and after the
+    /// previous one.
+    Waited(u32),
 }
 
 /// An event with a payload.
@@ -503,6 +506,7 @@ impl Consumer {
                     sink.take(Item::Lost(news));
                 }
             }
+            Word::Wait(ticks) => sink.take(Item::Waited(ticks)),
             Word::ArgumentLow(value) => {
                 self.argument.0 = Some(value);
                 self.pending = true;

@@ -376,6 +376,7 @@ mod tests {
                     calls += 1;
                 }
                 Item::Lost(count) => lost += count,
+                Item::Waited(_) => panic!("no thread waits"),
                 Item::Data(data) => panic!("no payload was written: {data:?}"),
             };
             while !writer.is_finished() {

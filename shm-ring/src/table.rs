@@ -27,6 +27,8 @@ pub(crate) struct Slot {
     pub(crate) reported: AtomicU64,
     pub(crate) since: AtomicU64,
     pub(crate) base: AtomicU64,
+    pub(crate) waited: AtomicU32,
+    pub(crate) expired: AtomicU32,
 }
 
 // === impl Table ===
@@ -76,6 +78,11 @@ impl Table {
         self.slot(index).head.load(Ordering::Relaxed) & slot::PARKED != 0
     }
 
+    /// Ticks that the slot's thread has waited in a full ring and that no wait word has reported.
+    pub fn unreported_wait(&self, index: u32) -> u64 {
+        self.slot(index).waited.load(Ordering::Relaxed).into()
+    }
+
     /// When a context closed recording; 0 if none has.
     pub fn closed_at(&self) -> u64 {
         self.closed_at.load(Ordering::Relaxed)
@@ -109,8 +116,12 @@ impl Table {
             reported,
             since,
             base,
+            waited,
+            expired,
         } = slot;
-        view.store(0, Ordering::Relaxed);
+        for field in [view, waited, expired] {
+            field.store(0, Ordering::Relaxed);
+        }
         for field in [limit, head, started, reported, since, base] {
             field.store(0, Ordering::Relaxed);
         }
@@ -132,6 +143,8 @@ impl Clone for Table {
             reported: copy(&slot.reported),
             since: copy(&slot.since),
             base: copy(&slot.base),
+            waited: copy32(&slot.waited),
+            expired: copy32(&slot.expired),
         });
         Self {
             live: copy(&self.live),

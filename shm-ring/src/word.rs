@@ -10,6 +10,7 @@
 //! │ bits 32..64    │ 10             │  argument of the next call word, high half
 //! │ true size      │ 12             │  payload of the next call word begins: its true bytes
 //! │ any            │ 14             │  the payload's type; all bits set: values of registers
+//! │ ticks          │ 20             │  wait: the thread has waited that long in a full ring
 //! └────────────────┴────────────────┘
 //!  63                      8 7     0
 //! ┌──────────────────────────┬──────┐
@@ -49,6 +50,8 @@ pub const VALUES: u32 = u32::MAX;
 pub const PAYLOAD: u8 = 16;
 /// Low byte of a stack word.
 pub const STACK: u8 = 18;
+/// Low half of a wait word.
+pub const WAIT: u32 = 20;
 /// Bytes of a payload in a word.
 pub const PAYLOAD_BYTES: usize = 7;
 
@@ -82,6 +85,8 @@ pub enum Word {
     Type(u32),
     /// The next bytes of a payload.
     Payload([u8; PAYLOAD_BYTES]),
+    /// Ticks that the thread has waited in a full ring since the last such word.
+    Wait(u32),
     /// A word that no trampoline writes: the target scribbled here.
     Unknown(u64),
 }
@@ -116,6 +121,7 @@ impl Word {
             ARGUMENT_HIGH => Self::ArgumentHigh(high),
             SIZE => Self::Size(high),
             TYPE => Self::Type(high),
+            WAIT => Self::Wait(high),
             _ => match low as u8 {
                 PAYLOAD => {
                     let [_, a, b, c, d, e, f, g] = raw.to_le_bytes();
@@ -159,7 +165,8 @@ mod tests {
             (16, Word::Payload([0; 7])),
             (0x0706_0504_0302_0110, Word::Payload([1, 2, 3, 4, 5, 6, 7])),
             (9 << 32 | 0x020c, Word::Unknown(9 << 32 | 0x020c)),
-            (9 << 32 | 20, Word::Unknown(9 << 32 | 20)),
+            (9 << 32 | 20, Word::Wait(9)),
+            (9 << 32 | 22, Word::Unknown(9 << 32 | 22)),
         ];
         for (raw, word) in rows {
             assert_eq!(Word::decode(raw), word, "{raw:#x}");

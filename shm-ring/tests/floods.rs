@@ -62,6 +62,7 @@ impl Reader {
     fn take(&mut self, item: Item) {
         match item {
             Item::Lost(count) => self.reported += count,
+            Item::Waited(_) => {}
             Item::Call {
                 site,
                 ticks,
@@ -277,6 +278,7 @@ fn a_hole_counts_the_fewest_events_that_can_have_left_it() {
             Item::Call { .. } => calls += 1,
             Item::Data(_) => panic!("no payload was written"),
             Item::Lost(count) => lost += count,
+            Item::Waited(_) => {}
         });
         assert_eq!((calls, lost), (200 - hole, fewest), "{hole} words");
     }
@@ -349,6 +351,7 @@ fn a_hole_of_a_payload_is_one_event_and_is_seen_at_once() {
             Item::Call { .. } => calls += 1,
             Item::Data(data) => panic!("half a payload: {data:?}"),
             Item::Lost(count) => lost += count,
+            Item::Waited(_) => {}
         });
         assert_eq!((calls, lost), (8, fewest), "{written} {missing}");
     }

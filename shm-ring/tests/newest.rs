@@ -107,7 +107,7 @@ fn read(consumer: &mut Consumer, memory: &impl SharedMemory) -> (std::ops::Range
             numbers.push(site >> 1);
         }
         Item::Lost(count) => lost += count,
-        Item::Data(data) => panic!("{data:?}"),
+        item => panic!("{item:?}"),
     });
     assert!(drained.at_end, "{drained:?}");
     assert!(

@@ -96,6 +96,7 @@ impl Read {
     fn take(&mut self, item: Item) {
         match item {
             Item::Lost(count) => self.reported += count,
+            Item::Waited(_) => panic!("no thread waits"),
             Item::Data(data) => panic!("no payload was written: {data:?}"),
             Item::Call {
                 site,

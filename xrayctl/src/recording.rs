@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     pub(crate) threads_without_runs: u32,
     /// The reason why; empty without such threads.
     pub(crate) without_runs_because: String,
+    /// Time for which threads waited for room in their full rings, all together.
+    pub(crate) waited_ns: u64,
 }
 
 /// The data that still arrives when the recording ends.
@@ -64,6 +66,8 @@ pub(crate) struct Contents {
     pub(crate) duration: Option<Duration>,
     /// Also when threads have a processor.
     pub(crate) run_times: bool,
+    /// The time for which a thread waits for room in its full ring.
+    pub(crate) wait: Option<Duration>,
 }
 
 /// The task that writes, and its channels.
@@ -109,15 +113,18 @@ impl Recording {
             selection,
             duration,
             run_times,
+            wait,
         } = contents;
+        let ns = |time: Option<Duration>| {
+            time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        };
         let request = StreamTraceRequest {
             pid,
             undo: Some(undo.into()),
             selection: Some(selection),
-            duration_ns: duration.map_or(0, |duration| {
-                u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-            }),
+            duration_ns: ns(duration),
             run_times,
+            wait_ns: ns(wait),
         };
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
@@ -213,6 +220,7 @@ async fn write_next(
         indexed,
         threads_without_runs,
         without_runs_because,
+        waited_ns,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),
@@ -233,6 +241,7 @@ async fn write_next(
         counts.bytes += data.len() as u64;
         counts.threads_without_runs = threads_without_runs;
         counts.without_runs_because = without_runs_because;
+        counts.waited_ns = waited_ns;
     });
     Ok(None)
 }

@@ -188,6 +188,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
                 undo: None,
                 selection: None,
                 duration_ns: 0,
+                wait_ns: 0,
             })
             .await
             .unwrap_err(),

@@ -156,6 +156,7 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
             undo: None,
             selection: None,
             duration_ns: 0,
+            wait_ns: 0,
         })
         .await
         .unwrap()

@@ -236,7 +236,7 @@ fn a_process_whose_slots_hang_holds_up_itself_alone() -> Result<()> {
         ..Filter::default()
     };
     let filtering = thread::spawn(move || filtered.update(longest.clone()).map(drop));
-    let subscribing = thread::spawn(move || drop(group.subscribe(None)));
+    let subscribing = thread::spawn(move || drop(group.subscribe(None, 0)));
     let shooting = thread::spawn(move || write_snapshot(&session, &mut io::sink()));
     // While they wait.
     in_time("status", move || {

@@ -166,7 +166,7 @@ fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
     let registry = registry();
     let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
     switch(&session, Switch::On)?;
-    let feed = session.subscribe(None);
+    let feed = session.subscribe(None, 0);
     let truth = go(&mut target)?;
     let trace = retained(&session)?;
     ensure!(trace.totals().calls == truth.events());

@@ -1082,6 +1082,14 @@ pub struct StreamTraceRequest {
     /// 1024 threads are recorded at once for a user.
     #[prost(bool, tag = "5")]
     pub run_times: bool,
+    /// The time in nanoseconds for which a thread that finds its ring full waits for the daemon to
+    /// read from it, 100 ms at most. After that it counts the event as lost, and does not wait again
+    /// before the daemon has read. The trace has the waits. 0: the thread does not wait. While a limit
+    /// on the overhead is in force, no thread waits.
+    ///
+    /// The daemon reads no faster than this client takes the messages, unless it takes none for 1 s.
+    #[prost(uint64, tag = "6")]
+    pub wait_ns: u64,
 }
 /// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
 /// a client that is killed leaves nothing behind. If the client has undone the change itself, the
@@ -1211,6 +1219,10 @@ pub struct TraceChunk {
     /// too many threads are recorded already. Empty without such threads.
     #[prost(string, tag = "9")]
     pub without_runs_because: ::prost::alloc::string::String,
+    /// In StreamTrace with `wait_ns`: time for which threads waited for room in their full rings so
+    /// far, of all threads together. Otherwise 0.
+    #[prost(uint64, tag = "10")]
+    pub waited_ns: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {

@@ -43,7 +43,7 @@ pub use profile::ProfileRegion;
 
 /// The version of the layout and of the trampolines that are made from it. It changes with each
 /// change of either.
-pub const VERSION: u8 = if SHIFT == 0 { 0x0e } else { 0x8e };
+pub const VERSION: u8 = if SHIFT == 0 { 0x0f } else { 0x8f };
 /// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
 /// use it as another version.
 const SHIFT: u64 = if cfg!(feature = "shifted-layout") {
@@ -68,8 +68,8 @@ pub const BUCKET_SHIFT: u32 = 5;
 /// buckets for one to count it in.
 pub const PROBES: u32 = 64;
 /// The most words that the slow path writes at once, beside those with bytes of a payload: sync,
-/// stack, gap, size and type or the two halves of an argument, call.
-pub const SLOW_WORDS: u64 = 6;
+/// stack, gap, wait, size and type or the two halves of an argument, call.
+pub const SLOW_WORDS: u64 = 7;
 /// The beginning of a chunk, which the hot path never writes; a power of two. It bounds the number
 /// of signal handlers that can interrupt each other between the reservation of a word past the
 /// chunk's end and the slow path's next step: 21 with three-word events, 64 with others.
@@ -235,6 +235,12 @@ pub mod slot {
     pub const SINCE: u64 = 40 + 8 * SHIFT;
     /// u64: the lowest place on the stack of the view.
     pub const BASE: u64 = 48 + 8 * SHIFT;
+    /// u32: ticks that the thread has waited in a full ring and that no wait word has reported; it
+    /// stays at its greatest value. See [`super::rings::WAIT`].
+    pub const WAITED: u64 = 56 - 48 * SHIFT;
+    /// u32: the low half of [`super::control::RELEASED`] plus 1 when the last wait ended in a ring
+    /// that was still full. The thread does not wait again before RELEASED changes.
+    pub const EXPIRED: u64 = 60 - 48 * SHIFT;
 }
 
 /// Offsets in a control line.
@@ -331,6 +337,10 @@ pub mod rings {
     pub const SUMS_KIND: u64 = 88 + 64 * SHIFT;
     /// u64: the counter from which on calls are in those sums. Written by the collector.
     pub const SUMS_SINCE: u64 = 96 + 64 * SHIFT;
+    /// u64: the ticks for which a thread waits in its slow path for room in a full ring, before it
+    /// counts its event as lost; 0 for none. Written by the collector, which stores 0 while
+    /// KEEP_NEWEST is not 0.
+    pub const WAIT: u64 = 104 + 64 * SHIFT;
     /// In SUMS_KIND: calls are counted.
     pub const COUNTS: u64 = 1;
     /// In SUMS_KIND: calls are added up by stack.

@@ -3,7 +3,7 @@
 
 use super::{Outcome, Recording, Step, Target, chunk::ChunkStep, losses::LossStep};
 use crate::{
-    layout::{Geometry, control, slot},
+    layout::{Geometry, PROBES, control, slot},
     memory::SharedMemory,
     sync::Ordering,
 };
@@ -128,7 +128,9 @@ impl Recording {
         }
     }
 
-    fn first_probe(&mut self, geometry: Geometry) -> Step {
+    /// Begins the search for the thread's slot.
+    pub(super) fn first_probe(&mut self, geometry: Geometry) -> Step {
+        self.probes = PROBES;
         self.index = self.tid & (geometry.slots() - 1);
         if self.tid == 0 {
             Step::Loss(LossStep::NoSlot)

@@ -18,6 +18,9 @@ pub(super) enum FinishStep {
     Losses,
     LookForLosses,
     Report,
+    Waits,
+    LookForWaits,
+    ReportWaits,
     Content,
     SlowWords,
     Unpark,
@@ -44,7 +47,7 @@ impl Recording {
                 let news = lost.wrapping_sub(self.reported);
                 self.news = news.min(u64::from(u32::MAX));
                 if news == 0 {
-                    Step::Finish(FinishStep::Content)
+                    Step::Finish(FinishStep::Waits)
                 } else {
                     Step::Finish(FinishStep::LookForLosses)
                 }
@@ -60,9 +63,31 @@ impl Recording {
                 );
                 if report.is_ok() {
                     self.words.push_back((word::GAP, lower(self.news)));
-                    Step::Finish(FinishStep::Content)
+                    Step::Finish(FinishStep::Waits)
                 } else {
                     Step::Finish(FinishStep::Losses)
+                }
+            }
+            FinishStep::Waits => {
+                self.news = slot.waited.load(Ordering::Relaxed).into();
+                if self.news == 0 {
+                    Step::Finish(FinishStep::Content)
+                } else {
+                    Step::Finish(FinishStep::LookForWaits)
+                }
+            }
+            FinishStep::LookForWaits if self.is_robbed(target) => Step::Loss(LossStep::Robbed),
+            FinishStep::LookForWaits => Step::Finish(FinishStep::ReportWaits),
+            FinishStep::ReportWaits => {
+                let waited = lower(self.news);
+                let report =
+                    slot.waited
+                        .compare_exchange(waited, 0, Ordering::Relaxed, Ordering::Relaxed);
+                if report.is_ok() {
+                    self.words.push_back((word::WAIT, waited));
+                    Step::Finish(FinishStep::Content)
+                } else {
+                    Step::Finish(FinishStep::Waits)
                 }
             }
             FinishStep::Content => {

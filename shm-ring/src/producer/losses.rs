@@ -1,6 +1,6 @@
 //! Events that the reference producer does not record, and the places where it counts them.
 
-use super::{Outcome, Recording, Step, Target, finish::FinishStep, parked};
+use super::{Outcome, Recording, Step, Target, finish::FinishStep, parked, waiting::WaitStep};
 use crate::{
     layout::{PROBES, bucket, control, rings, slot},
     memory::SharedMemory,
@@ -67,9 +67,10 @@ impl Recording {
                     true => g.ring_offset(self.index) + g.ring_bytes(),
                     false => self.cursor,
                 };
-                let gone = parked(head) != self.parked();
-                if gone || self.exchange_head(target, head, back) {
+                if parked(head) != self.parked() {
                     Step::Loss(LossStep::CountFull)
+                } else if self.exchange_head(target, head, back) {
+                    Step::Wait(WaitStep::Asked)
                 } else {
                     Step::Loss(step)
                 }

@@ -30,6 +30,10 @@
 //!  puts  Read ─ Look ─ Write, for each word, and for SetSince and SetBase
 //! ```
 //!
+//!        PutBack, where threads wait for room:
+//!               Asked ─ Leave ─ Again ─ (Live ─ Deadline ─ Room ─ Bound) … ─┬─ AddWait ─ Probe
+//!                                                                           └─ Expire ─ CountFull
+//!
 //! TellStuck follows on TellLoss. Done follows on the words, LeaveHome, TellStuck, Keep and
 //! GiveBack. Each look that finds the head parked by another context leads to Robbed, or to
 //! CountLoss where no word of the event is in the ring.
@@ -44,12 +48,13 @@
 //!  finish.rs        Losses … Idle            reports losses, writes the event, unparks the head
 //!  oldest_chunk.rs  Keep … GiveBack          takes the oldest chunk back
 //!  losses.rs        Robbed, PutBack, Count…  gives up, and counts the event as lost
+//!  waiting.rs       Asked … Expire           waits for room in a full ring
 //!  writing.rs       words, puts              the accesses that write one word or field
 //! ```
 
 use self::{
     begin_view::ViewStep, chunk::ChunkStep, enter::EnterStep, finish::FinishStep,
-    hot_path::HotStep, losses::LossStep, oldest_chunk::OldestStep, writing::Put,
+    hot_path::HotStep, losses::LossStep, oldest_chunk::OldestStep, waiting::WaitStep, writing::Put,
 };
 use crate::{
     layout::{Geometry, PROBES, slot},
@@ -68,6 +73,7 @@ mod finish;
 mod hot_path;
 mod losses;
 mod oldest_chunk;
+mod waiting;
 mod writing;
 
 pub use event::{Content, Event};
@@ -120,6 +126,9 @@ pub struct Recording {
     started: u64,
     /// Chunks given back, as the slow path that takes one back counts them.
     released: u64,
+    /// The counter at the begin of the wait for room, and the ticks of all waits.
+    wait_begun: u64,
+    waited: u64,
     outcome: Outcome,
 }
 
@@ -149,6 +158,7 @@ enum Step {
     Finish(FinishStep),
     Oldest(OldestStep),
     Loss(LossStep),
+    Wait(WaitStep),
     Done,
 }
 
@@ -195,6 +205,8 @@ impl Recording {
             lost: 0,
             started: 0,
             released: 0,
+            wait_begun: 0,
+            waited: 0,
             outcome: Outcome::UnderWay,
         }
     }
@@ -202,6 +214,11 @@ impl Recording {
     /// The fate of the event; final when [`Recording::is_done`].
     pub const fn outcome(&self) -> Outcome {
         self.outcome
+    }
+
+    /// The ticks that the context has waited in a full ring.
+    pub const fn waited(&self) -> u64 {
+        self.waited
     }
 
     /// True when the context has left the trampoline.
@@ -251,6 +268,7 @@ impl Recording {
             Step::Finish(step) => self.finish_step(step, target),
             Step::Oldest(step) => self.oldest_step(step, target),
             Step::Loss(step) => self.loss_step(step, target),
+            Step::Wait(step) => self.wait_step(step, target, now),
             Step::Done => Step::Done,
         };
     }

@@ -22,72 +22,37 @@ fn starts() -> Vec<Start> {
         Start {
             calls: 0,
             undrained: 0,
-            to_new_view: NEVER,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         },
         // The next chunk is the ring's first.
         Start {
             calls: RING,
             undrained: 3,
-            to_new_view: NEVER,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         },
         Start {
             calls: RING - 1,
             undrained: 1,
             to_new_view: 12,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         },
         // The ring is full, or nearly.
         Start {
             calls: RING,
             undrained: RING,
-            to_new_view: NEVER,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         },
         Start {
             calls: RING - 1,
             undrained: RING - 1,
-            to_new_view: NEVER,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         },
     ];
     for left in 0..7 {
         starts.push(Start {
             calls: CALLS - left,
             undrained: 2,
-            to_new_view: NEVER,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         });
     }
     for to_new_view in [0, 1, 2, 3, 5, 8, 20] {
@@ -95,12 +60,7 @@ fn starts() -> Vec<Start> {
             calls: 20,
             undrained: 1,
             to_new_view,
-            far: false,
-            first: Carried::Argument,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         });
     }
     // Every other event is on another stack.
@@ -108,13 +68,9 @@ fn starts() -> Vec<Start> {
         starts.push(Start {
             calls: CALLS - left,
             undrained: 1,
-            to_new_view: NEVER,
             far: true,
             first: Carried::Nothing,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         });
     }
     // A payload of five words: where it fits, where it does not, and where it comes too late for
@@ -124,25 +80,16 @@ fn starts() -> Vec<Start> {
             calls: CALLS - left,
             undrained: 2,
             to_new_view: if left == 200 { 4 } else { NEVER },
-            far: false,
             first: Carried::Payload,
-            newest: false,
-            while_away: 0,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         });
     }
     // Handlers with a payload, the inner or the outer of two.
     starts.push(Start {
         calls: CALLS - 4,
         undrained: 2,
-        to_new_view: NEVER,
-        far: false,
         first: Carried::Nothing,
-        newest: false,
-        while_away: 0,
-        deadline_over: false,
-        paused: false,
+        ..Start::PLAIN
     });
     starts
 }
@@ -154,24 +101,23 @@ fn before_the_last_chunk() -> [Start; 1] {
     [Start {
         calls,
         undrained: calls,
-        to_new_view: NEVER,
-        far: false,
-        first: Carried::Argument,
         newest: true,
-        while_away: 0,
-        deadline_over: false,
-        paused: false,
+        ..Start::PLAIN
     }]
 }
 
 /// Runs every schedule within `bounds` for each of `starts`, and checks that there are many.
-fn check(starts: &[Start], bounds: Bounds) {
-    let mut schedules = 0;
+/// Returns the number of those in which an event waited for room and was recorded.
+fn check(starts: &[Start], bounds: Bounds) -> u64 {
+    let (mut schedules, mut waited) = (0, 0);
     for &start in starts {
-        schedules += explore(start, bounds);
+        let of_start = explore(start, bounds);
+        schedules += of_start.0;
+        waited += of_start.1;
     }
     let least = if bounds.absences > 0 { 100 } else { 1000 };
     assert!(schedules > least, "it explored: {schedules}");
+    waited
 }
 
 #[test]
@@ -311,12 +257,9 @@ fn a_handler_that_comes_back_after_the_ring_was_freed() {
             calls,
             undrained: 0,
             to_new_view,
-            far: false,
             first,
-            newest: false,
             while_away,
-            deadline_over: false,
-            paused: false,
+            ..Start::PLAIN
         })
     };
     let away = |handlers| Bounds {
@@ -328,4 +271,38 @@ fn a_handler_that_comes_back_after_the_ring_was_freed() {
     check(&starts(3), away(1));
     check(&starts(CALLS), away(0));
     check(&starts(RING / 2), away(0));
+}
+
+/// A full ring, whose thread waits for room for so many steps.
+#[test]
+fn waits_for_room() {
+    let starts = [RING - 1, RING].map(|calls| Start {
+        calls,
+        undrained: calls,
+        wait: 30,
+        ..Start::PLAIN
+    });
+    let switches = Bounds {
+        switches: 1,
+        handlers: 1,
+        ..Bounds::NONE
+    };
+    assert!(check(&starts, switches) > 100);
+    let handlers = Bounds {
+        handlers: 2,
+        ..Bounds::NONE
+    };
+    assert_eq!(check(&starts, handlers), 0, "no chunk was given back");
+    let jumps = Bounds {
+        handlers: 1,
+        jumps: 1,
+        ..Bounds::NONE
+    };
+    check(&starts, jumps);
+    // It waits while another context closes recording.
+    let closed = starts.map(|start| Start {
+        deadline_over: true,
+        ..start
+    });
+    check_with_all(&closed);
 }

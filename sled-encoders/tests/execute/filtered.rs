@@ -165,7 +165,7 @@ fn sites(items: &[Item]) -> Vec<u32> {
     let site = |item: &Item| match item {
         Item::Call { site, .. } => Some(*site),
         Item::Data(data) => Some(data.site),
-        Item::Lost(_) => None,
+        Item::Lost(_) | Item::Waited(_) => None,
     };
     items.iter().filter_map(site).collect()
 }

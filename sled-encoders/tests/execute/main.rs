@@ -25,3 +25,4 @@ mod returning;
 mod step;
 mod tid_offset;
 mod values;
+mod waiting;

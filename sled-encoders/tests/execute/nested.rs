@@ -118,6 +118,7 @@ fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attemp
     for item in items {
         match item {
             Item::Lost(count) => gaps += count,
+            Item::Waited(_) => {}
             Item::Call { site, .. } if site == machine.site(Function::Tail, 0) => earlier += 1,
             item => {
                 let (site, sp, argument) = match item {
@@ -125,7 +126,7 @@ fn check(machine: &Machine, consumer: &mut Consumer, prepared: &Prepared, attemp
                         site, sp, argument, ..
                     } => (site, sp, argument),
                     Item::Data(data) => (data.site, data.sp, Some(Machine::number_of(&data))),
-                    Item::Lost(_) => unreachable!("taken above"),
+                    Item::Lost(_) | Item::Waited(_) => unreachable!("taken above"),
                 };
                 assert!(machine.was_called(site, sp), "{before:?}: {sp:#x}");
                 let left = missing.get_mut(&site).filter(|left| **left > 0);

@@ -22,7 +22,7 @@ fn shown(machine: &Machine) -> (Range<u64>, u64) {
         match item {
             Item::Call { argument, .. } => numbers.extend(argument),
             Item::Lost(count) => lost += count,
-            Item::Data(data) => panic!("{data:?}"),
+            item => panic!("{item:?}"),
         }
     }
     assert!(

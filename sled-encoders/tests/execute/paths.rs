@@ -344,7 +344,7 @@ fn the_stack_position_is_known_at_any_depth() {
         .map(|item| match item {
             Item::Call { sp, .. } => sp,
             Item::Data(data) => data.sp,
-            Item::Lost(count) => panic!("{count} lost"),
+            item => panic!("{item:?}"),
         })
         .collect();
     assert_eq!(places, stacks);

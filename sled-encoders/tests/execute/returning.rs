@@ -44,6 +44,7 @@ impl Read {
                 }
                 Item::Call { site, argument, .. } => (site, argument.unwrap_or(0)),
                 Item::Data(data) => (data.site, Machine::number_of(&data)),
+                Item::Waited(ticks) => panic!("waited {ticks}"),
             };
             *self.recorded.entry((site, argument)).or_default() += 1;
         }

@@ -125,6 +125,7 @@ fn check(
                 *left.unwrap_or_else(|| panic!("{before:?}: {site:#x} once too often")) -= 1;
                 recorded += 1;
             }
+            Item::Waited(_) => {}
             Item::Data(data) => panic!("{before:?}: {data:?}"),
         }
     }

@@ -189,7 +189,7 @@ fn an_argument_does_not_straddle_a_chunks_end() {
         let arguments: Vec<Option<u64>> = items
             .map(|item| match item {
                 Item::Call { argument, .. } => argument,
-                Item::Data(_) | Item::Lost(_) => None,
+                Item::Data(_) | Item::Lost(_) | Item::Waited(_) => None,
             })
             .collect();
         assert_eq!(arguments, expected.map(Some), "{left} words left");
@@ -370,7 +370,7 @@ fn a_reader_follows_a_running_thread() {
             calls += 1;
         }
         Item::Lost(count) => lost += count,
-        Item::Data(data) => panic!("{data:?}"),
+        item => panic!("{item:?}"),
     };
     machine.start_burst((Function::Argument, 7), CALLS);
     while machine.drain_running(&mut consumer, &mut take) > 0 || machine.is_running() {}
@@ -378,4 +378,59 @@ fn a_reader_follows_a_running_thread() {
     let unreported = machine.unreported(&consumer);
     assert_eq!(calls + lost + unreported, CALLS);
     assert!(calls > CALLS / 100, "{calls} were recorded");
+}
+
+/// A full ring is waited for, once. The next event reports the wait.
+#[test]
+fn a_vain_wait_is_made_once() {
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    machine.set_rings_word(rings::WAIT, 1000);
+    while machine.lost() == 0 {
+        machine.call(Function::Entry, 0, 0);
+    }
+    let words = machine.slot(home, slot::WAITED);
+    let (waited, expired) = (words & 0xffff_ffff, words >> 32);
+    assert!(waited >= 1000, "{waited}");
+    assert_eq!(expired, machine.control(home, control::RELEASED) + 1);
+    for lost in 2..100 {
+        machine.call(Function::Entry, 0, 0);
+        assert_eq!(machine.lost(), lost);
+    }
+    assert_eq!(machine.slot(home, slot::WAITED), words, "it waits no more");
+    assert_eq!(machine.control(home, control::BUSY), 0);
+    machine.drain(&mut consumer);
+    machine.call(Function::Entry, 1, 0);
+    let items = machine.drain(&mut consumer);
+    let reported = u32::try_from(waited).unwrap();
+    assert_eq!(items[..2], [Item::Lost(99), Item::Waited(reported)]);
+    assert!(is_call(&items[2], site(Function::Entry, 1)));
+    assert_eq!(machine.slot(home, slot::WAITED), expired << 32);
+}
+
+/// No event is lost if the thread waits for its reader.
+#[test]
+fn a_thread_waits_for_its_reader() {
+    const CALLS: u64 = 100_000;
+    let mut machine = Machine::new();
+    let home = machine.home();
+    let mut consumer = machine.consumer(home);
+    machine.set_rings_word(rings::WAIT, 1 << 40);
+    let (mut next, mut waits) = (0, 0);
+    let mut take = |item| match item {
+        Item::Call { argument, .. } => {
+            assert_eq!(argument, Some(next), "in order");
+            next += 1;
+        }
+        Item::Waited(_) => waits += 1,
+        item => panic!("{item:?}"),
+    };
+    machine.start_burst((Function::Argument, 7), CALLS);
+    // The ring is full before the first look.
+    while machine.slot(home, slot::STARTED) < machine.geometry.chunks() {}
+    while machine.drain_running(&mut consumer, &mut take) > 0 || machine.is_running() {}
+    machine.drain_running(&mut consumer, &mut take);
+    assert_eq!((next, machine.lost()), (CALLS, 0));
+    assert!(waits > 0, "it waited");
 }

@@ -34,7 +34,7 @@ impl Reader {
             match item {
                 Item::Call { site, .. } => *self.events.entry(site).or_default() += 1,
                 Item::Lost(count) => self.lost += count,
-                Item::Data(data) => panic!("{data:?}"),
+                item => panic!("{item:?}"),
             }
         }
     }

@@ -34,6 +34,7 @@ mod tree;
 mod tree_line;
 mod trie;
 mod unmatched_exit;
+mod waits;
 mod window;
 
 pub use account::{AccountOptions, account};
@@ -62,3 +63,4 @@ pub use tree::Tree;
 pub use tree_line::{Order, Shown, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, StackTrie};
 pub use unmatched_exit::UnmatchedExit;
+pub use waits::Waits;

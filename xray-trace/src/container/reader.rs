@@ -12,7 +12,7 @@ use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, V
 use crate::model::{
     ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Gap, Lifetime, Module,
     Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
-    ThreadId, Ticks,
+    ThreadId, ThreadWait, Ticks,
 };
 
 /// One section of a trace.
@@ -49,6 +49,8 @@ pub enum Item {
     Anchor(ClockAnchor),
     /// A block of events.
     Block(Block),
+    /// A time in which a thread waited for the tracer.
+    Wait(ThreadWait),
     /// Losses of a thread whose place among its events is unknown.
     Lost {
         /// The thread.
@@ -340,6 +342,7 @@ impl<R: Read> Reader<R> {
             SectionKind::EVENT_TYPE => tables::event_type(fields).map(Item::EventType),
             SectionKind::ANCHOR => tables::anchor(fields).map(Item::Anchor),
             SectionKind::BLOCK => block(payload).map(Item::Block),
+            SectionKind::WAIT => tables::wait(fields).map(Item::Wait),
             SectionKind::LOST => {
                 tables::lost(fields).map(|(thread, events)| Item::Lost { thread, events })
             }

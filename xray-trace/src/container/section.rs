@@ -40,6 +40,8 @@ impl SectionKind {
     pub const ANCHOR: Self = Self(*b"ANCH");
     /// A block of events.
     pub const BLOCK: Self = Self(*b"BLCK");
+    /// A time in which a thread waited for the tracer.
+    pub const WAIT: Self = Self(*b"WAIT");
     /// Losses whose place among the events is unknown.
     pub const LOST: Self = Self(*b"LOST");
     /// Events that newer ones have overwritten.

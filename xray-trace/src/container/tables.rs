@@ -7,7 +7,7 @@ use crate::addr::FileAddr;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Gap,
     GapCause, Lifetime, Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow,
-    SnapshotWindow, SourceLine, Suppression, Thread, ThreadId, Ticks,
+    SnapshotWindow, SourceLine, Suppression, Thread, ThreadId, ThreadWait, Ticks,
 };
 
 /// An entry of a table of a trace. It takes one section.
@@ -249,6 +249,36 @@ pub(super) fn gap(mut fields: FieldReader<'_>) -> Result<Gap, FieldError> {
             3 => GapCause::DamagedEvents,
             _ => GapCause::Unknown,
         },
+    })
+}
+
+impl TableEntry for ThreadWait {
+    const KIND: SectionKind = SectionKind::WAIT;
+
+    fn put(&self, mut out: Fields<'_>) {
+        let ThreadWait {
+            thread,
+            from,
+            until,
+            waited,
+        } = self;
+        out.number(thread.0)
+            .number(from.0)
+            .number(until.0.saturating_sub(from.0))
+            .number(*waited);
+    }
+}
+
+pub(super) fn wait(mut fields: FieldReader<'_>) -> Result<ThreadWait, FieldError> {
+    let thread = ThreadId(fields.number32("thread")?);
+    let from = Ticks(fields.number("from")?);
+    let length = fields.number("length")?;
+    Ok(ThreadWait {
+        thread,
+        from,
+        until: Ticks(from.0.saturating_add(length)),
+        // The waits follow each other.
+        waited: fields.number("waited")?.min(length),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     DutyWindow, FilterNote, Gap, Lifetime, Overwritten, RecordingWindow, SnapshotWindow,
-    Suppression, ThreadId,
+    Suppression, ThreadId, ThreadWait,
 };
 use crate::container::Completeness;
 
@@ -21,6 +21,8 @@ pub struct Coverage {
     pub filters: Vec<FilterNote>,
     /// The times in which an unknown number of events was lost, by process and time.
     pub gaps: Vec<Gap>,
+    /// The times in which threads waited for the tracer, in the order of the file.
+    pub waits: Vec<ThreadWait>,
     /// Losses whose place among a thread's events is unknown.
     pub losses: Vec<(ThreadId, u64)>,
     /// The events that were overwritten before a snapshot was taken, which is no loss. Complete

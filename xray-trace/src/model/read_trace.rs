@@ -9,7 +9,7 @@ use super::coverage::Coverage;
 use super::{
     Clock, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Gap, Lifetime,
     Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow,
-    Suppression, Thread, ThreadId, Ticks, Trace,
+    Suppression, Thread, ThreadId, ThreadWait, Ticks, Trace,
 };
 use crate::container::{
     Block, Completeness, End, Item, OpenCalls, ProfilePart, ReadError, Reader, RunsPart,
@@ -92,6 +92,7 @@ struct Tables {
     event_types: BTreeMap<(ProcessId, u16), EventType>,
     anchors: Vec<ClockAnchor>,
     blocks: Vec<Block>,
+    waits: Vec<ThreadWait>,
     losses: Vec<(ThreadId, u64)>,
     overwritten: Vec<Overwritten>,
     snapshot: Option<SnapshotWindow>,
@@ -143,6 +144,7 @@ impl Tables {
             }
             Item::Anchor(anchor) => self.anchors.push(anchor),
             Item::Block(block) => self.blocks.push(block),
+            Item::Wait(wait) => self.waits.push(wait),
             Item::Lost { thread, events } => self.losses.push((thread, events)),
             Item::Overwritten(overwritten) => self.overwritten.push(overwritten),
             Item::Snapshot(window) => self.snapshot = Some(window),
@@ -179,6 +181,7 @@ impl Tables {
                 duty: self.duty.into_values().collect(),
                 filters: self.filters.into_values().collect(),
                 gaps: self.gaps.into_values().collect(),
+                waits: self.waits,
                 losses: self.losses,
                 overwritten: self.overwritten,
                 snapshot: self.snapshot,

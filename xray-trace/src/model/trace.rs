@@ -94,6 +94,7 @@ impl Trace {
                 written => written?,
             }
         }
+        writer.add_all(&coverage.waits)?;
         for (thread, events) in &coverage.losses {
             writer.lost(*thread, *events)?;
         }

@@ -9,10 +9,13 @@
 //! | `snapshot` | `xrayctl snapshot PID --last 30ms`, of a process in mode `flight` with a filter |
 //! | `profile` | `xrayctl profile PID --glob 'shop::*' --duration 300ms` |
 //! | `cut` | the first 2,200 bytes of `calls` |
+//! | `lossless` | `xrayctl record --ring-size 64KiB --lossless=100ms -- ./worker`, with run times |
 
 use std::fs;
 use std::path::PathBuf;
 
+use xray_trace::analysis::{Filter, Waits};
+use xray_trace::model::Trace;
 use xray_trace::sink;
 use xray_trace::source::{self, Options};
 
@@ -47,6 +50,21 @@ fn files_of_version_1_are_read_as_ever() {
             expected.lines().count()
         );
     }
+}
+
+/// No format for text has all of these.
+#[test]
+fn waits_and_run_times_of_version_1_are_read_as_ever() {
+    let bytes = fs::read(path("lossless", "xtrace")).unwrap();
+    assert_eq!(crc32fast::hash(&bytes), 0xc603_0305, "the file has changed");
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    let coverage = trace.coverage();
+    let waits: Vec<_> = coverage.waits.iter().map(|wait| wait.waited).collect();
+    assert_eq!(waits, [4_399_334]);
+    let waits = Waits::new(&trace, &Filter::default()).unwrap();
+    assert_eq!((waits.threads, waits.waited_ns), (1, 1_759_735));
+    assert_eq!((trace.totals().calls, trace.totals().lost), (12_938, 0));
+    assert_eq!(trace.context_switches(), 4);
 }
 
 /// The contents of a trace or a profile.

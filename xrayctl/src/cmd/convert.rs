@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgAction;
 use clap::builder::{BoolishValueParser, PossibleValue};
 use serde::Serialize;
-use xray_trace::analysis::Filter;
+use xray_trace::analysis::{Filter, Waits};
 use xray_trace::model::{Profile, Trace};
 use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report, Sink};
 
@@ -165,6 +165,10 @@ fn unrecorded(format: TraceFormat, trace: &Trace) -> Vec<(String, u64)> {
     };
     if switches > 0 {
         left_out.push(("context switches of threads".to_owned(), switches));
+    }
+    if let Some(Waits { waited_ns, .. }) = Waits::new(trace, &Filter::default()) {
+        let what = "time for which threads waited for xrayd, in nanoseconds";
+        left_out.push((what.to_owned(), waited_ns));
     }
     left_out
 }

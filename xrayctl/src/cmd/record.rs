@@ -121,6 +121,18 @@ pub(crate) struct Args {
     memory: Memory,
     #[command(flatten)]
     limits: Limits,
+    /// Lose no events: each time that a thread finds its ring full, it waits up to this time (10ms
+    /// if none is given) until the daemon has read from the ring; at most 100ms
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = parse::positive_duration,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10ms",
+        conflicts_with = "max_overhead"
+    )]
+    lossless: Option<Duration>,
     /// Do not record when threads have a processor
     #[arg(long)]
     no_sched: bool,
@@ -318,6 +330,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             ring_bytes: ring_bytes.filter(|_| is_ours),
             max_threads: max_threads.filter(|_| is_ours),
             is_limited: args.limits.wire().is_some(),
+            waits: args.lossless,
             running: match outcome {
                 Outcome::Stopped | Outcome::StillAttached => pid,
                 _ => None,
@@ -330,6 +343,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
                 program,
                 group,
                 threads_without_run_times: counts.threads_without_runs,
+                waited_ns: (counts.waited_ns > 0).then_some(counts.waited_ns),
                 remedies: remedies(tally.lost, tally.frequent.clone()),
                 ..Recorded::new(file.path(), target.pid(), outcome, &tally)
             };
@@ -442,6 +456,7 @@ async fn stream(
         selection: wanted,
         duration: args.duration,
         run_times: !args.no_sched,
+        wait: args.lossless,
     };
     let recording = Recording::begin(rpc, pid, undo, contents, output).await?;
     let foreign: u64 = match target {

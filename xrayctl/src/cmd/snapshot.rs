@@ -207,6 +207,7 @@ async fn take(
             indexed: _,
             threads_without_runs: _,
             without_runs_because: _,
+            waited_ns: _,
         } = chunk;
         if begun.replace(copied_within_ns).is_none() {
             output.begin()?;

@@ -37,6 +37,9 @@ pub(crate) struct Recorded {
     /// Threads of which the file does not show when they had a processor; absent if there are none.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) threads_without_run_times: u32,
+    /// Time for which threads waited for xrayd, of all threads together; absent if none waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waited_ns: Option<u64>,
     pub(crate) bytes: u64,
 }
 
@@ -83,6 +86,7 @@ impl Recorded {
             remedies: None,
             excluded: tally.excluded,
             threads_without_run_times: 0,
+            waited_ns: None,
             bytes: tally.bytes,
         }
     }
@@ -113,6 +117,10 @@ impl Recorded {
         if let Some(remedies) = &self.remedies {
             remedies.render(out, look, (self.events, self.lost))?;
         }
+        if let Some(waited) = self.waited_ns {
+            let waited = waited_in_words(waited);
+            writeln!(out, "{}", look.paint(Tone::Warning, &waited))?;
+        }
         if let Some(excluded) = self.excluded.and_then(Excluded::words) {
             writeln!(out, "{}", look.paint(Tone::Dim, &excluded))?;
         }
@@ -137,6 +145,15 @@ impl Recorded {
             "     or: xrayctl convert {file} -o {json}, and load that at ui.perfetto.dev"
         )
     }
+}
+
+/// The waits of threads for room in their rings, in a sentence.
+pub(super) fn waited_in_words(waited_ns: u64) -> String {
+    format!(
+        "threads waited {} in all until xrayd had read events: calls that were open \
+         meanwhile took longer",
+        units::time(waited_ns)
+    )
 }
 
 // === impl Outcome ===
@@ -187,6 +204,7 @@ mod tests {
             remedies: None,
             excluded: None,
             threads_without_run_times: 0,
+            waited_ns: None,
             bytes: 4_620_000,
         }
     }

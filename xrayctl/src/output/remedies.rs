@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::time::Duration;
 
 use serde::Serialize;
 use xray_trace::model::{EventBody, FunctionId, Trace};
@@ -17,6 +18,8 @@ const BLOCKS: usize = 256;
 const LARGER: u64 = 4;
 /// Larger rings are not proposed beyond this size: each thread has one.
 const LARGEST_RING: u64 = 64 << 20;
+/// Threads that wait so long are not proposed to wait longer.
+const LONG_WAIT: Duration = Duration::from_millis(100);
 /// So many times as many threads have a ring, and the most that can.
 const MORE: u32 = 4;
 const MOST_THREADS: u32 = 65_536;
@@ -46,6 +49,9 @@ pub(crate) struct Remedies {
     /// True if the recording had a limit on its cost.
     #[serde(skip)]
     pub(crate) is_limited: bool,
+    /// The time for which threads waited for room; `None` if they did not wait.
+    #[serde(skip)]
+    pub(crate) waits: Option<Duration>,
     /// The process, if it runs on: what it does later can be recorded in another way.
     #[serde(skip)]
     pub(crate) running: Option<u32>,
@@ -140,6 +146,16 @@ impl Remedies {
                     .to_owned(),
             );
         }
+        if !self.is_limited && !lacks_rings {
+            let longer = match self.waits {
+                None => Some("threads that wait for xrayd: --lossless"),
+                Some(wait) if wait < LONG_WAIT => {
+                    Some("threads that wait longer for xrayd: --lossless=100ms")
+                }
+                Some(_) => None,
+            };
+            lines.extend(longer.map(|longer| format!("  {longer}")));
+        }
         let larger = self.ring_bytes.map(|bytes| bytes.saturating_mul(LARGER));
         if let Some(larger) = larger.filter(|larger| !is_late && *larger <= LARGEST_RING) {
             lines.push(format!(
@@ -171,6 +187,7 @@ pub(in crate::output) mod tests {
             }),
             ring_bytes: Some(1 << 20),
             is_limited: false,
+            waits: None,
             running: Some(812),
         }
     }
@@ -200,6 +217,15 @@ pub(in crate::output) mod tests {
             ring_bytes: Some(LARGEST_RING),
             ..sample()
         };
-        assert_eq!(none.lines(0, 1).len(), 3);
+        assert_eq!(none.lines(0, 1).len(), 4);
+        let waits = |wait| Remedies {
+            waits: Some(Duration::from_millis(wait)),
+            ..sample()
+        };
+        let longer = waits(10).lines(900, 100);
+        assert!(
+            longer.contains(&"  threads that wait longer for xrayd: --lossless=100ms".to_owned())
+        );
+        assert_eq!(waits(100).lines(900, 100).len(), longer.len() - 1);
     }
 }

@@ -3,7 +3,7 @@
 
 use xrayd_proto::v1::GroupStatus;
 
-use super::recorded::Outcome;
+use super::recorded::{Outcome, waited_in_words};
 use super::remedies::Remedies;
 use super::{group_status, units};
 use crate::recording::Counts;
@@ -37,6 +37,8 @@ impl Streamed {
                 .iter()
                 .flat_map(|remedies| remedies.lines(events, lost)),
         );
+        let waited = self.counts.waited_ns;
+        lines.extend((waited > 0).then(|| waited_in_words(waited)));
         lines.extend(self.group.iter().flat_map(group_status::not_whole));
         lines.extend(self.outcome.words(self.pid, self.program.as_deref(), TRACE));
         lines

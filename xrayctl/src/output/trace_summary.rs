@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xray_trace::analysis::{Filter, Notes};
+use xray_trace::analysis::{Filter, Notes, Waits};
 use xray_trace::container::Completeness;
 use xray_trace::model::{Birth, Calibration, ClockFaultKind, Trace};
 
@@ -41,7 +41,17 @@ pub(crate) struct TraceSummary {
     /// Calls of the whole trace that were left unrecorded on purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded: Option<Unrecorded>,
+    /// The waits of threads for xrayd; absent if there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<WaitTime>,
     notes: NoteCounts,
+}
+
+/// The time that threads waited until xrayd had read events.
+#[derive(Debug, Serialize)]
+struct WaitTime {
+    threads: u64,
+    waited_ns: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -163,6 +173,16 @@ impl OverwrittenEvents {
     }
 }
 
+/// The waits of threads, in a sentence.
+pub(super) fn waits_in_words(threads: u64, waited_ns: u64) -> String {
+    format!(
+        "{} waited {} in all until xrayd had read events: calls that were open meanwhile \
+         took longer",
+        units::counted(threads, "thread"),
+        units::time(waited_ns),
+    )
+}
+
 // === impl TraceSummary ===
 
 impl TraceSummary {
@@ -222,6 +242,8 @@ impl TraceSummary {
             calibrated: trace.clock().calibration() == Calibration::Measured,
             clock_faults: clock_faults.collect(),
             unrecorded: Unrecorded::new(trace, &Filter::default()),
+            waits: Waits::new(trace, &Filter::default())
+                .map(|Waits { threads, waited_ns }| WaitTime { threads, waited_ns }),
             notes: NoteCounts {
                 exits_without_entry,
                 unwound,
@@ -295,7 +317,12 @@ impl TraceSummary {
 
     /// The gaps and oddities except for [`Self::unrecorded`], a line each, with their severity.
     pub(crate) fn toned_notes(&self) -> Vec<(Tone, String)> {
-        let mut lines = Vec::new();
+        let waits = self.waits.as_ref();
+        let waits = waits.map(|waits| waits_in_words(waits.threads, waits.waited_ns));
+        let mut lines: Vec<_> = waits
+            .map(|line| (Tone::Warning, line))
+            .into_iter()
+            .collect();
         let NoteCounts {
             exits_without_entry,
             unwound,

@@ -100,7 +100,7 @@ fn published(does: &[Does], room: &FrameBudget) -> Vec<Arc<ClosedBlock>> {
     let sites = sites();
     let output = EventStore::new(ProcessId(0), FUNCTIONS as usize, 0);
     let thread = output.new_thread(1, String::new());
-    let (publisher, mut subscription) = subscription(1, None);
+    let (publisher, mut subscription) = subscription(1, None, 0);
     output.subscribe(publisher.sender(Source::default()));
     drop(publisher);
     let mut decoder = ThreadDecoder::new(thread, Ticks(0), room, Arc::default());

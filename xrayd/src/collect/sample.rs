@@ -225,7 +225,7 @@ impl Tally {
                 Item::Data(data) => (data.site, data.ticks),
                 // Losses before that time do not count.
                 Item::Lost(many) if count.tally.events > 0 => return count.lose(many),
-                Item::Lost(_) => return,
+                Item::Lost(_) | Item::Waited(_) => return,
             };
             let at = Ticks(ticks);
             first.get_or_insert(at);

@@ -101,6 +101,9 @@ impl TraceSource {
         for block in &snapshot.blocks {
             writer.block(source, block, &*self.tables)?;
         }
+        for wait in &snapshot.waits {
+            writer.wait(source, wait)?;
+        }
         for &(thread, events) in &snapshot.lost {
             writer.lost(source, thread, events)?;
         }

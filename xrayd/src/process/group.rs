@@ -291,9 +291,9 @@ impl Group {
     }
 
     /// A live subscription of all members, and of later ones. A subscription for a lease ends with
-    /// the lease. The threads seen so far come first.
-    pub fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
-        self.members.subscribe(lease)
+    /// the lease. The threads seen so far come first. Threads wait as for [`Session::subscribe`].
+    pub fn subscribe(&self, lease: Option<LeaseId>, wait: u64) -> EventSubscription {
+        self.members.subscribe(lease, wait)
     }
 
     /// Changes settings of all members and of later ones. Returns the settings before.

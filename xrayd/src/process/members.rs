@@ -139,7 +139,7 @@ impl Members {
     // --- readers
 
     /// A live subscription of all members, and of later ones.
-    pub(super) fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
+    pub(super) fn subscribe(&self, lease: Option<LeaseId>, wait: u64) -> EventSubscription {
         // No lock is held while a member's threads are waited for.
         let sessions = self.sessions();
         // The members prepare at the same time.
@@ -153,7 +153,7 @@ impl Members {
             Follow::None => 1,
             Follow::Fork | Follow::Exec | Follow::All => usize::MAX,
         };
-        let (publisher, subscription) = subscription(processes, lease);
+        let (publisher, subscription) = subscription(processes, lease, wait);
         for (source, session) in &joined.sessions {
             session.publish_to(&publisher, *source);
         }

@@ -72,11 +72,11 @@ impl ProcessOrGroup {
     }
 
     /// A live subscription of all events from now on. A subscription for a lease ends with the
-    /// lease.
-    pub(crate) fn subscribe(&self, lease: Option<LeaseId>) -> EventSubscription {
+    /// lease. Threads wait as for [`Session::subscribe`].
+    pub(crate) fn subscribe(&self, lease: Option<LeaseId>, wait: u64) -> EventSubscription {
         match self {
-            Self::Group(group) => group.subscribe(lease),
-            Self::Session(session) => session.subscribe(lease),
+            Self::Group(group) => group.subscribe(lease, wait),
+            Self::Session(session) => session.subscribe(lease, wait),
         }
     }
 

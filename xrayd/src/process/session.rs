@@ -215,8 +215,11 @@ impl Session {
 
     /// A live subscription of all events from now on. A subscription for a lease ends with the
     /// lease. The threads seen so far come first.
-    pub fn subscribe(self: &Arc<Self>, lease: Option<LeaseId>) -> EventSubscription {
-        let (publisher, subscription) = subscription(1, lease);
+    ///
+    /// Each time that a thread finds its ring full, it waits `wait` ticks at most for the drain to
+    /// read from it.
+    pub fn subscribe(self: &Arc<Self>, lease: Option<LeaseId>, wait: u64) -> EventSubscription {
+        let (publisher, subscription) = subscription(1, lease, wait);
         let _coming = self.expect_reader();
         self.publish_to(&publisher, Source::default());
         subscription

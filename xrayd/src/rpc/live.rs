@@ -31,6 +31,7 @@ use crate::{
     export::TraceWriter,
     refusal::Refusal,
     store::{EventSubscription, PublishedBlock, Source, StreamItem, TracedProcess},
+    sys::ns_of,
 };
 
 /// Events that are decoded at once. Bounds the memory of one stream.
@@ -348,6 +349,7 @@ impl TraceMessages {
             reader_lost: totals.reader_lost,
             copied_within_ns: 0,
             entries: totals.entries,
+            waited_ns: ns_of(totals.waited).unwrap_or(0),
             indexed: totals.indexed,
             threads_without_runs: threads,
             without_runs_because: reason.clone(),
@@ -388,10 +390,13 @@ impl TraceMessages {
                 sessions.insert(source, session);
                 Ok(())
             }
-            StreamItem::Block(PublishedBlock { closed, .. }) => {
+            StreamItem::Block(PublishedBlock { closed, wait, .. }) => {
                 let Some(session) = sessions.here.get(&source) else {
                     return Ok(());
                 };
+                if let Some(wait) = wait {
+                    writer.wait(source, &wait)?;
+                }
                 let Some(recorded) = recorded else {
                     return writer.closed_block(source, &closed, session.tables());
                 };

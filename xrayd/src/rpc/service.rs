@@ -284,7 +284,7 @@ impl Xrayd for Service {
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
-                let subscription = traced.subscribe(None);
+                let subscription = traced.subscribe(None, 0);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
                 // A new session has one anchor, and the frequency of the counter needs two.
@@ -314,6 +314,7 @@ impl Xrayd for Service {
             selection,
             duration_ns,
             run_times,
+            wait_ns,
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let admission = Arc::clone(&self.run_times);
@@ -325,6 +326,7 @@ impl Xrayd for Service {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
+                let wait = convert::wait_ticks(wait_ns)?;
                 let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
                 let lease = match what {
                     Some(Undo::Lease(lease)) => Some(lease),
@@ -337,7 +339,7 @@ impl Xrayd for Service {
                         runs.begin_process(&*session);
                     }
                 }
-                let subscription = traced.subscribe(lease);
+                let subscription = traced.subscribe(lease, wait);
                 let recorded = lease.map(|_| Recorded::of(selection, duration));
                 let encoder = TraceMessages::new(recorded, runs).map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))

@@ -61,6 +61,8 @@ pub(crate) struct EventStore {
     pub(crate) armed: AtomicBool,
     /// True if scrapes read the counters, at any time. Written before there is a drain.
     pub(crate) is_metered: AtomicBool,
+    /// True while a limit on the overhead is in force. Written by the controller.
+    pub(crate) limits_overhead: AtomicBool,
     /// True while the drain reads what is added up in the program. Written by the drain.
     pub(crate) adds_up: AtomicBool,
     /// True if memory is missing for calls to be added up in the program. Written by the drain and
@@ -101,6 +103,7 @@ impl EventStore {
             event_types: EventTypes::new(),
             armed: AtomicBool::new(false),
             is_metered: AtomicBool::new(false),
+            limits_overhead: AtomicBool::new(false),
             adds_up: AtomicBool::new(false),
             lacks_room: AtomicBool::new(false),
             mode: AtomicUsize::new(Mode::default().index()),
@@ -279,6 +282,20 @@ impl EventStore {
     /// True if a live reader or a trigger waits for events.
     pub(crate) fn is_live(&self) -> bool {
         self.readers.has_any() || self.triggers.see_events()
+    }
+
+    /// The ticks for which threads wait for room in their full rings; 0 for none. While a limit on
+    /// the overhead is in force, no thread waits.
+    pub(crate) fn wait(&self) -> u64 {
+        match self.limits_overhead.load(Relaxed) {
+            true => 0,
+            false => self.readers.wait(),
+        }
+    }
+
+    /// True if a reader for whom threads wait is behind.
+    pub(crate) fn readers_are_behind(&self) -> bool {
+        self.readers.are_behind()
     }
 
     /// What becomes of events that are read.
@@ -659,7 +676,7 @@ mod tests {
     #[tokio::test]
     async fn a_stalled_reader_learns_its_losses() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
-        let (publisher, mut subscription) = subscription(1, None);
+        let (publisher, mut subscription) = subscription(1, None, 0);
         output.subscribe(publisher.sender(Source::default()));
         drop(publisher);
         for _ in 0..1000 {

@@ -55,6 +55,19 @@ impl LiveReaders {
         self.coming.load(Relaxed) > 0 || lock(&self.publishers).as_ref().is_some_and(some)
     }
 
+    /// The ticks for which threads wait for room in their full rings; 0 for none.
+    pub(super) fn wait(&self) -> u64 {
+        let publishers = lock(&self.publishers);
+        let waits = publishers.iter().flatten().map(ProcessPublisher::wait);
+        waits.max().unwrap_or(0)
+    }
+
+    /// True if a reader for whom threads wait is behind.
+    pub(super) fn are_behind(&self) -> bool {
+        let publishers = lock(&self.publishers);
+        publishers.iter().flatten().any(ProcessPublisher::is_behind)
+    }
+
     /// Sends an item to all readers.
     pub(crate) fn send(&self, item: &StreamItem) {
         if let Some(publishers) = &mut *lock(&self.publishers) {

@@ -12,7 +12,7 @@ use xray_trace::{
     container::{Block, ClosedBlock},
     model::{
         ClockAnchor, ClockFault, EventBody, EventType, Overwritten, ProcessId, Thread, ThreadId,
-        Ticks,
+        ThreadWait, Ticks,
     },
 };
 
@@ -48,6 +48,8 @@ pub(crate) struct Snapshot {
     pub(crate) event_types: Vec<EventType>,
     pub(crate) anchors: Vec<ClockAnchor>,
     pub(crate) blocks: Vec<Block>,
+    /// Waits of threads in their full rings, before these blocks.
+    pub(crate) waits: Vec<ThreadWait>,
     /// Threads that had ended.
     pub(crate) ended: HashSet<ThreadId>,
     /// Events that were retained and dropped, by thread.
@@ -96,6 +98,8 @@ struct RetainedBlock {
     /// The number of its events of calls and user events. Without the user events for a block of an
     /// earlier daemon.
     events: u64,
+    /// The waits of its thread before these events.
+    wait: Option<ThreadWait>,
     place: Place,
     /// The ids of its functions, for a block of an earlier daemon.
     earlier: Option<Arc<FunctionNumbers>>,
@@ -253,6 +257,7 @@ impl Retained {
         self.add(RetainedBlock {
             block,
             events: published.events(),
+            wait: published.wait,
             place,
             earlier: None,
         });
@@ -374,6 +379,7 @@ impl Retained {
             self.add(RetainedBlock {
                 block,
                 events,
+                wait: None,
                 place: Place::Segment(segment),
                 earlier: Some(numbers),
             });
@@ -523,11 +529,13 @@ impl Retained {
             });
         }
         let blocks = self.blocks.iter();
+        let waits = blocks.clone().filter_map(|retained| retained.wait);
         let snapshot = Snapshot {
             threads,
             event_types: Vec::new(),
             anchors: self.anchors.clone(),
             blocks: blocks.map(|retained| retained.block.clone()).collect(),
+            waits: waits.collect(),
             ended: ended.map(|(&id, _)| id).collect(),
             overwritten: self.overwritten(),
             evictions: self.evictions.clone(),

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::{Notify, mpsc};
 use xray_trace::{
     container::ClosedBlock,
-    model::{ClockAnchor, EventType, Origin, Thread, Ticks},
+    model::{ClockAnchor, EventType, Origin, Thread, ThreadWait, Ticks},
 };
 
 use crate::{lock::lock, store::TracedProcess, types::LeaseId};
@@ -20,8 +20,12 @@ use crate::{lock::lock, store::TracedProcess, types::LeaseId};
 /// The most items in the queue of one process; a block has about 20,000 events.
 const CAPACITY: usize = 256;
 
-/// The most times that capacity for a group of processes.
+/// The most times that capacity for a group of processes, and for a reader for whom threads wait.
 const MOST_QUEUES: usize = 4;
+
+/// The places that a drain leaves in the queue of a reader for whom threads wait. It stops reading
+/// rings before that, and reads them to the end when the recording ends.
+const LEFT_FREE: usize = CAPACITY * (MOST_QUEUES - 1);
 
 /// The most descriptions that are kept for a reader that does not read.
 const MAX_KEPT: usize = 1 << 17;
@@ -75,6 +79,8 @@ pub struct PublishedBlock {
     pub closed: Arc<ClosedBlock>,
     /// The number of user events among them. The block does not count them.
     pub user_events: u32,
+    /// The waits of the thread in its full ring before these events, if there were any.
+    pub wait: Option<ThreadWait>,
 }
 
 /// The reader's end of a subscription.
@@ -107,6 +113,9 @@ struct SideQueue {
 pub(crate) struct Publisher {
     /// The lease that the subscription is for, with which it ends.
     lease: Option<LeaseId>,
+    /// The ticks for which threads wait for room in their full rings, so that the reader loses
+    /// less; 0 for none.
+    wait: u64,
     items: mpsc::Sender<(Source, StreamItem)>,
     side_queue: Arc<SideQueue>,
 }
@@ -120,15 +129,22 @@ pub(crate) struct ProcessPublisher {
     kept: VecDeque<StreamItem>,
 }
 
-/// Both ends of a subscription for this many processes at the same time.
+/// Both ends of a subscription for this many processes at the same time. Threads wait for `wait`
+/// ticks at most, each time that they find their ring full.
 pub(crate) fn subscription(
     processes: usize,
     lease: Option<LeaseId>,
+    wait: u64,
 ) -> (Publisher, EventSubscription) {
-    let (sender, receiver) = mpsc::channel(CAPACITY * processes.clamp(1, MOST_QUEUES));
+    let queues = match wait {
+        0 => processes.clamp(1, MOST_QUEUES),
+        _ => MOST_QUEUES,
+    };
+    let (sender, receiver) = mpsc::channel(CAPACITY * queues);
     let side_queue = Arc::<SideQueue>::default();
     let publisher = Publisher {
         lease,
+        wait,
         items: sender,
         side_queue: Arc::clone(&side_queue),
     };
@@ -149,6 +165,7 @@ impl PublishedBlock {
         Self {
             closed: Arc::new(closed),
             user_events,
+            wait: None,
         }
     }
 
@@ -246,6 +263,20 @@ impl ProcessPublisher {
         self.publisher.is_for(lease)
     }
 
+    /// The ticks for which threads wait for room, so that the reader loses less.
+    pub(super) fn wait(&self) -> u64 {
+        match self.publisher.is_closed() {
+            true => 0,
+            false => self.publisher.wait,
+        }
+    }
+
+    /// True if threads wait for the reader, and its queue is full but for the places that are left
+    /// for the end.
+    pub(super) fn is_behind(&self) -> bool {
+        self.wait() > 0 && self.publisher.items.capacity() <= LEFT_FREE
+    }
+
     /// Offers an item; false if the reader has gone.
     pub(crate) fn send(&mut self, item: StreamItem) -> bool {
         while let Some(first) = self.kept.front().cloned() {
@@ -331,7 +362,7 @@ impl Drop for ProcessPublisher {
 /// A subscription from which nothing comes.
 #[cfg(test)]
 pub(crate) fn closed_subscription() -> EventSubscription {
-    subscription(1, None).1
+    subscription(1, None, 0).1
 }
 
 #[cfg(test)]
@@ -353,7 +384,7 @@ mod tests {
     /// Another process goes on, so the queue does not end.
     #[tokio::test]
     async fn the_end_of_a_process_is_reported_also_if_the_queue_is_full() {
-        let (publisher, mut subscription) = subscription(1, None);
+        let (publisher, mut subscription) = subscription(1, None, 0);
         let mut one = publisher.sender(Source(1));
         let mut other = publisher.sender(Source(2));
         for _ in 0..2 * CAPACITY {
@@ -382,7 +413,7 @@ mod tests {
     /// A reader that has read everything waits. An item that is left wakes it.
     #[tokio::test]
     async fn a_waiting_reader_gets_what_was_left() {
-        let (publisher, mut subscription) = subscription(1, None);
+        let (publisher, mut subscription) = subscription(1, None, 0);
         let mut one = publisher.sender(Source(1));
         for _ in 0..CAPACITY {
             one.send(call());
@@ -403,7 +434,7 @@ mod tests {
     /// recording would hold the events of others.
     #[tokio::test]
     async fn names_that_are_too_many_leave_the_begin_of_a_recording() {
-        let (publisher, mut subscription) = subscription(1, None);
+        let (publisher, mut subscription) = subscription(1, None, 0);
         let mut sender = publisher.sender(Source(1));
         for _ in 0..CAPACITY {
             sender.send(call());
@@ -436,7 +467,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_for_a_stalled_reader_is_bounded() {
-        let (publisher, subscription) = subscription(1, None);
+        let (publisher, subscription) = subscription(1, None, 0);
         let mut first = publisher.sender(Source(0));
         for _ in 0..CAPACITY {
             first.send(call());

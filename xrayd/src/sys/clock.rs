@@ -28,10 +28,25 @@ pub(crate) fn ticks_now() -> Ticks {
 /// # Errors
 /// The clock cannot be read, or the counter stands still.
 pub(crate) fn ticks_in(time: Duration) -> std::io::Result<u64> {
+    let ticks = time.as_nanos() * u128::from(ticks_per_second()?) / 1_000_000_000;
+    Ok(u64::try_from(ticks).unwrap_or(u64::MAX))
+}
+
+/// The nanoseconds that so many ticks of the counter take.
+///
+/// # Errors
+/// As [`ticks_in`].
+pub(crate) fn ns_of(ticks: u64) -> std::io::Result<u64> {
+    let ns = u128::from(ticks) * 1_000_000_000;
+    let ns = ns.checked_div(u128::from(ticks_per_second()?));
+    Ok(ns.map_or(0, |ns| u64::try_from(ns).unwrap_or(u64::MAX)))
+}
+
+fn ticks_per_second() -> std::io::Result<u64> {
     /// Long enough for a rate with an error below a thousandth.
     const MEASURED: Duration = Duration::from_millis(2);
     static PER_SECOND: OnceLock<u64> = OnceLock::new();
-    let per_second = match PER_SECOND.get() {
+    Ok(match PER_SECOND.get() {
         Some(per_second) => *per_second,
         None => {
             let first = now_anchor()?;
@@ -42,9 +57,7 @@ pub(crate) fn ticks_in(time: Duration) -> std::io::Result<u64> {
                 measured.ok_or_else(|| std::io::Error::other("the counter stands still"))?;
             *PER_SECOND.get_or_init(|| measured)
         }
-    };
-    let ticks = time.as_nanos() * u128::from(per_second) / 1_000_000_000;
-    Ok(u64::try_from(ticks).unwrap_or(u64::MAX))
+    })
 }
 
 /// True if the processor guarantees one rate of the counter in all power states. Source: Intel SDM

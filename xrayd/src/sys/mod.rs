@@ -28,7 +28,8 @@ mod xstate;
 pub(crate) use allocator::return_large_allocations;
 pub(crate) use claim::Claim;
 pub(crate) use clock::{
-    counter_is_invariant, instant_of, monotonic_now, now_anchor, since_boot_ns, ticks_in, ticks_now,
+    counter_is_invariant, instant_of, monotonic_now, now_anchor, ns_of, since_boot_ns, ticks_in,
+    ticks_now,
 };
 pub(crate) use collect_child::{collect_child, try_collect_child};
 pub(crate) use descriptors::DescriptorRoom;

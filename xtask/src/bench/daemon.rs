@@ -203,9 +203,9 @@ impl Daemon {
         Ok(peak << 10)
     }
 
-    /// Starts to record everything that process `pid` does. From the return on the recording misses
-    /// nothing.
-    pub(crate) fn record(&self, pid: i32, file: &Path) -> Result<Recording> {
+    /// Starts to record everything that process `pid` does, with a further option of `record`. From
+    /// the return on the recording misses nothing.
+    pub(crate) fn record(&self, pid: i32, file: &Path, option: Option<&str>) -> Result<Recording> {
         let printed = self.dir.path().join(format!("record-{pid}.json"));
         let before = children_cpu()?;
         let child = Command::new(&self.xrayctl)
@@ -218,6 +218,7 @@ impl Daemon {
                 "-o",
             ])
             .arg(file)
+            .args(option)
             .env("XRAYD_SOCKET", self.socket())
             .stdin(Stdio::null())
             .stdout(File::create(&printed).context("cannot create a file")?)

@@ -190,7 +190,7 @@ fn try_rate(way: Way, file: &Path, rate: f64, milliseconds: u64) -> Result<Outco
     let command = format!("pace {rate:.0} {milliseconds}");
     let (calls, nanoseconds, (events, lost), recorded) = match way {
         Way::File => {
-            let recording = daemon.record(pid, file)?;
+            let recording = daemon.record(pid, file, None)?;
             let (calls, nanoseconds) = pace(&mut target, &command)?;
             let recorded = recording.finish()?;
             let counts = (recorded.events, recorded.lost);
@@ -249,7 +249,7 @@ fn pace(target: &mut Target, command: &str) -> Result<(u64, f64)> {
 fn demo(file: &Path, time: Duration) -> Result<Row> {
     let daemon = Daemon::start()?;
     let target = Target::spawn(Fixture::Demo, [""; 0])?;
-    let recording = daemon.record(target.pid(), file)?;
+    let recording = daemon.record(target.pid(), file, None)?;
     std::thread::sleep(time);
     let Recorded {
         events,

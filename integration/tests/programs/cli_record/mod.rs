@@ -4,6 +4,7 @@
 mod attached;
 mod ends;
 mod killed;
+mod lossless;
 mod output;
 mod selection;
 

@@ -32,11 +32,16 @@ impl World<'_> {
         if start.paused {
             assert_eq!((reported, self.table.owner(0)), (0, TID), "it has its slot");
         }
+        let mut waited = self.table.unreported_wait(0);
         let (mut order, mut there) = (Vec::new(), BTreeSet::new());
         for item in items.iter() {
             let (site, ticks, sp, content) = match item {
                 Item::Lost(count) => {
                     reported += count;
+                    continue;
+                }
+                Item::Waited(ticks) => {
+                    waited += u64::from(*ticks);
                     continue;
                 }
                 Item::Call { site: 1, .. } => continue,
@@ -110,6 +115,12 @@ impl World<'_> {
         assert!(
             (lost..=lost + left).contains(&reported),
             "{reported} reported, {lost} lost, {left} left"
+        );
+        let waits: u64 = attempts.iter().map(|attempt| attempt.waited).sum();
+        // A context that was left may have taken a wait that it was about to report with it.
+        assert!(
+            waited == waits || waited < waits && left > 0,
+            "{waited} ticks reported, {waits} waited"
         );
         let line = self.geometry.control_offset(0);
         let busy = word(line + control::BUSY);

@@ -29,6 +29,7 @@ impl Producers<'_, '_> {
             rings::CHUNK,
             rings::CLAIM,
             rings::DEADLINE,
+            rings::WAIT,
         ];
         assert!(
             [line, ring, bucket].iter().any(|own| own.contains(&offset))

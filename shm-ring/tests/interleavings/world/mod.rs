@@ -47,6 +47,24 @@ pub(crate) struct Start {
     pub(crate) deadline_over: bool,
     /// True if the thread has paused its slot, and recording is open again.
     pub(crate) paused: bool,
+    /// Steps for which the thread waits for room in a full ring.
+    pub(crate) wait: u64,
+}
+
+impl Start {
+    /// Nothing was recorded. The view lasts.
+    pub(crate) const PLAIN: Self = Self {
+        calls: 0,
+        undrained: 0,
+        to_new_view: 1 << 18,
+        far: false,
+        first: Carried::Argument,
+        newest: false,
+        while_away: 0,
+        deadline_over: false,
+        paused: false,
+        wait: 0,
+    };
 }
 
 /// The content of an event beside place and time.
@@ -89,6 +107,7 @@ struct Attempt {
     sp: u64,
     content: Content,
     outcome: Outcome,
+    waited: u64,
 }
 
 struct World<'c> {
@@ -111,11 +130,12 @@ struct World<'c> {
     items: RefCell<Vec<Item>>,
 }
 
-/// Runs every schedule, and returns their number.
-pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
+/// Runs every schedule. Returns their number, and the number of those in which an event waited for
+/// room and was recorded.
+pub(crate) fn explore(start: Start, bounds: Bounds) -> (u64, u64) {
     let choices = Choices::default();
     let (words, table, consumer) = prepare(start);
-    let mut schedules = 0;
+    let (mut schedules, mut waited) = (0, 0);
     loop {
         let world = World {
             geometry: geometry(),
@@ -135,8 +155,9 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> u64 {
         };
         world.run(start, consumer.clone());
         schedules += 1;
+        waited += u64::from(world.has_waited());
         if !choices.next() {
-            return schedules;
+            return (schedules, waited);
         }
     }
 }
@@ -208,6 +229,7 @@ impl World<'_> {
             // A context may look for a slot after another one has withdrawn the slot.
             self.table.close(1);
         }
+        self.words[usize::try_from(rings::WAIT / 8).unwrap()].set(start.wait);
         if start.paused {
             self.table.pause(0);
             self.table.close(1);
@@ -248,6 +270,13 @@ impl World<'_> {
         self.check(start);
     }
 
+    /// True if an event waited for room and was recorded.
+    fn has_waited(&self) -> bool {
+        let attempts = self.attempts.borrow();
+        let mut waited = attempts.iter().filter(|attempt| attempt.waited > 0);
+        waited.any(|attempt| attempt.outcome == Outcome::Recorded)
+    }
+
     /// Lets a context enter the trampoline, with the next content in turn.
     fn begin(&self) {
         let mut attempts = self.attempts.borrow_mut();
@@ -272,6 +301,7 @@ impl World<'_> {
             sp,
             content: content.clone(),
             outcome,
+            waited: 0,
         });
         let recording = Recording::new(TID, Event { site, sp, content });
         self.contexts.borrow_mut().push((recording, number));
@@ -310,6 +340,7 @@ impl World<'_> {
                     geometry: self.geometry,
                 };
                 recording.step(&target, self.clock.get());
+                self.attempts.borrow_mut()[number].waited = recording.waited();
                 if recording.is_done() {
                     let attempt = &mut self.attempts.borrow_mut()[number];
                     (attempt.ended, attempt.outcome) = (self.clock.get(), recording.outcome());

@@ -57,6 +57,9 @@ const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
 const CHUNK: u32 = offset(rings::CHUNK);
 const CLAIM: u32 = offset(rings::CLAIM);
 const DEADLINE: u32 = offset(rings::DEADLINE);
+const WAIT: u32 = offset(rings::WAIT);
+const WAITED: u32 = offset(slot::WAITED);
+const EXPIRED: u32 = offset(slot::EXPIRED);
 const CLOSED_AT: u32 = offset(table::CLOSED_AT);
 const BUCKET_TID: u32 = offset(bucket::TID);
 const BUCKET_LOST: u32 = offset(bucket::LOST);
@@ -74,6 +77,8 @@ struct Ways {
     robbed: DynamicLabel,
     /// Counts the event, of which no word is in the ring.
     lost: DynamicLabel,
+    /// Looks for the thread's slot, after a wait for room.
+    find: DynamicLabel,
 }
 
 /// The slow path. x0 and w5 as drawn above, the flavour's registers on the stack. Returns to the
@@ -84,6 +89,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         put: a.new_dynamic_label(),
         robbed: a.new_dynamic_label(),
         lost: a.new_dynamic_label(),
+        find: a.new_dynamic_label(),
     };
     dynasm!(a
         ; .arch aarch64
@@ -113,6 +119,7 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; sub w6, w6, #1
         ; cbnz w6, <filler
         ; filler_done:
+        ; =>ways.find
     );
     emit_slot(a, spec);
     emit_take_head(a, spec, ways);
@@ -199,6 +206,16 @@ pub(super) fn emit_slow(a: &mut Assembler, spec: &TrampolineSpec) {
         ; cbnz x16, =>ways.lost
         ; stxr w16, x10, [x7]
         ; cbnz w16, <put_back
+    );
+    load64(a, 16, spec.rings);
+    dynasm!(a
+        ; .arch aarch64
+        ; ldr x6, [x16, WAIT]
+        ; cbz x6, =>ways.lost
+    );
+    emit_wait(a, spec, ways);
+    dynasm!(a
+        ; .arch aarch64
         ; =>ways.lost
         ; add x7, x4, LOST
         // The look is part of the loop, here and below: after a fork between the two accesses, the
@@ -477,6 +494,27 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     dynasm!(a
         ; .arch aarch64
         ; no_gap:
+        // The wait for room in the full ring since the last wait word.
+        ; waits:
+        ; ldr w17, [x1, WAITED]
+        ; cbz w17, >no_wait
+    );
+    look_at_head(a, 10, ways.robbed);
+    dynasm!(a
+        ; .arch aarch64
+        ; add x7, x1, WAITED
+        ; ldxr w10, [x7]
+        ; eor w10, w10, w17
+        ; cbnz w10, <waits
+        ; stxr w16, wzr, [x7]
+        ; cbnz w16, <waits
+        ; movz w7, word::WAIT
+        ; orr x7, x7, x17, lsl #32
+    );
+    put(a, ways);
+    dynasm!(a
+        ; .arch aarch64
+        ; no_wait:
         // Filler in the guard of a new chunk: the event's words end where the guard ends, and
         // nothing stands behind the call word before the call word is stored.
         ; sub x13, x13, #8
@@ -529,6 +567,78 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
         ; add w6, w15, #1
         ; orr x6, x6, x2, lsl #32
         ; str x6, [x3]
+    );
+}
+
+/// Waits for room in the full ring, whose head is put back. Goes to `find` once there is room, or
+/// on to `lost`, which follows. The same as `emit_wait` of x86-64. x16 = the rings.
+fn emit_wait(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
+    let g = spec.geometry;
+    let chunks_shift = g.ring_shift() - g.chunk_shift();
+    leave_if_child(a, spec, 6);
+    dynasm!(a
+        ; .arch aarch64
+        ; add x7, x4, BUSY
+        ; unmark:
+        ; ldxr x6, [x7]
+        ; eor x6, x6, x14
+        ; cbnz x6, >unmarked
+        ; stxr w6, xzr, [x7]
+        ; cbnz w6, <unmark
+        ; unmarked:
+        ; ldr x6, [x4, RELEASED]
+        ; add w6, w6, #1
+        ; ldr w7, [x1, EXPIRED]
+        ; eor w6, w6, w7
+        ; cbz w6, =>ways.lost
+        ; mrs x2, CNTVCT_EL0
+        ; wait:
+        ; yield
+    );
+    leave_if_child(a, spec, 6);
+    load64(a, 6, spec.table);
+    dynasm!(a
+        ; .arch aarch64
+        ; ldr x6, [x6, LIVE]
+        ; cbz x6, =>ways.lost
+        ; mrs x3, CNTVCT_EL0
+        ; ldr x6, [x16, DEADLINE]
+        ; cbz x6, >no_end
+        ; sub x6, x6, x3
+        ; tbnz x6, #63, =>ways.lost
+        ; no_end:
+        // x3 = the wait so far.
+        ; sub x3, x3, x2
+        ; ldr x6, [x1, STARTED]
+        // Pairs with the collector's store of RELEASED after it emptied the chunk.
+        ; add x7, x4, RELEASED
+        ; ldar x7, [x7]
+        ; sub x6, x6, x7
+        ; lsr x6, x6, chunks_shift
+        ; cbz x6, >room
+        ; ldr x6, [x16, WAIT]
+        ; sub x6, x3, x6
+        ; tbnz x6, #63, <wait
+        ; ldr x13, [x4, RELEASED]
+        ; add w13, w13, #1
+        ; room:
+        ; lsr x7, x3, #32
+        ; cbz x7, >fits
+        ; movn w3, #0
+        ; fits:
+        ; add x7, x1, WAITED
+        ; add_wait:
+        ; ldxr w10, [x7]
+        ; add x10, x10, x3
+        ; lsr x17, x10, #32
+        ; cbz x17, >sum_fits
+        ; movn w10, #0
+        ; sum_fits:
+        ; stxr w17, w10, [x7]
+        ; cbnz w17, <add_wait
+        // x6 is 0 if there is room.
+        ; cbz x6, =>ways.find
+        ; str w13, [x1, EXPIRED]
     );
 }
 

@@ -58,7 +58,7 @@ pub(super) fn emit_slow(
     let controls = spec.rings + HEADER_BYTES;
     let [mut out, mut no_slot, mut not_given, mut put, mut copy] = labels(a);
     let [mut take, mut free, mut busy, mut not_in_vain] = labels(a);
-    let [mut filler, mut filler_done, mut fill_rest, mut no_payload] = labels(a);
+    let [mut filler, mut find, mut fill_rest, mut no_payload] = labels(a);
     let [mut new_chunk, mut publish, mut published] = labels(a);
     let [mut have_room, mut write_view, mut same_view] = labels(a);
     let [mut losses, mut no_gap, mut gap_fits] = labels(a);
@@ -71,6 +71,7 @@ pub(super) fn emit_slow(
     ] = labels(a);
     let [mut full, mut put_back, mut lost, mut idle, mut keep] = labels(a);
     let [mut robbed, mut over, mut was_left, mut closed] = labels(a);
+    let [mut no_wait, mut wait] = labels(a);
     let kept = [rsi, rdi, r8, r9, r10, r13, r14];
 
     a.set_label(slow)?;
@@ -89,16 +90,15 @@ pub(super) fn emit_slow(
     // argument. No other context ever writes these words.
     a.mov(edx, r12d)?;
     a.and(edx, FILLERS)?;
-    a.jz(filler_done)?;
+    a.jz(find)?;
     a.set_label(&mut filler)?;
     a.mov(dword_ptr(r8), word::FILLER)?;
     a.add(r8, 8)?;
     a.test(r8d, chunk_mask(g))?;
-    a.jz(filler_done)?;
+    a.jz(find)?;
     a.dec(edx)?;
     a.jnz(filler)?;
-    a.set_label(&mut filler_done)?;
-
+    a.set_label(&mut find)?;
     a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
     a.test(eax, eax)?;
     a.jz(no_slot)?;
@@ -282,6 +282,21 @@ pub(super) fn emit_slow(
     a.call(put)?;
     a.jne(robbed)?;
     a.set_label(&mut no_gap)?;
+    // The wait for room in the full ring since the last wait word.
+    a.mov(edx, field32(r11, slot::WAITED))?;
+    a.test(edx, edx)?;
+    a.jz(no_wait)?;
+    look_at_head(a, robbed)?;
+    a.mov(eax, edx)?;
+    a.xor(r9d, r9d)?;
+    a.cmpxchg(field32(r11, slot::WAITED), r9d)?;
+    a.jne(no_gap)?;
+    a.mov(r9d, edx)?;
+    a.shl(r9, 32)?;
+    a.or(r9, word::WAIT.cast_signed())?;
+    a.call(put)?;
+    a.jne(robbed)?;
+    a.set_label(&mut no_wait)?;
     // Filler in the guard of a new chunk: the event's words end where the guard ends, and nothing
     // stands behind the call word before the call word is stored.
     a.mov(edx, 8)?;
@@ -397,6 +412,9 @@ pub(super) fn emit_slow(
     a.jne(lost)?;
     a.cmpxchg(field64(r11, slot::HEAD), r8)?;
     a.jne(put_back)?;
+    a.mov(r8, spec.rings)?;
+    a.cmp(field64(r8, rings::WAIT), 0)?;
+    a.jne(wait)?;
     a.set_label(&mut lost)?;
     a.mov(r8, spec.table)?;
     leave_if_child(a, r8, out)?;
@@ -404,6 +422,8 @@ pub(super) fn emit_slow(
     a.mov(rdx, field64(rdi, control::LOST))?;
     a.jmp(idle)?;
 
+    a.set_label(&mut wait)?;
+    emit_wait(a, spec, (find, lost, out))?;
     a.set_label(&mut keep)?;
     emit_release(a, spec, out)?;
 
@@ -429,6 +449,82 @@ pub(super) fn emit_slow(
     emit_put(a, &mut put)?;
     emit_slow_copy(a, &mut copy, put)?;
     Ok(())
+}
+
+/// Waits for room in the full ring, whose head is put back. Goes to `find` once there is room. Goes
+/// to `lost` if no room comes within [`rings::WAIT`] ticks, and does not wait while as many chunks
+/// are given back as at the end of the last vain wait: a collector that gives nothing back costs
+/// one wait. r8 = the rings.
+///
+/// The context takes its mark away first. So handlers that interrupt it take the slow path, and
+/// wait likewise. Another context may take a place in the new room before this one comes to it,
+/// which then waits again.
+fn emit_wait(
+    a: &mut CodeAssembler,
+    spec: &TrampolineSpec,
+    (find, lost, out): (CodeLabel, CodeLabel, CodeLabel),
+) -> Result<()> {
+    let [mut look, mut room, mut short, mut add_vain] = labels(a);
+    a.mov(rbx, spec.table)?;
+    leave_if_child(a, rbx, out)?;
+    a.mov(rax, r13)?;
+    a.xor(r9d, r9d)?;
+    a.cmpxchg(field64(rdi, control::BUSY), r9)?;
+    a.mov(rdx, field64(rdi, control::RELEASED))?;
+    a.inc(edx)?;
+    a.cmp(field32(r11, slot::EXPIRED), edx)?;
+    a.je(lost)?;
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.mov(r14, rax)?;
+    a.set_label(&mut look)?;
+    a.pause()?;
+    leave_if_child(a, rbx, out)?;
+    a.cmp(field64(rbx, table::LIVE), 0)?;
+    a.je(lost)?;
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.mov(rdx, field64(r8, rings::DEADLINE))?;
+    a.dec(rdx)?;
+    a.cmp(rdx, rax)?;
+    a.jb(lost)?;
+    // rdx = the wait so far.
+    a.mov(rdx, rax)?;
+    a.sub(rdx, r14)?;
+    // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+    a.mov(r9, field64(r11, slot::STARTED))?;
+    a.sub(r9, field64(rdi, control::RELEASED))?;
+    a.cmp(r9, small(spec.geometry.chunks()))?;
+    a.jb(room)?;
+    a.cmp(rdx, field64(r8, rings::WAIT))?;
+    a.jb(look)?;
+    a.mov(r9, field64(rdi, control::RELEASED))?;
+    a.inc(r9d)?;
+    emit_add_wait(a, &mut add_vain)?;
+    a.mov(field32(r11, slot::EXPIRED), r9d)?;
+    a.jmp(lost)?;
+    a.set_label(&mut room)?;
+    emit_add_wait(a, &mut short)?;
+    a.jmp(find)?;
+    Ok(())
+}
+
+/// Adds rdx ticks to the wait that no wait word has reported. An instruction has to follow. Spoils
+/// rdx and rax.
+fn emit_add_wait(a: &mut CodeAssembler, added: &mut CodeLabel) -> Result<()> {
+    let mut fits = a.create_label();
+    // A thread that lost its processor may have waited for longer than the field holds.
+    a.mov(rax, rdx)?;
+    a.shr(rax, 32)?;
+    a.jz(fits)?;
+    a.mov(edx, u32::MAX)?;
+    a.set_label(&mut fits)?;
+    a.add(field32(r11, slot::WAITED), edx)?;
+    a.jnc(*added)?;
+    a.mov(field32(r11, slot::WAITED), u32::MAX.cast_signed())?;
+    a.set_label(added)
 }
 
 /// Pauses the thread's home slot if it is the thread's own. In a forked child, no slot is. An

@@ -239,15 +239,15 @@ impl Drain {
     /// Looks for rings, and reads every ring once.
     fn round(&mut self) -> Busy {
         self.owners.discover();
-        self.read()
+        self.read(false)
     }
 
-    /// Reads every ring once.
-    fn read(&mut self) -> Busy {
+    /// Reads every ring once. `for_readers`: as long as no reader for whom threads wait is behind.
+    fn read(&mut self, for_readers: bool) -> Busy {
         match self.owners.rings.newest {
             true => Busy::Idle,
             false => {
-                let busy = self.owners.rings.read();
+                let busy = self.owners.rings.read(for_readers);
                 self.owners.rings.recount_unread();
                 busy
             }

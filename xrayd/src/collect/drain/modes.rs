@@ -24,6 +24,7 @@ impl Drain {
             rings.close_blocks();
         }
         rings.decoders.keep(keeps, &rings.output);
+        rings.settle_wait();
         rings.decoders.watch(&rings.output);
         rings
             .decoders

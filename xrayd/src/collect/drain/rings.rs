@@ -1,7 +1,11 @@
 //! The rings of a target's threads, and the decoders of those threads: what the drain reads, and
 //! what it reports about rings. Which thread has which ring is settled in `owners`.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use shm_ring::{Geometry, Producer, SharedMemory, layout, newest};
 use xray_trace::model::Ticks;
@@ -41,6 +45,12 @@ pub(super) struct Rings {
     pub(super) newest: bool,
     /// True while a ring fills faster than it is read.
     pub(super) is_filling: bool,
+    /// The ticks for which threads wait for room in a full ring; `None` before they were set.
+    wait: Option<u64>,
+    /// The index in `order` of the ring to read first.
+    next_read: usize,
+    /// When reading was held back for a reader that is behind, until there is room again.
+    pub(super) held_back: Option<Instant>,
     /// True if words stay in the rings until their events are archived.
     holds: bool,
     /// The sites of the numbers under which threads count calls.
@@ -53,6 +63,10 @@ pub(super) struct Rings {
     pub(super) next_added: usize,
     started: Instant,
 }
+
+/// The time for which a reader for whom threads wait may be behind, before rings are read without
+/// regard to it. It loses events then.
+pub(super) const STALLED: Duration = Duration::from_secs(1);
 
 /// A ring fills once this part of it is unread, until less than that part is.
 const FILLING: u64 = 4;
@@ -79,6 +93,9 @@ impl Rings {
             slots,
             sites: Arc::new(sites),
             decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
+            wait: None,
+            next_read: 0,
+            held_back: None,
             holds: output.is_archived(),
             output,
             by_slot: HashMap::new(),
@@ -134,12 +151,40 @@ impl Rings {
         }
     }
 
-    /// Reads every ring for one turn.
-    pub(super) fn read(&mut self) -> Busy {
+    /// Sets the time for which threads wait for room, if it has changed.
+    pub(super) fn settle_wait(&mut self) {
+        let wait = match self.newest {
+            true => 0,
+            false => self.output.wait(),
+        };
+        if self.wait.replace(wait) != Some(wait) {
+            self.slots.rings.store(layout::rings::WAIT, wait);
+        }
+    }
+
+    /// True if threads wait for a reader that is behind, and for no longer than [`STALLED`]. Rings
+    /// are not read meanwhile: their threads wait, or count what they lose.
+    fn is_held_back(&mut self) -> bool {
+        if self.wait.is_none_or(|wait| wait == 0) || !self.output.readers_are_behind() {
+            self.held_back = None;
+            return false;
+        }
+        let since = *self.held_back.get_or_insert_with(Instant::now);
+        since.elapsed() < STALLED
+    }
+
+    /// Reads every ring for one turn. `for_readers`: only the first of them, until a reader for
+    /// whom threads wait is behind. The next call then goes on with the others.
+    pub(super) fn read(&mut self, for_readers: bool) -> Busy {
         let (mut busy, mut fullest) = (Busy::Idle, 0);
         let ring_bytes = self.geometry().ring_bytes();
         let many = ring_bytes / 8 / MANY;
-        for at in 0..self.order.len() {
+        let first = std::mem::take(&mut self.next_read).min(self.order.len());
+        for at in (first..self.order.len()).chain(0..first) {
+            if for_readers && self.is_held_back() {
+                self.next_read = at;
+                return Busy::Some;
+            }
             let index = self.order[at];
             self.prepare_late_words(index);
             self.with_ring(index, |ring, decoder, around| {
@@ -278,6 +323,8 @@ impl Rings {
 
     /// Reads the rest of all rings.
     pub(super) fn read_last(&mut self) {
+        // No thread waits for what is not read any more.
+        self.slots.rings.store(layout::rings::WAIT, 0);
         // Otherwise a thread in a trampoline would still take chunks back.
         newest::keep_unread(&self.slots.rings);
         self.with_each(Ring::read_last);
@@ -293,6 +340,7 @@ impl Rings {
                 ring.leave_view(&self.slots);
             }
         }
+        self.slots.rings.store(layout::rings::WAIT, 0);
         self.slots.rings.store(layout::rings::LET_GO, 1);
         self.output.counters.set_ring_use(0, 1);
     }

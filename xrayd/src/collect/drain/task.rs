@@ -177,10 +177,10 @@ impl DrainTask {
         let words = Words::of(&self.header);
         let news = words.since(&self.drain.last.words);
         self.drain.last.words = words;
-        let busy = match self.drain.last.needs_rings(news) {
-            true => self.drain.round(),
-            false => self.drain.read(),
-        };
+        if self.drain.last.needs_rings(news) {
+            self.drain.owners.discover();
+        }
+        let busy = self.drain.read(true);
         // Each may hang in the target's memory, which another tracer may have by then.
         for step in [|drain: &mut Drain| drain.owners.open_slots(), Drain::chores] {
             if self.is_abandoned.load(Relaxed) {

@@ -8,10 +8,11 @@ use std::{
 use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
-use super::{growth::Growth, *};
+use super::{growth::Growth, rings::STALLED, *};
 use crate::{
     collect::{CallSite, Look, SiteKind, TimeRange, ring_copies, thread_decoders::ThreadDecoders},
     inject::{Layout, RingsFile},
+    store::{Source, StreamItem, subscription},
     types::Mode,
 };
 
@@ -505,7 +506,7 @@ fn losses_go_with_the_events_that_were_read() {
     let g = drain.owners.rings.geometry();
     record(&drain, &Table::new(g), TID, 0x1007, 10);
     drain.owners.discover();
-    drain.read();
+    drain.read(true);
     let lost = g.control_offset(TID & (g.slots() - 1)) + layout::control::LOST;
     drain.owners.rings.slots.rings.store(lost, 5);
     output.set_mode(Mode::Flight);
@@ -537,7 +538,7 @@ fn events_that_were_read_are_not_copied_again() {
         drain.owners.discover();
         for event in 1..=READ {
             call(&drain, event);
-            drain.read();
+            drain.read(true);
         }
         drain.owners.discover();
         drain.flush();
@@ -575,7 +576,7 @@ fn losses_after_an_overwritten_gap_are_shown() {
     drain.settle_mode();
     record(&drain, &table, living, 0x1007, 10);
     drain.owners.discover();
-    drain.read();
+    drain.read(true);
     let lost = g.control_offset(living & (g.slots() - 1)) + layout::control::LOST;
     drain.owners.rings.slots.rings.store(lost, 1000);
     output.set_mode(Mode::Flight);
@@ -626,4 +627,81 @@ fn an_overwritten_window_is_shown_by_its_rest() {
     assert!(near(events + unseen, 10_000), "{events} {unseen}");
     assert!(near(passed, EVENTS), "{passed}");
     assert_eq!(tally(1, 4_000), None);
+}
+
+/// Threads wait while a reader asks for it. The drain reads no faster than that reader takes items,
+/// but for a flush, and for a reader that has been behind for long.
+#[test]
+fn rings_are_read_as_fast_as_a_lossless_reader_reads() {
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    let mut drain = drain();
+    let output = Arc::clone(&drain.owners.rings.output);
+    let table = Table::new(drain.owners.rings.geometry());
+    let wait = |drain: &Drain| drain.owners.rings.slots.rings.load(layout::rings::WAIT);
+    drain.owners.rings.slots.rings.store(layout::rings::WAIT, 7);
+    drain.settle_mode();
+    assert_eq!(wait(&drain), 0, "a wait of an earlier collector");
+    let (publisher, mut reader) = subscription(1, None, 1000);
+    output.subscribe(publisher.sender(Source::default()));
+    drop(publisher);
+    drain.settle_mode();
+    assert_eq!(wait(&drain), 1000);
+    drain.owners.discover();
+    let mut now = 0;
+    let mut record_one = |drain: &Drain| {
+        now += 10;
+        record(drain, &table, living, 0x1007, now);
+    };
+    // Each block takes a place in the queue.
+    let mut blocks = 0;
+    while !output.readers_are_behind() {
+        record_one(&drain);
+        drain.flush();
+        blocks += 1;
+        assert!(blocks < 10_000, "the reader is never behind");
+    }
+    record_one(&drain);
+    drain.owners.discover();
+    let counted = output.counters().events;
+    assert_eq!(drain.read(true), Busy::Some);
+    assert_eq!(
+        output.counters().events,
+        counted,
+        "it was read nevertheless"
+    );
+    drain.flush();
+    assert_eq!(output.counters().events, counted + 1);
+    assert!(output.readers_are_behind());
+    // A stalled reader.
+    record_one(&drain);
+    drain.owners.rings.held_back = Instant::now().checked_sub(STALLED);
+    drain.read(true);
+    assert_eq!(output.counters().events, counted + 2);
+    // The reader takes some, and nothing was lost.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let mut events = 0;
+    while output.readers_are_behind() {
+        match runtime.block_on(reader.next()) {
+            Some((_, StreamItem::Block(published))) => events += published.events(),
+            Some((_, StreamItem::Lost { .. })) => panic!("the reader lost events"),
+            Some(_) => {}
+            None => panic!("the stream ended"),
+        }
+    }
+    assert!(events > 0);
+    record_one(&drain);
+    drain.read(true);
+    assert_eq!(output.counters().events, counted + 3);
+    // A limit on the overhead ends the waits, and so does the reader's end.
+    output.limits_overhead.store(true, Relaxed);
+    drain.settle_mode();
+    assert_eq!(wait(&drain), 0);
+    output.limits_overhead.store(false, Relaxed);
+    drain.settle_mode();
+    assert_eq!(wait(&drain), 1000);
+    drop(reader);
+    drain.settle_mode();
+    assert_eq!(wait(&drain), 0);
 }

@@ -23,7 +23,7 @@ use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
     container::{Block, BlockEncoder, ClosedBlock, OpenCall},
-    model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Values},
+    model::{CallKind, DataKind, FunctionId, ThreadId, ThreadWait, Ticks, Values},
 };
 
 use self::{call_changes::CallChanges, observers::Observers};
@@ -83,6 +83,9 @@ pub(super) struct ThreadDecoder {
     tally: (u64, u64),
     /// Events among them that were left out.
     filtered: u64,
+    /// The time of the event before the first wait in a full ring since the last block, and the
+    /// ticks of all waits since then.
+    wait: Option<(u64, u64)>,
 }
 
 /// The input of a decoder: what comes out of a ring.
@@ -129,6 +132,7 @@ impl Sink for DecoderSink<'_> {
             },
             Item::Data(data) => decoder.take_data(&data, sites, output),
             Item::Lost(count) => decoder.lose(count),
+            Item::Waited(ticks) => decoder.note_wait(ticks.into()),
         }
         if decoder.encoder.encoded_len() >= BLOCK_BYTES {
             decoder.publish(output);
@@ -168,6 +172,7 @@ impl ThreadDecoder {
             changes: CallChanges::default(),
             tally: (0, 0),
             filtered: 0,
+            wait: None,
         }
     }
 
@@ -334,8 +339,35 @@ impl ThreadDecoder {
             let user_events = std::mem::take(&mut self.user_events);
             let stack = self.changes.take(&mut self.stacks, self.kept.as_ref());
             let closed = ClosedBlock { stack, ..closed };
-            output.publish(PublishedBlock::new(closed, user_events));
+            let wait = self.take_wait(closed.block.last);
+            let published = PublishedBlock::new(closed, user_events);
+            output.publish(PublishedBlock { wait, ..published });
         }
+    }
+
+    /// Notes that the thread has waited in its full ring, after the last event and before the next
+    /// one.
+    #[cold]
+    fn note_wait(&mut self, ticks: u64) {
+        let (_, waited) = self.wait.get_or_insert((self.last, 0));
+        *waited = waited.saturating_add(ticks);
+    }
+
+    /// The waits up to the event at `until`, unless no event has followed on them.
+    fn take_wait(&mut self, until: Ticks) -> Option<ThreadWait> {
+        let (from, waited) = self.wait.take_if(|(from, _)| *from < until.0)?;
+        // Nothing is known of the time before the thread's first event.
+        let from = if from == 0 {
+            until.0.saturating_sub(waited)
+        } else {
+            from
+        };
+        Some(ThreadWait {
+            thread: self.thread,
+            from: Ticks(from),
+            until,
+            waited: waited.min(until.0 - from),
+        })
     }
 
     /// Forgets the open calls. The next events do not continue the last ones.

@@ -1,7 +1,10 @@
 //! The controller's part of the governor: it puts a limit into force, does its next step when
 //! that is due, and ends it.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
 
 use xray_trace::model::FunctionId;
 
@@ -80,7 +83,7 @@ impl Governor {
                 Limit::Duty(DutyCycle::new(*duty))
             }
         };
-        patching.shared.history.begin(budget);
+        begin(patching, budget);
         *replaced = Some(before);
         Ok(())
     }
@@ -94,11 +97,11 @@ impl Governor {
     ) -> Option<(Budget, KeptFunctions)> {
         self.limit = Limit::None;
         let Err(refusal) = refused.resume(patching) else {
-            patching.shared.history.begin(Budget::None);
+            begin(patching, Budget::None);
             return Some(refused.before);
         };
         warn(patching, &refusal);
-        patching.shared.history.begin(refused.before.0.clone());
+        begin(patching, refused.before.0.clone());
         self.limit = Limit::Undoing(Box::new(refused));
         None
     }
@@ -181,6 +184,13 @@ impl Governor {
             None => Ok(()),
         }
     }
+}
+
+/// Notes that a limit is in force from now on.
+fn begin(patching: &Patching, budget: Budget) {
+    let limits = matches!(budget, Budget::Overhead(_));
+    patching.output.limits_overhead.store(limits, Relaxed);
+    patching.shared.history.begin(budget);
 }
 
 /// Logs the reason why a limit cannot be kept.

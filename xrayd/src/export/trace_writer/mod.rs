@@ -32,7 +32,7 @@ use xray_trace::{
     container::{Block, ClosedBlock, OpenCalls, RunsPart, StreamIndex, Writer},
     model::{
         ClockAnchor, EventType, FunctionId, Lifetime, Origin, Overwritten, Process,
-        RecordingWindow, SnapshotWindow, Thread, ThreadId, Ticks,
+        RecordingWindow, SnapshotWindow, Thread, ThreadId, ThreadWait, Ticks,
     },
 };
 
@@ -62,6 +62,8 @@ pub struct TraceWriter<W> {
     entries: u64,
     /// Events that the reader lost in the whole stream.
     reader_lost: u64,
+    /// Ticks for which threads waited in their full rings.
+    waited: u64,
 }
 
 /// A block in a trace.
@@ -82,6 +84,8 @@ pub struct TraceTotals {
     pub lost: u64,
     /// Events that the reader lost.
     pub reader_lost: u64,
+    /// Ticks for which threads waited in their full rings.
+    pub waited: u64,
     /// Entries of calls.
     pub entries: u64,
     /// True if the trace has its whole index of open calls once it is ended.
@@ -107,6 +111,7 @@ impl<W: Write> TraceWriter<W> {
             index: StreamIndex::new(SPACING),
             entries: 0,
             reader_lost: 0,
+            waited: 0,
         })
     }
 
@@ -333,6 +338,16 @@ impl<W: Write> TraceWriter<W> {
         self.writer.lost(thread, events)
     }
 
+    /// Adds a time in which a thread waited in its full ring.
+    ///
+    /// # Errors
+    /// The error of the inner writer.
+    pub fn wait(&mut self, source: Source, wait: &ThreadWait) -> io::Result<()> {
+        let thread = self.descriptions.thread_number(source, wait.thread);
+        self.waited = self.waited.saturating_add(wait.waited);
+        self.writer.add(&ThreadWait { thread, ..*wait })
+    }
+
     /// Adds a part of the run times of a thread.
     ///
     /// # Errors
@@ -419,6 +434,7 @@ impl<W: Write> TraceWriter<W> {
             events: written.calls,
             lost: written.lost.saturating_sub(self.reader_lost),
             reader_lost: self.reader_lost,
+            waited: self.waited,
             entries: self.entries,
             indexed: self.index.is_complete(),
         }

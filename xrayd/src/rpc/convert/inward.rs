@@ -10,6 +10,7 @@ use crate::{
     control::Patterns,
     process::{AttachOptions, Follow, Toggle},
     refusal::{Reason, Refusal},
+    sys::ticks_in,
     target::Sleds,
     types::Capture,
     types::{
@@ -48,6 +49,25 @@ pub(crate) fn toggle(
             Err(bad_selection("the end of a lease has no dry run"))
         }
         (Some(from), Wanted::Off) => Ok(Toggle::Release(from)),
+    }
+}
+
+/// The longest time for which a thread may wait in its full ring.
+const MOST_WAIT: Duration = Duration::from_millis(100);
+
+/// The ticks for which threads wait in their full rings.
+pub(crate) fn wait_ticks(wait_ns: u64) -> Result<u64, Refusal> {
+    let wait = Duration::from_nanos(wait_ns);
+    match wait {
+        Duration::ZERO => Ok(0),
+        wait if wait > MOST_WAIT => Err(Refusal::new(
+            Reason::Limit,
+            format!("threads wait {wait:?} for room in their rings; the most is {MOST_WAIT:?}"),
+        )),
+        // At least one, for 0 is no wait.
+        wait => ticks_in(wait)
+            .map(|ticks| ticks.max(1))
+            .map_err(|error| Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))),
     }
 }
 

@@ -282,6 +282,7 @@ pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk 
         entries: 0,
         indexed: false,
         threads_without_runs: 0,
+        waited_ns: 0,
         without_runs_because: String::new(),
     }
 }

@@ -181,8 +181,12 @@ fn details(variant: &Variant, calls_a_request: f64) -> Result<Vec<Row>> {
             vec![Row::new("  everything was on", times, ""), flown]
         }
         Mode::Ours(Ours::Flight) => vec![flown],
-        Mode::Ours(Ours::Recorded) => {
+        Mode::Ours(ours @ (Ours::Recorded | Ours::Lossless)) => {
             let each = tally.bytes as f64 / events as f64;
+            let read = match ours {
+                Ours::Lossless => read.goal("0 lost", lost == 0),
+                _ => read.goal("≤ 2 % lost", share <= 2.0),
+            };
             vec![
                 read,
                 bytes_row("  bytes per event on disk", each, events, lost),

@@ -34,6 +34,8 @@ pub(super) enum Ours {
     Flight,
     /// Streamed into a file.
     Recorded,
+    /// The same, and its threads wait for xrayd.
+    Lossless,
     /// Streamed into the daemon's memory.
     Retained,
     Profile,
@@ -110,13 +112,14 @@ pub(super) struct Tally {
 
 impl Mode {
     /// All modes. Those that are compared most closely come first.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Off,
         Self::OffAgain,
         Self::Ours(Ours::Budget),
         Self::Ours(Ours::Duty),
         Self::Ours(Ours::Flight),
         Self::Ours(Ours::Recorded),
+        Self::Ours(Ours::Lossless),
         Self::Ours(Ours::Retained),
         Self::Ours(Ours::Profile),
         Self::Ours(Ours::Count),
@@ -144,6 +147,9 @@ impl Mode {
             Self::Ours(Ours::Duty) => "xrayd in flight, --duty 5ms/1s",
             Self::Ours(Ours::Flight) => "everything traced by xrayd, in flight",
             Self::Ours(Ours::Recorded) => "everything traced by xrayd, recorded to a file",
+            Self::Ours(Ours::Lossless) => {
+                "everything traced by xrayd, recorded to a file, --lossless"
+            }
             Self::Ours(Ours::Retained) => "everything traced by xrayd, retained by the daemon",
             Self::Ours(Ours::Profile) => "everything added up by xrayd (mode profile)",
             Self::Ours(Ours::Count) => "everything counted by xrayd (mode count)",
@@ -174,7 +180,7 @@ impl Ours {
             Self::Budget => &["--mode", "flight", "--max-overhead", "2%"],
             Self::Duty => &["--mode", "flight", "--duty", "5ms/1s"],
             Self::Flight => &["--mode", "flight"],
-            Self::Recorded | Self::Retained => &["--mode", "stream"],
+            Self::Recorded | Self::Lossless | Self::Retained => &["--mode", "stream"],
             Self::Profile => &["--mode", "profile"],
             Self::Count => &["--mode", "count"],
         }
@@ -306,8 +312,9 @@ impl Variant {
         };
         let rates = match self.mode {
             Mode::Off | Mode::OffAgain | Mode::Llvm(_) => redis.load(server, self.requests)?,
-            Mode::Ours(Ours::Recorded) => {
-                let recording = daemon.record(pid, file)?;
+            Mode::Ours(ours @ (Ours::Recorded | Ours::Lossless)) => {
+                let lossless = (ours == Ours::Lossless).then_some("--lossless");
+                let recording = daemon.record(pid, file, lossless)?;
                 let rates = redis.load(server, self.requests)?;
                 let recorded = recording.finish()?;
                 (tally.events, tally.lost) = (recorded.events, recorded.lost);
