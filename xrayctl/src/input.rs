@@ -129,7 +129,8 @@ impl Logs {
         Ok((log, bytes))
     }
 
-    fn read(&self, path: &Path, console: &Console) -> anyhow::Result<(Log, u64)> {
+    /// Opens a trace of any format or a profile. Returns its size in bytes, too.
+    pub(crate) fn load(&self, path: &Path) -> anyhow::Result<(Log, u64)> {
         let cannot = || format!("cannot read {}", path.display());
         let options = self.options()?;
         let file = open_input(path).with_context(cannot)?;
@@ -139,7 +140,11 @@ impl Logs {
             Err(OpenError::Profile) => source::open_profile(again, &options).map(Log::Profile),
             opened => opened.map(Log::Trace),
         };
-        let log = log.with_context(cannot)?;
+        Ok((log.with_context(cannot)?, bytes))
+    }
+
+    fn read(&self, path: &Path, console: &Console) -> anyhow::Result<(Log, u64)> {
+        let (log, bytes) = self.load(path)?;
         let (Log::Trace(Opened { notes, .. }) | Log::Profile(OpenedProfile { notes, .. })) = &log;
         for (what, count) in notes {
             let path = path.display().to_string();

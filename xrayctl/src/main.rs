@@ -18,6 +18,7 @@ mod condition;
 mod documents;
 mod each_process;
 mod failure;
+mod functions_of_trace;
 mod gathering;
 mod input;
 mod limits;

@@ -1,13 +1,20 @@
 //! `--function`, `--glob`, … and their `--except-…` counterparts.
 
+use std::path::PathBuf;
+
+use clap::builder::RangedU64ValueParser;
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
 use xrayd_proto::v1 as proto;
 use xrayd_proto::v1::rule::Rule as Kind;
 
 use crate::failure::Failure;
+use crate::functions_of_trace::{self, Measure};
 use crate::parse;
 
 const HEADING: &str = "Which functions";
+
+/// Functions of a trace, unless `--from-top` names another number.
+const TOP: usize = 100;
 
 /// What becomes of selectors that name nothing yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
@@ -51,6 +58,9 @@ pub(crate) struct Selectors {
     /// Every function
     #[arg(long, help_heading = HEADING)]
     all: bool,
+    /// The functions that stand out in a trace or a profile, see --from-top and --from-by
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    from_trace: Vec<PathBuf>,
     /// Exclude the function of this name
     #[arg(long, value_name = "NAME", value_parser = parse::pattern, help_heading = HEADING)]
     except_function: Vec<String>,
@@ -69,6 +79,20 @@ pub(crate) struct Selectors {
     /// Exclude the function with this id
     #[arg(long, value_name = "N", help_heading = HEADING)]
     except_id: Vec<u32>,
+    /// Exclude the functions that stand out in a trace or a profile
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    except_from_trace: Vec<PathBuf>,
+    /// The number of functions of --from-trace and --except-from-trace, 1 to 10000
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000),
+        help_heading = HEADING
+    )]
+    from_top: Option<usize>,
+    /// The measure by which these functions stand out
+    #[arg(long, value_name = "MEASURE", help_heading = HEADING)]
+    from_by: Option<Measure>,
 }
 
 // === impl Selectors ===
@@ -81,27 +105,22 @@ impl Selectors {
 
     /// The selection; `None` if no option includes functions.
     pub(crate) fn selection(&self) -> Result<Option<Selection>, Failure> {
-        let include = self.include();
+        let include = self.include()?;
         if include.is_empty() {
             return Ok(None);
         }
-        checked(Selection {
-            include,
-            exclude: self.exclude(),
-        })
-        .map(Some)
+        let exclude = self.exclude()?;
+        checked(Selection { include, exclude }).map(Some)
     }
 
     /// The selection. If no option includes functions, it has all but the excepted ones.
     pub(crate) fn selection_or_all(&self) -> Result<Selection, Failure> {
-        let mut include = self.include();
+        let mut include = self.include()?;
         if include.is_empty() {
             include.push(Rule::All);
         }
-        checked(Selection {
-            include,
-            exclude: self.exclude(),
-        })
+        let exclude = self.exclude()?;
+        checked(Selection { include, exclude })
     }
 
     /// The result if the selection matches no loaded function. It waits with `--pending`, and with
@@ -114,7 +133,7 @@ impl Selectors {
         }
     }
 
-    fn include(&self) -> Vec<Rule> {
+    fn include(&self) -> Result<Vec<Rule>, Failure> {
         let patterns = [
             &self.function,
             &self.glob,
@@ -126,10 +145,11 @@ impl Selectors {
         if self.all {
             include.push(Rule::All);
         }
-        include
+        include.extend(self.of_traces(&self.from_trace)?);
+        Ok(include)
     }
 
-    fn exclude(&self) -> Vec<Rule> {
+    fn exclude(&self) -> Result<Vec<Rule>, Failure> {
         let patterns = [
             &self.except_function,
             &self.except_glob,
@@ -137,7 +157,26 @@ impl Selectors {
             &self.except_module,
             &self.except_source,
         ];
-        rules(patterns, &self.except_id)
+        let mut exclude = rules(patterns, &self.except_id);
+        exclude.extend(self.of_traces(&self.except_from_trace)?);
+        Ok(exclude)
+    }
+
+    /// Rules for the functions that stand out in these files.
+    fn of_traces(&self, files: &[PathBuf]) -> Result<Vec<Rule>, Failure> {
+        let has_files = !self.from_trace.is_empty() || !self.except_from_trace.is_empty();
+        if !has_files && (self.from_top.is_some() || self.from_by.is_some()) {
+            let what = "--from-top and --from-by need --from-trace or --except-from-trace";
+            return Err(Failure::Usage(what.to_owned()));
+        }
+        let (top, by) = (
+            self.from_top.unwrap_or(TOP),
+            self.from_by.unwrap_or_default(),
+        );
+        let rules = files
+            .iter()
+            .map(|file| functions_of_trace::rules(file, top, by));
+        Ok(rules.collect::<Result<Vec<_>, _>>()?.concat())
     }
 }
 

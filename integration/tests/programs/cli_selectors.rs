@@ -1,11 +1,13 @@
 //! Every kind of selector, on a real program.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{Fixture, Target};
+use integration::{Fixture, GroundTruth, Target};
+use nix::sys::signal::Signal;
 
-use crate::scene::{Cli, Scene, rows};
+use crate::scene::{Cli, Scene, all_on, rows};
 
 /// The functions that are on, without `work::` and parameters.
 fn enabled(cli: &Cli, pid: &str) -> Result<BTreeSet<String>> {
@@ -124,6 +126,51 @@ fn each_kind_of_selector_names_what_it_says() -> Result<()> {
         cli.run(enable)?.failed(3, &["nothing matched"])?;
     }
     ensure!(enabled(&cli, &pid)?.is_empty());
+    Ok(())
+}
+
+/// The functions of an earlier recording, in another process of the program.
+#[test]
+fn functions_of_a_trace_are_selected_by_what_it_shows() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut recorded = Target::spawn(Fixture::Counted, ["--threads", "1", "--calls", "300"])?;
+    let pid = recorded.pid().to_string();
+    let mut running = cli.start(["record", &pid, "-o", "f.xtrace"])?;
+    running.until("everything is on", || all_on(&recorded))?;
+    let truth = GroundTruth::parse(&recorded.ask("go", "result ")?)?;
+    running.signal(Signal::SIGINT)?;
+    ensure!(running.wait()?.code == Some(0));
+    let mut by_calls: Vec<_> = truth.calls().into_iter().zip(&truth.functions).collect();
+    by_calls.sort_by_key(|&(calls, _)| Reverse(calls));
+    ensure!(
+        by_calls[2].0 > by_calls[3].0,
+        "no third place: {by_calls:?}"
+    );
+    let bare = |name: &String| name.rsplit("::").next().unwrap_or_default().to_owned();
+    let names: Vec<_> = by_calls.iter().map(|(_, name)| bare(name)).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+
+    let other = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let pid = other.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    let top = ["--from-top", "3", "--from-by", "calls"];
+    check(
+        &cli,
+        &pid,
+        &[&["--from-trace", "f.xtrace"], &top[..]].concat(),
+        &names[..3],
+    )?;
+    let others = [&["--all", "--except-from-trace", "f.xtrace"], &top[..]].concat();
+    check(&cli, &pid, &others, &names[3..])?;
+    for (wrong, why) in [
+        (&["--from-top", "3"][..], "need --from-trace"),
+        (&["--from-trace", "absent"], "cannot read absent"),
+    ] {
+        let enable = [&["enable", "--pid", &pid, "--all"], wrong].concat();
+        cli.run(enable)?.failed(2, &[why])?;
+    }
     Ok(())
 }
 
