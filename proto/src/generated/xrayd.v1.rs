@@ -1088,6 +1088,7 @@ pub struct StreamTraceRequest {
     /// on the overhead is in force, no thread waits.
     ///
     /// The daemon reads no faster than this client takes the messages, unless it takes none for 1 s.
+    /// Events for other readers of the process stay in the rings for that long.
     #[prost(uint64, tag = "6")]
     pub wait_ns: u64,
 }
@@ -1219,8 +1220,8 @@ pub struct TraceChunk {
     /// too many threads are recorded already. Empty without such threads.
     #[prost(string, tag = "9")]
     pub without_runs_because: ::prost::alloc::string::String,
-    /// In StreamTrace with `wait_ns`: time for which threads waited for room in their full rings so
-    /// far, of all threads together. Otherwise 0.
+    /// In StreamTrace: time for which threads waited for room in their full rings so far, of all
+    /// threads together, for this reader or another one. 0 in other calls.
     #[prost(uint64, tag = "10")]
     pub waited_ns: u64,
 }

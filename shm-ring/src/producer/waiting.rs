@@ -71,8 +71,8 @@ impl Recording {
             WaitStep::Room => {
                 let started = slot.started.load(Ordering::Relaxed);
                 // Pairs with the collector's store of RELEASED after it emptied the chunk.
-                let released = target.rings.load(line(control::RELEASED));
-                match started.wrapping_sub(released) < g.chunks() {
+                self.released = target.rings.load(line(control::RELEASED));
+                match started.wrapping_sub(self.released) < g.chunks() {
                     true => Step::Wait(WaitStep::AddWait),
                     false => Step::Wait(WaitStep::Bound),
                 }
@@ -97,8 +97,9 @@ impl Recording {
                 }
             }
             WaitStep::Expire => {
-                let released = target.rings.load(line(control::RELEASED));
-                slot.expired.store(expired_at(released), Ordering::Relaxed);
+                // The number that showed the ring full: a chunk may have been given back since.
+                slot.expired
+                    .store(expired_at(self.released), Ordering::Relaxed);
                 lost
             }
         }

@@ -344,6 +344,15 @@ impl Machine {
         Some(pc + 4 * (store + 3))
     }
 
+    /// The address of the only instruction of the trampolines that has this word.
+    pub(crate) fn only(&self, instruction: u32) -> u64 {
+        let words = self.code.chunks_exact(4).zip((CODE..).step_by(4));
+        let mut found = words.filter(|(word, _)| **word == instruction.to_le_bytes());
+        let (_, address) = found.next().unwrap();
+        assert!(found.next().is_none(), "{instruction:#x} is there twice");
+        address
+    }
+
     pub(crate) fn is_over(&self, registers: &Registers) -> bool {
         registers.pc == self.end
     }

@@ -409,6 +409,30 @@ fn a_vain_wait_is_made_once() {
     assert_eq!(machine.slot(home, slot::WAITED), expired << 32);
 }
 
+/// A wait is over at the very tick at which its time is.
+#[test]
+fn a_wait_of_exactly_its_time_is_over() {
+    const WAIT: u64 = 1 << 28;
+    /// `sub x6, x3, x6`: the wait less the longest one.
+    const COMPARES: u32 = 0xcb06_0066;
+    let mut machine = Machine::new();
+    let home = machine.home();
+    machine.burst((Function::Exit, 0), machine.geometry.chunks() * CALLS + 100);
+    let lost = machine.lost();
+    machine.set_rings_word(rings::WAIT, WAIT);
+    let start = machine.at(Function::Exit, 0, 0);
+    machine.gdb.set_registers(&start);
+    machine.gdb.go_to(machine.only(COMPARES));
+    let mut here = machine.gdb.registers();
+    here.x[3] = WAIT;
+    machine.gdb.set_registers(&here);
+    machine.gdb.go();
+    machine.assert_returned(start);
+    let expired = machine.control(home, control::RELEASED) + 1;
+    assert_eq!(machine.slot(home, slot::WAITED), expired << 32 | WAIT);
+    assert_eq!(machine.lost(), lost + 1);
+}
+
 /// No event is lost if the thread waits for its reader.
 #[test]
 fn a_thread_waits_for_its_reader() {

@@ -644,7 +644,13 @@ impl Controller {
 
     fn switch_off_and_prove(&mut self, sites: &[PatchSite]) -> Result<DetachReport> {
         let patched = self.patching.patch(sites, Wanted::Off);
-        // A thread that has just taken a sled is in a trampoline.
+        // A thread that has just taken a sled is in a trampoline. If it waits there for room, this
+        // gives it some.
+        if self.patching.output.wait() > 0
+            && let Some(drain) = self.patching.shared.drain()
+        {
+            let _ = drain.flush();
+        }
         let_threads_run(self.patching.target.pid());
         if let Some(Err(refusal)) = self.patching.shared.drain().map(|drain| drain.flush()) {
             tracing::warn!(

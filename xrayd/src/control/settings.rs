@@ -7,7 +7,10 @@
 //!  budget, unless calls are counted ─► filter ─► mode ─► budget, if calls were counted
 //! ```
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use xray_trace::model::{ClockAnchor, FunctionId};
 
@@ -23,7 +26,7 @@ use crate::{
     pid::Pid,
     quotas::{Resource, Ticket},
     refusal::{Refusal, Result},
-    sys::ticks_now,
+    sys::{ns_of, ticks_now},
     types::{Budget, CallFilter, Filter, Mode, Settings, SettingsUpdate, Wanted},
 };
 
@@ -355,7 +358,7 @@ impl SettingsWriter<'_> {
         if before == DispatchMode::Profile {
             set?;
             // A thread that is in a trampoline leaves it within the pause.
-            std::thread::sleep(SETTLE);
+            self.let_threads_leave();
             if let Err(refusal) = self.patching.end_profiles() {
                 // The next step tries it again.
                 let pid = self.patching.target.pid();
@@ -366,10 +369,17 @@ impl SettingsWriter<'_> {
         if before == DispatchMode::Filter {
             // A thread that is in the filter leaves it within the pause. Calls that waited there
             // count as left out.
-            std::thread::sleep(SETTLE);
+            self.let_threads_leave();
             return set.and(self.patching.renew_filters());
         }
         set
+    }
+
+    /// Pauses until threads that are in a trampoline have left it, also those that wait there for
+    /// room in their rings.
+    fn let_threads_leave(&self) {
+        let wait = ns_of(self.patching.output.wait()).unwrap_or(0);
+        std::thread::sleep(SETTLE + Duration::from_nanos(wait));
     }
 
     /// Undoes a change to dispatch mode `to` that failed, as far as possible. Some sleds and some

@@ -59,7 +59,11 @@ pub(super) fn release(source: &TraceSource, from: LeaseId) -> Result<ToggleRepor
     stop_lease(source, from);
     let report = source.control.release(from);
     if source.output.readers.has_lease(from) {
-        // A thread may still be in a trampoline with an event of the lease.
+        // A thread may still be in a trampoline with an event of the lease. If it waits there for
+        // room, this gives it some.
+        if source.output.wait() > 0 {
+            let _ = source.control.flush();
+        }
         let_threads_run(source.control.pid);
         let flushed = source.control.flush();
         source.output.readers.end_lease(from);

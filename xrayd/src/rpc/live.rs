@@ -3,7 +3,7 @@
 //! trace writer.
 //!
 //! The loop runs at the client's pace. While it waits for the client, the subscription fills up to
-//! its bound, and then drops and counts items. The drain never waits for a reader.
+//! its bound, and then drops and counts items, unless threads wait for the client.
 
 use std::{
     collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
@@ -130,6 +130,7 @@ pub(super) async fn run<E: Encode>(
             if deliver(&sender, message).await.is_err() {
                 return Ending::Early;
             }
+            subscription.goes_on();
         }
         if ended {
             return Ending::Over;
@@ -394,14 +395,19 @@ impl TraceMessages {
                 let Some(session) = sessions.here.get(&source) else {
                     return Ok(());
                 };
-                if let Some(wait) = wait {
-                    writer.wait(source, &wait)?;
-                }
                 let Some(recorded) = recorded else {
+                    if let Some(wait) = wait {
+                        writer.wait(source, &wait)?;
+                    }
                     return writer.closed_block(source, &closed, session.tables());
                 };
                 let ClosedPart { closed: part, lost } = recorded.part(source, &**session, &closed);
                 if let Some(part) = part {
+                    // Waits before the first event of the part began in other calls.
+                    let wait = wait.filter(|wait| wait.until >= part.block.first);
+                    if let Some(wait) = wait {
+                        writer.wait(source, &wait)?;
+                    }
                     writer.closed_block(source, &part, session.tables())?;
                 }
                 match lost {

@@ -62,10 +62,11 @@ impl LiveReaders {
         waits.max().unwrap_or(0)
     }
 
-    /// True if a reader for whom threads wait is behind.
+    /// True if a reader for whom threads wait is behind, and goes on.
     pub(super) fn are_behind(&self) -> bool {
-        let publishers = lock(&self.publishers);
-        publishers.iter().flatten().any(ProcessPublisher::is_behind)
+        let mut publishers = lock(&self.publishers);
+        let mut publishers = publishers.iter_mut().flatten();
+        publishers.any(ProcessPublisher::is_behind)
     }
 
     /// Sends an item to all readers.

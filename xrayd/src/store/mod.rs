@@ -42,6 +42,8 @@ pub use profiles::ProfileSums;
 pub(crate) use profiles::{Ask, Handover};
 pub(crate) use retained::{FORGOTTEN, Snapshot};
 #[cfg(test)]
+pub(crate) use subscription::STALLED;
+#[cfg(test)]
 pub(crate) use subscription::closed_subscription;
 pub use subscription::{EventSubscription, PublishedBlock, Source, StreamItem};
 pub(crate) use subscription::{Publisher, subscription};

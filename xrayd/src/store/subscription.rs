@@ -1,5 +1,6 @@
-//! One reader of a live stream: a bounded queue that the drains of one or more processes fill. A
-//! drain never waits for it. Events that find the queue full are lost to the reader, and counted.
+//! One reader of a live stream: a bounded queue that the drains of one or more processes fill.
+//! Events that find the queue full are lost to the reader, and counted. A drain waits for the
+//! reader only if threads wait for it, too, and for no longer than it takes no items.
 
 use std::{
     collections::VecDeque,
@@ -7,6 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{Notify, mpsc};
@@ -24,8 +26,16 @@ const CAPACITY: usize = 256;
 const MOST_QUEUES: usize = 4;
 
 /// The places that a drain leaves in the queue of a reader for whom threads wait. It stops reading
-/// rings before that, and reads them to the end when the recording ends.
+/// rings before that, but for a request, and reads them to the end when the recording ends.
 const LEFT_FREE: usize = CAPACITY * (MOST_QUEUES - 1);
+
+/// The time for which a reader for whom threads wait may take nothing, before rings are read
+/// without regard to it.
+pub(crate) const STALLED: Duration = Duration::from_secs(1);
+
+/// The most bytes of events that are kept for a reader for whom threads wait, when its queue is
+/// full. A recording ends with as much as is in all rings.
+const MOST_KEPT_BYTES: u64 = 64 << 20;
 
 /// The most descriptions that are kept for a reader that does not read.
 const MAX_KEPT: usize = 1 << 17;
@@ -105,6 +115,10 @@ struct SideQueue {
     left: Mutex<VecDeque<(Source, StreamItem)>>,
     /// Notified when `left` gets items.
     eventfd: Notify,
+    /// Changes when the reader takes something. Written by `EventSubscription`.
+    taken: AtomicU64,
+    /// Bytes of the blocks in the queues `kept` of all processes, and in `left`.
+    kept_bytes: AtomicU64,
 }
 
 /// The source of the drains' ends of a subscription. The subscription goes on while there is a
@@ -125,8 +139,11 @@ pub(crate) struct Publisher {
 pub(crate) struct ProcessPublisher {
     publisher: Publisher,
     source: Source,
-    /// Descriptions that found the queue full. They go first when there is room.
+    /// Descriptions that found the queue full. They go first when there is room. So do blocks, for
+    /// a reader for whom threads wait.
     kept: VecDeque<StreamItem>,
+    /// Since when the reader has been behind without taking anything, and what it had taken.
+    stands_since: Option<(u64, Instant)>,
 }
 
 /// Both ends of a subscription for this many processes at the same time. Threads wait for `wait`
@@ -187,13 +204,14 @@ impl EventSubscription {
     /// The next item and its process; `None` when all sources have ended and everything was read.
     /// The process means nothing for [`StreamItem::Lost`].
     pub async fn next(&mut self) -> Option<(Source, StreamItem)> {
+        self.goes_on();
         loop {
             if let Some(lost) = self.take_lost() {
                 return Some(lost);
             }
             self.take_left();
             if self.behind == 0
-                && let Some(left) = self.left.pop_front()
+                && let Some(left) = self.pop_left()
             {
                 return Some(left);
             }
@@ -207,7 +225,7 @@ impl EventSubscription {
                     None => {
                         self.take_left();
                         self.behind = 0;
-                        return self.left.pop_front().or_else(|| self.take_lost());
+                        return self.pop_left().or_else(|| self.take_lost());
                     }
                 },
                 () = self.side_queue.eventfd.notified() => {}
@@ -215,9 +233,20 @@ impl EventSubscription {
         }
     }
 
+    /// Notes that the reader takes what it gets.
+    pub(crate) fn goes_on(&self) {
+        self.side_queue.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn take_lost(&self) -> Option<(Source, StreamItem)> {
         let events = self.side_queue.lost.swap(0, Ordering::Relaxed);
         (events > 0).then(|| (Source::default(), StreamItem::Lost { events }))
+    }
+
+    fn pop_left(&mut self) -> Option<(Source, StreamItem)> {
+        let left = self.left.pop_front()?;
+        self.side_queue.let_go(&left.1);
+        Some(left)
     }
 
     /// Takes the items in `left`. They come after everything that is in the queue now: their
@@ -232,6 +261,18 @@ impl EventSubscription {
     }
 }
 
+// === impl SideQueue ===
+
+impl SideQueue {
+    /// Notes that an item is kept no more.
+    fn let_go(&self, item: &StreamItem) {
+        if let StreamItem::Block(published) = item {
+            let bytes = published.closed.block.encoded_len() as u64;
+            self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
 // === impl Publisher ===
 
 impl Publisher {
@@ -241,6 +282,7 @@ impl Publisher {
             publisher: self.clone(),
             source,
             kept: VecDeque::new(),
+            stands_since: None,
         }
     }
 
@@ -271,17 +313,32 @@ impl ProcessPublisher {
         }
     }
 
-    /// True if threads wait for the reader, and its queue is full but for the places that are left
-    /// for the end.
-    pub(super) fn is_behind(&self) -> bool {
-        self.wait() > 0 && self.publisher.items.capacity() <= LEFT_FREE
+    /// True if threads wait for the reader, its queue is full but for the places that are left for
+    /// the end, and the reader has taken something within [`STALLED`].
+    pub(super) fn is_behind(&mut self) -> bool {
+        if self.wait() == 0 || self.publisher.items.capacity() > LEFT_FREE {
+            self.stands_since = None;
+            return false;
+        }
+        let taken = self.publisher.side_queue.taken.load(Ordering::Relaxed);
+        match self.stands_since {
+            Some((before, since)) if before == taken => since.elapsed() < STALLED,
+            _ => {
+                self.stands_since = Some((taken, Instant::now()));
+                true
+            }
+        }
     }
 
     /// Offers an item; false if the reader has gone.
     pub(crate) fn send(&mut self, item: StreamItem) -> bool {
         while let Some(first) = self.kept.front().cloned() {
             match self.publisher.items.try_send((self.source, first)) {
-                Ok(()) => drop(self.kept.pop_front()),
+                Ok(()) => {
+                    if let Some(sent) = self.kept.pop_front() {
+                        self.publisher.side_queue.let_go(&sent);
+                    }
+                }
                 Err(mpsc::error::TrySendError::Full(_)) => return self.overflow(item),
                 Err(mpsc::error::TrySendError::Closed(_)) => return false,
             }
@@ -294,9 +351,21 @@ impl ProcessPublisher {
     }
 
     fn overflow(&mut self, item: StreamItem) -> bool {
-        let lost = &self.publisher.side_queue.lost;
+        let SideQueue {
+            lost, kept_bytes, ..
+        } = &*self.publisher.side_queue;
         match item {
             StreamItem::Block(published) => {
+                let bytes = published.closed.block.encoded_len() as u64;
+                if self.publisher.wait > 0
+                    && kept_bytes.fetch_add(bytes, Ordering::Relaxed) < MOST_KEPT_BYTES
+                {
+                    self.kept.push_back(StreamItem::Block(published));
+                    return true;
+                }
+                if self.publisher.wait > 0 {
+                    kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                }
                 let events = published
                     .events()
                     .saturating_add(published.closed.block.lost);
@@ -333,15 +402,18 @@ impl ProcessPublisher {
 
 impl Drop for ProcessPublisher {
     /// Leaves the kept items that the reader needs, above all the end of the process. A reader that
-    /// has not received the process itself needs none. Kept threads have no later events.
+    /// has not received the process itself needs none. Kept threads have later events only for a
+    /// reader for whom threads wait, which needs the kept blocks as well.
     fn drop(&mut self) {
         let process = |item: &StreamItem| matches!(item, StreamItem::Process(_));
         if self.kept.is_empty() || self.kept.iter().any(process) || self.publisher.is_closed() {
             return;
         }
         let mut left = lock(&self.publisher.side_queue.left);
+        let keeps_all = self.publisher.wait > 0;
         for item in self.kept.drain(..) {
             let reported = match item {
+                _ if keeps_all => true,
                 StreamItem::Ended | StreamItem::Origin(_) | StreamItem::Until(_) => true,
                 StreamItem::EventType(_) | StreamItem::Anchor(_) => left.len() < MAX_KEPT,
                 StreamItem::Process(_)

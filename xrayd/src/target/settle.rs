@@ -31,7 +31,7 @@ struct Ready {
 
 /// Waits until each thread of a process has run since the call, or sleeps. A thread that was in a
 /// trampoline has left it then: it needs less than a microsecond there, unless it loses its
-/// processor.
+/// processor, or waits there for room in its ring. The caller gives such threads room before.
 ///
 /// Gives up on a thread that gets no processor for 2 s, or that stands still for 200 ms. If the
 /// kernel reports no processor times, the function waits 200 ms.

@@ -2,8 +2,9 @@
 //!
 //! There are two flavours and one slow path. Entries, exits and tail exits do not differ, since the
 //! name of a site comes from the return address and no flavour touches a flag. The flavours keep
-//! every register, touch no vector state, make no system call, and never wait. They use 144 bytes
-//! of stack, 48 on the hot path; the sled itself uses 16.
+//! every register, touch no vector state, make no system call, and wait only for room in a full
+//! ring, if the collector allows it (`slow`). They use 144 bytes of stack, 48 on the hot path; the
+//! sled itself uses 16.
 //!
 //! ```text
 //!  stack on the hot path      registers after the preamble

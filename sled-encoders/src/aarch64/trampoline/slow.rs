@@ -612,16 +612,21 @@ fn emit_wait(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
         ; ldr x6, [x1, STARTED]
         // Pairs with the collector's store of RELEASED after it emptied the chunk.
         ; add x7, x4, RELEASED
-        ; ldar x7, [x7]
-        ; sub x6, x6, x7
+        ; ldar x13, [x7]
+        ; sub x6, x6, x13
         ; lsr x6, x6, chunks_shift
         ; cbz x6, >room
         ; ldr x6, [x16, WAIT]
         ; sub x6, x3, x6
         ; tbnz x6, #63, <wait
-        ; ldr x13, [x4, RELEASED]
+        // The number that showed the ring full: a chunk may have been given back since.
         ; add w13, w13, #1
+        ; movz x6, #1
         ; room:
+        // Another processor's counter may be behind.
+        ; tbz x3, #63, >forward
+        ; movz x3, #0
+        ; forward:
         ; lsr x7, x3, #32
         ; cbz x7, >fits
         ; movn w3, #0

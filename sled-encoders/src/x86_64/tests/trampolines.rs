@@ -142,9 +142,9 @@ fn they_contain_nothing_but_harmless_instructions() {
     // disassembler shows as `nop`.
     const PAUSE: [u8; 2] = [0xf3, 0x90];
     let allowed = [
-        ADD, AND, BSR, BTR, BTS, CALL, CMP, CMPXCHG, DEC, IMUL, INC, INT, JA, JB, JMP, JNA, JNB,
-        JNZ, JS, JZ, LAHF, LEA, MOV, MOVZX, NEG, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO, SHL,
-        SHR, SUB, TEST, XADD, XCHG, XOR,
+        ADD, AND, BSR, BTR, BTS, CALL, CMOVS, CMP, CMPXCHG, DEC, IMUL, INC, INT, JA, JB, JMP, JNA,
+        JNB, JNZ, JS, JZ, LAHF, LEA, MOV, MOVZX, NEG, OR, POP, PUSH, RDTSC, RETURN, SAHF, SETO,
+        SHL, SHR, SUB, TEST, XADD, XCHG, XOR,
     ];
     for spec in specs() {
         let trampolines = Trampolines::assemble(&spec).unwrap();

@@ -8,7 +8,8 @@
 //! They keep every register. All but those of entries and exits keep the flags. There the flags are
 //! dead: no calling convention passes or returns anything in them (x86-64 System V ABI, §3.2.1;
 //! LLVM's `__xray_FunctionExit` does not keep them either). They touch no vector or x87 state, make
-//! no system call, and never wait. They use at most 160 bytes of stack, 48 on the hot path. The
+//! no system call, and wait only for room in a full ring, if the collector allows it (`slow`). They
+//! use at most 160 bytes of stack, 48 on the hot path. The
 //! flavour for events uses 192 and 96, and those with values up to 280 and 184. Behind the filter,
 //! all use 88 more when the filter writes waiting calls.
 //!

@@ -494,13 +494,15 @@ fn emit_wait(
     a.mov(rdx, rax)?;
     a.sub(rdx, r14)?;
     // Pairs with the collector's store of RELEASED after it zeroed the chunk.
+    a.mov(rax, field64(rdi, control::RELEASED))?;
     a.mov(r9, field64(r11, slot::STARTED))?;
-    a.sub(r9, field64(rdi, control::RELEASED))?;
+    a.sub(r9, rax)?;
     a.cmp(r9, small(spec.geometry.chunks()))?;
     a.jb(room)?;
     a.cmp(rdx, field64(r8, rings::WAIT))?;
     a.jb(look)?;
-    a.mov(r9, field64(rdi, control::RELEASED))?;
+    // The number that showed the ring full: a chunk may have been given back since.
+    a.mov(r9d, eax)?;
     a.inc(r9d)?;
     emit_add_wait(a, &mut add_vain)?;
     a.mov(field32(r11, slot::EXPIRED), r9d)?;
@@ -515,7 +517,11 @@ fn emit_wait(
 /// rdx and rax.
 fn emit_add_wait(a: &mut CodeAssembler, added: &mut CodeLabel) -> Result<()> {
     let mut fits = a.create_label();
-    // A thread that lost its processor may have waited for longer than the field holds.
+    // Another processor's counter may be behind. A thread that lost its processor may have waited
+    // for longer than the field holds.
+    a.xor(eax, eax)?;
+    a.test(rdx, rdx)?;
+    a.cmovs(rdx, rax)?;
     a.mov(rax, rdx)?;
     a.shr(rax, 32)?;
     a.jz(fits)?;

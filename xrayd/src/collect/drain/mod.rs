@@ -1,6 +1,6 @@
 //! The drain of a session: reads every ring of a target in turn, decodes words into blocks, and
-//! publishes the blocks. It never waits for a reader of the blocks. It is a task of the pool of
-//! collectors, so any thread of that pool runs it, and one at a time.
+//! publishes the blocks. It waits for a reader of the blocks only if threads wait for it, too. It
+//! is a task of the pool of collectors, so any thread of that pool runs it, and one at a time.
 //!
 //! The less there is to read, the longer the drain rests. It does not rest while a ring fills up,
 //! and is woken when threads record something (`rest.rs`, `../activity.rs`).

@@ -1,11 +1,7 @@
 //! The rings of a target's threads, and the decoders of those threads: what the drain reads, and
 //! what it reports about rings. Which thread has which ring is settled in `owners`.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use shm_ring::{Geometry, Producer, SharedMemory, layout, newest};
 use xray_trace::model::Ticks;
@@ -49,8 +45,6 @@ pub(super) struct Rings {
     wait: Option<u64>,
     /// The index in `order` of the ring to read first.
     next_read: usize,
-    /// When reading was held back for a reader that is behind, until there is room again.
-    pub(super) held_back: Option<Instant>,
     /// True if words stay in the rings until their events are archived.
     holds: bool,
     /// The sites of the numbers under which threads count calls.
@@ -63,10 +57,6 @@ pub(super) struct Rings {
     pub(super) next_added: usize,
     started: Instant,
 }
-
-/// The time for which a reader for whom threads wait may be behind, before rings are read without
-/// regard to it. It loses events then.
-pub(super) const STALLED: Duration = Duration::from_secs(1);
 
 /// A ring fills once this part of it is unread, until less than that part is.
 const FILLING: u64 = 4;
@@ -95,7 +85,6 @@ impl Rings {
             decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
             wait: None,
             next_read: 0,
-            held_back: None,
             holds: output.is_archived(),
             output,
             by_slot: HashMap::new(),
@@ -162,22 +151,18 @@ impl Rings {
         }
     }
 
-    /// True if threads wait for a reader that is behind, and for no longer than [`STALLED`]. Rings
-    /// are not read meanwhile: their threads wait, or count what they lose.
-    fn is_held_back(&mut self) -> bool {
-        if self.wait.is_none_or(|wait| wait == 0) || !self.output.readers_are_behind() {
-            self.held_back = None;
-            return false;
-        }
-        let since = *self.held_back.get_or_insert_with(Instant::now);
-        since.elapsed() < STALLED
+    /// True if threads wait for a reader that is behind. Rings are not read meanwhile: their
+    /// threads wait, or count what they lose.
+    fn is_held_back(&self) -> bool {
+        self.wait.is_some_and(|wait| wait > 0) && self.output.readers_are_behind()
     }
 
     /// Reads every ring for one turn. `for_readers`: only the first of them, until a reader for
     /// whom threads wait is behind. The next call then goes on with the others.
     pub(super) fn read(&mut self, for_readers: bool) -> Busy {
-        let (mut busy, mut fullest) = (Busy::Idle, 0);
+        let mut busy = Busy::Idle;
         let ring_bytes = self.geometry().ring_bytes();
+        self.note_use(ring_bytes);
         let many = ring_bytes / 8 / MANY;
         let first = std::mem::take(&mut self.next_read).min(self.order.len());
         for at in (first..self.order.len()).chain(0..first) {
@@ -188,7 +173,6 @@ impl Rings {
             let index = self.order[at];
             self.prepare_late_words(index);
             self.with_ring(index, |ring, decoder, around| {
-                fullest = fullest.max(ring.backlog(around.slots));
                 let words = ring.read(decoder, around, Producer::Alive);
                 if words > 0 {
                     busy = busy.max(match words {
@@ -199,13 +183,20 @@ impl Rings {
                 }
             });
         }
+        busy
+    }
+
+    /// Notes how full the fullest ring is.
+    fn note_use(&mut self, ring_bytes: u64) {
+        let rings = self.by_slot.values();
+        let fullest = rings.map(|ring| ring.backlog(&self.slots)).max();
+        let fullest = fullest.unwrap_or(0);
         self.output.counters.set_ring_use(fullest, ring_bytes);
         let enough = match self.is_filling {
             true => ring_bytes / EMPTY,
             false => ring_bytes / FILLING,
         };
         self.is_filling = fullest >= enough;
-        busy
     }
 
     /// Closes the blocks of all threads, after the losses that were recorded by `now`.

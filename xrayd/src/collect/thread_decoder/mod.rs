@@ -339,7 +339,7 @@ impl ThreadDecoder {
             let user_events = std::mem::take(&mut self.user_events);
             let stack = self.changes.take(&mut self.stacks, self.kept.as_ref());
             let closed = ClosedBlock { stack, ..closed };
-            let wait = self.take_wait(closed.block.last);
+            let wait = self.take_wait(closed.block.first, closed.block.last);
             let published = PublishedBlock::new(closed, user_events);
             output.publish(PublishedBlock { wait, ..published });
         }
@@ -353,12 +353,12 @@ impl ThreadDecoder {
         *waited = waited.saturating_add(ticks);
     }
 
-    /// The waits up to the event at `until`, unless no event has followed on them.
-    fn take_wait(&mut self, until: Ticks) -> Option<ThreadWait> {
+    /// The waits before the events from `first` to `until`, unless no event has followed on them.
+    fn take_wait(&mut self, first: Ticks, until: Ticks) -> Option<ThreadWait> {
         let (from, waited) = self.wait.take_if(|(from, _)| *from < until.0)?;
-        // Nothing is known of the time before the thread's first event.
+        // No event came before the wait.
         let from = if from == 0 {
-            until.0.saturating_sub(waited)
+            first.0.saturating_sub(waited)
         } else {
             from
         };
