@@ -21,6 +21,7 @@ mod failure;
 mod functions_of_trace;
 mod gathering;
 mod input;
+mod inputs;
 mod limits;
 mod llvm_xray;
 mod log;

@@ -556,3 +556,44 @@ fn the_slowest_calls_are_part_of_a_whole_report() {
         }
     }
 }
+
+/// Three traces, two of one boot, of golden files: the sums are the sums.
+#[test]
+fn several_traces_are_shown_as_one() {
+    let golden = |name: &str| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../xray-trace/tests/golden/v1");
+        format!("{folder}/{name}.xtrace")
+    };
+    let files = ["calls", "processes", "lossless"].map(golden);
+    let info = |files: &[String]| {
+        let words = ["report", "--json", "--limit", "0"].map(str::to_owned);
+        let words: Vec<_> = words.into_iter().chain(files.iter().cloned()).collect();
+        let out = xrayctl(words);
+        assert_eq!(out.code, 0, "{}", out.err);
+        let report: serde_json::Value = serde_json::from_str(&out.out).unwrap();
+        let rows = report["table"]["rows"].as_array().unwrap().clone();
+        let calls = rows.iter().map(|row| row["calls"].as_u64().unwrap());
+        let trace = report["trace"].clone();
+        (
+            calls.sum::<u64>(),
+            trace["events"].as_u64().unwrap(),
+            trace["threads"].as_u64().unwrap(),
+            trace["file"].as_str().unwrap().to_owned(),
+        )
+    };
+    let alone = files
+        .each_ref()
+        .map(|file| info(std::slice::from_ref(file)));
+    let all = info(&files);
+    assert_eq!(all.0, alone.iter().map(|one| one.0).sum::<u64>());
+    assert_eq!(all.1, alone.iter().map(|one| one.1).sum::<u64>());
+    assert_eq!(all.2, alone.iter().map(|one| one.2).sum::<u64>());
+    assert_eq!(all.3, format!("{} and 2 more", files[0]));
+    let out = xrayctl(["account".to_owned(), golden("calls"), golden("profile")]);
+    assert_eq!(out.code, 2, "{}", out.err);
+    assert!(
+        out.err.contains("only traces are shown as one"),
+        "{}",
+        out.err
+    );
+}

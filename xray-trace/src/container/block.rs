@@ -8,7 +8,7 @@ use super::encode::{BlockEncoder, EncodedBlock};
 use super::events::Events;
 use super::payload::{FRAME_LEN, Payload};
 use super::section::Fields;
-use crate::model::{FunctionId, ThreadId, Ticks};
+use crate::model::{Event, FunctionId, ThreadId, Ticks};
 
 /// Consecutive events of one thread. Cloning shares the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +44,33 @@ impl Block {
         thread: ThreadId,
         number: impl Fn(FunctionId) -> FunctionId,
     ) -> Option<Self> {
+        self.moved(thread, number, |ticks| ticks).0
+    }
+
+    /// The same with other times as well, which must keep their order. False if an event cannot be
+    /// unpacked.
+    pub(crate) fn moved(
+        &self,
+        thread: ThreadId,
+        mut number: impl FnMut(FunctionId) -> FunctionId,
+        mut at: impl FnMut(Ticks) -> Ticks,
+    ) -> (Option<Self>, bool) {
         let mut encoder = BlockEncoder::new(thread);
         let mut events = self.events();
-        while let Some(Ok(event)) = events.next() {
-            encoder.push(&event, &events, &number);
-        }
-        encoder.finish()
+        let is_whole = loop {
+            match events.next() {
+                None => break true,
+                Some(Err(_)) => break false,
+                Some(Ok(event)) => {
+                    let event = Event {
+                        ticks: at(event.ticks),
+                        ..event
+                    };
+                    encoder.push(&event, &events, &mut number);
+                }
+            }
+        };
+        (encoder.finish(), is_whole)
     }
 
     /// The same block with its events left in `file`, where a [`Writer`](super::Writer) has written

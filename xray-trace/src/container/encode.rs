@@ -111,7 +111,7 @@ impl BlockEncoder {
         &mut self,
         event: &Event,
         events: &Events,
-        number: impl Fn(FunctionId) -> FunctionId,
+        number: impl FnOnce(FunctionId) -> FunctionId,
     ) {
         let ticks = event.ticks;
         match event.body {

@@ -167,6 +167,12 @@ impl Trace {
         switches
     }
 
+    /// The run times of all threads, in parts.
+    #[cfg(feature = "import")]
+    pub(crate) fn runs_parts(&self) -> impl Iterator<Item = &RunsPart> {
+        self.runs.values().flatten()
+    }
+
     /// When a thread had a processor; `None` if the trace has nothing about it. Reads the switches
     /// of the thread, if they are still in the file.
     #[must_use]

@@ -8,6 +8,7 @@ mod basic;
 mod error;
 mod fdr;
 mod importer;
+mod merge;
 mod open;
 mod opened;
 mod options;
@@ -16,6 +17,7 @@ mod spool;
 mod yaml;
 
 pub use error::OpenError;
+pub use merge::merge;
 pub use open::{open, open_profile};
 pub use opened::{Opened, OpenedProfile};
 pub use options::{KnownFunction, Options};

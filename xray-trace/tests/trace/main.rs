@@ -16,6 +16,7 @@ mod files;
 mod function_call_trie;
 mod golden;
 mod graph;
+mod merge;
 mod one_pass;
 mod round_trips;
 mod runs;

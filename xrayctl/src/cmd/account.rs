@@ -1,13 +1,12 @@
 //! `xrayctl account`: number and duration of calls, by function, thread, process or module.
 
-use std::path::PathBuf;
-
 use clap::ValueEnum;
 use xray_trace::analysis::{self, AccountOptions, Counted, Direction, GroupBy, SortBy};
 
 use crate::failure::Failure;
 use crate::gathering::no_run_times;
 use crate::input::{Destination, Logs, Selection, Unpaired};
+use crate::inputs::Inputs;
 use crate::log::Log;
 use crate::output::Console;
 use crate::output::account::{Columns, Format, Table};
@@ -26,8 +25,8 @@ are exact up to 256 calls of a function. Beyond that they are off by less than 1
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace or profile; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     #[command(flatten)]
     unpaired: Unpaired,
     /// Count only calls that are part of a recursion
@@ -126,10 +125,10 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let what = "--recursive-calls-only works only with --by function".to_owned();
         return Err(Failure::Usage(what).into());
     }
-    let output = args.destination.open(&[&args.file])?;
-    let log = args.logs.open_any(&args.file, console)?;
+    let output = args.destination.open(&args.inputs.paths())?;
+    let log = args.inputs.open_any(&args.logs, console)?;
     if matches!(args.sort, Sort::OnCpu | Sort::OffCpu) && !log.tables().has_runs() {
-        return Err(no_run_times(&args.file));
+        return Err(no_run_times(&args.inputs.name()));
     }
     let filter = args.selection.filter_of(&log)?;
     let mut account = match &log {
@@ -167,13 +166,13 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         (Format::Csv, Log::Trace(_), By::Function) => Columns::Llvm,
         _ => Columns::All,
     });
-    let file = args.file.display().to_string();
+    let file = args.inputs.name().display().to_string();
     let top = usize::try_from(args.top).ok().filter(|top| *top > 0);
     let top = top.unwrap_or(usize::MAX);
     let table = Table::new(&file, &account, trace, &filter, columns, top);
     if args.format != Format::Json || args.unpaired.keep_going {
         args.unpaired
-            .tell(&args.file, trace, &filter, account.notes, console);
+            .tell(&args.inputs.name(), trace, &filter, account.notes, console);
     }
     output.write(console, |out, look| table.write(args.format, out, look))
 }

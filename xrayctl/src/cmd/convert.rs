@@ -14,6 +14,7 @@ use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::input::{self, Logs};
+use crate::inputs::Inputs;
 use crate::log::Log;
 use crate::output::unrecorded::Unrecorded;
 use crate::output::{Console, Tone, units};
@@ -31,8 +32,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace or profile; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     /// The file to write, or for some formats the directory; - is standard output
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if args.output == Path::new("-") {
         return args.print(format, console);
     }
-    input::refuse_inputs(&args.output, &[&args.file])?;
+    input::refuse_inputs(&args.output, &args.inputs.paths())?;
     let overwrite = if args.force {
         Overwrite::Yes
     } else {
@@ -246,7 +247,7 @@ impl Args {
     }
 
     fn open(&self, console: &Console) -> anyhow::Result<Log> {
-        let log = self.logs.open_any(&self.file, console)?;
+        let log = self.inputs.open_any(&self.logs, console)?;
         Ok(if self.no_demangle {
             log.with_symbols_as_names()
         } else {
@@ -263,7 +264,7 @@ impl Args {
             .map(TraceFormat::name)
             .collect::<Vec<_>>()
             .join(", ");
-        let (file, format) = (self.file.display(), format.name());
+        let (file, format) = (self.inputs.name().display().to_string(), format.name());
         Failure::Usage(format!(
             "{file} is a profile, which has sums of calls but no events for {format}: give --to with one of {names}"
         ))

@@ -10,6 +10,7 @@ use xray_trace::analysis::{Side, StackRoots, StackTrie};
 use crate::failure::Failure;
 use crate::gathering::{Gathering, Time};
 use crate::input::{self, Logs, Selection, Unpaired};
+use crate::inputs::Inputs;
 use crate::output::stacks::{self, Folded};
 use crate::output::{Console, units};
 
@@ -24,8 +25,8 @@ than before are red, and those that take less are blue.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace or profile; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     /// The SVG file to write; - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
@@ -59,12 +60,13 @@ struct Remembering<'a> {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let inputs: Vec<&Path> = [&args.file]
-        .into_iter()
-        .chain(&args.diff)
-        .map(PathBuf::as_path)
+    let mut files = args.inputs.paths();
+    files.extend(args.diff.as_deref());
+    let output = input::destined(&args.output, &files)?;
+    let before = args.inputs.name();
+    let inputs: Vec<&Path> = std::iter::once(before.as_path())
+        .chain(args.diff.as_deref())
         .collect();
-    let output = input::destined(&args.output, &inputs)?;
     let roots = if args.per_thread {
         StackRoots::PerThread
     } else {
@@ -83,7 +85,10 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let mut stacks = StackTrie::default();
     let mut calibrated = true;
     for (file, side) in inputs.iter().zip([Side::Before, Side::After]) {
-        let log = args.logs.open_any(file, console)?;
+        let log = match side {
+            Side::Before => args.inputs.open_any(&args.logs, console)?,
+            Side::After => args.logs.open_any(file, console)?,
+        };
         calibrated &= gathering.add(file, &log, side, &mut stacks, console)?;
     }
     if let Some(note) = stacks::note(&stacks) {

@@ -17,6 +17,7 @@ use xray_trace::sink::Standing;
 use crate::args::{Format, TreeLayout};
 use crate::gathering::no_run_times;
 use crate::input::{self, Logs, Selection};
+use crate::inputs::Inputs;
 use crate::output::call_table::CallTable;
 use crate::output::call_tree::{self, CallTree, FirstLines, Layout};
 use crate::output::open_calls::OpenCalls;
@@ -52,8 +53,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace; with --html, also a profile; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     /// Write a page for a browser
     #[arg(long, requires = "output", conflicts_with_all = [
         "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold", "json",
@@ -146,9 +147,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if let Some(output) = &args.output {
         return args.write_page(output, console);
     }
-    let trace = args.logs.open(&args.file, console)?;
+    let trace = args.inputs.open(&args.logs, console)?;
     if matches!(args.sort, Sort::OnCpu | Sort::OffCpu) && !trace.has_runs() {
-        return Err(no_run_times(&args.file));
+        return Err(no_run_times(&args.inputs.name()));
     }
     let filter = args.selection.filter(&trace)?;
     if args.open {
@@ -214,7 +215,11 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     } = pass.finish();
     account.sort(&trace, args.sort.into(), Direction::Descending);
     let table = wants_table.then(|| CallTable::new(&account, &trace, &filter, limit));
-    let summary = TraceSummary::new(&args.file.display().to_string(), &trace, account.notes);
+    let summary = TraceSummary::new(
+        &args.inputs.name().display().to_string(),
+        &trace,
+        account.notes,
+    );
     let slowest = (slowest > 0).then(|| SlowestCalls::new(slow_calls, &trace, origin));
     let tree = || Tree::new(&trace, &filter, shown, layout.order);
     if args.format.json {
@@ -268,10 +273,10 @@ impl Iterator for TreeLines<'_> {
 
 impl Args {
     fn write_page(&self, path: &Path, console: &mut Console) -> anyhow::Result<()> {
-        let output = input::destined(path, &[&self.file])?;
-        let log = self.logs.open_any(&self.file, console)?;
+        let output = input::destined(path, &self.inputs.paths())?;
+        let log = self.inputs.open_any(&self.logs, console)?;
         let filter = self.selection.filter_of(&log)?;
-        let page = page::of(&log, &filter, &self.file);
+        let page = page::of(&log, &filter, &self.inputs.name());
         let printed = output.is_standard_output();
         output.write(console, |out, _| page.write(Standing::Alone, out))?;
         if printed {

@@ -10,6 +10,7 @@ use xray_trace::analysis::{
 
 use crate::args::{Format, TreeLayout};
 use crate::input::{Logs, Selection};
+use crate::inputs::Inputs;
 use crate::output::call_tree::{self, CallTree, Layout};
 use crate::output::diff_tree::{self, DiffTree};
 use crate::output::trace_summary::TraceSummary;
@@ -25,8 +26,8 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with
     /// their times before and after
     #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold"])]
@@ -66,7 +67,7 @@ struct DiffReport<'a> {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let trace = args.logs.open(&args.file, console)?;
+    let trace = args.inputs.open(&args.logs, console)?;
     let filter = args.selection.filter(&trace)?;
     let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
     let limit = if args.limit == 0 {
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let after_filter = args.selection.filter(&after)?;
         let mut stacks = StackTrie::default();
         let [before, after] = [
-            (&args.file, &trace, &filter, Side::Before),
+            (&args.inputs.name(), &trace, &filter, Side::Before),
             (other, &after, &after_filter, Side::After),
         ]
         .map(|(file, trace, filter, side)| {
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
         let notes = notes(&trace, &filter);
         return console.json(&Report {
-            trace: TraceSummary::new(&args.file.display().to_string(), &trace, notes),
+            trace: TraceSummary::new(&args.inputs.name().display().to_string(), &trace, notes),
             tree: CallTree::new(tree(Order::ByTime), &trace, origin, limit),
         });
     }

@@ -1,0 +1,207 @@
+//! Several traces as one: what each of them says is in the merged one, at its time.
+
+use xray_trace::analysis::{Filter, Waits, account};
+use xray_trace::container::Writer;
+use xray_trace::model::{
+    ClockAnchor, Event, EventBody, FunctionId, Process, ThreadId, ThreadWait, Ticks, Trace,
+};
+use xray_trace::source::merge;
+
+use crate::common::{Enter, Exit, blocks, call, function, lost, module, process, thread};
+
+/// One clock of a machine: ticks a nanosecond, and the clocks at tick 0.
+#[derive(Clone, Copy)]
+struct Machine {
+    host: &'static str,
+    ticks_a_ns: u64,
+    monotonic_ns: u64,
+    wall_ns: u64,
+}
+
+const WALL: u64 = 1_700_000_000_000_000_000;
+
+impl Machine {
+    fn anchor(self, ns: u64) -> ClockAnchor {
+        ClockAnchor {
+            ticks: Ticks(ns * self.ticks_a_ns),
+            monotonic_ns: self.monotonic_ns + ns,
+            wall_ns: self.wall_ns + ns,
+        }
+    }
+
+    /// A trace of two threads. The first one has these events, whose times are in nanoseconds since
+    /// tick 0.
+    fn trace(self, names: &[&str], events: &[Event]) -> Trace {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let host = Some(self.host.to_owned());
+        writer.add(&Process { host, ..process(0) }).unwrap();
+        writer.add(&module(0, 0)).unwrap();
+        for (id, name) in (0..).zip(names) {
+            let mut function = function(id, 0, name);
+            // These are those of the name, whatever the id.
+            function.address.0 = name.bytes().map(u64::from).sum();
+            function.xray_id = u32::from(name.as_bytes()[0]);
+            writer.add(&function).unwrap();
+        }
+        writer.add(&thread(0, 0)).unwrap();
+        writer.add(&thread(1, 0)).unwrap();
+        for ns in [0, 1_000_000] {
+            writer.add(&self.anchor(ns)).unwrap();
+        }
+        let timed = events.iter().map(|event| Event {
+            ticks: Ticks(event.ticks.0 * self.ticks_a_ns),
+            ..*event
+        });
+        let timed: Vec<_> = timed.collect();
+        for block in blocks(0, &timed, 1000) {
+            writer.block(&block).unwrap();
+        }
+        writer
+            .add(&ThreadWait {
+                thread: ThreadId(1),
+                from: Ticks(0),
+                until: Ticks(1000 * self.ticks_a_ns),
+                waited: 500 * self.ticks_a_ns,
+            })
+            .unwrap();
+        Trace::read(writer.finish(&[]).unwrap().as_slice()).unwrap()
+    }
+}
+
+const FIRST: Machine = Machine {
+    host: "one",
+    ticks_a_ns: 3,
+    monotonic_ns: 5_000_000,
+    wall_ns: WALL,
+};
+
+fn calls(trace: &Trace) -> Vec<(String, u64, u64)> {
+    let account = account(trace, &Filter::default(), Default::default());
+    let rows = account.rows.iter().map(|row| {
+        let name = row.subject.name(trace).into_owned();
+        (name, row.calls, row.total_ns)
+    });
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort();
+    rows
+}
+
+/// All events with their function's name, wall time and thread.
+fn events(trace: &Trace) -> Vec<(u64, u32, String)> {
+    let mut all = Vec::new();
+    for block in trace.blocks() {
+        for event in block.events() {
+            let event = event.unwrap();
+            let what = match event.body {
+                EventBody::Call { function, kind, .. } => {
+                    format!("{kind:?} {}", trace.function_name(function))
+                }
+                other => format!("{other:?}"),
+            };
+            all.push((trace.clock().wall_ns(event.ticks), block.thread.0, what));
+        }
+    }
+    all
+}
+
+/// Two runs on one machine. The ids differ, and the second begins before the first.
+#[test]
+fn traces_of_one_boot_share_functions_and_time() {
+    let one = FIRST.trace(
+        &["a", "b"],
+        &[
+            call(200, 0, Enter),
+            call(210, 1, Enter),
+            call(240, 1, Exit),
+            lost(245, 7),
+            call(300, 0, Exit),
+        ],
+    );
+    let other = FIRST.trace(
+        &["c", "b"],
+        &[call(100, 1, Enter), call(105, 0, Enter), call(170, 1, Exit)],
+    );
+    let merged = merge(&[one, other]).unwrap();
+    assert_eq!(merged.notes, []);
+    let trace = merged.trace;
+    assert_eq!(trace.functions().len(), 3, "b is one function");
+    assert_eq!((trace.processes().len(), trace.threads().len()), (2, 4));
+    let expected = [
+        (100, 2, "Enter b"),
+        (105, 2, "Enter c"),
+        (170, 2, "Exit b"),
+        (200, 0, "Enter a"),
+        (210, 0, "Enter b"),
+        (240, 0, "Exit b"),
+        (245, 0, "Lost { events: 7 }"),
+        (300, 0, "Exit a"),
+    ];
+    let expected = expected.map(|(ns, thread, what)| (WALL + ns, thread, what.to_owned()));
+    assert_eq!(events(&trace), expected);
+    let b = calls(&trace).into_iter().find(|row| row.0 == "b").unwrap();
+    assert_eq!((b.1, b.2), (2, 100));
+    assert_eq!(trace.totals().lost, 7);
+    let waits = Waits::new(&trace, &Filter::default()).unwrap();
+    assert_eq!((waits.threads, waits.waited_ns), (2, 1000));
+    assert_eq!(trace.clock().monotonic_ns(Ticks(5_000_100)), 5_000_100);
+}
+
+/// Another machine has another monotonic clock, another rate, and one wall clock with the first.
+#[test]
+fn traces_of_two_machines_are_placed_by_the_wall_clock() {
+    let events_of_one = [call(200, 0, Enter), call(300, 0, Exit)];
+    let one = FIRST.trace(&["a"], &events_of_one);
+    let other = Machine {
+        host: "two",
+        ticks_a_ns: 1,
+        monotonic_ns: 900_000_000_000,
+        wall_ns: WALL + 250,
+    };
+    let other = other.trace(&["a"], &[call(0, 0, Enter), call(20, 0, Exit)]);
+    let trace = merge(&[one, other]).unwrap().trace;
+    let times: Vec<_> = events(&trace).iter().map(|event| event.0 - WALL).collect();
+    assert_eq!(
+        times,
+        [200, 300, 250, 270],
+        "blocks are in order of their begins"
+    );
+    assert_eq!(calls(&trace), [("a".to_owned(), 2, 120)]);
+    assert_eq!(trace.functions().len(), 1);
+}
+
+/// A merged trace can be written, read and merged again. A trace merged with nothing is the same.
+#[test]
+fn a_merged_trace_is_a_trace() {
+    let events_of_one = [call(200, 0, Enter), call(300, 0, Exit)];
+    let one = FIRST.trace(&["a"], &events_of_one);
+    let other = FIRST.trace(&["b"], &events_of_one);
+    let alone = merge(std::slice::from_ref(&one)).unwrap().trace;
+    assert_eq!(events(&alone), events(&one));
+    assert_eq!(calls(&alone), calls(&one));
+    let both = merge(&[one, other]).unwrap().trace;
+    let again = merge(std::slice::from_ref(&both)).unwrap().trace;
+    assert_eq!(events(&again), events(&both));
+    let bytes = both.write(Vec::new(), &[]).unwrap();
+    let read = Trace::read(bytes.as_slice()).unwrap();
+    assert_eq!(events(&read), events(&both));
+    let nothing = merge(&[]).unwrap().trace;
+    assert!(nothing.blocks().is_empty() && nothing.functions().is_empty());
+}
+
+/// A cut trace, and events of a function that the table lacks.
+#[test]
+fn what_is_missing_is_noted_and_harms_nothing() {
+    let one = FIRST.trace(&["a"], &[call(200, 9, Enter), call(300, 9, Exit)]);
+    let bytes = FIRST
+        .trace(&["b"], &[call(100, 0, Enter)])
+        .write(Vec::new(), &[])
+        .unwrap();
+    let cut = Trace::read(&bytes[..bytes.len() - 3]).unwrap();
+    let merged = merge(&[one, cut]).unwrap();
+    assert_eq!(merged.notes.len(), 1, "{:?}", merged.notes);
+    assert!(merged.notes[0].0.contains("without an end mark"));
+    let trace = merged.trace;
+    let unknown: Vec<_> = events(&trace).into_iter().map(|event| event.2).collect();
+    assert_eq!(unknown.len(), 3, "{unknown:?}");
+    assert!(trace.function(FunctionId(1)).is_none());
+}
