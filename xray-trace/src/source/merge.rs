@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::io;
 
 use super::spool::Spool;
@@ -156,33 +157,18 @@ impl Ids {
 
 impl Places {
     fn process(&mut self, ids: &mut Ids, id: ProcessId) -> io::Result<ProcessId> {
-        if let Some(known) = self.processes.get(&id) {
-            return Ok(*known);
-        }
-        let new = ProcessId(Ids::next(&mut ids.processes)?);
-        self.processes.insert(id, new);
-        Ok(new)
+        place(&mut self.processes, id, &mut ids.processes, ProcessId)
     }
 
     fn module(&mut self, ids: &mut Ids, id: ModuleId) -> io::Result<ModuleId> {
-        if let Some(known) = self.modules.get(&id) {
-            return Ok(*known);
-        }
-        let new = ModuleId(Ids::next(&mut ids.modules)?);
-        self.modules.insert(id, new);
-        Ok(new)
+        place(&mut self.modules, id, &mut ids.modules, ModuleId)
     }
 
     fn thread(&mut self, ids: &mut Ids, id: ThreadId) -> io::Result<ThreadId> {
-        if id == NO_THREAD {
-            return Ok(id);
+        match id {
+            NO_THREAD => Ok(id),
+            id => place(&mut self.threads, id, &mut ids.threads, ThreadId),
         }
-        if let Some(known) = self.threads.get(&id) {
-            return Ok(*known);
-        }
-        let new = ThreadId(Ids::next(&mut ids.threads)?);
-        self.threads.insert(id, new);
-        Ok(new)
     }
 
     /// The id of a function of the table. The second value is true if no trace has had it so far.
@@ -214,13 +200,23 @@ impl Places {
 
     /// The id of a function in an event. The table may lack it.
     fn function_of_event(&mut self, ids: &mut Ids, id: FunctionId) -> io::Result<FunctionId> {
-        if let Some(known) = self.functions.get(&id) {
-            return Ok(*known);
-        }
-        let new = FunctionId(Ids::next(&mut ids.functions)?);
-        self.functions.insert(id, new);
-        Ok(new)
+        place(&mut self.functions, id, &mut ids.functions, FunctionId)
     }
+}
+
+/// The id in the merged trace. A new one is the next of `count`.
+fn place<Id: Copy + Eq + Hash>(
+    places: &mut HashMap<Id, Id>,
+    id: Id,
+    count: &mut u32,
+    of: impl FnOnce(u32) -> Id,
+) -> io::Result<Id> {
+    if let Some(known) = places.get(&id) {
+        return Ok(*known);
+    }
+    let new = of(Ids::next(count)?);
+    places.insert(id, new);
+    Ok(new)
 }
 
 // === impl Time ===

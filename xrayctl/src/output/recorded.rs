@@ -8,6 +8,7 @@ use xrayd_proto::v1::GroupStatus;
 
 use super::excluded::Excluded;
 use super::remedies::Remedies;
+use super::trace_summary::waits_in_words;
 use super::{Look, Tone, group_status, text, units};
 use crate::trace_file::Tally;
 
@@ -118,7 +119,7 @@ impl Recorded {
             remedies.render(out, look, (self.events, self.lost))?;
         }
         if let Some(waited) = self.waited_ns {
-            let waited = waited_in_words(waited);
+            let waited = waits_in_words("threads", waited);
             writeln!(out, "{}", look.paint(Tone::Warning, &waited))?;
         }
         if let Some(excluded) = self.excluded.and_then(Excluded::words) {
@@ -145,15 +146,6 @@ impl Recorded {
             "     or: xrayctl convert {file} -o {json}, and load that at ui.perfetto.dev"
         )
     }
-}
-
-/// The waits of threads for room in their rings, in a sentence.
-pub(super) fn waited_in_words(waited_ns: u64) -> String {
-    format!(
-        "threads waited {} in all until xrayd had read events: calls that were open \
-         meanwhile took longer",
-        units::time(waited_ns)
-    )
 }
 
 // === impl Outcome ===

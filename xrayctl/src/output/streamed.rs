@@ -3,8 +3,9 @@
 
 use xrayd_proto::v1::GroupStatus;
 
-use super::recorded::{Outcome, waited_in_words};
+use super::recorded::Outcome;
 use super::remedies::Remedies;
+use super::trace_summary::waits_in_words;
 use super::{group_status, units};
 use crate::recording::Counts;
 
@@ -38,7 +39,7 @@ impl Streamed {
                 .flat_map(|remedies| remedies.lines(events, lost)),
         );
         let waited = self.counts.waited_ns;
-        lines.extend((waited > 0).then(|| waited_in_words(waited)));
+        lines.extend((waited > 0).then(|| waits_in_words("threads", waited)));
         lines.extend(self.group.iter().flat_map(group_status::not_whole));
         lines.extend(self.outcome.words(self.pid, self.program.as_deref(), TRACE));
         lines

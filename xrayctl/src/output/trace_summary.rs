@@ -173,12 +173,11 @@ impl OverwrittenEvents {
     }
 }
 
-/// The waits of threads, in a sentence.
-pub(super) fn waits_in_words(threads: u64, waited_ns: u64) -> String {
+/// The waits of threads for room in their rings, in a sentence. `threads` are its subject.
+pub(super) fn waits_in_words(threads: &str, waited_ns: u64) -> String {
     format!(
-        "{} waited {} in all until xrayd had read events: calls that were open meanwhile \
+        "{threads} waited {} in all until xrayd had read events: calls that were open meanwhile \
          took longer",
-        units::counted(threads, "thread"),
         units::time(waited_ns),
     )
 }
@@ -318,7 +317,8 @@ impl TraceSummary {
     /// The gaps and oddities except for [`Self::unrecorded`], a line each, with their severity.
     pub(crate) fn toned_notes(&self) -> Vec<(Tone, String)> {
         let waits = self.waits.as_ref();
-        let waits = waits.map(|waits| waits_in_words(waits.threads, waits.waited_ns));
+        let waits = waits
+            .map(|waits| waits_in_words(&units::counted(waits.threads, "thread"), waits.waited_ns));
         let mut lines: Vec<_> = waits
             .map(|line| (Tone::Warning, line))
             .into_iter()

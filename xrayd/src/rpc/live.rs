@@ -403,8 +403,7 @@ impl TraceMessages {
                 };
                 let ClosedPart { closed: part, lost } = recorded.part(source, &**session, &closed);
                 if let Some(part) = part {
-                    // Waits before the first event of the part began in other calls.
-                    let wait = wait.filter(|wait| wait.until >= part.block.first);
+                    // Where in the block its waits were is not known, if the part begins later.
                     if let Some(wait) = wait {
                         writer.wait(source, &wait)?;
                     }

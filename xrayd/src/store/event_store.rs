@@ -293,7 +293,7 @@ impl EventStore {
         }
     }
 
-    /// True if a reader for whom threads wait is behind, and goes on.
+    /// True if a lossless reader is behind, and goes on.
     pub(crate) fn readers_are_behind(&self) -> bool {
         self.readers.are_behind()
     }

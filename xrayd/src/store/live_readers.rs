@@ -62,7 +62,7 @@ impl LiveReaders {
         waits.max().unwrap_or(0)
     }
 
-    /// True if a reader for whom threads wait is behind, and goes on.
+    /// True if a lossless reader is behind, and goes on.
     pub(super) fn are_behind(&self) -> bool {
         let mut publishers = lock(&self.publishers);
         let mut publishers = publishers.iter_mut().flatten();

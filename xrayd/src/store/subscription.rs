@@ -1,6 +1,7 @@
 //! One reader of a live stream: a bounded queue that the drains of one or more processes fill.
-//! Events that find the queue full are lost to the reader, and counted. A drain waits for the
-//! reader only if threads wait for it, too, and for no longer than it takes no items.
+//! Events that find the queue full are lost to the reader, and counted. For a *lossless* reader,
+//! threads wait for room in their full rings, and the drain waits while the reader is behind and
+//! takes items.
 
 use std::{
     collections::VecDeque,
@@ -22,18 +23,18 @@ use crate::{lock::lock, store::TracedProcess, types::LeaseId};
 /// The most items in the queue of one process; a block has about 20,000 events.
 const CAPACITY: usize = 256;
 
-/// The most times that capacity for a group of processes, and for a reader for whom threads wait.
+/// The most times that capacity for a group of processes, and for a lossless reader.
 const MOST_QUEUES: usize = 4;
 
-/// The places that a drain leaves in the queue of a reader for whom threads wait. It stops reading
+/// The places that a drain leaves in the queue of a lossless reader. It stops reading
 /// rings before that, but for a request, and reads them to the end when the recording ends.
 const LEFT_FREE: usize = CAPACITY * (MOST_QUEUES - 1);
 
-/// The time for which a reader for whom threads wait may take nothing, before rings are read
+/// The time for which a lossless reader may take nothing, before rings are read
 /// without regard to it.
 pub(crate) const STALLED: Duration = Duration::from_secs(1);
 
-/// The most bytes of events that are kept for a reader for whom threads wait, when its queue is
+/// The most bytes of events that are kept for a lossless reader, when its queue is
 /// full. A recording ends with as much as is in all rings.
 const MOST_KEPT_BYTES: u64 = 64 << 20;
 
@@ -140,7 +141,7 @@ pub(crate) struct ProcessPublisher {
     publisher: Publisher,
     source: Source,
     /// Descriptions that found the queue full. They go first when there is room. So do blocks, for
-    /// a reader for whom threads wait.
+    /// a lossless reader.
     kept: VecDeque<StreamItem>,
     /// Since when the reader has been behind without taking anything, and what it had taken.
     stands_since: Option<(u64, Instant)>,
@@ -403,7 +404,7 @@ impl ProcessPublisher {
 impl Drop for ProcessPublisher {
     /// Leaves the kept items that the reader needs, above all the end of the process. A reader that
     /// has not received the process itself needs none. Kept threads have later events only for a
-    /// reader for whom threads wait, which needs the kept blocks as well.
+    /// lossless reader, which needs the kept blocks as well.
     fn drop(&mut self) {
         let process = |item: &StreamItem| matches!(item, StreamItem::Process(_));
         if self.kept.is_empty() || self.kept.iter().any(process) || self.publisher.is_closed() {

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::record;
-use crate::scene::{Cli, Scene};
+use crate::scene::{Cli, Running, Scene};
 use crate::trace::{ensure_exact, read};
 
 /// Recordings of which one has to be without losses. A collector that gets no processor for long
@@ -19,11 +19,16 @@ const ATTEMPTS: u32 = 5;
 /// for, each 4 ms.
 const BUSY: [&str; 6] = ["--threads", "2", "--calls", "20000", "--seed", "3"];
 
+/// A recording with small rings.
+fn begun(cli: &Cli, target: &Target, more: &[&str]) -> Result<Running> {
+    let options = ["--ring-size", "64KiB", "--force", "--json"];
+    record(cli, target, &[&options, more].concat())
+}
+
 /// The summary of a recording with small rings, and what the program did.
 fn recorded(cli: &Cli, more: &[&str]) -> Result<(Value, GroundTruth)> {
     let mut target = Target::spawn(Fixture::Counted, BUSY)?;
-    let options = ["--ring-size", "64KiB", "--force", "--json"];
-    let running = record(cli, &target, &[&options, more].concat())?;
+    let running = begun(cli, &target, more)?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     running.signal(Signal::SIGINT)?;
     let done = running.wait()?;
@@ -94,14 +99,7 @@ fn a_daemon_that_stands_still_does_not_stop_the_program() -> Result<()> {
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
     let mut target = Target::spawn(Fixture::Counted, BUSY)?;
-    let options = [
-        "--ring-size",
-        "64KiB",
-        "--force",
-        "--json",
-        "--lossless=100ms",
-    ];
-    let running = record(&cli, &target, &options)?;
+    let running = begun(&cli, &target, &["--lossless=100ms"])?;
     let pid = Pid::from_raw(daemon.pid().cast_signed());
     kill(pid, Signal::SIGSTOP)?;
     let gone = target.ask("go", "result ");
@@ -127,14 +125,7 @@ fn a_daemon_that_is_killed_does_not_stop_the_program() -> Result<()> {
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
     let mut target = Target::spawn(Fixture::Counted, BUSY)?;
-    let options = [
-        "--ring-size",
-        "64KiB",
-        "--force",
-        "--json",
-        "--lossless=100ms",
-    ];
-    let running = record(&cli, &target, &options)?;
+    let running = begun(&cli, &target, &["--lossless=100ms"])?;
     kill(Pid::from_raw(daemon.pid().cast_signed()), Signal::SIGKILL)?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     ensure!(truth.events() > 0);

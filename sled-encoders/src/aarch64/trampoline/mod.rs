@@ -50,6 +50,7 @@ use self::slow::emit_slow;
 use crate::{EncodeError, SledKind};
 
 mod slow;
+mod waiting;
 
 /// The addresses and sizes of all memory that the trampolines of one target use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,7 +34,7 @@ use shm_ring::{
 use super::{
     Assembler, BASE, CNTVCT_EL0, HAS_ARGUMENT, HEAD, HOT_FRAME, IN_VAIN, LIMIT, SINCE, TICKS_SHIFT,
     TID, TrampolineSpec, VIEW, WINDOW_SHIFT, beyond_guard, chunk_mask, load_tid, load64, offset,
-    slots_mask,
+    slots_mask, waiting::emit_wait,
 };
 
 const HAS_ARGUMENT_BIT: u32 = HAS_ARGUMENT.trailing_zeros();
@@ -43,23 +43,22 @@ const IN_VAIN_BIT: u32 = IN_VAIN.trailing_zeros();
 const SLOW_FRAME: u32 = 96;
 
 // Offsets that instructions take as they are.
-const STARTED: u32 = offset(slot::STARTED);
+pub(super) const STARTED: u32 = offset(slot::STARTED);
 const REPORTED: u32 = offset(slot::REPORTED);
 const OWNER: u32 = offset(control::OWNER);
-const RELEASED: u32 = offset(control::RELEASED);
+pub(super) const RELEASED: u32 = offset(control::RELEASED);
 const PUBLISHED: u32 = offset(control::STARTED);
 const LOST: u32 = offset(control::LOST);
-const BUSY: u32 = offset(control::BUSY);
-const LIVE: u32 = offset(table::LIVE);
+pub(super) const BUSY: u32 = offset(control::BUSY);
+pub(super) const LIVE: u32 = offset(table::LIVE);
 const MINE: u32 = offset(table::MINE);
 const NO_SLOT: u32 = offset(rings::NO_SLOT);
 const BUCKETS_TAKEN: u32 = offset(rings::BUCKETS_TAKEN);
 const CHUNK: u32 = offset(rings::CHUNK);
 const CLAIM: u32 = offset(rings::CLAIM);
-const DEADLINE: u32 = offset(rings::DEADLINE);
-const WAIT: u32 = offset(rings::WAIT);
-const WAITED: u32 = offset(slot::WAITED);
-const EXPIRED: u32 = offset(slot::EXPIRED);
+pub(super) const DEADLINE: u32 = offset(rings::DEADLINE);
+pub(super) const WAIT: u32 = offset(rings::WAIT);
+pub(super) const WAITED: u32 = offset(slot::WAITED);
 const CLOSED_AT: u32 = offset(table::CLOSED_AT);
 const BUCKET_TID: u32 = offset(bucket::TID);
 const BUCKET_LOST: u32 = offset(bucket::LOST);
@@ -70,15 +69,15 @@ const PARKED_MASK: u64 = !(slot::PARKED_ROOM - 1);
 
 /// The places at which the parts of the slow path go on.
 #[derive(Debug, Clone, Copy)]
-struct Ways {
+pub(super) struct Ways {
     /// Writes a word.
     put: DynamicLabel,
     /// Another context has the slow path. The rest of the chunk counts as this event.
     robbed: DynamicLabel,
     /// Counts the event, of which no word is in the ring.
-    lost: DynamicLabel,
+    pub(super) lost: DynamicLabel,
     /// Looks for the thread's slot, after a wait for room.
-    find: DynamicLabel,
+    pub(super) find: DynamicLabel,
 }
 
 /// The slow path. x0 and w5 as drawn above, the flavour's registers on the stack. Returns to the
@@ -570,83 +569,6 @@ fn emit_words(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
     );
 }
 
-/// Waits for room in the full ring, whose head is put back. Goes to `find` once there is room, or
-/// on to `lost`, which follows. The same as `emit_wait` of x86-64. x16 = the rings.
-fn emit_wait(a: &mut Assembler, spec: &TrampolineSpec, ways: Ways) {
-    let g = spec.geometry;
-    let chunks_shift = g.ring_shift() - g.chunk_shift();
-    leave_if_child(a, spec, 6);
-    dynasm!(a
-        ; .arch aarch64
-        ; add x7, x4, BUSY
-        ; unmark:
-        ; ldxr x6, [x7]
-        ; eor x6, x6, x14
-        ; cbnz x6, >unmarked
-        ; stxr w6, xzr, [x7]
-        ; cbnz w6, <unmark
-        ; unmarked:
-        ; ldr x6, [x4, RELEASED]
-        ; add w6, w6, #1
-        ; ldr w7, [x1, EXPIRED]
-        ; eor w6, w6, w7
-        ; cbz w6, =>ways.lost
-        ; mrs x2, CNTVCT_EL0
-        ; wait:
-        ; yield
-    );
-    leave_if_child(a, spec, 6);
-    load64(a, 6, spec.table);
-    dynasm!(a
-        ; .arch aarch64
-        ; ldr x6, [x6, LIVE]
-        ; cbz x6, =>ways.lost
-        ; mrs x3, CNTVCT_EL0
-        ; ldr x6, [x16, DEADLINE]
-        ; cbz x6, >no_end
-        ; sub x6, x6, x3
-        ; tbnz x6, #63, =>ways.lost
-        ; no_end:
-        // x3 = the wait so far.
-        ; sub x3, x3, x2
-        ; ldr x6, [x1, STARTED]
-        // Pairs with the collector's store of RELEASED after it emptied the chunk.
-        ; add x7, x4, RELEASED
-        ; ldar x13, [x7]
-        ; sub x6, x6, x13
-        ; lsr x6, x6, chunks_shift
-        ; cbz x6, >room
-        ; ldr x6, [x16, WAIT]
-        ; sub x6, x3, x6
-        ; tbnz x6, #63, <wait
-        // The number that showed the ring full: a chunk may have been given back since.
-        ; add w13, w13, #1
-        ; movz x6, #1
-        ; room:
-        // Another processor's counter may be behind.
-        ; tbz x3, #63, >forward
-        ; movz x3, #0
-        ; forward:
-        ; lsr x7, x3, #32
-        ; cbz x7, >fits
-        ; movn w3, #0
-        ; fits:
-        ; add x7, x1, WAITED
-        ; add_wait:
-        ; ldxr w10, [x7]
-        ; add x10, x10, x3
-        ; lsr x17, x10, #32
-        ; cbz x17, >sum_fits
-        ; movn w10, #0
-        ; sum_fits:
-        ; stxr w17, w10, [x7]
-        ; cbnz w17, <add_wait
-        // x6 is 0 if there is room.
-        ; cbz x6, =>ways.find
-        ; str w13, [x1, EXPIRED]
-    );
-}
-
 /// Stores the view around x2 and x3 in the slot and writes its two words. Then x6 and x7 = time and
 /// place relative to it.
 ///
@@ -867,7 +789,7 @@ fn emit_no_slot(a: &mut Assembler, spec: &TrampolineSpec) {
 }
 
 /// Goes to `out` if the table is wiped: this is a forked child. x`register` is lost.
-fn leave_if_child(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
+pub(super) fn leave_if_child(a: &mut Assembler, spec: &TrampolineSpec, register: u8) {
     load64(a, register, spec.table);
     dynasm!(a
         ; .arch aarch64

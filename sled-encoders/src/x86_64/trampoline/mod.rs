@@ -91,6 +91,7 @@ mod profile_slow;
 mod slow;
 mod template;
 mod values;
+mod waiting;
 
 pub use gate::{DispatchMode, Enable, Gate};
 pub use template::Template;

@@ -242,7 +242,7 @@ impl Drain {
         self.read(false)
     }
 
-    /// Reads every ring once. `for_readers`: as long as no reader for whom threads wait is behind.
+    /// Reads every ring once. `for_readers`: as long as no lossless reader is behind.
     fn read(&mut self, for_readers: bool) -> Busy {
         match self.owners.rings.newest {
             true => Busy::Idle,

@@ -157,8 +157,8 @@ impl Rings {
         self.wait.is_some_and(|wait| wait > 0) && self.output.readers_are_behind()
     }
 
-    /// Reads every ring for one turn. `for_readers`: only the first of them, until a reader for
-    /// whom threads wait is behind. The next call then goes on with the others.
+    /// Reads every ring for one turn. `for_readers`: only the first of them, until a lossless
+    /// reader is behind. The next call then goes on with the others.
     pub(super) fn read(&mut self, for_readers: bool) -> Busy {
         let mut busy = Busy::Idle;
         let ring_bytes = self.geometry().ring_bytes();
