@@ -26,7 +26,7 @@ fn full(machine: &Machine) -> Consumer {
     consumer
 }
 
-/// What the slot says of waits: ticks that no word reports, and the mark of a vain wait.
+/// The ticks in the slot that no word reports, and its mark of a vain wait.
 fn waits(machine: &Machine) -> (u64, u64) {
     let word = machine.slot(machine.home(), slot::WAITED);
     (word & 0xffff_ffff, word >> 32)

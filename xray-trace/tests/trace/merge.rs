@@ -1,4 +1,4 @@
-//! Several traces as one: what each of them says is in the merged one, at its time.
+//! Several traces as one: the events of each of them are in the merged one, at their times.
 
 use xray_trace::analysis::{Filter, Waits, account};
 use xray_trace::container::Writer;
@@ -38,7 +38,7 @@ impl Machine {
         writer.add(&module(0, 0)).unwrap();
         for (id, name) in (0..).zip(names) {
             let mut function = function(id, 0, name);
-            // These are those of the name, whatever the id.
+            // The name gives both, whatever the id is.
             function.address.0 = name.bytes().map(u64::from).sum();
             function.xray_id = u32::from(name.as_bytes()[0]);
             writer.add(&function).unwrap();
