@@ -1,5 +1,5 @@
-//! The wait for room in a full ring, if the collector allows it: `docs/design/ring.md`, "Waiting for
-//! room".
+//! The wait for room in a full ring, if the collector allows it: `docs/design/ring.md`,
+//! "Waiting for room".
 
 use dynasm::dynasm;
 use dynasmrt::{DynasmApi, DynasmLabelApi};

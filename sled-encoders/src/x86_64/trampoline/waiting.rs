@@ -1,5 +1,5 @@
-//! The wait for room in a full ring, if the collector allows it: `docs/design/ring.md`, "Waiting for
-//! room".
+//! The wait for room in a full ring, if the collector allows it: `docs/design/ring.md`,
+//! "Waiting for room".
 
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, eax, edx, r8, r9, r9d, r11, r13, r14, rax, rbx, rdi, rdx,
