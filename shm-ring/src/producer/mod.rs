@@ -28,11 +28,11 @@
 //!  view  CompareSince ─ CompareBase; if either fails, and always in a new chunk:
 //!               SetView ─ SetSince ─ ClearBase ─ SetBase
 //!  puts  Read ─ Look ─ Write, for each word, and for SetSince and SetBase
-//! ```
 //!
 //!        PutBack, where threads wait for room:
 //!               Asked ─ Leave ─ Again ─ (Live ─ Deadline ─ Room ─ Bound) … ─┬─ AddWait ─ Probe
 //!                                                                           └─ Expire ─ CountFull
+//! ```
 //!
 //! TellStuck follows on TellLoss. Done follows on the words, LeaveHome, TellStuck, Keep and
 //! GiveBack. Each look that finds the head parked by another context leads to Robbed, or to

@@ -84,7 +84,15 @@ impl PidFd {
     }
 
     /// True if the process has ended (also as a zombie).
+    ///
+    /// The kernel (6.18) reports a living process as ended if a thread takes over the leader's id
+    /// by an `exec` just while the kernel answers. An ended process is reported as ended for ever,
+    /// so the second answer counts.
     pub(crate) fn has_exited(&self) -> bool {
+        self.is_readable() && self.is_readable()
+    }
+
+    fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         loop {
             match poll(&mut fds, PollTimeout::ZERO) {
