@@ -17,7 +17,7 @@ use crate::{
     target::StartTime,
 };
 
-/// Words read from one ring before the next one has its turn.
+/// The most words read from one ring before the next one has its turn.
 pub(super) const TURN_WORDS: u64 = 1 << 16;
 
 /// The most words that are read from a ring between two looks at the block under way, while words
@@ -28,9 +28,10 @@ const MOST_STEP_WORDS: u64 = 1 << 11;
 const HELD_BLOCK_BYTES: usize = 24 << 10;
 const HELD_PART: u64 = 8;
 
-/// The number of turns that read a ring which was full at the start, and a little more.
-pub(super) fn turns(geometry: Geometry) -> u64 {
-    geometry.ring_bytes() / 8 / TURN_WORDS + 2
+/// The number of turns of so many words that read a ring which was full at the start, and a little
+/// more.
+pub(super) fn turns(geometry: Geometry, turn_words: u64) -> u64 {
+    geometry.ring_bytes() / 8 / turn_words + 2
 }
 
 /// A ring. Its events go to the decoder of its owner.
@@ -89,6 +90,8 @@ pub(super) struct Around<'a> {
     pub(super) newest: bool,
     /// True if words stay in the rings until their events are archived.
     pub(super) holds: bool,
+    /// The words read from one ring before the next one has its turn.
+    pub(super) turn_words: u64,
 }
 
 // === impl Ring ===
@@ -294,11 +297,11 @@ impl Ring {
         let ring_bytes = around.slots.layout.geometry.ring_bytes();
         let step = match around.holds {
             true => MOST_STEP_WORDS.min(ring_bytes / 8 / (4 * HELD_PART)),
-            false => TURN_WORDS,
+            false => around.turn_words,
         };
         let mut words = 0;
         let begin = consumer.cursor();
-        while consumer.cursor() - begin < 8 * TURN_WORDS {
+        while consumer.cursor() - begin < 8 * around.turn_words {
             let before = consumer.cursor();
             let sink = decoder.sink(around.sites, around.output);
             let drained = consumer.drain(rings, producer, now, step, sink);
@@ -350,7 +353,7 @@ impl Ring {
     pub(super) fn read_all(&mut self, decoder: &mut ThreadDecoder, around: &Around<'_>) {
         // This many turns read everything that was there. A target that goes on writing would
         // otherwise never come to an end.
-        for _ in 0..turns(around.slots.layout.geometry) {
+        for _ in 0..turns(around.slots.layout.geometry, around.turn_words) {
             if self.read(decoder, around, Producer::Gone) == 0 {
                 break;
             }

@@ -19,15 +19,19 @@ const ATTEMPTS: u32 = 5;
 /// for, each 4 ms.
 const BUSY: [&str; 6] = ["--threads", "2", "--calls", "20000", "--seed", "3"];
 
+/// Many busy threads. If the collector read from one ring what its thread writes meanwhile, the
+/// other threads would wait in vain.
+const MANY: [&str; 6] = ["--threads", "12", "--calls", "4000", "--seed", "3"];
+
 /// A recording with small rings.
 fn begun(cli: &Cli, target: &Target, more: &[&str]) -> Result<Running> {
     let options = ["--ring-size", "64KiB", "--force", "--json"];
     record(cli, target, &[&options, more].concat())
 }
 
-/// The summary of a recording with small rings, and what the program did.
-fn recorded(cli: &Cli, more: &[&str]) -> Result<(Value, GroundTruth)> {
-    let mut target = Target::spawn(Fixture::Counted, BUSY)?;
+/// The summary of a recording of a program with small rings, and what the program did.
+fn recorded(cli: &Cli, program: [&str; 6], more: &[&str]) -> Result<(Value, GroundTruth)> {
+    let mut target = Target::spawn(Fixture::Counted, program)?;
     let running = begun(cli, &target, more)?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     running.signal(Signal::SIGINT)?;
@@ -42,10 +46,15 @@ fn a_lossless_recording_has_every_call_and_the_waits() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let path = scene.path("f.xtrace");
-    for cli in [scene.alone()?, scene.with(&daemon)?] {
+    let alone = scene.alone()?;
+    for (cli, program) in [
+        (&alone, BUSY),
+        (&alone, MANY),
+        (&scene.with(&daemon)?, BUSY),
+    ] {
         let mut whole = None;
         for attempt in 0..ATTEMPTS {
-            let (summary, truth) = recorded(&cli, &["--lossless=100ms"])?;
+            let (summary, truth) = recorded(cli, program, &["--lossless=100ms"])?;
             let number = |key: &str| summary[key].as_u64().context(key.to_owned());
             let (events, lost) = (number("events")?, number("lost")?);
             ensure!(events + lost == truth.events(), "{summary} {truth:?}");
@@ -83,7 +92,7 @@ fn a_lossless_recording_has_every_call_and_the_waits() -> Result<()> {
 fn the_same_recording_without_waits_loses_events() -> Result<()> {
     let scene = Scene::new()?;
     let cli = scene.alone()?;
-    let (summary, truth) = recorded(&cli, &[])?;
+    let (summary, truth) = recorded(&cli, BUSY, &[])?;
     let number = |key: &str| summary[key].as_u64().context(key.to_owned());
     let (events, lost) = (number("events")?, number("lost")?);
     ensure!(events + lost == truth.events() && lost > 0, "{summary}");

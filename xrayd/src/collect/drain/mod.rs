@@ -42,13 +42,7 @@ use shm_ring::{SharedMemory, layout};
 pub(crate) use task::spawn;
 use xray_trace::model::Ticks;
 
-use super::{
-    SiteTable,
-    activity::News,
-    ring::{Ring, turns},
-    ring_budget::RingBudget,
-    slots::Slots,
-};
+use super::{SiteTable, activity::News, ring::Ring, ring_budget::RingBudget, slots::Slots};
 use crate::{
     pid::Pid,
     store::{Ask, EventStore, Handover},
@@ -359,7 +353,7 @@ impl Drain {
     fn flush(&mut self) {
         self.settle_mode();
         let now = ticks_now();
-        for _ in 0..turns(self.owners.rings.geometry()) {
+        for _ in 0..self.owners.rings.turns() {
             if self.round() != Busy::Full {
                 break;
             }

@@ -10,7 +10,7 @@ use crate::{
     collect::{
         CallSite, SiteTable,
         numbers::Numbers,
-        ring::{Around, Ring, TURN_WORDS},
+        ring::{Around, Ring, TURN_WORDS, turns},
         slots::Slots,
         sums_log::SumsLog,
         thread_decoder::ThreadDecoder,
@@ -107,6 +107,7 @@ impl Rings {
         index: u32,
         work: impl FnOnce(&mut Ring, &mut ThreadDecoder, &Around<'_>) -> T,
     ) -> Option<T> {
+        let turn_words = self.turn_words();
         let ring = self.by_slot.get_mut(&index)?;
         let decoder = self.decoders.get_mut(ring.owner)?;
         let around = Around {
@@ -116,6 +117,7 @@ impl Rings {
             started: self.started,
             newest: self.newest,
             holds: self.holds,
+            turn_words,
         };
         Some(work(ring, decoder, &around))
     }
@@ -151,10 +153,30 @@ impl Rings {
         }
     }
 
+    /// True if threads wait for room.
+    fn is_waited_for(&self) -> bool {
+        self.wait.is_some_and(|wait| wait > 0)
+    }
+
+    /// The words read from one ring before the next one has its turn. Where threads wait for room,
+    /// each ring in turn gives a chunk back. So no thread waits for long while others keep their
+    /// rings full.
+    fn turn_words(&self) -> u64 {
+        match self.is_waited_for() {
+            true => TURN_WORDS.min(self.geometry().chunk_bytes() / 8),
+            false => TURN_WORDS,
+        }
+    }
+
+    /// The number of turns that read a ring which was full at the start, and a little more.
+    pub(super) fn turns(&self) -> u64 {
+        turns(self.geometry(), self.turn_words())
+    }
+
     /// True if threads wait for a reader that is behind. Rings are not read meanwhile: their
     /// threads wait, or count what they lose.
     fn is_held_back(&self) -> bool {
-        self.wait.is_some_and(|wait| wait > 0) && self.output.readers_are_behind()
+        self.is_waited_for() && self.output.readers_are_behind()
     }
 
     /// Reads every ring for one turn. `for_readers`: only the first of them, until a lossless
@@ -164,6 +186,7 @@ impl Rings {
         let ring_bytes = self.geometry().ring_bytes();
         self.note_use(ring_bytes);
         let many = ring_bytes / 8 / MANY;
+        let full = self.turn_words().min(TURN_WORDS / 4);
         let first = std::mem::take(&mut self.next_read).min(self.order.len());
         for at in (first..self.order.len()).chain(0..first) {
             if for_readers && self.is_held_back() {
@@ -176,7 +199,7 @@ impl Rings {
                 let words = ring.read(decoder, around, Producer::Alive);
                 if words > 0 {
                     busy = busy.max(match words {
-                        _ if words >= TURN_WORDS / 4 => Busy::Full,
+                        _ if words >= full => Busy::Full,
                         _ if words >= many => Busy::Some,
                         _ => Busy::Little,
                     });
