@@ -1,6 +1,6 @@
 //! The daemon as a program: configuration → check → build (binds) → run → drain.
 
-use std::process::ExitCode;
+use std::{mem::ManuallyDrop, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -29,16 +29,15 @@ fn run(config: &Config) -> anyhow::Result<()> {
     config.check()?;
     app::raise_descriptor_limit();
     return_large_allocations();
-    let runtime = app::runtime().context("cannot start the runtime")?;
+    // It is never dropped. The end of the daemon waits for no thread of the runtime: blocking reads
+    // of closed connections may be abandoned, and calls that hang. It detaches none either: glibc
+    // (2.36) may crash if it detaches a thread that ends just then.
+    let runtime = ManuallyDrop::new(app::runtime().context("cannot start the runtime")?);
     let app = {
         let _context = runtime.enter();
         App::build(config)?
     };
-    let ran = runtime.block_on(app.run());
-    // What could be detached is, so blocking reads of closed connections may be abandoned, and
-    // calls that hang.
-    runtime.shutdown_background();
-    match ran? {
+    match runtime.block_on(app.run())? {
         Some(restart) => Err(restart.execute()).context("cannot execute the daemon anew"),
         None => Ok(()),
     }
