@@ -55,6 +55,12 @@ pub(crate) struct Selectors {
     /// The function with this id, as `xrayctl functions` lists it
     #[arg(long, value_name = "N", help_heading = HEADING)]
     id: Vec<u32>,
+    /// Functions that the source marks with the attribute xray_always_instrument
+    #[arg(long, help_heading = HEADING)]
+    always_instrumented: bool,
+    /// Functions with less code than this. A function of unknown size is not one of them
+    #[arg(long, value_name = "BYTES", value_parser = size(), help_heading = HEADING)]
+    smaller_than: Option<u64>,
     /// Every function
     #[arg(long, help_heading = HEADING)]
     all: bool,
@@ -79,6 +85,12 @@ pub(crate) struct Selectors {
     /// Exclude the function with this id
     #[arg(long, value_name = "N", help_heading = HEADING)]
     except_id: Vec<u32>,
+    /// Exclude functions that the source marks with the attribute xray_always_instrument
+    #[arg(long, help_heading = HEADING)]
+    except_always_instrumented: bool,
+    /// Exclude functions with less code than this. A function of unknown size is not one of them
+    #[arg(long, value_name = "BYTES", value_parser = size(), help_heading = HEADING)]
+    except_smaller_than: Option<u64>,
     /// Exclude the functions that stand out in a trace or a profile
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     except_from_trace: Vec<PathBuf>,
@@ -142,6 +154,8 @@ impl Selectors {
             &self.source,
         ];
         let mut include = rules(patterns, &self.id);
+        include.extend(self.always_instrumented.then_some(Rule::AlwaysInstrumented));
+        include.extend(self.smaller_than.map(Rule::SmallerThan));
         if self.all {
             include.push(Rule::All);
         }
@@ -158,6 +172,9 @@ impl Selectors {
             &self.except_source,
         ];
         let mut exclude = rules(patterns, &self.except_id);
+        let marked = self.except_always_instrumented;
+        exclude.extend(marked.then_some(Rule::AlwaysInstrumented));
+        exclude.extend(self.except_smaller_than.map(Rule::SmallerThan));
         exclude.extend(self.of_traces(&self.except_from_trace)?);
         Ok(exclude)
     }
@@ -178,6 +195,11 @@ impl Selectors {
             .map(|file| functions_of_trace::rules(file, top, by));
         Ok(rules.collect::<Result<Vec<_>, _>>()?.concat())
     }
+}
+
+/// The parser of the size of a function.
+fn size() -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(1..=1 << 30)
 }
 
 /// The selection of `xrayctl functions PATTERN`: a glob if the pattern has wildcard characters,
@@ -232,6 +254,8 @@ fn rule(rule: Rule) -> proto::Rule {
         Rule::Module(module) => Kind::Module(module),
         Rule::Source(glob) => Kind::Source(glob),
         Rule::Id(id) => Kind::Id(id),
+        Rule::AlwaysInstrumented => Kind::AlwaysInstrumented(true),
+        Rule::SmallerThan(bytes) => Kind::SmallerThan(bytes),
         Rule::All => Kind::All(true),
     };
     proto::Rule { rule: Some(kind) }
@@ -266,6 +290,8 @@ mod tests {
             Kind::Module(lib) => format!("{sign}module={lib}"),
             Kind::Source(glob) => format!("{sign}source={glob}"),
             Kind::Id(id) => format!("{sign}id={id}"),
+            Kind::AlwaysInstrumented(marked) => format!("{sign}always={marked}"),
+            Kind::SmallerThan(bytes) => format!("{sign}smaller={bytes}"),
             Kind::All(all) => format!("{sign}all={all}"),
         };
         let include = include.into_iter().map(|rule| show("", rule));
@@ -285,6 +311,11 @@ mod tests {
                 "regex=^a module=libc.so source=src/*",
             ),
             ("--all --except-function f", "all=true -function=f"),
+            (
+                "--always-instrumented --smaller-than 9 --except-always-instrumented",
+                "always=true smaller=9 -always=true",
+            ),
+            ("--all --except-smaller-than 64", "all=true -smaller=64"),
             (
                 "--all --except-glob g --except-regex r --except-module m --except-source s --except-id 3",
                 "all=true -glob=g -regex=r -module=m -source=s -id=3",

@@ -136,7 +136,12 @@ fn words(selection: &Selection) -> Vec<String> {
             Kind::Function(name) => return Some(without_parameters(name).to_owned()),
             Kind::Glob(glob) => glob.trim_matches('*'),
             Kind::Regex(regex) => regex.trim_start_matches('^').trim_end_matches('$'),
-            Kind::Module(_) | Kind::Source(_) | Kind::Id(_) | Kind::All(_) => return None,
+            Kind::Module(_)
+            | Kind::Source(_)
+            | Kind::Id(_)
+            | Kind::AlwaysInstrumented(_)
+            | Kind::SmallerThan(_)
+            | Kind::All(_) => return None,
         };
         (!word.is_empty() && word.chars().all(plain)).then(|| word.to_owned())
     });

@@ -274,9 +274,8 @@ mod tests {
             measured.matches(&Candidate {
                 id: 1,
                 module: "service",
-                symbol: None,
                 name,
-                source: None,
+                ..Candidate::default()
             })
         });
         assert_eq!(is_measured, [true, false, true]);

@@ -1,7 +1,8 @@
 //! Every kind of selector, on a real program.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, GroundTruth, Target};
@@ -126,6 +127,93 @@ fn each_kind_of_selector_names_what_it_says() -> Result<()> {
         cli.run(enable)?.failed(3, &["nothing matched"])?;
     }
     ensure!(enabled(&cli, &pid)?.is_empty());
+    Ok(())
+}
+
+/// Sizes are the symbol table's. Whatever has a size is smaller than some size.
+#[test]
+fn functions_are_selected_by_their_size() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    let sizes = symbol_sizes(Path::new(&format!("/proc/{pid}/exe")))?;
+    let listed = cli.json(["functions", "--pid", &pid])?;
+    let mut by_size = Vec::new();
+    for row in rows(&listed, "functions")? {
+        let size = row["size"].as_u64().context("no size")?;
+        let symbol = row["symbol"].as_str().context("no symbol")?;
+        ensure!(sizes.get(symbol) == Some(&size), "{row}");
+        let name = row["name"].as_str().unwrap_or_default();
+        let bare = name.split('(').next().unwrap_or_default();
+        by_size.push((size, bare.trim_start_matches("work::").to_owned()));
+    }
+    by_size.sort();
+    let limit = by_size[by_size.len() / 2].0;
+    let (small, large): (Vec<_>, Vec<_>) = by_size.iter().partition(|(size, _)| *size < limit);
+    ensure!(!small.is_empty() && !large.is_empty(), "{by_size:?}");
+    fn names<'a>(rows: &[&'a (u64, String)]) -> Vec<&'a str> {
+        rows.iter().map(|(_, name)| name.as_str()).collect()
+    }
+    let limit = limit.to_string();
+    check(&cli, &pid, &["--smaller-than", &limit], &names(&small))?;
+    let but_small = ["--all", "--except-smaller-than", &limit];
+    check(&cli, &pid, &but_small, &names(&large))?;
+    let nothing = ["enable", "--pid", &pid, "--smaller-than", "1"];
+    cli.run(nothing)?.failed(3, &["nothing matched"])?;
+    let refused = cli.run(["enable", "--pid", &pid, "--smaller-than", "0"])?;
+    let reports_range = refused.err.contains("0 is not in 1..=1073741824");
+    ensure!(refused.code == Some(2) && reports_range, "{refused:?}");
+    Ok(())
+}
+
+/// The sizes of the functions of an object file, by symbol.
+fn symbol_sizes(path: &Path) -> Result<HashMap<String, u64>> {
+    let bytes = std::fs::read(path)?;
+    let file = goblin::elf::Elf::parse(&bytes)?;
+    let sized = file.syms.iter().filter_map(|symbol| {
+        let name = file.strtab.get_at(symbol.st_name)?;
+        Some((name.to_owned(), symbol.st_size))
+    });
+    Ok(sized.collect())
+}
+
+/// All functions of one program have the attribute, and no function of the other one has it.
+#[test]
+fn functions_are_selected_by_their_attribute() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let marked = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let unmarked = Target::spawn(Fixture::Values, ["--threads", "1"])?;
+    for (target, selector, other) in [
+        (
+            &marked,
+            "--always-instrumented",
+            "--except-always-instrumented",
+        ),
+        (
+            &unmarked,
+            "--except-always-instrumented",
+            "--always-instrumented",
+        ),
+    ] {
+        let pid = target.pid().to_string();
+        cli.ok(["attach", &pid])?;
+        let enable = |selectors: &[&str]| cli.run([&["enable", "--pid", &pid], selectors].concat());
+        let with_all = |option: &'static str| match option.starts_with("--except") {
+            true => vec!["--all", option],
+            false => vec![option],
+        };
+        enable(&with_all(other))?.failed(3, &["nothing matched"])?;
+        ensure!(enabled(&cli, &pid)?.is_empty());
+        ensure!(enable(&with_all(selector))?.code == Some(0));
+        let selected = enabled(&cli, &pid)?;
+        ensure!(enable(&["--all"])?.code == Some(0));
+        ensure!(!selected.is_empty() && enabled(&cli, &pid)? == selected);
+    }
     Ok(())
 }
 

@@ -440,7 +440,7 @@ pub struct Selection {
 /// `:`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rule {
-    #[prost(oneof = "rule::Rule", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "rule::Rule", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub rule: ::core::option::Option<rule::Rule>,
 }
 /// Nested message and enum types in `Rule`.
@@ -471,6 +471,13 @@ pub mod rule {
         /// All functions. Only `true` is valid.
         #[prost(bool, tag = "7")]
         All(bool),
+        /// Functions that the source marks with the attribute `xray_always_instrument`. Only `true` is
+        /// valid.
+        #[prost(bool, tag = "8")]
+        AlwaysInstrumented(bool),
+        /// Functions with less code than this many bytes. A function of unknown size is not one of them.
+        #[prost(uint64, tag = "9")]
+        SmallerThan(u64),
     }
 }
 /// Values that are recorded with calls, beside the time. The trampolines record registers, whether
@@ -641,6 +648,12 @@ pub struct FunctionInfo {
     /// True if the function is on, and a budget suppresses it (see `Budget`).
     #[prost(bool, tag = "14")]
     pub suppressed: bool,
+    /// Size of its code in bytes, by the symbol table. 0 if it is not known.
+    #[prost(uint64, tag = "15")]
+    pub size: u64,
+    /// True if the source marks it with the attribute `xray_always_instrument`.
+    #[prost(bool, tag = "16")]
+    pub always_instrumented: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {

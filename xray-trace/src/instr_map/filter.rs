@@ -60,12 +60,17 @@ pub enum Rule {
     Source(String),
     /// The function with this id.
     Id(u32),
+    /// Functions that the source marks with the attribute `xray_always_instrument`.
+    AlwaysInstrumented,
+    /// Functions with less code than this many bytes. A function of unknown size is not one of
+    /// them.
+    SmallerThan(u64),
     /// Every function.
     All,
 }
 
 /// A function to test.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Candidate<'a> {
     /// Its id.
     pub id: u32,
@@ -77,6 +82,10 @@ pub struct Candidate<'a> {
     pub name: &'a str,
     /// The path of its source file, if known.
     pub source: Option<&'a str>,
+    /// The size of its code in bytes; 0 if unknown.
+    pub size: u64,
+    /// True if the source marks it with the attribute `xray_always_instrument`.
+    pub always_instrumented: bool,
 }
 
 /// Reasons why a selection cannot be used.
@@ -136,6 +145,9 @@ struct Rules {
     regexes: Vec<Regex>,
     modules: Vec<(String, Regex)>,
     sources: Vec<Regex>,
+    always_instrumented: bool,
+    /// The greatest of all such sizes; 0 for none.
+    smaller_than: u64,
 }
 
 /// Compiles patterns and adds up the memory that they take.
@@ -230,14 +242,18 @@ impl Rule {
     fn is_pattern(&self) -> bool {
         match self {
             Self::Glob(_) | Self::Regex(_) | Self::Module(_) | Self::Source(_) => true,
-            Self::Function(_) | Self::Id(_) | Self::All => false,
+            Self::Function(_)
+            | Self::Id(_)
+            | Self::AlwaysInstrumented
+            | Self::SmallerThan(_)
+            | Self::All => false,
         }
     }
 
     /// Bytes of memory for the text of the rule.
     fn text_size(&self) -> usize {
         match self {
-            Self::All | Self::Id(_) => NAME_SIZE,
+            Self::All | Self::Id(_) | Self::AlwaysInstrumented | Self::SmallerThan(_) => NAME_SIZE,
             Self::Function(text) => NAME_SIZE + 2 * text.len(),
             Self::Glob(text) | Self::Regex(text) | Self::Module(text) | Self::Source(text) => {
                 PATTERN_SIZE + 2 * text.len()
@@ -260,6 +276,10 @@ impl Rules {
                 Rule::All => compiled.all = true,
                 Rule::Id(id) => {
                     compiled.ids.insert(*id);
+                }
+                Rule::AlwaysInstrumented => compiled.always_instrumented = true,
+                Rule::SmallerThan(bytes) => {
+                    compiled.smaller_than = compiled.smaller_than.max(*bytes);
                 }
                 Rule::Function(name) => {
                     compiled.names.insert(name.clone());
@@ -287,6 +307,8 @@ impl Rules {
     fn matches(&self, candidate: &Candidate<'_>, forms: &[&str]) -> bool {
         self.all
             || self.ids.contains(&candidate.id)
+            || self.always_instrumented && candidate.always_instrumented
+            || (1..self.smaller_than).contains(&candidate.size)
             || forms.iter().any(|form| self.names.contains(*form))
             || self
                 .globs
@@ -418,6 +440,8 @@ mod tests {
         symbol: Some("_ZN2ns3maxIiEET_S1_S1_"),
         name: "int ns::max<int>(int, int)",
         source: Some("/home/dev/src/math/max.cc"),
+        size: 40,
+        always_instrumented: false,
     };
 
     #[test]
@@ -514,6 +538,36 @@ mod tests {
     }
 
     #[test]
+    fn functions_are_found_by_their_size_and_by_their_attribute() {
+        let is_found = |rule, size, always_instrumented| {
+            let selection = Selection {
+                include: vec![rule],
+                exclude: vec![],
+            };
+            let candidate = Candidate {
+                size,
+                always_instrumented,
+                ..MAX
+            };
+            CompiledSelection::new(&selection)
+                .unwrap()
+                .matches(&candidate)
+        };
+        for (size, expected) in [(0, false), (1, true), (39, true), (40, false)] {
+            assert_eq!(is_found(Rule::SmallerThan(40), size, true), expected);
+        }
+        assert!(!is_found(Rule::SmallerThan(0), 0, true));
+        for marked in [true, false] {
+            assert_eq!(is_found(Rule::AlwaysInstrumented, 0, marked), marked);
+        }
+        assert!(!matches(vec![Rule::All], vec![Rule::SmallerThan(41)]));
+        assert!(matches(
+            vec![Rule::SmallerThan(41), Rule::SmallerThan(1)],
+            vec![Rule::AlwaysInstrumented]
+        ));
+    }
+
+    #[test]
     fn excluded_functions_are_left_out_and_an_empty_selection_selects_none() {
         assert!(matches(vec![Rule::All], vec![]));
         assert!(matches(vec![Rule::Id(7)], vec![Rule::Id(8)]));
@@ -563,11 +617,16 @@ mod tests {
 
     #[test]
     fn a_selection_is_read_from_json() {
-        let text = r#"{"include":[{"glob":"ns::*"},"all",{"id":3}]}"#;
+        let text = r#"{"include":[{"glob":"ns::*"},"all",{"id":3},{"smaller-than":9}]}"#;
         let selection: Selection = serde_json::from_str(text).unwrap();
         assert_eq!(
             selection.include,
-            [Rule::Glob("ns::*".into()), Rule::All, Rule::Id(3)]
+            [
+                Rule::Glob("ns::*".into()),
+                Rule::All,
+                Rule::Id(3),
+                Rule::SmallerThan(9)
+            ]
         );
         assert!(selection.exclude.is_empty());
         assert!(!CompiledSelection::new(&selection).unwrap().needs_source());

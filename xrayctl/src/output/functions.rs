@@ -24,25 +24,27 @@ impl Functions {
         if processes.all(|pid| Some(pid) == first) {
             self.render_columns(out, look, columns(), cells)
         } else {
-            let [id, module, name, source, sleds, state, calls] = columns();
+            let [id, module, name, source, bytes, sleds, state, calls] = columns();
             let columns = [
                 Column::right("PID"),
                 id,
                 module,
                 name,
                 source,
+                bytes,
                 sleds,
                 state,
                 calls,
             ];
             self.render_columns(out, look, columns, |row| {
-                let [id, module, name, source, sleds, state, calls] = cells(row);
+                let [id, module, name, source, bytes, sleds, state, calls] = cells(row);
                 [
                     row.pid.to_string().into(),
                     id,
                     module,
                     name,
                     source,
+                    bytes,
                     sleds,
                     state,
                     calls,
@@ -66,19 +68,20 @@ impl Functions {
     }
 }
 
-fn columns() -> [Column; 7] {
+fn columns() -> [Column; 8] {
     [
         Column::right("ID"),
         Column::left("MODULE").minor(3),
         Column::elastic("NAME"),
         Column::elastic("SOURCE").minor(4),
+        Column::right("BYTES").minor(6),
         Column::right("SLEDS").minor(5),
         Column::left("STATE"),
         Column::right("CALLS").minor(1),
     ]
 }
 
-fn cells(row: &FunctionInfo) -> [Cell; 7] {
+fn cells(row: &FunctionInfo) -> [Cell; 8] {
     let file = row.module.rsplit('/').next().unwrap_or(&row.module);
     let state = match row.enabled {
         true => {
@@ -95,6 +98,10 @@ fn cells(row: &FunctionInfo) -> [Cell; 7] {
         Cell::toned(file, Tone::Dim),
         Cell::function(&row.name),
         Cell::toned(&row.source, Tone::Dim),
+        match row.size {
+            0 => Cell::toned("", Tone::Dim),
+            bytes => bytes.to_string().into(),
+        },
         match row.event_sleds {
             0 => row.sleds.to_string(),
             events => format!("{}+{events}e", row.sleds.saturating_sub(events)),
@@ -131,6 +138,8 @@ mod tests {
             calls: u64::from(id) * 1000,
             xray_id: id + 1,
             address: 0x4000,
+            size: u64::from(id % 2) * 250,
+            always_instrumented: id == 11,
             capture: (id == 11).then_some(Capture {
                 arguments: 2,
                 result: true,

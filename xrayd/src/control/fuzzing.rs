@@ -63,6 +63,7 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
             symbol: Some(name),
             name,
             source,
+            ..Candidate::default()
         };
         // Rules by id select no function that comes later.
         let later = lasting.as_ref().is_some_and(|it| it.matches(&candidate));

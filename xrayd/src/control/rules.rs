@@ -185,7 +185,7 @@ mod tests {
             module: "/lib/plugin.so",
             symbol: Some(name),
             name,
-            source: None,
+            ..Candidate::default()
         })
     }
 

@@ -110,6 +110,11 @@ fn push(text: &mut String, rule: Option<&Rule>) {
             let _ = write!(text, "id:{id}");
             return;
         }
+        Some(Rule::AlwaysInstrumented(_)) => ("always_instrumented", None),
+        Some(Rule::SmallerThan(bytes)) => {
+            let _ = write!(text, "smaller_than:{bytes}");
+            return;
+        }
         Some(Rule::Function(name)) => ("function", Some(name)),
         Some(Rule::Glob(glob)) => ("glob", Some(glob)),
         Some(Rule::Regex(regex)) => ("regex", Some(regex)),

@@ -153,6 +153,8 @@ fn rows() -> Vec<FunctionRow> {
         calls: 0,
         xray_id: id + 1,
         address: 0,
+        size: 0,
+        always_instrumented: false,
     };
     let names = ["main", "ns::Class::method(int) const", ""];
     (0..).zip(names).map(row).collect()

@@ -153,6 +153,8 @@ fn selection(selection: &Selection) -> v1::Selection {
             Rule::Module(module) => Wire::Module(module),
             Rule::Source(source) => Wire::Source(source),
             Rule::Id(id) => Wire::Id(id),
+            Rule::AlwaysInstrumented => Wire::AlwaysInstrumented(true),
+            Rule::SmallerThan(bytes) => Wire::SmallerThan(bytes),
             Rule::All => Wire::All(true),
         }),
     };

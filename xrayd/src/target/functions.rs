@@ -249,6 +249,8 @@ impl Functions {
                 symbol: function.symbol.as_deref(),
                 name: &function.name,
                 source: source.as_ref().map(|source| source.file.as_str()),
+                size: function.size,
+                always_instrumented: loaded.is_always_instrumented(function),
             };
             see(id, &candidate);
         }
@@ -310,6 +312,8 @@ impl Functions {
             calls,
             xray_id: function.id,
             address: loaded.module.in_target(function.address).0,
+            size: function.size,
+            always_instrumented: loaded.is_always_instrumented(function),
         })
     }
 
@@ -433,6 +437,11 @@ impl Loaded {
     pub(crate) fn sites(&self) -> impl Iterator<Item = (FunctionId, &PatchSite)> {
         let functions = self.functions().zip(0..);
         functions.flat_map(|(id, index)| self.sites.of(index).iter().map(move |site| (id, site)))
+    }
+
+    fn is_always_instrumented(&self, function: &MapFunction) -> bool {
+        let sleds = self.module.object.sleds_of(function);
+        sleds.iter().any(|sled| sled.always_instrument)
     }
 
     /// True while the module is not in the process.

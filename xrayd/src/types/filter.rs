@@ -216,11 +216,8 @@ fn modules(patterns: &[String]) -> Result<Option<CompiledSelection>> {
 /// Whether the module at this path is one of `modules`.
 pub(crate) fn is_module_of(modules: &CompiledSelection, path: &str) -> bool {
     modules.matches(&Candidate {
-        id: 0,
         module: path,
-        symbol: None,
-        name: "",
-        source: None,
+        ..Candidate::default()
     })
 }
 

@@ -32,4 +32,8 @@ pub struct FunctionRow {
     pub xray_id: u32,
     /// Its address in the target.
     pub address: u64,
+    /// The size of its code in bytes; 0 if unknown.
+    pub size: u64,
+    /// True if the source marks it with the attribute `xray_always_instrument`.
+    pub always_instrumented: bool,
 }

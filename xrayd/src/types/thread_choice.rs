@@ -45,11 +45,8 @@ impl ThreadChoice {
     /// True if a thread with this id and this name is recorded.
     pub(crate) fn has(&self, tid: u32, name: &str) -> bool {
         let named = Candidate {
-            id: 0,
-            module: "",
-            symbol: None,
             name,
-            source: None,
+            ..Candidate::default()
         };
         self.ids.contains(&tid)
             || self

@@ -23,6 +23,8 @@ pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         calls,
         xray_id,
         address,
+        size,
+        always_instrumented,
     } = row;
     v1::FunctionInfo {
         pid: pid.as_u32(),
@@ -38,6 +40,8 @@ pub(crate) fn function(pid: Pid, row: FunctionRow) -> v1::FunctionInfo {
         calls,
         xray_id,
         address,
+        size,
+        always_instrumented,
         capture: (!capture.is_none()).then(|| self::capture(capture)),
     }
 }

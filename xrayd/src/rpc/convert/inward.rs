@@ -129,10 +129,12 @@ fn rule(rule: v1::Rule) -> Result<Rule, Refusal> {
             Wire::Module(module) => Rule::Module(module),
             Wire::Source(source) => Rule::Source(source),
             Wire::Id(id) => Rule::Id(id),
+            Wire::SmallerThan(bytes) => Rule::SmallerThan(bytes),
+            Wire::AlwaysInstrumented(true) => Rule::AlwaysInstrumented,
             Wire::All(true) => Rule::All,
-            Wire::All(false) => {
+            Wire::All(false) | Wire::AlwaysInstrumented(false) => {
                 return Err(bad_selection(
-                    "a rule of the selection has `all` set to false",
+                    "a rule of the selection has `all` or `always_instrumented` set to false",
                 ));
             }
         },
@@ -160,6 +162,8 @@ pub(crate) fn matching(
             symbol: row.symbol.as_deref(),
             name: &row.name,
             source: row.source.as_ref().map(|source| source.file.as_str()),
+            size: row.size,
+            always_instrumented: row.always_instrumented,
         })
     };
     Ok(rows.into_iter().filter(candidate).collect())
@@ -411,6 +415,8 @@ mod tests {
             calls: 0,
             xray_id: id + 1,
             address: 0,
+            size: 0,
+            always_instrumented: false,
         };
         let selection = Selection {
             include: vec![Rule::Glob("a*".to_owned())],
