@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Doctor(cmd::doctor::Args),
     /// Attach to processes, and switch functions on if selectors are given
     Attach(cmd::attach::Args),
-    /// List functions: id, module, name, source line, sleds, state, calls
+    /// List functions: id, module, name, source line, size, sleds, state, calls
     Functions(cmd::functions::Args),
     /// Switch functions on
     Enable(cmd::enable::Args),

@@ -651,7 +651,8 @@ pub struct FunctionInfo {
     /// Size of its code in bytes, by the symbol table. 0 if it is not known.
     #[prost(uint64, tag = "15")]
     pub size: u64,
-    /// True if the source marks it with the attribute `xray_always_instrument`.
+    /// True if the source marks it with the attribute `xray_always_instrument`. False, too, for a
+    /// function of a process that ended before the daemon was started anew: its sleds are not known.
     #[prost(bool, tag = "16")]
     pub always_instrumented: bool,
 }

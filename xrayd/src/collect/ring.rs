@@ -281,7 +281,8 @@ impl Ring {
         }
     }
 
-    /// Reads for one turn, and returns the number of words read.
+    /// Reads for one turn, and returns the number of words that it went on: those that it read, and
+    /// those of holes.
     pub(super) fn read(
         &mut self,
         decoder: &mut ThreadDecoder,
@@ -299,13 +300,11 @@ impl Ring {
             true => MOST_STEP_WORDS.min(ring_bytes / 8 / (4 * HELD_PART)),
             false => around.turn_words,
         };
-        let mut words = 0;
         let begin = consumer.cursor();
         while consumer.cursor() - begin < 8 * around.turn_words {
             let before = consumer.cursor();
             let sink = decoder.sink(around.sites, around.output);
             let drained = consumer.drain(rings, producer, now, step, sink);
-            words += drained.words;
             let is_old = decoder.settle(around.output);
             let held = consumer.held();
             let is_full = around.holds
@@ -327,7 +326,7 @@ impl Ring {
                 break;
             }
         }
-        words
+        (consumer.cursor() - begin) / 8
     }
 
     /// True if its owner has gone on to another ring, and an interrupted context has recorded in

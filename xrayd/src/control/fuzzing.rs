@@ -20,10 +20,10 @@ use crate::{
 const USER: Option<u32> = Some(1000);
 
 /// Functions to match selections with.
-const CANDIDATES: [(&str, &str, Option<&str>); 3] = [
-    ("/usr/bin/demo", "main", Some("src/main.c")),
-    ("/lib/plugin.so", "ns::Class::method(int) const", None),
-    ("/lib/plugin.so", "", Some("../ü/x.cc")),
+const CANDIDATES: [(&str, &str, Option<&str>, u64); 3] = [
+    ("/usr/bin/demo", "main", Some("src/main.c"), 100),
+    ("/lib/plugin.so", "ns::Class::method(int) const", None, 7),
+    ("/lib/plugin.so", "", Some("../ü/x.cc"), 0),
 ];
 
 /// Compiles a selection, keeps it as rules, and matches functions with it.
@@ -56,14 +56,15 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
     let unnamed = (0..).find(|id| !ids.contains(id)).unwrap_or(0);
     let matcher = patterns.matcher();
     let lasting = patterns.lasting_matcher();
-    for (module, name, source) in CANDIDATES {
+    for (module, name, source, size) in CANDIDATES {
         let candidate = Candidate {
             id: unnamed,
             module,
             symbol: Some(name),
             name,
             source,
-            ..Candidate::default()
+            size,
+            always_instrumented: size == 7,
         };
         // Rules by id select no function that comes later.
         let later = lasting.as_ref().is_some_and(|it| it.matches(&candidate));

@@ -62,6 +62,9 @@ pub(super) struct Rings {
 const FILLING: u64 = 4;
 const EMPTY: u64 = 16;
 
+/// The words that the drain reads in about the time of a look at an idle ring.
+const LOOK_WORDS: u64 = 16;
+
 /// The amount of work that a round found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Busy {
@@ -179,34 +182,53 @@ impl Rings {
         self.is_waited_for() && self.output.readers_are_behind()
     }
 
-    /// Reads every ring for one turn. `for_readers`: only the first of them, until a lossless
-    /// reader is behind. The next call then goes on with the others.
+    /// Reads every ring for one turn. Where turns are short, rings with more words have further
+    /// ones, for about as long as the looks at all rings took. `for_readers`: only the first of
+    /// them, until a lossless reader is behind. The next call then goes on with the others.
     pub(super) fn read(&mut self, for_readers: bool) -> Busy {
-        let mut busy = Busy::Idle;
-        let ring_bytes = self.geometry().ring_bytes();
-        self.note_use(ring_bytes);
-        let many = ring_bytes / 8 / MANY;
-        let full = self.turn_words().min(TURN_WORDS / 4);
+        let ring_words = self.geometry().ring_bytes() / 8;
+        self.note_use(8 * ring_words);
+        let turn_words = self.turn_words();
         let first = std::mem::take(&mut self.next_read).min(self.order.len());
+        let (mut most, mut full) = (0, Vec::new());
         for at in (first..self.order.len()).chain(0..first) {
             if for_readers && self.is_held_back() {
                 self.next_read = at;
                 return Busy::Some;
             }
             let index = self.order[at];
-            self.prepare_late_words(index);
-            self.with_ring(index, |ring, decoder, around| {
-                let words = ring.read(decoder, around, Producer::Alive);
-                if words > 0 {
-                    busy = busy.max(match words {
-                        _ if words >= full => Busy::Full,
-                        _ if words >= many => Busy::Some,
-                        _ => Busy::Little,
-                    });
-                }
+            let words = self.read_ring(index);
+            most = most.max(words);
+            if words >= turn_words {
+                full.push(index);
+            }
+        }
+        // The looks at a thousand idle rings take longer than a turn of a busy one. Rings that are
+        // not full now may soon be, so further turns have to be few.
+        let mut further_turns = LOOK_WORDS * self.order.len() as u64 / turn_words;
+        while further_turns > 0 && !full.is_empty() {
+            full.retain(|&index| {
+                let goes_on = further_turns > 0 && !(for_readers && self.is_held_back());
+                further_turns = further_turns.saturating_sub(1);
+                goes_on && self.read_ring(index) >= turn_words
             });
         }
-        busy
+        match most {
+            0 => Busy::Idle,
+            _ if for_readers && self.is_held_back() => Busy::Some,
+            words if words >= turn_words.min(TURN_WORDS / 4) => Busy::Full,
+            words if words >= ring_words / MANY => Busy::Some,
+            _ => Busy::Little,
+        }
+    }
+
+    /// Reads a ring for one turn, and returns the number of words that it went on.
+    fn read_ring(&mut self, index: u32) -> u64 {
+        self.prepare_late_words(index);
+        let words = self.with_ring(index, |ring, decoder, around| {
+            ring.read(decoder, around, Producer::Alive)
+        });
+        words.unwrap_or(0)
     }
 
     /// Notes how full the fullest ring is.

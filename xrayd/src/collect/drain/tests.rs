@@ -220,6 +220,35 @@ fn at_the_end_of_a_session_what_is_behind_a_hole_is_read() {
     }
 }
 
+/// Where threads wait for room, a turn is a chunk. A hole that is a whole chunk takes a turn, and
+/// the drain goes on behind it.
+#[test]
+fn a_hole_as_long_as_a_turn_does_not_end_the_reading() {
+    const TID: u32 = 64;
+    let events = 5000;
+    for waits in [false, true] {
+        let mut drain = drain();
+        let (publisher, _reader) = subscription(1, None, u64::from(waits));
+        let output = Arc::clone(&drain.owners.rings.output);
+        output.subscribe(publisher.sender(Source(0)));
+        drain.owners.rings.settle_wait();
+        let g = drain.owners.rings.geometry();
+        let table = Table::new(g);
+        for now in 0..events {
+            record(&drain, &table, TID, 0x1007, now);
+        }
+        let second = g.ring_offset(0) + g.chunk_bytes();
+        let slots = &drain.owners.rings.slots;
+        slots.rings.zero(second, g.chunk_bytes());
+        drain.owners.discover();
+        drain.finish();
+        let counters = drain.owners.rings.output.counters();
+        let hole = events - counters.events;
+        assert!((1..=g.chunk_bytes() / 8).contains(&hole), "{counters:?}");
+        assert!((1..=hole).contains(&counters.lost), "{counters:?}");
+    }
+}
+
 /// A thread first finds no slot, and then two. It is one thread, and ends when nothing is left of
 /// it.
 #[test]
