@@ -124,10 +124,11 @@
 //!
 //! The format itself is in docs/trace-format.md, for tools in other languages. These parts of the
 //! library are meant for tools, and change only together with the project's version: [`source`],
-//! [`model`], [`container`], [`analysis`], [`sink`], [`llvm`] and [`instr_map`].
+//! [`model`], [`container`], [`analysis`], [`sink`], [`llvm`], [`instr_map`] and [`event_format`].
 
 pub mod analysis;
 pub mod container;
+pub mod event_format;
 pub mod instr_map;
 pub mod llvm;
 pub mod model;

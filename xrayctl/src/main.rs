@@ -17,6 +17,7 @@ mod condition;
 #[cfg(test)]
 mod documents;
 mod each_process;
+mod event_formats;
 mod failure;
 mod functions_of_trace;
 mod gathering;

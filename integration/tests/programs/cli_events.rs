@@ -66,7 +66,51 @@ fn user_events_are_recorded_and_shown_with_and_without_a_daemon() -> Result<()> 
         ensure!(cut.count() == 2 * 2 * 2 * 4);
         let text = cli.run(["tree", "e.xtrace", "--limit", "0"])?.out;
         ensure!(text.contains("(4096 of 9744 bytes)"), "{text}");
+        fields_are_shown(&cli)?;
     }
+    Ok(())
+}
+
+/// The fields in the data of `e.xtrace`: each byte is 13 more than the one before.
+fn fields_are_shown(cli: &Cli) -> Result<()> {
+    let formats = [
+        "--event-format",
+        "custom=first:u8,second:u8,more:bytes",
+        "--event-format",
+        "1005=first:i8,pad1,third:u8",
+    ];
+    let tree = [&["tree", "e.xtrace", "--limit", "0"], &formats[..]].concat();
+    let shown = cli.json(&tree)?;
+    let lines = rows(&shown["tree"], "lines")?;
+    let (mut custom, mut typed) = (0, 0);
+    for line in lines.iter().filter(|line| !line["fields"].is_null()) {
+        let field = |name: &str| line["fields"][name].as_u64();
+        if line["event_type"].is_null() {
+            let (first, second) = (field("first"), field("second"));
+            ensure!(
+                second.is_none() || second == first.map(|first| (first + 13) % 256),
+                "{line}"
+            );
+            custom += u64::from(second.is_some());
+        } else {
+            ensure!(line["event_type"] == 1005, "{line}");
+            ensure!(
+                (field("first"), field("third")) == (Some(7), Some(33)),
+                "{line}"
+            );
+            typed += 1;
+        }
+    }
+    ensure!(custom > CUSTOM / 2 && typed == 2 * 2, "{custom} {typed}");
+    let text = cli.ok(tree)?;
+    let line = "// event of type 1005: first=7 third=33 and ";
+    ensure!(
+        text.contains(line) && text.contains("first=77 second=90 more=0x67"),
+        "{text}"
+    );
+    let refused = cli.run(["tree", "e.xtrace", "--event-format", "custom=a:u9"])?;
+    let says_why = refused.err.contains("'u9' is not a kind of field");
+    ensure!(refused.code == Some(2) && says_why, "{refused:?}");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, wait_until};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::scene::{Running, Scene, ensure_as_compiled, ensure_nothing_left, rows, sleds_on};
 
@@ -100,7 +100,14 @@ fn user_events_are_shown_with_the_names_of_their_types() -> Result<()> {
     ] {
         let mut target = Target::spawn(fixture, [""; 0])?;
         let pid = target.pid().to_string();
-        let mut running = cli.start(["watch", &pid, "--all", "--json", "--limit", "9"])?;
+        let watch = ["watch", &pid, "--all", "--json", "--limit", "9"];
+        let formats = [
+            "--event-format",
+            "1=word:str2,number:u16",
+            "--event-format",
+            "7=a:u8",
+        ];
+        let mut running = cli.start([&watch[..], &formats[..]].concat())?;
         watching(&mut running, &target)?;
         // Three events, in a call each. The names can come after the first events.
         target.ask("say 3", "said 3")?;
@@ -130,6 +137,11 @@ fn user_events_are_shown_with_the_names_of_their_types() -> Result<()> {
                 && event["event_type_name"].as_str() == name;
             ensure!(its, "{event}");
         }
+        let fields = json!({ "word": "mo", "number": u16::from_le_bytes(*b"re") });
+        ensure!(
+            known["fields"] == fields && unknown["fields"].is_null(),
+            "{known}"
+        );
         ensure_as_compiled(&target)?;
         target.still_running()?;
     }

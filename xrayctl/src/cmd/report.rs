@@ -15,11 +15,12 @@ use xray_trace::analysis::{
 use xray_trace::sink::Standing;
 
 use crate::args::{Format, TreeLayout};
+use crate::event_formats::EventFormats;
 use crate::gathering::no_run_times;
 use crate::input::{self, Logs, Selection};
 use crate::inputs::Inputs;
 use crate::output::call_table::CallTable;
-use crate::output::call_tree::{self, CallTree, FirstLines, Layout};
+use crate::output::call_tree::{self, CallTree, FirstLines, Layout, ShownTrace};
 use crate::output::open_calls::OpenCalls;
 use crate::output::slowest_calls::SlowestCalls;
 use crate::output::trace_summary::TraceSummary;
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     inputs: Inputs,
     /// Write a page for a browser
     #[arg(long, requires = "output", conflicts_with_all = [
-        "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold", "json",
+        "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold", "event_format", "json",
     ])]
     html: bool,
     /// The page to write; - is standard output
@@ -81,6 +82,7 @@ pub(crate) struct Args {
     /// stacks of all threads; with --function, of threads in such a function
     #[arg(long, conflicts_with_all = [
         "html", "tree", "table", "slowest", "min_duration", "since", "limit", "sort", "interleave", "unfold",
+        "event_format",
     ])]
     open: bool,
     #[command(flatten)]
@@ -91,6 +93,8 @@ pub(crate) struct Args {
     /// The column to sort the table by, greatest first
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t)]
     sort: Sort,
+    #[command(flatten)]
+    formats: EventFormats,
     #[command(flatten)]
     layout: TreeLayout,
     #[command(flatten)]
@@ -220,7 +224,11 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         &trace,
         account.notes,
     );
-    let slowest = (slowest > 0).then(|| SlowestCalls::new(slow_calls, &trace, origin));
+    let shown_trace = ShownTrace {
+        trace: &trace,
+        formats: &args.formats,
+    };
+    let slowest = (slowest > 0).then(|| SlowestCalls::new(slow_calls, shown_trace, origin));
     let tree = || Tree::new(&trace, &filter, shown, layout.order);
     if args.format.json {
         let lines = wants_tree.then(|| match json_tree {
@@ -231,7 +239,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
             trace: summary,
             table,
             slowest,
-            tree: lines.map(|lines| CallTree::new(lines, &trace, origin, limit)),
+            tree: lines.map(|lines| CallTree::new(lines, shown_trace, origin, limit)),
         });
     }
     console.show(|out, look| {
@@ -250,8 +258,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         }
         writeln!(out)?;
         match first_lines {
-            Some(lines) => lines.render(&trace, out, look),
-            None => call_tree::render(tree(), &trace, layout, out, look),
+            Some(lines) => lines.render(shown_trace, out, look),
+            None => call_tree::render(tree(), shown_trace, layout, out, look),
         }
     })
 }

@@ -9,9 +9,10 @@ use xray_trace::analysis::{
 };
 
 use crate::args::{Format, TreeLayout};
+use crate::event_formats::EventFormats;
 use crate::input::{Logs, Selection};
 use crate::inputs::Inputs;
-use crate::output::call_tree::{self, CallTree, Layout};
+use crate::output::call_tree::{self, CallTree, Layout, ShownTrace};
 use crate::output::diff_tree::{self, DiffTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, stacks, trace_summary};
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     /// Print at most N lines; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: usize,
+    #[command(flatten)]
+    formats: EventFormats,
     #[command(flatten)]
     layout: TreeLayout,
     #[command(flatten)]
@@ -105,6 +108,10 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         }
         return console.show(|out, look| tree.render(out, look));
     }
+    let shown_trace = ShownTrace {
+        trace: &trace,
+        formats: &args.formats,
+    };
     let shown = Shown {
         min_ns,
         levels: args.depth,
@@ -115,7 +122,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         let notes = notes(&trace, &filter);
         return console.json(&Report {
             trace: TraceSummary::new(&args.inputs.name().display().to_string(), &trace, notes),
-            tree: CallTree::new(tree(Order::ByTime), &trace, origin, limit),
+            tree: CallTree::new(tree(Order::ByTime), shown_trace, origin, limit),
         });
     }
     let layout = Layout {
@@ -124,7 +131,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         limit,
     };
     let tree = tree(layout.order);
-    console.show(|out, look| call_tree::render(tree, &trace, layout, out, look))
+    console.show(|out, look| call_tree::render(tree, shown_trace, layout, out, look))
 }
 
 /// The notes on the wanted threads.

@@ -20,6 +20,7 @@ use crate::{
     attachment,
     attachment::{Ended, Undo},
     client::{Daemon, Rpc},
+    event_formats::EventFormats,
     failure,
     output::{
         Console,
@@ -79,6 +80,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
     #[command(flatten)]
+    formats: EventFormats,
+    #[command(flatten)]
     memory: Memory,
     #[command(flatten)]
     format: Format,
@@ -135,6 +138,7 @@ async fn watch(
             Some(_) => Callers::Shown,
             None => Callers::None,
         },
+        formats: args.formats.clone(),
     });
     let up = async {
         match args.duration {

@@ -1,8 +1,11 @@
 //! What a custom or typed event holds, in words and in JSON.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use xray_trace::event_format::{DecodedFields, FieldValue};
 
 use super::text;
+use crate::event_formats::EventFormats;
 
 /// The type of a user event and its data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,6 +24,20 @@ pub(crate) struct EventData {
     /// Bytes of `data` before anything was escaped.
     #[serde(skip)]
     kept: usize,
+    /// The fields of the data, where `--event-format` describes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<Fields>,
+}
+
+/// The fields of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Fields {
+    /// Names, and values in JSON and in words.
+    fields: Vec<(String, Value, String)>,
+    /// True if the data ends before the last field does.
+    is_cut: bool,
+    /// Number of bytes behind the last field.
+    more: u64,
 }
 
 // === impl EventData ===
@@ -28,8 +45,15 @@ pub(crate) struct EventData {
 impl EventData {
     /// The first bytes of the data, whose whole size is `size`, and for a typed event its type and
     /// the type's name, if known.
-    pub(crate) fn new(data: &[u8], size: u64, typed: Option<(u16, Option<&str>)>) -> Self {
+    pub(crate) fn new(
+        data: &[u8],
+        size: u64,
+        typed: Option<(u16, Option<&str>)>,
+        formats: &EventFormats,
+    ) -> Self {
+        let format = formats.of(typed);
         Self {
+            fields: format.map(|format| Fields::new(format.decode(data))),
             event_type: typed.map(|(number, _)| number),
             event_type_name: typed.and_then(|(_, name)| name).map(str::to_owned),
             data: match std::str::from_utf8(data) {
@@ -53,6 +77,112 @@ impl EventData {
             Some(size) => format!("({} of {size} bytes) ", self.kept),
             None => String::new(),
         };
-        format!("// event{of_type}: {cut}{}", text::printable(&self.data))
+        let fields = self.fields.as_ref().filter(|fields| fields.are_some());
+        match fields {
+            Some(fields) => format!("// event{of_type}: {cut}{}", fields.line()),
+            None => format!("// event{of_type}: {cut}{}", text::printable(&self.data)),
+        }
+    }
+}
+
+// === impl Fields ===
+
+impl Fields {
+    fn new(decoded: DecodedFields<'_>) -> Self {
+        let fields = decoded.fields.into_iter().map(|(name, value)| {
+            let json = serde_json::to_value(&value).unwrap_or_default();
+            let shown = match &value {
+                FieldValue::Text(_) => {
+                    let text = text::printable(&value.to_string()).replace('"', "\\\"");
+                    format!("\"{text}\"")
+                }
+                _ => value.to_string(),
+            };
+            (name.to_owned(), json, shown)
+        });
+        Self {
+            fields: fields.collect(),
+            is_cut: decoded.is_cut,
+            more: decoded.rest.len() as u64,
+        }
+    }
+
+    /// False if the data ends before the first field does.
+    fn are_some(&self) -> bool {
+        !self.fields.is_empty()
+    }
+
+    fn line(&self) -> String {
+        let shown = self.fields.iter();
+        let shown = shown.map(|(name, _, shown)| format!("{name}={shown}"));
+        let mut words: Vec<_> = shown.collect();
+        if self.is_cut {
+            words.push("…".to_owned());
+        }
+        if self.more > 0 {
+            words.push(format!(
+                "and {}",
+                super::units::counted(self.more, "more byte")
+            ));
+        }
+        words.join(" ")
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = self.fields.iter();
+        serializer.collect_map(fields.map(|(name, value, _)| (name, value)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Options {
+        #[command(flatten)]
+        formats: EventFormats,
+    }
+
+    fn order(data: &[u8], size: u64) -> EventData {
+        let format = "--event-format=order=id:u16,symbol:str4";
+        let Options { formats } = Options::try_parse_from(["test", format]).unwrap();
+        EventData::new(data, size, Some((7, Some("order"))), &formats)
+    }
+
+    #[test]
+    fn fields_stand_in_the_place_of_the_data() {
+        for (data, size, line) in [
+            (&b"\x01\x00AB\0\0"[..], 6, "id=1 symbol=\"AB\""),
+            (
+                b"\x01\x00A\x1b\"Drest",
+                10,
+                r#"id=1 symbol="A\u{1b}\"D" and 4 more bytes"#,
+            ),
+            (b"\x01\x00AB", 4, "id=1 …"),
+            (b"\x01\x00AB", 40, "(4 of 40 bytes) id=1 …"),
+            (b"A", 1, "A"),
+        ] {
+            let shown = order(data, size);
+            assert_eq!(shown.line(), format!("// event of type order: {line}"));
+        }
+    }
+
+    #[test]
+    fn json_has_the_data_and_the_fields_that_are_whole() {
+        let json = |data| serde_json::to_string(&order(data, 4)).unwrap();
+        let begin = r#"{"event_type":7,"event_type_name":"order","data":"#;
+        assert_eq!(
+            json(b"ABCD"),
+            format!(r#"{begin}"ABCD","fields":{{"id":16961}}}}"#)
+        );
+        assert_eq!(
+            json(b"A"),
+            format!(r#"{begin}"A","size":4,"fields":{{}}}}"#)
+        );
     }
 }

@@ -14,9 +14,9 @@ use std::io;
 
 use serde::{Serialize, Serializer};
 use xray_trace::analysis::{Call, SlowCall, SlowCallLines, SlowestOptions};
-use xray_trace::model::{OffCpu, Trace};
+use xray_trace::model::OffCpu;
 
-use super::call_tree::{self, TreeRow};
+use super::call_tree::{self, ShownTrace, TreeRow};
 use super::folded_lines::{FoldedLine, FoldedLines, Folding};
 use super::{Look, Tone, text, units};
 
@@ -31,7 +31,7 @@ const SHORTEST_PART: u64 = 100;
 #[derive(Debug)]
 pub(crate) struct SlowestCalls<'a> {
     calls: Vec<SlowCall>,
-    trace: &'a Trace,
+    shown: ShownTrace<'a>,
     /// The begin of the trace.
     origin_ns: u64,
 }
@@ -93,10 +93,10 @@ pub(crate) fn options(most: usize, min_ns: u64) -> SlowestOptions {
 
 impl<'a> SlowestCalls<'a> {
     /// The calls that an analysis with [`options`] found.
-    pub(crate) fn new(calls: Vec<SlowCall>, trace: &'a Trace, origin_ns: u64) -> Self {
+    pub(crate) fn new(calls: Vec<SlowCall>, shown: ShownTrace<'a>, origin_ns: u64) -> Self {
         Self {
             calls,
-            trace,
+            shown,
             origin_ns,
         }
     }
@@ -135,7 +135,7 @@ impl<'a> SlowestCalls<'a> {
         let cut = |line: &str| text::cut(line, look.width.unwrap_or(usize::MAX));
         let header = format!(
             "{}, {} after the begin, {}{}",
-            call_tree::thread_header(self.trace, call.open.thread),
+            call_tree::thread_header(self.shown.trace, call.open.thread),
             units::exact_time(self.start_ns(call)),
             units::time(call.duration_ns()),
             call.off_cpu.map(off_cpu).unwrap_or_default()
@@ -143,7 +143,7 @@ impl<'a> SlowestCalls<'a> {
         writeln!(out, "{}", look.paint(Tone::Heading, &cut(&header)))?;
         let mut lines = FoldedLines::new(lines.iter().cloned(), Folding::EqualCalls);
         for FoldedLine { line, equal } in lines.by_ref().take(MOST_LINES) {
-            let row = TreeRow::new(&line, self.trace, 0).standing_for(equal);
+            let row = TreeRow::new(&line, self.shown, 0).standing_for(equal);
             row.outdented(call.open.depth).render(out, look)?;
         }
         let lines_left_out = lines.count() as u64 + hidden_user_events;
@@ -175,14 +175,18 @@ impl<'a> SlowestCalls<'a> {
         } = slow_call;
         let (lines, others) = lines.split_at(lines.len().min(MOST_LINES));
         let lines = lines.iter();
-        let lines = lines.map(|line| TreeRow::new(line, self.trace, self.origin_ns));
-        let thread = self.trace.thread(call.open.thread);
-        let process = thread.and_then(|thread| self.trace.process(thread.process));
+        let lines = lines.map(|line| TreeRow::new(line, self.shown, self.origin_ns));
+        let thread = self.shown.trace.thread(call.open.thread);
+        let process = thread.and_then(|thread| self.shown.trace.process(thread.process));
         SlowCallRow {
             pid: process.map(|process| process.pid),
             tid: thread.map_or(0, |thread| thread.tid),
             thread: thread.map(|thread| thread.name.clone()).unwrap_or_default(),
-            function: self.trace.function_name(call.open.function).into_owned(),
+            function: self
+                .shown
+                .trace
+                .function_name(call.open.function)
+                .into_owned(),
             start_ns: self.start_ns(call),
             duration_ns: call.duration_ns(),
             off_cpu_ns: call.off_cpu.map(|off| off.total_ns),
@@ -208,8 +212,11 @@ impl Serialize for SlowestCalls<'_> {
 mod tests {
     use xray_trace::analysis::{Filter, OnePass, OnePassOptions, Order, Shown, TableOption};
     use xray_trace::container::{BlockEncoder, Writer};
-    use xray_trace::model::{CallKind, FunctionId, Process, ProcessId, Thread, ThreadId, Ticks};
+    use xray_trace::model::{
+        CallKind, FunctionId, Process, ProcessId, Thread, ThreadId, Ticks, Trace,
+    };
 
+    use super::super::call_tree::without_formats;
     use super::super::golden;
     use super::*;
 
@@ -270,7 +277,7 @@ mod tests {
             };
             let filter = Filter::default();
             let calls = OnePass::new(&trace, &filter, wanted).finish().slowest;
-            SlowestCalls::new(calls, &trace, 1000)
+            SlowestCalls::new(calls, without_formats(&trace), 1000)
         };
         golden::check("slowest.txt", |out| slowest(0, 2).render(out, Look::PLAIN));
         golden::check_narrow("slowest-narrow.txt", |out, look| {

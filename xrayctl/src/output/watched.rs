@@ -9,6 +9,7 @@ use xrayd_proto::v1::{Event, EventBatch, EventKind, UserEvent};
 
 use super::event_data::EventData;
 use super::{Look, Tone, text, units};
+use crate::event_formats::EventFormats;
 
 /// Open calls of a thread that are remembered. With more of them, the outer ones are not shown.
 const MOST_OPEN: usize = 4096;
@@ -18,7 +19,7 @@ const MOST_THREADS: usize = 1 << 16;
 const MOST_CALLERS: usize = 16;
 
 /// The calls and user events that are shown.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Shown {
     /// The least duration of a call. User events, which have none, are shown only if it is 0.
     pub(crate) least: Duration,
@@ -28,6 +29,8 @@ pub(crate) struct Shown {
     pub(crate) json: bool,
     /// Whether a call is shown with its callers.
     pub(crate) callers: Callers,
+    /// The fields in the data of user events.
+    pub(crate) formats: EventFormats,
 }
 
 /// The treatment of the callers of a call.
@@ -342,7 +345,12 @@ impl Watched {
             let name = name(number);
             (u16::try_from(number).unwrap_or(u16::MAX), name)
         });
-        let event = EventData::new(&user_event.data, user_event.size, typed);
+        let event = EventData::new(
+            &user_event.data,
+            user_event.size,
+            typed,
+            &self.shown.formats,
+        );
         if self.shown.json {
             let kind = match event_type {
                 Some(_) => "typed-event",
@@ -429,6 +437,7 @@ mod tests {
             most: 4,
             json,
             callers: Callers::Shown,
+            formats: EventFormats::NONE,
         }
     }
 

@@ -4,9 +4,8 @@
 use std::io;
 
 use xray_trace::analysis::{Order, Tree, TreeLine};
-use xray_trace::model::Trace;
 
-use super::{DURATION_WIDTH, TID_WIDTH, TreeRow, thread_header};
+use super::{DURATION_WIDTH, ShownTrace, TID_WIDTH, TreeRow, thread_header};
 use crate::output::folded_lines::{FoldedLine, FoldedLines, Folding};
 use crate::output::{Look, Tone, text};
 
@@ -41,7 +40,7 @@ enum Headers {
 /// Writes the first lines as they come. The number of lines is not limited by memory.
 pub(crate) fn render(
     tree: Tree<'_>,
-    trace: &Trace,
+    shown: ShownTrace<'_>,
     layout: Layout,
     out: &mut dyn io::Write,
     look: Look,
@@ -49,8 +48,8 @@ pub(crate) fn render(
     let headers = Headers::of(tree.threads(), layout.order);
     render_heading(out, look)?;
     let mut lines = FoldedLines::new(tree, layout.folding);
-    let shown = lines.by_ref().take(layout.limit);
-    render_lines(shown, trace, headers, out, look)?;
+    let first = lines.by_ref().take(layout.limit);
+    render_lines(first, shown, headers, out, look)?;
     if lines.has_more() {
         render_more(out, look)?;
     }
@@ -59,7 +58,7 @@ pub(crate) fn render(
 
 fn render_lines(
     lines: impl Iterator<Item = FoldedLine>,
-    trace: &Trace,
+    shown: ShownTrace<'_>,
     headers: Headers,
     out: &mut dyn io::Write,
     look: Look,
@@ -72,12 +71,12 @@ fn render_lines(
             if latest.is_some() {
                 writeln!(out)?;
             }
-            let header = thread_header(trace, thread);
+            let header = thread_header(shown.trace, thread);
             let header = text::cut(&header, look.width.unwrap_or(usize::MAX));
             writeln!(out, "{}", look.paint(Tone::Heading, &header))?;
             latest = Some(thread);
         }
-        let row = TreeRow::new(&line, trace, 0);
+        let row = TreeRow::new(&line, shown, 0);
         row.standing_for(equal).render(out, look)?;
     }
     Ok(())
@@ -119,12 +118,12 @@ impl FirstLines {
     /// Writes the lines.
     pub(crate) fn render(
         self,
-        trace: &Trace,
+        shown: ShownTrace<'_>,
         out: &mut dyn io::Write,
         look: Look,
     ) -> io::Result<()> {
         render_heading(out, look)?;
-        render_lines(self.lines.into_iter(), trace, self.headers, out, look)?;
+        render_lines(self.lines.into_iter(), shown, self.headers, out, look)?;
         if self.has_more {
             render_more(out, look)?;
         }

@@ -25,6 +25,7 @@ use xray_trace::model::{DataKind, ThreadId, Trace};
 use super::event_data::EventData;
 use super::folded_lines::EqualCalls;
 use super::{Look, Names, Tone, text, units};
+use crate::event_formats::EventFormats;
 
 pub(super) use lines::render_heading;
 pub(crate) use lines::{FirstLines, Layout, render};
@@ -72,11 +73,18 @@ pub(crate) struct TreeRow {
 #[derive(Debug)]
 pub(crate) struct CallTree<'a, L> {
     lines: RefCell<L>,
-    trace: &'a Trace,
+    trace: ShownTrace<'a>,
     /// The begin of the trace.
     origin_ns: u64,
     /// The number of lines to show.
     limit: usize,
+}
+
+/// A trace, and the fields in the data of its user events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ShownTrace<'a> {
+    pub(crate) trace: &'a Trace,
+    pub(crate) formats: &'a EventFormats,
 }
 
 /// Rows that exist only while they are written.
@@ -107,7 +115,7 @@ enum Kind {
 
 impl<'a, L> CallTree<'a, L> {
     /// The first `limit` of these lines.
-    pub(crate) fn new(lines: L, trace: &'a Trace, origin_ns: u64, limit: usize) -> Self {
+    pub(crate) fn new(lines: L, trace: ShownTrace<'a>, origin_ns: u64, limit: usize) -> Self {
         Self {
             lines: RefCell::new(lines),
             trace,
@@ -135,6 +143,16 @@ impl<L: Iterator<Item = TreeLine>> Serialize for CallTree<'_, L> {
 impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(&mut *self.0.borrow_mut())
+    }
+}
+
+/// The trace without descriptions of the data of its events.
+#[cfg(test)]
+pub(super) fn without_formats(trace: &Trace) -> ShownTrace<'_> {
+    static NONE: EventFormats = EventFormats::NONE;
+    ShownTrace {
+        trace,
+        formats: &NONE,
     }
 }
 
@@ -169,7 +187,8 @@ pub(super) fn indent(depth: usize, room: usize) -> usize {
 // === impl TreeRow ===
 
 impl TreeRow {
-    pub(super) fn new(line: &TreeLine, trace: &Trace, origin_ns: u64) -> Self {
+    pub(super) fn new(line: &TreeLine, shown: ShownTrace<'_>, origin_ns: u64) -> Self {
+        let trace = shown.trace;
         match line {
             TreeLine::Leaf(call) if call.how == Ending::Closed => {
                 Self::of_call(Kind::LeafUnfinished, call, trace, origin_ns)
@@ -181,7 +200,7 @@ impl TreeRow {
             TreeLine::End(call) => Self::of_call(Kind::End, call, trace, origin_ns),
             TreeLine::Begin(open) => Self::of_open(Kind::Begin, open, trace, origin_ns),
             TreeLine::Data { user_event, data } => {
-                Self::of_user_event(user_event, data, trace, origin_ns)
+                Self::of_user_event(user_event, data, shown, origin_ns)
             }
             TreeLine::Lost {
                 thread,
@@ -211,7 +230,13 @@ impl TreeRow {
         }
     }
 
-    fn of_user_event(user_event: &UserEvent, data: &[u8], trace: &Trace, origin_ns: u64) -> Self {
+    fn of_user_event(
+        user_event: &UserEvent,
+        data: &[u8],
+        shown: ShownTrace<'_>,
+        origin_ns: u64,
+    ) -> Self {
+        let ShownTrace { trace, formats } = shown;
         let (kind, event_type) = match user_event.kind {
             DataKind::Custom => (Kind::CustomEvent, None),
             DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
@@ -225,7 +250,7 @@ impl TreeRow {
                 .data
                 .function()
                 .map(|function| trace.function_name(function).into_owned()),
-            event: Some(EventData::new(data, user_event.data.size(), typed)),
+            event: Some(EventData::new(data, user_event.data.size(), typed, formats)),
             ..Self::bare(kind, tid(trace, user_event.thread), user_event.depth)
         }
     }

@@ -103,7 +103,9 @@ fn lines() -> Vec<TreeLine> {
 fn check(trace: &Trace, layout: Layout, look: Look, (skipped, expected): (usize, &[&str])) {
     let mut out = Vec::new();
     let first = FirstLines::read(lines().into_iter(), 2, layout);
-    first.render(trace, &mut out, look).unwrap();
+    first
+        .render(without_formats(trace), &mut out, look)
+        .unwrap();
     let out = String::from_utf8(out).unwrap();
     let shown: Vec<_> = out.lines().skip(skipped).take(expected.len()).collect();
     assert_eq!(shown, expected, "{out}");
