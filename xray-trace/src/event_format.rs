@@ -57,7 +57,8 @@ pub enum FieldValue<'a> {
     Unsigned(u64),
     /// A signed integer.
     Signed(i64),
-    /// A floating point number, perhaps infinite or not a number.
+    /// A floating point number, perhaps infinite or not a number. An `f32` becomes the `f64` with
+    /// the same shortest decimal digits.
     Float(f64),
     /// The bytes of a text before its first zero byte. They need not be UTF-8.
     Text(&'a [u8]),
@@ -233,7 +234,8 @@ impl Kind {
             Self::Float(4) => {
                 let mut word = [0; 4];
                 word.copy_from_slice(bytes);
-                FieldValue::Float(f32::from_le_bytes(word).into())
+                let single = f32::from_le_bytes(word);
+                FieldValue::Float(format!("{single:?}").parse().unwrap_or(single.into()))
             }
             Self::Float(_) => FieldValue::Float(f64::from_bits(unsigned(bytes))),
             Self::Text(_) => {
@@ -266,7 +268,7 @@ impl std::fmt::Display for FieldValue<'_> {
         match self {
             Self::Unsigned(value) => write!(out, "{value}"),
             Self::Signed(value) => write!(out, "{value}"),
-            Self::Float(value) => write!(out, "{value}"),
+            Self::Float(value) => write!(out, "{value:?}"),
             Self::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => out.write_str(text),
                 Err(_) => write!(out, "{}", bytes.escape_ascii()),
@@ -329,7 +331,9 @@ mod tests {
             ("a:i32", &[1, 0, 0, 0x80], "a=-2147483647"),
             ("a:u64", &[0xff; 8], "a=18446744073709551615"),
             ("a:i64", &[0xff; 8], "a=-1"),
-            ("a:f32", &1.5f32.to_le_bytes(), "a=1.5"),
+            ("a:f32", &0.1f32.to_le_bytes(), "a=0.1"),
+            ("a:f32", &f32::NEG_INFINITY.to_le_bytes(), "a=-inf"),
+            ("a:f64", &1e300f64.to_le_bytes(), "a=1e300"),
             ("a:f64", &(-0.25f64).to_le_bytes(), "a=-0.25"),
             ("a:f64", &f64::NAN.to_le_bytes(), "a=NaN"),
             ("a:str4", b"ab\0c", "a=ab"),

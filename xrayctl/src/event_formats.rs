@@ -9,8 +9,9 @@ pub(crate) struct EventFormats {
     ///
     /// TYPE is custom, or the number or the name of a type of typed events. FIELDS are the fields
     /// in their order, without gaps between them, as NAME:KIND. Kinds are u8 to u64, i8 to i64, f32
-    /// and f64 (little-endian), strN and bytesN (N bytes), str and bytes (the rest). padN skips N
-    /// bytes.
+    /// and f64 (little-endian), strN (a text in N bytes, up to the first zero byte), bytesN (N
+    /// bytes), and str and bytes for the rest. padN skips N bytes. The option can be given several
+    /// times; the last one for a type counts.
     #[arg(long, value_name = "TYPE=FIELDS", value_parser = described)]
     event_format: Vec<(EventsOf, EventFormat)>,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     inputs: Inputs,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with
     /// their times before and after
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold", "event_format"])]
     diff: Option<PathBuf>,
     /// Print only calls that took at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]

@@ -71,7 +71,12 @@ pub(crate) struct Args {
     values: Values,
     /// Print only calls that took at least this time, like 1ms, each with its callers, and no
     /// custom and typed events
-    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = parse::duration,
+        conflicts_with = "event_format"
+    )]
     min_duration: Option<Duration>,
     /// Stop after N calls and events
     #[arg(long, value_name = "N")]

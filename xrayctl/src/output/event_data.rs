@@ -92,10 +92,7 @@ impl Fields {
         let fields = decoded.fields.into_iter().map(|(name, value)| {
             let json = serde_json::to_value(&value).unwrap_or_default();
             let shown = match &value {
-                FieldValue::Text(_) => {
-                    let text = text::printable(&value.to_string()).replace('"', "\\\"");
-                    format!("\"{text}\"")
-                }
+                FieldValue::Text(bytes) => format!("\"{}\"", quoted(bytes)),
                 _ => value.to_string(),
             };
             (name.to_owned(), json, shown)
@@ -127,6 +124,18 @@ impl Fields {
         }
         words.join(" ")
     }
+}
+
+/// A text for a line, between quotes: quotes and backslashes in it are escaped, and so are bytes
+/// that are not UTF-8.
+fn quoted(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in bytes.utf8_chunks() {
+        let escaped = chunk.valid().replace('\\', r"\\").replace('"', r#"\""#);
+        shown.push_str(&text::printable(&escaped));
+        shown.push_str(&chunk.invalid().escape_ascii().to_string());
+    }
+    shown
 }
 
 impl Serialize for Fields {
@@ -163,6 +172,7 @@ mod tests {
                 10,
                 r#"id=1 symbol="A\u{1b}\"D" and 4 more bytes"#,
             ),
+            (b"\x01\x00\\\"\xff\\", 6, r#"id=1 symbol="\\\"\xff\\""#),
             (b"\x01\x00AB", 4, "id=1 …"),
             (b"\x01\x00AB", 40, "(4 of 40 bytes) id=1 …"),
             (b"A", 1, "A"),

@@ -45,6 +45,8 @@ pub(super) struct Rings {
     wait: Option<u64>,
     /// The index in `order` of the ring to read first.
     next_read: usize,
+    /// The number of times that all rings were read. Further turns begin at another ring each time.
+    sweeps: usize,
     /// True if words stay in the rings until their events are archived.
     holds: bool,
     /// The sites of the numbers under which threads count calls.
@@ -88,6 +90,7 @@ impl Rings {
             decoders: ThreadDecoders::new(Arc::default(), output.keeps()),
             wait: None,
             next_read: 0,
+            sweeps: 0,
             holds: output.is_archived(),
             output,
             by_slot: HashMap::new(),
@@ -206,6 +209,10 @@ impl Rings {
         // The looks at a thousand idle rings take longer than a turn of a busy one. Rings that are
         // not full now may soon be, so further turns have to be few.
         let mut further_turns = LOOK_WORDS * self.order.len() as u64 / turn_words;
+        if let Some(begin) = self.sweeps.checked_rem(full.len()) {
+            full.rotate_left(begin);
+        }
+        self.sweeps = self.sweeps.wrapping_add(1);
         while further_turns > 0 && !full.is_empty() {
             full.retain(|&index| {
                 let goes_on = further_turns > 0 && !(for_readers && self.is_held_back());

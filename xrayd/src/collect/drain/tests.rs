@@ -249,6 +249,53 @@ fn a_hole_as_long_as_a_turn_does_not_end_the_reading() {
     }
 }
 
+/// Where threads wait for room, busy rings among many have further turns, one after the other.
+#[test]
+fn busy_rings_among_many_share_the_further_turns() {
+    const BUSY: [u32; 2] = [64, 65];
+    // So many words as a sweep of them costs are a turn.
+    const RINGS: usize = 32;
+    let mut drain = drain();
+    let geometry = drain.owners.rings.geometry();
+    let (publisher, _reader) = subscription(1, None, 1);
+    let output = Arc::clone(&drain.owners.rings.output);
+    output.subscribe(publisher.sender(Source(0)));
+    drain.owners.rings.settle_wait();
+    let table = Table::new(geometry);
+    for tid in BUSY {
+        for now in 0..6000 {
+            record(&drain, &table, tid, 0x1007, now);
+        }
+    }
+    let rings = &drain.owners.rings.slots.rings;
+    let owners = 0..geometry.slots();
+    let owners = owners.map(|index| geometry.control_offset(index) + layout::control::OWNER);
+    let idle = owners.filter(|owner| rings.load(*owner) == 0);
+    for (owner, tid) in idle.take(RINGS - BUSY.len()).zip(1000..) {
+        rings.store(owner, tid);
+    }
+    drain.owners.discover();
+    assert_eq!(drain.owners.rings.by_slot.len(), RINGS);
+    let turn = geometry.chunk_bytes();
+    let unread = |drain: &Drain| {
+        let rings = &drain.owners.rings;
+        BUSY.map(|tid| {
+            let mut of = rings.by_slot.values().filter(|ring| ring.owner == tid);
+            of.next().unwrap().backlog(&rings.slots)
+        })
+    };
+    // Each sweep has a turn for each ring, and one further turn.
+    drain.owners.rings.read(true);
+    let before = unread(&drain);
+    for turns in [[1, 2], [3, 3], [4, 5]] {
+        assert_eq!(drain.owners.rings.read(true), Busy::Full);
+        let after = unread(&drain);
+        let mut read = [before[0] - after[0], before[1] - after[1]].map(|bytes| bytes / turn);
+        read.sort_unstable();
+        assert_eq!(read, turns);
+    }
+}
+
 /// A thread first finds no slot, and then two. It is one thread, and ends when nothing is left of
 /// it.
 #[test]
