@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use integration::{Fixture, GroundTruth, Target};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::scene::{Cli, Scene, all_on, rows};
 
@@ -16,12 +17,23 @@ fn enabled(cli: &Cli, pid: &str) -> Result<BTreeSet<String>> {
     let names = rows(&listed, "functions")?
         .iter()
         .filter(|row| row["enabled"] == true)
-        .map(|row| {
-            let name = row["name"].as_str().unwrap_or_default();
-            let bare = name.split('(').next().unwrap_or_default();
-            bare.rsplit("::").next().unwrap_or_default().to_owned()
-        });
+        .map(bare_name);
     Ok(names.collect())
+}
+
+/// A program that is attached, and its pid.
+fn attached(cli: &Cli, fixture: Fixture) -> Result<(Target, String)> {
+    let target = Target::spawn(fixture, ["--threads", "1"])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid])?;
+    Ok((target, pid))
+}
+
+/// The name of a function in a listing, without namespace and parameters.
+fn bare_name(row: &Value) -> String {
+    let name = row["name"].as_str().unwrap_or_default();
+    let bare = name.split('(').next().unwrap_or_default();
+    bare.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
 fn check(cli: &Cli, pid: &str, selectors: &[&str], expected: &[&str]) -> Result<()> {
@@ -41,9 +53,7 @@ fn each_kind_of_selector_names_what_it_says() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    let target = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
-    let pid = target.pid().to_string();
-    cli.ok(["attach", &pid])?;
+    let (_target, pid) = attached(&cli, Fixture::Counted)?;
     let listed = cli.json(["functions", "even"])?;
     let even = &rows(&listed, "functions")?[0];
     let id = even["id"].as_u64().context("no id")?.to_string();
@@ -130,15 +140,13 @@ fn each_kind_of_selector_names_what_it_says() -> Result<()> {
     Ok(())
 }
 
-/// Sizes are the symbol table's. Whatever has a size is smaller than some size.
+/// Sizes are the symbol table's.
 #[test]
 fn functions_are_selected_by_their_size() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    let target = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
-    let pid = target.pid().to_string();
-    cli.ok(["attach", &pid])?;
+    let (_target, pid) = attached(&cli, Fixture::Counted)?;
     let sizes = symbol_sizes(Path::new(&format!("/proc/{pid}/exe")))?;
     let listed = cli.json(["functions", "--pid", &pid])?;
     let mut by_size = Vec::new();
@@ -146,9 +154,7 @@ fn functions_are_selected_by_their_size() -> Result<()> {
         let size = row["size"].as_u64().context("no size")?;
         let symbol = row["symbol"].as_str().context("no symbol")?;
         ensure!(sizes.get(symbol) == Some(&size), "{row}");
-        let name = row["name"].as_str().unwrap_or_default();
-        let bare = name.split('(').next().unwrap_or_default();
-        by_size.push((size, bare.trim_start_matches("work::").to_owned()));
+        by_size.push((size, bare_name(row)));
     }
     by_size.sort();
     let limit = by_size[by_size.len() / 2].0;
@@ -186,30 +192,17 @@ fn functions_are_selected_by_their_attribute() -> Result<()> {
     let scene = Scene::new()?;
     let daemon = scene.daemon()?;
     let cli = scene.with(&daemon)?;
-    let marked = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
-    let unmarked = Target::spawn(Fixture::Values, ["--threads", "1"])?;
-    for (target, selector, other) in [
-        (
-            &marked,
-            "--always-instrumented",
-            "--except-always-instrumented",
-        ),
-        (
-            &unmarked,
-            "--except-always-instrumented",
-            "--always-instrumented",
-        ),
+    let marked: &[&str] = &["--always-instrumented"];
+    let unmarked: &[&str] = &["--all", "--except-always-instrumented"];
+    for (fixture, selectors, others) in [
+        (Fixture::Counted, marked, unmarked),
+        (Fixture::Values, unmarked, marked),
     ] {
-        let pid = target.pid().to_string();
-        cli.ok(["attach", &pid])?;
+        let (_target, pid) = attached(&cli, fixture)?;
         let enable = |selectors: &[&str]| cli.run([&["enable", "--pid", &pid], selectors].concat());
-        let with_all = |option: &'static str| match option.starts_with("--except") {
-            true => vec!["--all", option],
-            false => vec![option],
-        };
-        enable(&with_all(other))?.failed(3, &["nothing matched"])?;
+        enable(others)?.failed(3, &["nothing matched"])?;
         ensure!(enabled(&cli, &pid)?.is_empty());
-        ensure!(enable(&with_all(selector))?.code == Some(0));
+        ensure!(enable(selectors)?.code == Some(0));
         let selected = enabled(&cli, &pid)?;
         ensure!(enable(&["--all"])?.code == Some(0));
         ensure!(!selected.is_empty() && enabled(&cli, &pid)? == selected);

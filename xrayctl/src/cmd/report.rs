@@ -58,7 +58,8 @@ pub(crate) struct Args {
     inputs: Inputs,
     /// Write a page for a browser
     #[arg(long, requires = "output", conflicts_with_all = [
-        "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold", "event_format", "json",
+        "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold",
+        "event_format", "json",
     ])]
     html: bool,
     /// The page to write; - is standard output

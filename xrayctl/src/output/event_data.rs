@@ -77,7 +77,7 @@ impl EventData {
             Some(size) => format!("({} of {size} bytes) ", self.kept),
             None => String::new(),
         };
-        let fields = self.fields.as_ref().filter(|fields| fields.are_some());
+        let fields = self.fields.as_ref().filter(|fields| fields.have_values());
         match fields {
             Some(fields) => format!("// event{of_type}: {cut}{}", fields.line()),
             None => format!("// event{of_type}: {cut}{}", text::printable(&self.data)),
@@ -105,7 +105,7 @@ impl Fields {
     }
 
     /// False if the data ends before the first field does.
-    fn are_some(&self) -> bool {
+    fn have_values(&self) -> bool {
         !self.fields.is_empty()
     }
 
