@@ -12,8 +12,8 @@ mod failure;
 mod limit;
 #[path = "../../xrayctl/src/parse.rs"]
 mod parse;
-#[path = "../../xrayctl/src/selectors.rs"]
-mod selectors;
+#[path = "../../xrayctl/src/selectors/patterns.rs"]
+mod patterns;
 #[path = "../../xrayctl/src/output/text.rs"]
 mod text;
 #[path = "../../xrayctl/src/output/units.rs"]
@@ -26,17 +26,22 @@ mod output {
     pub(crate) use super::{text, units};
 }
 
+/// The path by which they import the conversion of a selection.
+mod selectors {
+    pub(crate) use super::patterns::wire;
+}
+
 use clap::Parser as _;
 use libfuzzer_sys::fuzz_target;
 
-use selectors::Selectors;
+use patterns::Patterns;
 use values::Values;
 
 #[derive(Debug, clap::Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Line {
     #[command(flatten)]
-    selectors: Selectors,
+    patterns: Patterns,
     #[command(flatten)]
     values: Values,
 }
@@ -86,18 +91,18 @@ fn selection(text: &str) {
         return;
     };
     let _ = line.values.capture();
-    let Ok(all) = line.selectors.selection_or_all() else {
+    let (include, exclude) = (line.patterns.include(), line.patterns.exclude());
+    let rules = (include.len(), exclude.len());
+    let Ok(selection) = patterns::checked(include, exclude) else {
         return;
     };
-    let chosen = line.selectors.selection().expect("it was checked before");
-    assert!(chosen.is_none_or(|chosen| chosen == all));
-    let wire = selectors::wire(all);
-    assert!(!wire.include.is_empty());
+    let wire = patterns::wire(selection);
+    assert_eq!((wire.include.len(), wire.exclude.len()), rules);
 }
 
 fn pattern(text: &str) {
-    if let Ok(selection) = selectors::pattern(text) {
-        assert_eq!(selectors::wire(selection).include.len(), 1);
+    if let Ok(selection) = patterns::pattern(text) {
+        assert_eq!(patterns::wire(selection).include.len(), 1);
     }
     let shown = output::text::printable(text);
     assert!(!shown.contains(char::is_control));

@@ -19,7 +19,6 @@ mod documents;
 mod each_process;
 mod event_formats;
 mod failure;
-mod functions_of_trace;
 mod gathering;
 mod input;
 mod inputs;

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
-use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
-use xrayd_proto::v1 as proto;
-use xrayd_proto::v1::rule::Rule as Kind;
+use xray_trace::instr_map::{Rule, Selection};
 
 use crate::failure::Failure;
-use crate::functions_of_trace::{self, Measure};
-use crate::parse;
 
-const HEADING: &str = "Which functions";
+mod of_trace;
+mod patterns;
+
+pub(crate) use patterns::{pattern, wire};
+
+use of_trace::Measure;
+use patterns::{HEADING, Patterns};
 
 /// Functions of a trace, unless `--from-top` names another number.
 const TOP: usize = 100;
@@ -37,60 +39,11 @@ pub(crate) enum NoMatch {
 /// Which functions a command is about. What an `--except-…` option names is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Selectors {
-    /// The function of this name: mangled, demangled, or demangled without parameters
-    #[arg(long, value_name = "NAME", value_parser = parse::pattern, help_heading = HEADING)]
-    function: Vec<String>,
-    /// Functions whose demangled name matches a glob, such as 'ns::*'
-    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
-    glob: Vec<String>,
-    /// Functions in whose demangled name a regular expression is found
-    #[arg(long, value_name = "RE", value_parser = parse::pattern, help_heading = HEADING)]
-    regex: Vec<String>,
-    /// Functions of a module, given by its file name or by a glob over its path
-    #[arg(long, value_name = "LIB", value_parser = parse::pattern, help_heading = HEADING)]
-    module: Vec<String>,
-    /// Functions whose source file's path matches a glob, such as 'src/*'
-    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
-    source: Vec<String>,
-    /// The function with this id, as `xrayctl functions` lists it
-    #[arg(long, value_name = "N", help_heading = HEADING)]
-    id: Vec<u32>,
-    /// Functions that the source marks with the attribute xray_always_instrument
-    #[arg(long, help_heading = HEADING)]
-    always_instrumented: bool,
-    /// Functions with less code than this. A function of unknown size is not one of them
-    #[arg(long, value_name = "BYTES", value_parser = size(), help_heading = HEADING)]
-    smaller_than: Option<u64>,
-    /// Every function
-    #[arg(long, help_heading = HEADING)]
-    all: bool,
+    #[command(flatten)]
+    patterns: Patterns,
     /// The functions that stand out in a trace or a profile, see --from-top and --from-by
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     from_trace: Vec<PathBuf>,
-    /// Exclude the function of this name
-    #[arg(long, value_name = "NAME", value_parser = parse::pattern, help_heading = HEADING)]
-    except_function: Vec<String>,
-    /// Exclude functions whose demangled name matches a glob
-    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
-    except_glob: Vec<String>,
-    /// Exclude functions in whose demangled name a regular expression is found
-    #[arg(long, value_name = "RE", value_parser = parse::pattern, help_heading = HEADING)]
-    except_regex: Vec<String>,
-    /// Exclude functions of a module
-    #[arg(long, value_name = "LIB", value_parser = parse::pattern, help_heading = HEADING)]
-    except_module: Vec<String>,
-    /// Exclude functions whose source file's path matches a glob
-    #[arg(long, value_name = "GLOB", value_parser = parse::pattern, help_heading = HEADING)]
-    except_source: Vec<String>,
-    /// Exclude the function with this id
-    #[arg(long, value_name = "N", help_heading = HEADING)]
-    except_id: Vec<u32>,
-    /// Exclude functions that the source marks with the attribute xray_always_instrument
-    #[arg(long, help_heading = HEADING)]
-    except_always_instrumented: bool,
-    /// Exclude functions with less code than this. A function of unknown size is not one of them
-    #[arg(long, value_name = "BYTES", value_parser = size(), help_heading = HEADING)]
-    except_smaller_than: Option<u64>,
     /// Exclude the functions that stand out in a trace or a profile
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     except_from_trace: Vec<PathBuf>,
@@ -112,7 +65,7 @@ pub(crate) struct Selectors {
 impl Selectors {
     /// Adds functions that match these globs.
     pub(crate) fn add_globs(&mut self, globs: Vec<String>) {
-        self.glob.extend(globs);
+        self.patterns.add_globs(globs);
     }
 
     /// The selection; `None` if no option includes functions.
@@ -122,7 +75,7 @@ impl Selectors {
             return Ok(None);
         }
         let exclude = self.exclude()?;
-        checked(Selection { include, exclude }).map(Some)
+        patterns::checked(include, exclude).map(Some)
     }
 
     /// The selection. If no option includes functions, it has all but the excepted ones.
@@ -132,13 +85,13 @@ impl Selectors {
             include.push(Rule::All);
         }
         let exclude = self.exclude()?;
-        checked(Selection { include, exclude })
+        patterns::checked(include, exclude)
     }
 
     /// The result if the selection matches no loaded function. It waits with `--pending`, and with
     /// the file name of a library, which may be loaded later.
     pub(crate) fn no_match(&self, pending: Pending) -> NoMatch {
-        if pending.pending || !self.module.is_empty() {
+        if pending.pending || self.patterns.have_module() {
             NoMatch::Waits
         } else {
             NoMatch::Fails
@@ -146,35 +99,13 @@ impl Selectors {
     }
 
     fn include(&self) -> Result<Vec<Rule>, Failure> {
-        let patterns = [
-            &self.function,
-            &self.glob,
-            &self.regex,
-            &self.module,
-            &self.source,
-        ];
-        let mut include = rules(patterns, &self.id);
-        include.extend(self.always_instrumented.then_some(Rule::AlwaysInstrumented));
-        include.extend(self.smaller_than.map(Rule::SmallerThan));
-        if self.all {
-            include.push(Rule::All);
-        }
+        let mut include = self.patterns.include();
         include.extend(self.of_traces(&self.from_trace)?);
         Ok(include)
     }
 
     fn exclude(&self) -> Result<Vec<Rule>, Failure> {
-        let patterns = [
-            &self.except_function,
-            &self.except_glob,
-            &self.except_regex,
-            &self.except_module,
-            &self.except_source,
-        ];
-        let mut exclude = rules(patterns, &self.except_id);
-        let marked = self.except_always_instrumented;
-        exclude.extend(marked.then_some(Rule::AlwaysInstrumented));
-        exclude.extend(self.except_smaller_than.map(Rule::SmallerThan));
+        let mut exclude = self.patterns.exclude();
         exclude.extend(self.of_traces(&self.except_from_trace)?);
         Ok(exclude)
     }
@@ -190,80 +121,17 @@ impl Selectors {
             self.from_top.unwrap_or(TOP),
             self.from_by.unwrap_or_default(),
         );
-        let rules = files
-            .iter()
-            .map(|file| functions_of_trace::rules(file, top, by));
+        let rules = files.iter().map(|file| of_trace::rules(file, top, by));
         Ok(rules.collect::<Result<Vec<_>, _>>()?.concat())
     }
-}
-
-/// The parser of the size of a function.
-fn size() -> RangedU64ValueParser {
-    RangedU64ValueParser::new().range(1..=1 << 30)
-}
-
-/// The selection of `xrayctl functions PATTERN`: a glob if the pattern has wildcard characters,
-/// else a part of the name.
-pub(crate) fn pattern(pattern: &str) -> Result<Selection, Failure> {
-    let glob = if pattern.contains(['*', '?', '[', ']', '{', '}', '\\']) {
-        pattern.to_owned()
-    } else {
-        format!("*{pattern}*")
-    };
-    checked(Selection {
-        include: vec![Rule::Glob(glob)],
-        exclude: Vec::new(),
-    })
-}
-
-/// A selection for the engine.
-pub(crate) fn wire(selection: Selection) -> proto::Selection {
-    let Selection { include, exclude } = selection;
-    proto::Selection {
-        include: include.into_iter().map(rule).collect(),
-        exclude: exclude.into_iter().map(rule).collect(),
-    }
-}
-
-/// Checks the patterns of a selection, before anything is changed.
-fn checked(selection: Selection) -> Result<Selection, Failure> {
-    CompiledSelection::new(&selection).map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(selection)
-}
-
-fn rules(patterns: [&Vec<String>; 5], ids: &[u32]) -> Vec<Rule> {
-    let kinds: [fn(String) -> Rule; 5] = [
-        Rule::Function,
-        Rule::Glob,
-        Rule::Regex,
-        Rule::Module,
-        Rule::Source,
-    ];
-    let named = patterns
-        .into_iter()
-        .zip(kinds)
-        .flat_map(|(patterns, kind)| patterns.iter().cloned().map(kind));
-    named.chain(ids.iter().copied().map(Rule::Id)).collect()
-}
-
-fn rule(rule: Rule) -> proto::Rule {
-    let kind = match rule {
-        Rule::Function(name) => Kind::Function(name),
-        Rule::Glob(glob) => Kind::Glob(glob),
-        Rule::Regex(regex) => Kind::Regex(regex),
-        Rule::Module(module) => Kind::Module(module),
-        Rule::Source(glob) => Kind::Source(glob),
-        Rule::Id(id) => Kind::Id(id),
-        Rule::AlwaysInstrumented => Kind::AlwaysInstrumented(true),
-        Rule::SmallerThan(bytes) => Kind::SmallerThan(bytes),
-        Rule::All => Kind::All(true),
-    };
-    proto::Rule { rule: Some(kind) }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+
+    use xrayd_proto::v1 as proto;
+    use xrayd_proto::v1::rule::Rule as Kind;
 
     use super::*;
 
