@@ -1,19 +1,20 @@
 //! The conditions of `xrayctl trigger`, as they are written:
 //!
 //! ```text
-//!  duration(SELECTOR) > TIME     call(SELECTOR)     event(custom | NUMBER | NAME)
+//!  duration(SELECTOR) > TIME     on_cpu(SELECTOR) > TIME     off_cpu(SELECTOR) > TIME
+//!  call(SELECTOR)                event(custom | NUMBER | NAME)
 //!  rate(SELECTOR) > NUMBER/s     death | death(SIGNAL) | death(any)     demand
 //! ```
 //!
-//! Both comparisons can be `>=`. A selector is the name of a function or a glob. Parentheses in it
+//! Each comparison can be `>=`. A selector is the name of a function or a glob. Parentheses in it
 //! must be in pairs.
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
 use xrayd_proto::v1::{
-    self, DeathCondition, DurationCondition, EventCondition, RateCondition, TriggerCondition,
-    death_condition::How, event_condition::Which, trigger_condition::What,
+    self, CallTime, DeathCondition, DurationCondition, EventCondition, RateCondition,
+    TriggerCondition, death_condition::How, event_condition::Which, trigger_condition::What,
 };
 
 use crate::output::units;
@@ -68,7 +69,9 @@ pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     let rest = Rest { text, before: 0 }.trimmed();
     let (word, rest) = rest.word();
     let ((what, awaited), rest) = match word.text {
-        "duration" => duration(rest)?,
+        "duration" => call_time(CallTime::Duration, rest)?,
+        "on_cpu" => call_time(CallTime::OnCpu, rest)?,
+        "off_cpu" => call_time(CallTime::OffCpu, rest)?,
         "call" => {
             let (inner, rest) = rest.parenthesised("call(SELECTOR)")?;
             let name = inner.text;
@@ -97,7 +100,8 @@ pub(crate) fn parse(text: &str) -> Parsed<Condition> {
             ((None, awaited), rest)
         }
         _ => {
-            let what = "expected duration(…), call(…), event(…), rate(…), death or demand";
+            let what = "expected duration(…), on_cpu(…), off_cpu(…), call(…), event(…), rate(…), \
+                        death or demand";
             return Err(word.error(match word.text {
                 "" => what.to_owned(),
                 other => format!("{what}, not {other:?}"),
@@ -124,8 +128,13 @@ fn meaning(condition: String, meaning: String) -> Awaited {
     Awaited { condition, meaning }
 }
 
-fn duration(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
-    let (inner, rest) = rest.parenthesised("duration(SELECTOR) > TIME")?;
+fn call_time(measured: CallTime, rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
+    let word = match measured {
+        CallTime::Unspecified | CallTime::Duration => "duration",
+        CallTime::OnCpu => "on_cpu",
+        CallTime::OffCpu => "off_cpu",
+    };
+    let (inner, rest) = rest.parenthesised(&format!("{word}(SELECTOR) > TIME"))?;
     let selection = selector(inner)?;
     let (more, rest) = rest.comparison()?;
     let sign = sign(more);
@@ -144,13 +153,19 @@ fn duration(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
         0 => format!("{time} or longer"),
         _ => format!("longer than {time}"),
     };
+    let took = match measured {
+        CallTime::Unspecified | CallTime::Duration => format!("took {long}"),
+        CallTime::OnCpu => format!("had a processor for {long}"),
+        CallTime::OffCpu => format!("had no processor for {long}"),
+    };
     let awaited = meaning(
-        format!("duration({name}) {sign} {time}"),
-        format!("a call of {name} ends that took {long}"),
+        format!("{word}({name}) {sign} {time}"),
+        format!("a call of {name} ends that {took}"),
     );
     let what = What::Duration(DurationCondition {
         selection: Some(selection),
         at_least_ns: ns.saturating_add(more),
+        time: measured.into(),
     });
     Ok(((Some(what), awaited), rest.end()))
 }
@@ -363,7 +378,11 @@ mod tests {
         match parse(text).unwrap().wire.map(|wire| wire.what.unwrap()) {
             None => "demand".to_owned(),
             Some(What::Duration(of)) => {
-                format!("{} {}", names(of.selection), of.at_least_ns)
+                let time = match of.time() {
+                    CallTime::Duration => "",
+                    other => other.as_str_name(),
+                };
+                format!("{} {}{time}", names(of.selection), of.at_least_ns)
             }
             Some(What::Rate(of)) => format!("{} {}", names(of.selection), of.at_least),
             Some(What::Call(of)) => names(Some(of)),
@@ -390,6 +409,11 @@ mod tests {
                 "Function(\"(anonymous namespace)::f\") 1001",
             ),
             ("duration(operator[]) > 0", "Function(\"operator[]\") 1"),
+            ("on_cpu(f)>1ms", "Function(\"f\") 1000001CALL_TIME_ON_CPU"),
+            (
+                " off_cpu (f*) >= 1ms",
+                "Glob(\"f*\") 1000000CALL_TIME_OFF_CPU",
+            ),
             ("call(foo)", "Function(\"foo\")"),
             ("call(ß?)", "Glob(\"ß?\")"),
             ("rate(foo) > 1000/s", "Function(\"foo\") 1001"),

@@ -1306,9 +1306,15 @@ pub struct DurationCondition {
     /// The functions. Required.
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
-    /// Shortest duration.
+    /// Shortest time.
     #[prost(uint64, tag = "2")]
     pub at_least_ns: u64,
+    /// The measured time of a call. Other times than the duration need the kernel's records of context
+    /// switches. The daemon records those of all threads of the processes, of 1024 threads of a user
+    /// at most, while the trigger is armed. Only calls whose whole time is recorded can meet the
+    /// condition; the others are counted in `unjudged`.
+    #[prost(enumeration = "CallTime", tag = "3")]
+    pub time: i32,
 }
 /// Met when this many calls of the functions have begun within a second, in all threads of a process
 /// together; and again after the rate was lower. Rates use a sliding window of one hundred 10 ms
@@ -1434,7 +1440,7 @@ pub mod trigger_event {
         Over(super::TriggerOver),
     }
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerArmed {
     /// Number of processes in which the trigger is armed.
     #[prost(uint32, tag = "1")]
@@ -1442,6 +1448,13 @@ pub struct TriggerArmed {
     /// Number of functions in them that the conditions watch.
     #[prost(uint32, tag = "2")]
     pub functions: u32,
+    /// If a condition is about a time on or off the processor: the number of threads whose context
+    /// switches cannot be recorded. Their calls do not meet the condition.
+    #[prost(uint32, tag = "3")]
+    pub threads_without_runs: u32,
+    /// The reason of the first of them. Empty if there is none.
+    #[prost(string, tag = "4")]
+    pub without_runs_because: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerFired {
@@ -1476,8 +1489,12 @@ pub struct TriggerFired {
     /// Number of matches since the last firing that the limit did not allow.
     #[prost(uint64, tag = "13")]
     pub skipped: u64,
+    /// Number of calls since the last firing that took long enough, but of which the time on or off
+    /// the processor is not known.
+    #[prost(uint64, tag = "16")]
+    pub unjudged: u64,
     /// The measured value. Unset in other conditions.
-    #[prost(oneof = "trigger_fired::Value", tags = "10, 11, 12")]
+    #[prost(oneof = "trigger_fired::Value", tags = "10, 11, 12, 14, 15")]
     pub value: ::core::option::Option<trigger_fired::Value>,
 }
 /// Nested message and enum types in `TriggerFired`.
@@ -1494,6 +1511,12 @@ pub mod trigger_fired {
         /// In `event`: the number of the type of a typed event.
         #[prost(uint32, tag = "12")]
         Type(u32),
+        /// In `duration` with `CALL_TIME_ON_CPU`: that time of the call.
+        #[prost(uint64, tag = "14")]
+        OnCpuNs(u64),
+        /// In `duration` with `CALL_TIME_OFF_CPU`: that time of the call.
+        #[prost(uint64, tag = "15")]
+        OffCpuNs(u64),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1549,6 +1572,10 @@ pub struct TriggerOver {
     /// Number of matches since the last firing that the limit did not allow.
     #[prost(uint64, tag = "3")]
     pub skipped: u64,
+    /// Number of calls since the last firing that took long enough, but of which the time on or off
+    /// the processor is not known.
+    #[prost(uint64, tag = "4")]
+    pub unjudged: u64,
 }
 /// Nested message and enum types in `TriggerOver`.
 pub mod trigger_over {
@@ -1975,6 +2002,43 @@ impl EventKind {
             "EVENT_KIND_TYPED" => Some(Self::Typed),
             "EVENT_KIND_UNWOUND" => Some(Self::Unwound),
             "EVENT_KIND_UNMATCHED_EXIT" => Some(Self::UnmatchedExit),
+            _ => None,
+        }
+    }
+}
+/// A time of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum CallTime {
+    /// The duration.
+    Unspecified = 0,
+    /// From its begin to its end.
+    Duration = 1,
+    /// The part of it in which the thread had a processor.
+    OnCpu = 2,
+    /// The part of it in which the thread had none.
+    OffCpu = 3,
+}
+impl CallTime {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CALL_TIME_UNSPECIFIED",
+            Self::Duration => "CALL_TIME_DURATION",
+            Self::OnCpu => "CALL_TIME_ON_CPU",
+            Self::OffCpu => "CALL_TIME_OFF_CPU",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CALL_TIME_UNSPECIFIED" => Some(Self::Unspecified),
+            "CALL_TIME_DURATION" => Some(Self::Duration),
+            "CALL_TIME_ON_CPU" => Some(Self::OnCpu),
+            "CALL_TIME_OFF_CPU" => Some(Self::OffCpu),
             _ => None,
         }
     }

@@ -38,7 +38,7 @@ pub struct RunsError {
 }
 
 /// Packs the switches of one thread.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RunsEncoder {
     from_ns: u64,
     /// The time of the latest switch, or `from_ns`.

@@ -21,6 +21,10 @@ pub(crate) enum TriggerReport<'a> {
         processes: u32,
         functions: u32,
         conditions: &'a [Awaited],
+        /// Threads whose times on the processor cannot be measured.
+        threads_without_run_times: u32,
+        /// The reason of the first of them.
+        without_run_times_because: Option<String>,
         /// What ends the trigger, in words.
         #[serde(skip)]
         until: &'a str,
@@ -55,6 +59,7 @@ pub(crate) enum TriggerReport<'a> {
         why: &'static str,
         fired: u32,
         skipped: u64,
+        unjudged: u64,
     },
 }
 
@@ -72,9 +77,14 @@ pub(crate) struct Fired {
     pub(crate) wall_ns: u64,
     pub(crate) noticed_after_ns: u64,
     pub(crate) duration_ns: Option<u64>,
+    pub(crate) on_cpu_ns: Option<u64>,
+    pub(crate) off_cpu_ns: Option<u64>,
     pub(crate) calls: Option<u64>,
     pub(crate) event_type: Option<u32>,
     pub(crate) skipped: u64,
+    /// Calls since the last firing that took long enough, but of which the time on or off the
+    /// processor is not known.
+    pub(crate) unjudged: u64,
 }
 
 // === impl TriggerReport ===
@@ -84,6 +94,8 @@ impl<'a> TriggerReport<'a> {
         TriggerArmed {
             processes,
             functions,
+            threads_without_runs,
+            without_runs_because,
         }: TriggerArmed,
         conditions: &'a [Awaited],
         until: &'a str,
@@ -92,6 +104,8 @@ impl<'a> TriggerReport<'a> {
             processes,
             functions,
             conditions,
+            threads_without_run_times: threads_without_runs,
+            without_run_times_because: Some(without_runs_because).filter(|why| !why.is_empty()),
             until,
         }
     }
@@ -127,6 +141,7 @@ impl<'a> TriggerReport<'a> {
             why,
             fired: over.fired,
             skipped: over.skipped,
+            unjudged: over.unjudged,
         }
     }
 
@@ -137,6 +152,8 @@ impl<'a> TriggerReport<'a> {
                 processes,
                 functions,
                 conditions,
+                threads_without_run_times,
+                without_run_times_because,
                 until,
             } => {
                 let processes = match processes {
@@ -152,6 +169,14 @@ impl<'a> TriggerReport<'a> {
                     let condition = look.paint(Tone::Name, &text::printable(condition));
                     let meaning = text::printable(meaning);
                     writeln!(out, "  waits for {condition}: {meaning}")?;
+                }
+                if let Some(why) = without_run_times_because {
+                    let threads = units::counted((*threads_without_run_times).into(), "thread");
+                    let without = format!(
+                        "the calls of {threads} cannot be judged: {}",
+                        text::printable(why)
+                    );
+                    writeln!(out, "  {}", look.paint(Tone::Bad, &without))?;
                 }
                 writeln!(out, "  ends {until}")
             }
@@ -197,6 +222,7 @@ impl<'a> TriggerReport<'a> {
                 why,
                 fired,
                 skipped,
+                unjudged,
             } => {
                 let times = match fired {
                     0 => "has not fired".to_owned(),
@@ -209,8 +235,8 @@ impl<'a> TriggerReport<'a> {
                     "ended" => ": no process is left",
                     _ => "",
                 };
-                let skipped = skipped_of(*skipped);
-                writeln!(out, "over: the trigger {times}{why}{skipped}")
+                let missed = missed_of(*skipped, *unjudged);
+                writeln!(out, "over: the trigger {times}{why}{missed}")
             }
         }
     }
@@ -233,15 +259,10 @@ impl Fired {
             noticed_after_ns,
             value,
             skipped,
+            unjudged,
         } = fired;
         let known = |text: String| (!text.is_empty()).then_some(text);
-        let (duration_ns, calls, event_type) = match value {
-            None => (None, None, None),
-            Some(Value::DurationNs(ns)) => (Some(ns), None, None),
-            Some(Value::Calls(calls)) => (None, Some(calls), None),
-            Some(Value::Type(number)) => (None, None, Some(number)),
-        };
-        Self {
+        let mut this = Self {
             number,
             condition: condition.and_then(|index| conditions.get(index as usize).cloned()),
             pid: (pid > 0).then_some(pid),
@@ -251,16 +272,29 @@ impl Fired {
             monotonic_ns,
             wall_ns,
             noticed_after_ns,
-            duration_ns,
-            calls,
-            event_type,
+            duration_ns: None,
+            on_cpu_ns: None,
+            off_cpu_ns: None,
+            calls: None,
+            event_type: None,
             skipped,
+            unjudged,
+        };
+        match value {
+            None => {}
+            Some(Value::DurationNs(ns)) => this.duration_ns = Some(ns),
+            Some(Value::OnCpuNs(ns)) => this.on_cpu_ns = Some(ns),
+            Some(Value::OffCpuNs(ns)) => this.off_cpu_ns = Some(ns),
+            Some(Value::Calls(calls)) => this.calls = Some(calls),
+            Some(Value::Type(number)) => this.event_type = Some(number),
         }
+        this
     }
 
     /// The measured value as a number; empty without one.
     pub(crate) fn value(&self) -> String {
-        let value = self.duration_ns.or(self.calls);
+        let times = [self.duration_ns, self.on_cpu_ns, self.off_cpu_ns];
+        let value = times.into_iter().flatten().next().or(self.calls);
         let value = value.or(self.event_type.map(u64::from));
         value.map_or_else(String::new, |value| value.to_string())
     }
@@ -275,8 +309,16 @@ impl Fired {
         let function = self.function.as_deref();
         let function = function.map(|name| text::printable(&look.names.show(name)));
         let function = function.map(|name| look.paint(Tone::Name, &name));
-        let met = match (function, self.duration_ns, self.calls, self.event_type) {
-            (Some(function), Some(ns), _, _) => format!(": {function} took {}", units::time(ns)),
+        let measured = [
+            ("took", self.duration_ns),
+            ("was on the CPU for", self.on_cpu_ns),
+            ("was off the CPU for", self.off_cpu_ns),
+        ];
+        let measured = measured
+            .into_iter()
+            .find_map(|(verb, ns)| Some(format!("{verb} {}", units::time(ns?))));
+        let met = match (function, measured, self.calls, self.event_type) {
+            (Some(function), Some(measured), _, _) => format!(": {function} {measured}"),
             (Some(function), _, Some(calls), _) => {
                 format!(
                     ": {} within a second, {function}",
@@ -296,16 +338,29 @@ impl Fired {
             (Some(pid), None) => format!(", process {pid}"),
             (None, _) => String::new(),
         };
-        let skipped = skipped_of(self.skipped);
-        writeln!(out, "{number} {what}{met}{place}, {at} UTC{skipped}")
+        let missed = missed_of(self.skipped, self.unjudged);
+        writeln!(out, "{number} {what}{met}{place}, {at} UTC{missed}")
     }
 }
 
-fn skipped_of(skipped: u64) -> String {
-    match skipped {
-        0 => String::new(),
-        1 => " (1 more match beyond the limit)".to_owned(),
-        many => format!(" ({} more matches beyond the limit)", units::count(many)),
+/// Matches beyond the limit, and calls that could not be judged, in parentheses.
+fn missed_of(skipped: u64, unjudged: u64) -> String {
+    let skipped = match skipped {
+        0 => None,
+        1 => Some("1 more match beyond the limit".to_owned()),
+        many => Some(format!(
+            "{} more matches beyond the limit",
+            units::count(many)
+        )),
+    };
+    let unjudged = (unjudged > 0).then(|| {
+        let calls = units::counted(unjudged, "call");
+        format!("{calls} of unknown time on the CPU")
+    });
+    let missed: Vec<_> = skipped.into_iter().chain(unjudged).collect();
+    match missed.as_slice() {
+        [] => String::new(),
+        missed => format!(" ({})", missed.join(", ")),
     }
 }
 
@@ -336,6 +391,7 @@ mod tests {
             noticed_after_ns: 700_000,
             value,
             skipped: 0,
+            unjudged: 0,
         }
     }
 
@@ -364,6 +420,8 @@ mod tests {
         (died.thread, died.function) = (String::new(), String::new());
         let mut often = fired(4, Some(Value::Calls(1001)));
         often.skipped = 12_345;
+        let mut unknown = fired(8, Some(Value::OffCpuNs(5_000_000)));
+        (unknown.skipped, unknown.unjudged) = (1, 17);
         let firings = [
             fired(1, Some(Value::DurationNs(12_300_000))),
             fired(2, None),
@@ -371,6 +429,8 @@ mod tests {
             often,
             demanded,
             died,
+            fired(7, Some(Value::OnCpuNs(1_500_000))),
+            unknown,
         ];
         let report = |refusal: Option<&str>| ToggleReport {
             pid: 70,
@@ -388,6 +448,7 @@ mod tests {
                 why: why.into(),
                 fired,
                 skipped,
+                unjudged: u64::from(fired == 3),
             })
         };
         let mut reported = vec![
@@ -395,6 +456,8 @@ mod tests {
                 TriggerArmed {
                     processes: 1,
                     functions: 0,
+                    threads_without_runs: 2,
+                    without_runs_because: "Permission denied (os error 13)".to_owned(),
                 },
                 &[],
                 "on Ctrl-C",
@@ -403,6 +466,7 @@ mod tests {
                 TriggerArmed {
                     processes: 2,
                     functions: 1234,
+                    ..TriggerArmed::default()
                 },
                 awaited,
                 "when it has fired, or on Ctrl-C",

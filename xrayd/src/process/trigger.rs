@@ -12,12 +12,12 @@ use xray_trace::model::{Clock, ClockAnchor, Ticks};
 use super::session::Session;
 use crate::{
     export::{LEAST_SPAN_NS, ticks_in},
-    pid::Pid,
+    pid::{Pid, Tid},
     refusal::{Reason, Refusal, Result},
     sys::{now_anchor, ticks_now},
     triggers::{
-        Condition, FiringLimiter, MOST_CONDITIONS, MOST_FIRINGS, Match, Matches, TriggerMatcher,
-        Value, limiter,
+        Condition, EventOrigin, FiringLimiter, LongCalls, MOST_CONDITIONS, MOST_FIRINGS, Match,
+        Matches, TriggerMatcher, Value, limiter,
     },
 };
 
@@ -72,11 +72,12 @@ pub struct Firing {
 
 impl Trigger {
     /// A trigger that is armed in no process yet. It fires `limit` times at most; each
-    /// [`Self::give_back`] adds one.
+    /// [`Self::give_back`] adds one. Long calls are not judged here: they have to be passed to
+    /// [`Self::pass`] or [`Self::count_unjudged`].
     ///
     /// # Errors
     /// Too many conditions, a limit out of its range, or an invalid condition.
-    pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Matches)> {
+    pub fn new(conditions: Vec<Condition>, limit: u32) -> Result<(Self, Matches, LongCalls)> {
         if conditions.len() > MOST_CONDITIONS {
             let message = format!("a trigger can have at most {MOST_CONDITIONS} conditions");
             return Err(Refusal::new(Reason::Limit, message));
@@ -86,7 +87,7 @@ impl Trigger {
             return Err(Refusal::new(Reason::Limit, message));
         }
         conditions.iter().try_for_each(Condition::check)?;
-        let (limiter, hits) = limiter(limit);
+        let (limiter, hits, long_calls) = limiter(limit);
         let trigger = Self {
             conditions,
             limiter: Arc::new(limiter),
@@ -95,7 +96,7 @@ impl Trigger {
             armed: Vec::new(),
             next: 0,
         };
-        Ok((trigger, hits))
+        Ok((trigger, hits, long_calls))
     }
 
     /// Arms the trigger in a process. Does not wait for the process. Events since the creation of
@@ -206,6 +207,40 @@ impl Trigger {
     /// Fires the trigger now, within its limit.
     pub fn fire(&self) {
         self.limiter.pass(|| Match::on_demand(ticks_now()));
+    }
+
+    /// The conditions, in the order of their indices.
+    pub(crate) fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// The session with this number, if it is still there.
+    pub(crate) fn session(&self, key: usize) -> Option<Arc<Session>> {
+        let mut armed = self.armed.iter();
+        armed.find(|armed| armed.key == key)?.session.upgrade()
+    }
+
+    /// The id of a thread in its process.
+    pub(crate) fn tid(&self, place: EventOrigin) -> Option<Tid> {
+        let (session, thread) = (self.session(place.key)?, place.thread?);
+        let output = &session.source.output;
+        let tid = output.with_retained(|retained| Some(retained.thread(thread)?.tid));
+        Tid::try_from(tid?).ok()
+    }
+
+    /// Fires the trigger for a judged call, within its limit.
+    pub(crate) fn pass(&self, call: Match) {
+        self.limiter.pass(|| call);
+    }
+
+    /// Counts a long call that cannot be judged.
+    pub(crate) fn count_unjudged(&self) {
+        self.limiter.count_unjudged();
+    }
+
+    /// Long calls since the last call that could not be judged.
+    pub fn take_unjudged(&self) -> u64 {
+        self.limiter.take_unjudged()
     }
 
     /// Allows one more firing.

@@ -48,9 +48,16 @@ pub(super) struct RunRecords {
     threads: HashMap<(Pid, Tid), ThreadRecord>,
     admission: Arc<Admission>,
     uid: u32,
+    pace: Pace,
+    unrecorded: Unrecorded,
+}
+
+/// When the kernel's rings of switches are read next.
+#[derive(Debug)]
+pub(super) struct Pace {
     looked: Instant,
     pause: Duration,
-    unrecorded: Unrecorded,
+    longest: Duration,
 }
 
 /// The threads whose run times are not recorded.
@@ -83,15 +90,14 @@ impl RunRecords {
             threads: HashMap::new(),
             admission,
             uid,
-            looked: Instant::now(),
-            pause: SHORTEST,
+            pace: Pace::new(LONGEST),
             unrecorded: Unrecorded::default(),
         }
     }
 
     /// The time until the next look.
     pub(super) fn pause(&self) -> Duration {
-        self.pause.saturating_sub(self.looked.elapsed())
+        self.pace.pause()
     }
 
     pub(super) fn unrecorded(&self) -> &Unrecorded {
@@ -163,12 +169,7 @@ impl RunRecords {
             }
             // It has ended meanwhile.
             Err(error) if is_gone(&error) => {}
-            Err(error) => {
-                if self.unrecorded.threads == 0 {
-                    self.unrecorded.reason = error.to_string();
-                }
-                self.unrecorded.threads = self.unrecorded.threads.saturating_add(1);
-            }
+            Err(error) => self.unrecorded.add(&error),
         }
         Ok(())
     }
@@ -187,14 +188,7 @@ impl RunRecords {
         tid: Tid,
         thread: Option<(Source, ThreadId)>,
     ) -> io::Result<ThreadRecord> {
-        let place = self.admission.admit(self.uid).ok_or_else(|| {
-            io::Error::other(format!(
-                "the run times of {THREADS_FOR_USER} threads are recorded for you already"
-            ))
-        })?;
-        if !DescriptorRoom::look()?.is_enough {
-            return Err(io::Error::other("the daemon has too few free descriptors"));
-        }
+        let place = admit(&self.admission, self.uid)?;
         let start_time = process.process().start_time_ticks;
         let (recorder, since) = RunRecorder::begin(process.pid(), start_time, tid)?;
         let now = Instant::now();
@@ -213,11 +207,9 @@ impl RunRecords {
         &mut self,
         mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
     ) -> io::Result<()> {
-        let passed = self.looked.elapsed();
-        if passed < self.pause {
+        let Some(passed) = self.pace.begin_look() else {
             return Ok(());
-        }
-        self.looked = Instant::now();
+        };
         let (mut most, mut over) = (0, Vec::new());
         for (&key, record) in &mut self.threads {
             // First, so that nothing comes after what is read now.
@@ -237,13 +229,7 @@ impl RunRecords {
         for thread in over {
             self.threads.remove(&thread);
         }
-        self.pause = match u32::try_from(most) {
-            Ok(0) => LONGEST,
-            most => {
-                let wanted = u32::try_from(RunRecorder::ROOM).unwrap_or(u32::MAX) / WANTED_PART;
-                (passed * wanted / most.unwrap_or(u32::MAX)).clamp(SHORTEST, LONGEST)
-            }
-        };
+        self.pace.end_look(passed, most);
         Ok(())
     }
 
@@ -267,9 +253,77 @@ impl RunRecords {
     }
 }
 
+/// A place for the run times of one more thread of a user.
+///
+/// # Errors
+/// The user has no place left, or the daemon has too few descriptors.
+pub(super) fn admit(admission: &Arc<Admission>, uid: u32) -> io::Result<Admitted> {
+    let place = admission.admit(uid).ok_or_else(|| {
+        io::Error::other(format!(
+            "the run times of {THREADS_FOR_USER} threads are recorded for you already"
+        ))
+    })?;
+    if !DescriptorRoom::look()?.is_enough {
+        return Err(io::Error::other("the daemon has too few free descriptors"));
+    }
+    Ok(place)
+}
+
 /// True for the error of a thread that has ended.
-fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::libc::ESRCH)
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// Pauses of this length at most.
+    pub(super) fn new(longest: Duration) -> Self {
+        Self {
+            looked: Instant::now(),
+            pause: SHORTEST,
+            longest,
+        }
+    }
+
+    /// The time until the next look.
+    pub(super) fn pause(&self) -> Duration {
+        self.pause.saturating_sub(self.looked.elapsed())
+    }
+
+    /// Begins a look, if it is time. Returns the time since the last one.
+    pub(super) fn begin_look(&mut self) -> Option<Duration> {
+        let passed = self.looked.elapsed();
+        if passed < self.pause {
+            return None;
+        }
+        self.looked = Instant::now();
+        Some(passed)
+    }
+
+    /// Ends a look. `passed` is the time since the one before, and `most` the number of switches in
+    /// the fullest ring.
+    pub(super) fn end_look(&mut self, passed: Duration, most: u64) {
+        self.pause = match u32::try_from(most) {
+            Ok(0) => self.longest,
+            most => {
+                let wanted = u32::try_from(RunRecorder::ROOM).unwrap_or(u32::MAX) / WANTED_PART;
+                (passed * wanted / most.unwrap_or(u32::MAX)).clamp(SHORTEST, self.longest)
+            }
+        };
+    }
+}
+
+// === impl Unrecorded ===
+
+impl Unrecorded {
+    /// Counts a thread whose run times cannot be recorded.
+    pub(super) fn add(&mut self, error: &io::Error) {
+        if self.threads == 0 {
+            self.reason = error.to_string();
+        }
+        self.threads = self.threads.saturating_add(1);
+    }
 }
 
 // === impl ThreadRecord ===

@@ -456,12 +456,12 @@ impl Xrayd for Service {
         let first = requests.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
         let call = call.of(first.pid).with(described::trigger(&first));
-        let audit = self.audit.clone();
+        let (audit, run_times) = (self.audit.clone(), Arc::clone(&self.run_times));
         let (plan, begun, armed) = self
             .blocking(call, move |registry, _| {
                 // Compiling the patterns takes a while.
                 let plan = Plan::try_from(first)?;
-                let begun = Watched::begin(registry, &audit, caller, &plan)?;
+                let begun = Watched::begin(registry, &audit, caller, &plan, run_times)?;
                 let armed = trigger::armed(&begun.0);
                 Ok((plan, begun, armed))
             })

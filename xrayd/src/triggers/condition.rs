@@ -20,6 +20,8 @@ pub enum Condition {
     Duration {
         /// Which.
         of: Selection,
+        /// The measured time of the call.
+        time: CallTime,
         /// How long.
         at_least: Duration,
     },
@@ -36,6 +38,17 @@ pub enum Condition {
     },
     /// The process ends.
     Death(DeathWanted),
+}
+
+/// A time of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallTime {
+    /// From its begin to its end.
+    Duration,
+    /// The part of it in which the thread had a processor.
+    OnCpu,
+    /// The part of it in which the thread had none.
+    OffCpu,
 }
 
 /// What a program says.
@@ -69,6 +82,14 @@ impl Condition {
             Self::Duration { of, .. } | Self::Rate { of, .. } | Self::Call(of) => Some(of),
             Self::Event(_) | Self::Death(_) => None,
         }
+    }
+
+    /// True if it needs to be known when threads have a processor.
+    pub fn needs_run_times(&self) -> bool {
+        let Self::Duration { time, .. } = self else {
+            return false;
+        };
+        *time != CallTime::Duration
     }
 
     /// Whether it makes sense.

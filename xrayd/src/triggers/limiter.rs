@@ -1,5 +1,5 @@
-//! How often a trigger may still fire, and the way from the threads that read rings to whoever
-//! waits.
+//! How often a trigger may still fire, and the way of matches from the threads that read rings to
+//! the trigger's task.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -8,6 +8,9 @@ use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
 /// So often a trigger may fire, at most.
 pub const MOST_FIRINGS: u32 = 1000;
+
+/// The most calls that wait to be judged by their time on or off the processor.
+const MOST_LONG_CALLS: usize = 1024;
 
 /// A condition was met, and the trigger fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +37,12 @@ pub(crate) struct EventOrigin {
 pub enum Value {
     /// Nothing that can be measured.
     None,
-    /// How long the call took: in a hit in ticks, as it is told in nanoseconds.
+    /// The duration of the call: in ticks in a match, in nanoseconds in a firing.
     Duration(u64),
+    /// The time of the call in which its thread had a processor, in nanoseconds.
+    OnCpu(u64),
+    /// The time of the call in which its thread had no processor, in nanoseconds.
+    OffCpu(u64),
     /// Calls within a second.
     Calls(u64),
     /// The number of an event's type.
@@ -46,6 +53,11 @@ pub enum Value {
 #[derive(Debug)]
 pub struct Matches(mpsc::Receiver<Match>);
 
+/// Calls that took long enough: matches without values. Whether they meet their conditions depends
+/// on the time in which their threads had a processor.
+#[derive(Debug)]
+pub struct LongCalls(mpsc::Receiver<Match>);
+
 /// Lets so many hits through as the limit allows.
 #[derive(Debug)]
 pub(crate) struct FiringLimiter {
@@ -55,16 +67,22 @@ pub(crate) struct FiringLimiter {
     skipped: AtomicU64,
     /// Has room for all that may pass.
     hits: mpsc::Sender<Match>,
+    long_calls: mpsc::Sender<Match>,
+    /// Long calls of which it is not known whether they meet their conditions.
+    unjudged: AtomicU64,
 }
 
-pub(crate) fn limiter(limit: u32) -> (FiringLimiter, Matches) {
+pub(crate) fn limiter(limit: u32) -> (FiringLimiter, Matches, LongCalls) {
     let (sender, receiver) = mpsc::channel(limit.clamp(1, MOST_FIRINGS) as usize);
+    let (long_calls, to_judge) = mpsc::channel(MOST_LONG_CALLS);
     let limiter = FiringLimiter {
         left: AtomicU32::new(limit),
         skipped: AtomicU64::new(0),
         hits: sender,
+        long_calls,
+        unjudged: AtomicU64::new(0),
     };
-    (limiter, Matches(receiver))
+    (limiter, Matches(receiver), LongCalls(to_judge))
 }
 
 // === impl Match ===
@@ -116,6 +134,25 @@ impl Matches {
     }
 }
 
+// === impl LongCalls ===
+
+impl LongCalls {
+    /// Waits for a call, and returns all that are there then, at most [`MOST_LONG_CALLS`]. Without
+    /// any, the trigger is gone.
+    pub async fn next(&mut self) -> Vec<Match> {
+        let mut calls = Vec::new();
+        self.0.recv_many(&mut calls, MOST_LONG_CALLS).await;
+        calls
+    }
+
+    /// The calls that are there already.
+    pub fn next_now(&mut self) -> Vec<Match> {
+        std::iter::from_fn(|| self.0.try_recv().ok())
+            .take(MOST_LONG_CALLS)
+            .collect()
+    }
+}
+
 // === impl FiringLimiter ===
 
 impl FiringLimiter {
@@ -123,7 +160,7 @@ impl FiringLimiter {
     pub(crate) fn pass(&self, hit: impl FnOnce() -> Match) {
         let one_less = |left: u32| left.checked_sub(1);
         match self.left.fetch_update(Relaxed, Relaxed, one_less) {
-            // There is room for it. If nobody waits any more, nobody is to be told.
+            // There is room for it. The match is dropped if the trigger's task has ended.
             Ok(_) => drop(self.hits.try_send(hit())),
             Err(_) => {
                 self.skipped.fetch_add(1, Relaxed);
@@ -139,6 +176,23 @@ impl FiringLimiter {
     pub(crate) fn take_skipped(&self) -> u64 {
         self.skipped.swap(0, Relaxed)
     }
+
+    /// A call has to be judged by its time on or off the processor. If too many wait for that, it
+    /// counts as unjudged.
+    pub(crate) fn judge_later(&self, call: Match) {
+        if self.long_calls.try_send(call).is_err() {
+            self.count_unjudged();
+        }
+    }
+
+    /// It is not known whether a long call meets its condition.
+    pub(crate) fn count_unjudged(&self) {
+        self.unjudged.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn take_unjudged(&self) -> u64 {
+        self.unjudged.swap(0, Relaxed)
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +202,7 @@ mod tests {
     #[test]
     fn so_many_pass_as_the_limit_says_and_the_rest_is_counted() {
         for limit in [1, 3, MOST_FIRINGS] {
-            let (limiter, mut hits) = limiter(limit);
+            let (limiter, mut hits, _long_calls) = limiter(limit);
             for at in 0..u64::from(limit) + 10 {
                 limiter.pass(|| Match::on_demand(Ticks(at)));
             }
@@ -167,5 +221,22 @@ mod tests {
             assert_eq!(hits.next_now(), None);
             assert_eq!(limiter.take_skipped(), 9);
         }
+    }
+
+    #[test]
+    fn long_calls_beyond_the_queue_are_counted() {
+        let (limiter, _hits, mut long_calls) = limiter(1);
+        let call = |at: usize| Match::on_demand(Ticks(at as u64));
+        for at in 0..MOST_LONG_CALLS + 3 {
+            limiter.judge_later(call(at));
+        }
+        assert_eq!((limiter.take_unjudged(), limiter.take_unjudged()), (3, 0));
+        let waiting = long_calls.next_now();
+        assert_eq!(waiting.len(), MOST_LONG_CALLS);
+        assert_eq!(waiting[0], call(0));
+        assert_eq!(long_calls.next_now(), []);
+        drop(long_calls);
+        limiter.judge_later(call(1));
+        assert_eq!(limiter.take_unjudged(), 1);
     }
 }

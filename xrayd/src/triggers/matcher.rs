@@ -15,7 +15,7 @@ use xray_trace::{
 };
 
 use super::{
-    condition::{Condition, DeathWanted, EventWanted},
+    condition::{CallTime, Condition, DeathWanted, EventWanted},
     limiter::{EventOrigin, FiringLimiter, Match, Value},
     rate::Rate,
 };
@@ -55,8 +55,8 @@ pub(crate) struct ConditionMask(Vec<u8>);
 
 #[derive(Debug)]
 enum Check {
-    /// In ticks.
-    Duration(u64),
+    /// The measured time, and the shortest one in ticks.
+    Duration(CallTime, u64),
     Call,
     Custom,
     Typed(u16),
@@ -88,9 +88,9 @@ impl TriggerMatcher {
         let (mut durations, mut calls, mut rates) = (0, 0, 0);
         for (bit, condition) in bits().zip(conditions) {
             let check = match condition {
-                Condition::Duration { at_least, .. } => {
+                Condition::Duration { time, at_least, .. } => {
                     durations |= bit;
-                    Check::Duration(at_least_ticks(*at_least, frequency))
+                    Check::Duration(*time, at_least_ticks(*at_least, frequency))
                 }
                 Condition::Call(_) => {
                     calls |= bit;
@@ -201,11 +201,19 @@ impl TriggerMatcher {
         }
         let took = at.0.saturating_sub(begun.0);
         for (index, (bit, (check, _))) in bits_of_all(&self.checks) {
-            if let Check::Duration(least) = check
+            if let Check::Duration(time, least) = check
                 && bits & bit != 0
                 && took >= *least
             {
-                self.hit(index, place, (begun, at), Value::Duration(took));
+                match time {
+                    CallTime::Duration => {
+                        self.hit(index, place, (begun, at), Value::Duration(took));
+                    }
+                    // Neither is longer than the duration.
+                    CallTime::OnCpu | CallTime::OffCpu => {
+                        self.judge_later(index, place, (begun, at));
+                    }
+                }
             }
         }
     }
@@ -277,6 +285,12 @@ impl TriggerMatcher {
             .pass(|| self.made(condition, place, when, value));
     }
 
+    #[cold]
+    fn judge_later(&self, condition: usize, place: EventOrigin, when: (Ticks, Ticks)) {
+        let call = self.made(condition, place, when, Value::None);
+        self.limiter.judge_later(call);
+    }
+
     fn made(
         &self,
         condition: usize,
@@ -301,9 +315,9 @@ impl TriggerMatcher {
 impl TriggerMatcher {
     /// Every call of one of the first so many functions that took so many ticks is a hit.
     pub(crate) fn for_durations(functions: usize, at_least: u64) -> (Arc<Self>, super::Matches) {
-        let (limiter, hits) = super::limiter(super::MOST_FIRINGS);
+        let (limiter, hits, _long_calls) = super::limiter(super::MOST_FIRINGS);
         let matcher = Self {
-            checks: vec![(Check::Duration(at_least), None)],
+            checks: vec![(Check::Duration(CallTime::Duration, at_least), None)],
             durations: 1,
             calls: 0,
             rates: 0,

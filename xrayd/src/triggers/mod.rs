@@ -4,6 +4,8 @@
 //!  ring ─► decoder ──► Watch ──► TriggerMatcher ──► FiringLimiter ──► Matches
 //!                      thread    trigger, process   trigger
 //!  controller: the process has ended ──► TriggerMatcher
+//!
+//!  a call whose time on or off the processor decides: TriggerMatcher ──► LongCalls
 //! ```
 //!
 //! The thread that reads the rings judges the events. It never waits: only a match that the limiter
@@ -21,9 +23,9 @@ use std::sync::{
 
 use xray_trace::model::EventType;
 
-pub use condition::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
+pub use condition::{CallTime, Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
 pub(crate) use limiter::{EventOrigin, FiringLimiter, limiter};
-pub use limiter::{MOST_FIRINGS, Match, Matches, Value};
+pub use limiter::{LongCalls, MOST_FIRINGS, Match, Matches, Value};
 pub(crate) use matcher::{ConditionMask, TriggerMatcher};
 
 use crate::{lock::lock, target::Ending};

@@ -97,6 +97,68 @@ fn earlier_events_fire_nothing_and_are_shown() -> Result<()> {
     Ok(())
 }
 
+/// A call that waits has no time on the processor, and a call that works has.
+#[test]
+fn conditions_about_the_processor_separate_work_from_waiting() -> Result<()> {
+    let mut stage = Stage::new("1")?;
+    for (condition, other, its, key, least) in [
+        ("on_cpu(*) >= 50ms", "slow 200", "busy 60", "on_cpu_ns", 60),
+        ("off_cpu(*) > 50ms", "quick 9", "slow 90", "off_cpu_ns", 90),
+    ] {
+        let running = stage.trigger(&["--when", condition, "--do", "exec true"])?;
+        let (word, _) = other.split_once(' ').context("no word")?;
+        stage.target.ask(other, word)?;
+        let (function, _) = its.split_once(' ').context("no word")?;
+        let mut took = Vec::new();
+        // Under load, the kernel may lose switches. Such calls are counted, and do not fire.
+        while stage.armed()? > 0 {
+            let (begin, end) = times(&stage.target.ask(its, function)?)?;
+            took.push(end - begin);
+            wait_a_moment();
+        }
+        let reported = Told::ok(running)?;
+        let armed = reported.one("armed")?;
+        ensure!(armed["threads_without_run_times"] == 0, "{armed}");
+        let fired = reported.one("fired")?;
+        ensure!(fired["function"] == function, "{fired}");
+        let ns = fired[key].as_u64();
+        let ns = ns.with_context(|| format!("no {key}: {fired}"))?;
+        // The clock of events is right within microseconds. A sleep begins shortly before the
+        // thread gives up its processor.
+        const RIGHT: u64 = 1_000_000;
+        let most = took.into_iter().max().context("no call")?;
+        let expected = least * 1_000_000 - RIGHT..=most + RIGHT;
+        ensure!(expected.contains(&ns), "{fired}, {expected:?}");
+        stage.ensure_nothing_left()?;
+    }
+    stage.target.still_running()
+}
+
+/// A call that began before its thread was observed is counted, and does not fire.
+#[test]
+fn a_call_of_unknown_time_on_the_processor_is_counted() -> Result<()> {
+    let mut stage = Stage::new("0")?;
+    stage.cli.ok(["enable", "--function", "busy"])?;
+    stage.target.send("busy 3000")?;
+    let running = stage.trigger(&["--when", "on_cpu(busy) >= 1s", "--do", "exec true"])?;
+    stage.target.line_with("busy", DEADLINE)?;
+    while stage.armed()? > 0 {
+        stage.target.ask("busy 1100", "busy")?;
+        wait_a_moment();
+    }
+    let reported = Told::ok(running)?;
+    let fired = reported.one("fired")?;
+    ensure!(fired["unjudged"].as_u64() >= Some(1), "{fired}");
+    let ns = fired["on_cpu_ns"].as_u64().context("no time")?;
+    ensure!((1_099_000_000..2_900_000_000).contains(&ns), "{fired}");
+    Ok(())
+}
+
+/// Waits for a moment, in which the daemon can judge a call.
+fn wait_a_moment() {
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}
+
 /// Each condition fires for its own event, and for no other one.
 #[test]
 fn each_condition_fires_for_what_it_says() -> Result<()> {

@@ -54,6 +54,8 @@ use crate::{
 const EXAMPLES: &str = "\
 Conditions (several --when: any of them fires):
   duration(SELECTOR) > TIME   a call ended that took longer; or >=
+  on_cpu(SELECTOR) > TIME     a call ended whose thread had a processor for longer; or >=
+  off_cpu(SELECTOR) > TIME    a call ended whose thread had no processor for longer; or >=
   call(SELECTOR)              a call begins
   rate(SELECTOR) > N/s        a process made more than N calls of these functions within a second;
                               or >=; fires again after the rate was lower

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  matches ───────► fired ─► switches ─► wait until `after` is over ─► snapshot in pieces ─► done
+//!  long calls ─► judged by the time on the processor ─► matches
 //!  ten times a second, beside it: new processes are armed, ended ones are reported
 //!  the client: fire · gone
 //!  time: the period of the limit is over · expired
@@ -12,6 +13,7 @@
 //! A slow client is waited for here, and only here. Matches that come meanwhile wait, as many as
 //! the limit allows, and further ones are counted.
 
+mod call_times;
 mod plan;
 mod watched;
 
@@ -24,7 +26,7 @@ use std::{
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet, spawn_blocking},
-    time::{Instant as At, sleep_until},
+    time::{Instant as At, sleep, sleep_until},
 };
 use tonic::{Code, Status, Streaming};
 use xray_trace::model::Ticks;
@@ -37,14 +39,15 @@ use super::{
     convert, error,
     fetch::{CHUNKS, READER_PATIENCE, send_shot},
     live::Sender,
+    run_records::Unrecorded,
     workers::{WorkerKind, Workers},
 };
 use crate::{
     export::PendingSnapshot,
-    process::Firing,
+    process::{Firing, Trigger},
     refusal::{Reason, Refusal},
     target::{Caller, Ending},
-    triggers::{Match, Matches, Value},
+    triggers::{LongCalls, Match, Matches, Value},
     types::Reach,
 };
 
@@ -61,6 +64,7 @@ pub(super) struct Triggering {
     /// Used only on threads that may block.
     watched: Arc<Watched>,
     hits: Matches,
+    long_calls: LongCalls,
     sender: Sender<v1::TriggerEvent>,
     /// Threads for work that may block.
     workers: Workers,
@@ -73,6 +77,15 @@ pub(super) struct Triggering {
     expires: Option<Instant>,
 }
 
+/// Matches and long calls since the last firing that caused none.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
+    /// Matches beyond the limit.
+    skipped: u64,
+    /// Long calls that could not be judged.
+    unjudged: u64,
+}
+
 /// The client is gone, or has the reason why no more events come.
 #[derive(Debug)]
 struct Gone;
@@ -83,12 +96,23 @@ type Sent<T = ()> = Result<T, Gone>;
 /// condition can be met any more.
 type Looking = JoinSet<Result<bool, JoinError>>;
 
+// === impl Missed ===
+
+impl Missed {
+    fn take(trigger: &Trigger) -> Self {
+        Self {
+            skipped: trigger.take_skipped(),
+            unjudged: trigger.take_unjudged(),
+        }
+    }
+}
+
 // === impl Triggering ===
 
 impl Triggering {
     pub(super) fn new(
         plan: Plan,
-        (watched, hits): (Watched, Matches),
+        (watched, hits, long_calls): (Watched, Matches, LongCalls),
         sender: Sender<v1::TriggerEvent>,
         (workers, caller): (Workers, Caller),
     ) -> Self {
@@ -96,6 +120,7 @@ impl Triggering {
             plan,
             watched: Arc::new(watched),
             hits,
+            long_calls,
             sender,
             workers,
             caller,
@@ -132,6 +157,12 @@ impl Triggering {
         // A look that still waits for a thread ends with this.
         let mut looking = Looking::new();
         let mut looked_at = began;
+        // Ends with this. It does not wait for the client, because the kernel's rings fill up.
+        let mut reading_runs = JoinSet::new();
+        if self.watched.reads_runs() {
+            let watched = Arc::clone(&self.watched);
+            reading_runs.spawn(read_runs(watched, self.workers.clone(), self.caller.uid));
+        }
         let mut may_ask = true;
         loop {
             let give_back = self.given_back.front().copied();
@@ -145,6 +176,14 @@ impl Triggering {
                         return self.over(Why::Limit).await;
                     }
                 }
+                calls = self.long_calls.next() => {
+                    if calls.is_empty() {
+                        return Err(Gone);
+                    }
+                    self.blocking(move |watched| watched.judge(calls)).await?;
+                }
+                // The panic hook has logged the panic.
+                Some(_) = reading_runs.join_next() => return self.fail(error::bug()).await,
                 () = at(expires) => return self.over(Why::Expired).await,
                 () = at(give_back) => {
                     self.given_back.pop_front();
@@ -201,6 +240,13 @@ impl Triggering {
         if !is_over {
             return Ok(false);
         }
+        loop {
+            let calls = self.long_calls.next_now();
+            if calls.is_empty() {
+                break;
+            }
+            self.blocking(move |watched| watched.judge(calls)).await?;
+        }
         while let Some(hit) = self.hits.next_now() {
             self.fire(hit).await?;
         }
@@ -208,12 +254,12 @@ impl Triggering {
     }
 
     async fn fire(&mut self, hit: Match) -> Sent {
-        let (firing, skipped, endings) = self
+        let (firing, missed, endings) = self
             .blocking(move |watched| {
                 let trigger = watched.trigger();
-                let (firing, skipped) = (trigger.describe(&hit), trigger.take_skipped());
+                let (firing, missed) = (trigger.describe(&hit), Missed::take(&trigger));
                 drop(trigger);
-                (firing, skipped, watched.take_endings())
+                (firing, missed, watched.take_endings())
             })
             .await?;
         self.tell_endings(endings).await?;
@@ -223,7 +269,7 @@ impl Triggering {
             self.given_back.extend(Instant::now().checked_add(period));
         }
         let (begun, at) = (firing.begun, firing.at);
-        self.tell(Event::Fired(fired(number, firing, skipped)))
+        self.tell(Event::Fired(fired(number, firing, missed)))
             .await?;
         for switch in self.plan.switches.clone() {
             let reports = self
@@ -296,17 +342,22 @@ impl Triggering {
     }
 
     async fn over(&mut self, why: Why) -> Sent {
-        let mut skipped = self
-            .blocking(|watched| watched.trigger().take_skipped())
+        let Missed {
+            mut skipped,
+            mut unjudged,
+        } = self
+            .blocking(|watched| Missed::take(&watched.trigger()))
             .await?;
-        // Matches that were still waiting.
+        // Matches and calls that were still waiting.
         while self.hits.next_now().is_some() {
             skipped = skipped.saturating_add(1);
         }
+        unjudged = unjudged.saturating_add(self.long_calls.next_now().len() as u64);
         let over = v1::TriggerOver {
             why: why.into(),
             fired: self.fired,
             skipped,
+            unjudged,
         };
         self.tell(Event::Over(over)).await
     }
@@ -355,20 +406,38 @@ async fn at(when: Option<Instant>) {
     }
 }
 
+/// Reads the records of switches again and again. Returns only after a panic.
+async fn read_runs(watched: Arc<Watched>, workers: Workers, uid: u32) {
+    loop {
+        let of = Arc::clone(&watched);
+        let read = move || of.read_runs();
+        let Ok(Some(pause)) = workers.run(WorkerKind::Step, uid, read).await else {
+            return;
+        };
+        sleep(pause).await;
+    }
+}
+
 /// The first message.
 pub(super) fn armed(watched: &Watched) -> v1::TriggerEvent {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let Unrecorded {
+        threads: threads_without_runs,
+        reason: without_runs_because,
+    } = watched.unrecorded();
     let trigger = watched.trigger();
     let armed = v1::TriggerArmed {
         processes: count(trigger.sessions().count()),
         functions: count(trigger.functions()),
+        threads_without_runs,
+        without_runs_because,
     };
     v1::TriggerEvent {
         event: Some(Event::Armed(armed)),
     }
 }
 
-fn fired(number: u32, firing: Firing, skipped: u64) -> v1::TriggerFired {
+fn fired(number: u32, firing: Firing, missed: Missed) -> v1::TriggerFired {
     use v1::trigger_fired::Value as Wire;
     let Firing {
         condition,
@@ -396,10 +465,13 @@ fn fired(number: u32, firing: Firing, skipped: u64) -> v1::TriggerFired {
         value: match value {
             Value::None => None,
             Value::Duration(ns) => Some(Wire::DurationNs(ns)),
+            Value::OnCpu(ns) => Some(Wire::OnCpuNs(ns)),
+            Value::OffCpu(ns) => Some(Wire::OffCpuNs(ns)),
             Value::Calls(calls) => Some(Wire::Calls(calls)),
             Value::Type(number) => Some(Wire::Type(number.into())),
         },
-        skipped,
+        skipped: missed.skipped,
+        unjudged: missed.unjudged,
     }
 }
 

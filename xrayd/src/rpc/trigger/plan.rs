@@ -14,7 +14,7 @@ use crate::{
     refusal::{Reason, Refusal},
     rpc::{authorise::Targets, convert::selection},
     target::Caller,
-    triggers::{Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS},
+    triggers::{CallTime, Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS},
     types::Capture,
     types::{Run, Wanted},
 };
@@ -164,8 +164,10 @@ fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
             What::Duration(v1::DurationCondition {
                 selection: of,
                 at_least_ns,
+                time,
             }) => Condition::Duration {
                 of: required(of)?,
+                time: call_time(time)?,
                 at_least: Duration::from_nanos(at_least_ns),
             },
             What::Call(of) => Condition::Call(selection(of)?),
@@ -198,6 +200,15 @@ fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
             }),
         },
     )
+}
+
+fn call_time(time: i32) -> Result<CallTime, Refusal> {
+    match v1::CallTime::try_from(time) {
+        Ok(v1::CallTime::Unspecified | v1::CallTime::Duration) => Ok(CallTime::Duration),
+        Ok(v1::CallTime::OnCpu) => Ok(CallTime::OnCpu),
+        Ok(v1::CallTime::OffCpu) => Ok(CallTime::OffCpu),
+        Err(_) => Err(limit_of("a duration condition has an unknown `time`")),
+    }
 }
 
 fn switching(switch: v1::TriggerSwitch) -> Result<Switching, Refusal> {
@@ -284,6 +295,16 @@ mod tests {
             of(None),
             of(Some(What::Call(v1::Selection::default()))),
             of(Some(What::Duration(v1::DurationCondition::default()))),
+            of(Some(What::Duration(v1::DurationCondition {
+                selection: Some(v1::Selection {
+                    include: vec![v1::Rule {
+                        rule: Some(v1::rule::Rule::All(true)),
+                    }],
+                    ..v1::Selection::default()
+                }),
+                time: 4,
+                ..v1::DurationCondition::default()
+            }))),
             of(Some(What::Rate(v1::RateCondition::default()))),
             event(None),
             event(Some(Which::Custom(false))),

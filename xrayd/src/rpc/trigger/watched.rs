@@ -15,7 +15,10 @@ use xray_trace::{
 };
 use xrayd_proto::v1;
 
-use super::plan::{Plan, SnapshotPlan, Switching};
+use super::{
+    call_times::CallTimes,
+    plan::{Plan, SnapshotPlan, Switching},
+};
 use crate::{
     audit::{AuditLog, Operation},
     control::Patterns,
@@ -23,12 +26,14 @@ use crate::{
     process::{Outcomes, ProcessOrGroup, Registry, Session, Toggle, Trigger},
     refusal::{Reason, Refusal},
     rpc::{
+        admission::Admission,
         authorise,
         authorise::{OperationKind, Targets, may_release},
         convert, described,
+        run_records::Unrecorded,
     },
     target::{Caller, Ending},
-    triggers::{Condition, Matches},
+    triggers::{Condition, LongCalls, Match, Matches},
     types::Capture,
     types::{LeaseId, Run, ToggleTo},
 };
@@ -53,6 +58,8 @@ pub(crate) struct Watched {
     lending: Mutex<Lending>,
     /// Keys of processes whose end was reported.
     reported: Mutex<HashSet<usize>>,
+    /// `None` if no condition needs them.
+    call_times: Option<CallTimes>,
 }
 
 /// The processes with the lease.
@@ -80,8 +87,9 @@ impl Watched {
         audit: &AuditLog,
         caller: Caller,
         plan: &Plan,
-    ) -> Result<(Self, Matches), Refusal> {
-        let (trigger, hits) = Trigger::new(plan.conditions.clone(), plan.limit)?;
+        run_times: Arc<Admission>,
+    ) -> Result<(Self, Matches, LongCalls), Refusal> {
+        let (trigger, hits, long_calls) = Trigger::new(plan.conditions.clone(), plan.limit)?;
         let selections = plan.conditions.iter().filter_map(Condition::selection);
         let compile = |selection| registry.compile(caller.payer(), selection);
         let number = RandomState::new().hash_one(caller.pid);
@@ -99,6 +107,7 @@ impl Watched {
                 .any(|condition| matches!(condition, Condition::Event(_))),
             lending: Mutex::default(),
             reported: Mutex::default(),
+            call_times: CallTimes::new(&plan.conditions, run_times, caller.uid),
         };
         let armed = watched.arm();
         let is_armed = watched.trigger().sessions().next().is_some();
@@ -112,7 +121,7 @@ impl Watched {
             armed => armed,
         };
         match armed {
-            Ok(()) => Ok((watched, hits)),
+            Ok(()) => Ok((watched, hits, long_calls)),
             Err(refusal) => {
                 watched.end();
                 Err(refusal)
@@ -143,9 +152,45 @@ impl Watched {
         }
         let mut trigger = self.trigger();
         trigger.tidy();
+        let sessions: Vec<_> = trigger.sessions().map(|(_, session)| session).collect();
         let known: HashSet<usize> = trigger.sessions().map(|(key, _)| key).collect();
         drop(trigger);
         lock(&self.reported).retain(|key| known.contains(key));
+        for session in sessions.iter().filter(|session| session.is_living()) {
+            self.record_runs(session);
+        }
+    }
+
+    /// Records the switches of the threads of a process that are not recorded yet, if a condition
+    /// needs them.
+    fn record_runs(&self, session: &Session) {
+        if let Some(call_times) = &self.call_times {
+            call_times.begin(session);
+        }
+    }
+
+    /// Reads the records of switches, if it is time. Returns the time until the next call. `None`
+    /// if no condition needs them.
+    pub(super) fn read_runs(&self) -> Option<Duration> {
+        self.call_times.as_ref().map(CallTimes::read)
+    }
+
+    /// True if [`Self::read_runs`] has to be called.
+    pub(super) fn reads_runs(&self) -> bool {
+        self.call_times.is_some()
+    }
+
+    /// Judges calls that took long enough.
+    pub(super) fn judge(&self, calls: Vec<Match>) {
+        if let Some(call_times) = &self.call_times {
+            call_times.judge(&self.trigger(), calls);
+        }
+    }
+
+    /// The threads so far whose switches cannot be recorded.
+    pub(super) fn unrecorded(&self) -> Unrecorded {
+        let call_times = self.call_times.as_ref();
+        call_times.map_or_else(Unrecorded::default, CallTimes::unrecorded)
     }
 
     /// Arms the trigger in all processes of the plan in which it is not armed yet. A process that
@@ -179,6 +224,7 @@ impl Watched {
         }
         let mut failed = Ok(());
         for session in traced.sessions() {
+            self.record_runs(&session);
             let armed = match self.arm_session(&session) {
                 Ok(true) => Trigger::read_all(&session),
                 armed => armed.map(drop),
