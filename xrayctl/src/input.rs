@@ -226,6 +226,7 @@ impl Selection {
             functions,
             since,
             until,
+            ..Filter::default()
         })
     }
 

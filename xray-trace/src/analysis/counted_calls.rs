@@ -31,6 +31,7 @@ impl<'a> CountedCalls<'a> {
             functions,
             since,
             until,
+            user_events: _,
         } = filter;
         Self {
             filter,

@@ -1,17 +1,18 @@
-//! The part of a trace that an analysis covers. A filter selects threads, functions and a window of
-//! time; it reads no events.
+//! The part of a trace that an analysis covers. A filter selects threads, functions, a window of
+//! time and user events; it reads no events.
 
 use std::collections::BTreeSet;
 
 use globset::GlobBuilder;
 
 use super::step::Open;
+use crate::event_format::EventFilter;
 use crate::instr_map::without_llvm_suffix;
 use crate::model::{FunctionId, ThreadId, Ticks, Trace};
 
 /// The selected part of a trace. The default selects everything. Calls are followed to their ends
 /// and into all their callees, so a filter never changes the duration or the self time of a call.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
     /// Only these threads.
     pub threads: Option<BTreeSet<ThreadId>>,
@@ -21,6 +22,8 @@ pub struct Filter {
     pub since: Option<Ticks>,
     /// Only calls that begin before this tick.
     pub until: Option<Ticks>,
+    /// Only these user events. Calls do not depend on it.
+    pub user_events: EventFilter,
 }
 
 /// A pattern that is not a valid glob.

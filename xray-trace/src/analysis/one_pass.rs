@@ -139,7 +139,8 @@ impl<'a> OnePass<'a> {
             let (mut steps, mut pass) = match rest {
                 Rest::Steps(steps, pass) => (*steps, pass),
                 Rest::Whole(blocks) => (
-                    Steps::in_window(trace, blocks, Siblings::Closed),
+                    Steps::in_window(trace, blocks, Siblings::Closed)
+                        .with_user_events(trace, &options.filter.user_events),
                     ThreadPass::begin(options, found),
                 ),
             };

@@ -90,7 +90,8 @@ impl<'a, V: Observer> OrderedLines<'a, V> {
     fn begin(&mut self) -> Option<ThreadId> {
         let blocks = self.waiting.pop_front()?;
         let thread = blocks.thread;
-        let steps = Steps::in_window(self.trace, blocks, Siblings::Closed);
+        let steps = Steps::in_window(self.trace, blocks, Siblings::Closed)
+            .with_user_events(self.trace, &self.filter.user_events);
         let observer = V::begin(self.options, &mut self.found);
         let lines = ThreadLines::new(self.filter, self.shown, steps, observer);
         self.threads.insert(thread, lines);

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use super::coverage::Coverage;
 use super::{
-    Clock, EventType, Function, FunctionId, Module, ModuleId, Origin, Process, ProcessId, Thread,
-    ThreadId, ThreadRuns, Ticks,
+    Clock, DataKind, EventType, Function, FunctionId, Module, ModuleId, Origin, Process, ProcessId,
+    Thread, ThreadId, ThreadRuns, Ticks,
 };
 use crate::container::{Block, End, OpenCall, OpenCalls, ProfilePart, RunsPart, Writer};
 
@@ -195,6 +195,16 @@ impl Trace {
             .binary_search_by_key(&(process, number), |known| (known.process, known.number));
         let known = self.event_types.get(at.ok()?)?;
         Some(&known.name)
+    }
+
+    /// The number and, if its program has registered one, the name of the type of a thread's typed
+    /// event; `None` for a custom event.
+    #[must_use]
+    pub fn typed(&self, thread: ThreadId, kind: DataKind) -> Option<(u16, Option<&str>)> {
+        match kind {
+            DataKind::Custom => None,
+            DataKind::Typed(number) => Some((number, self.event_type(thread, number))),
+        }
     }
 
     /// All blocks.

@@ -18,6 +18,7 @@ use super::per_function::PerFunction;
 use super::records::{self, Record, VALUES, What, each_record};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
+use crate::event_format::EventFilter;
 use crate::model::{NoXrayId, Trace, XrayIds};
 
 /// LLVM's log of basic mode.
@@ -78,7 +79,7 @@ impl Sink for Basic {
         let threads = records::threads(trace);
         let kernel_ids: Vec<_> = threads.map(|thread| KernelIds::of(trace, thread)).collect();
         let (mut unknown, mut too_great, mut data, mut cpus, mut values) = (0, 0, 0, 0, 0);
-        let met = each_record(trace, self.order, |record, _| {
+        let met = each_record(trace, &EventFilter::default(), self.order, |record, _| {
             let (kind, arg) = match record.what {
                 What::Enter(args) => match args.first() {
                     None => (kind::ENTER, None),

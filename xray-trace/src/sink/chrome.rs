@@ -7,14 +7,16 @@
 
 use std::io::{self, Write};
 
+use super::fields::{self, Integers};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::records::{self, Record, What, each_record};
 use super::text::{self, Text};
 use super::unpack_thread::Bytes;
 use super::wording::{calibration, user_event_name};
-use super::{Report, Sink};
+use super::{EventSink, Report, Sink};
 use crate::analysis::{Ending, Order};
+use crate::event_format::EventOptions;
 use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Trace};
 
 /// Chrome's trace_event JSON.
@@ -26,6 +28,7 @@ const SEPARATOR: &str = ",\n";
 
 struct Output<'a> {
     trace: &'a Trace,
+    options: &'a EventOptions,
     text: Text<'a>,
     /// True before the first event, which has no comma before it.
     first: bool,
@@ -61,6 +64,21 @@ impl Sink for Chrome {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        EventSink::write(self, trace, &EventOptions::default(), output)
+    }
+
+    fn of_events(&self) -> Option<&dyn EventSink> {
+        Some(self)
+    }
+}
+
+impl EventSink for Chrome {
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        output: &mut dyn Write,
+    ) -> io::Result<Report> {
         let mut report = Report::default();
         let names = PerFunction::new(trace, |function| {
             let mut name = b",\"name\":".to_vec();
@@ -69,6 +87,7 @@ impl Sink for Chrome {
         });
         let mut output = Output {
             trace,
+            options,
             text: Text::new(output),
             first: true,
             names,
@@ -81,7 +100,7 @@ impl Sink for Chrome {
         output.tables()?;
         let threads: Vec<_> = records::threads(trace).collect();
         let mut current = None;
-        let met = each_record(trace, Order::ByThread, |record, bytes| {
+        let met = each_record(trace, &options.filter, Order::ByThread, |record, bytes| {
             if current.replace(record.thread) != Some(record.thread) {
                 output.thread(threads[record.thread]);
             }
@@ -195,6 +214,12 @@ impl Output<'_> {
         self.text.json(&user_event_name(self.trace, self.of, kind));
         self.text.put(",\"s\":\"t\",\"args\":{\"data\":");
         self.text.json_bytes(bytes.get(data));
+        let of = (self.of, kind);
+        if let Some(decoded) = fields::decoded(self.options, self.trace, of, bytes.get(data)) {
+            let object = fields::json(&decoded, Integers::TextIfLarge);
+            self.text.put(",\"fields\":");
+            self.text.bytes(&object);
+        }
         if let DataKind::Typed(number) = kind {
             self.text.put(",\"type\":\"");
             self.text.number(number);

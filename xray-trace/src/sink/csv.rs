@@ -5,12 +5,14 @@
 use std::io::{self, Write};
 
 use super::events::{EachEvent, each_event, word};
+use super::fields::{self, Integers};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::stacks::StackTrie;
 use super::text::Text;
 use super::unpack_thread::Bytes;
-use super::{ProfileSink, Report, Sink};
+use super::{EventSink, ProfileSink, Report, Sink};
+use crate::event_format::EventOptions;
 use crate::model::{
     CallKind, DataKind, Event, EventBody, Function, FunctionId, Profile, ThreadId, Trace,
 };
@@ -20,12 +22,16 @@ use crate::model::{
 pub struct Csv;
 
 const NAMES: &str = "time_ns,pid,process,tid,thread,event,function_id,function,module,arguments,result,event_type,event_type_name,\
-                     data,data_hex,size,processor,lost,unwound\r\n";
+                     data,data_hex,size,processor,lost,unwound";
+
+/// The last column if the data of events is described.
+const NAME_OF_FIELDS: &str = ",fields";
 
 const NAMES_OF_SUMS: &str = "pid,tid,calls,self_ticks,function_id,function,module,stack\r\n";
 
 struct Output<'a> {
     trace: &'a Trace,
+    options: &'a EventOptions,
     text: Text<'a>,
     /// The current thread.
     of: ThreadId,
@@ -51,21 +57,41 @@ impl Sink for Csv {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        EventSink::write(self, trace, &EventOptions::default(), output)
+    }
+
+    fn of_events(&self) -> Option<&dyn EventSink> {
+        Some(self)
+    }
+
+    fn of_profile(&self) -> Option<&dyn ProfileSink> {
+        Some(self)
+    }
+}
+
+impl EventSink for Csv {
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        output: &mut dyn Write,
+    ) -> io::Result<Report> {
         let mut output = Output {
             trace,
+            options,
             text: Text::new(output),
             of: ThreadId(0),
             thread: String::new(),
             functions: PerFunction::new(trace, |function| described(trace, function)),
         };
         output.text.put(NAMES);
-        let report = each_event(trace, &mut output)?;
+        if !options.formats.is_empty() {
+            output.text.put(NAME_OF_FIELDS);
+        }
+        output.text.put("\r\n");
+        let report = each_event(trace, &options.filter, &mut output)?;
         output.text.finish()?;
         Ok(report)
-    }
-
-    fn of_profile(&self) -> Option<&dyn ProfileSink> {
-        Some(self)
     }
 }
 
@@ -228,6 +254,16 @@ impl EachEvent for Output<'_> {
                 text.number(calls);
             }
             EventBody::UnmatchedExit => text.put(",,,,,,,,,,,,,"),
+        }
+        if !self.options.formats.is_empty() {
+            text.put(",");
+            if let EventBody::Data { kind, data } = event.body {
+                let (of, bytes) = ((self.of, kind), bytes.get(data));
+                if let Some(decoded) = fields::decoded(self.options, self.trace, of, bytes) {
+                    let object = fields::json(&decoded, Integers::Numbers);
+                    put_field(text, &String::from_utf8_lossy(&object));
+                }
+            }
         }
         text.put("\r\n");
         text.pass()

@@ -21,6 +21,7 @@ use super::text::Text;
 use super::unpack_thread::Bytes;
 use super::wording::calibration;
 use super::{Folder, FolderSink, Report};
+use crate::event_format::EventFilter;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// The Common Trace Format.
@@ -128,7 +129,7 @@ impl FolderSink for Ctf {
             span: None,
             now: 0,
         };
-        let report = each_event(trace, &mut output)?;
+        let report = each_event(trace, &EventFilter::default(), &mut output)?;
         output.end_packet()?;
         Ok(report)
     }

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use super::Report;
 use super::report::DAMAGED_BLOCKS;
 use super::unpack_thread::{Bytes, Outlet, ahead};
+use crate::event_format::EventFilter;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// A consumer of events.
@@ -25,8 +26,13 @@ enum Item {
     Event(Event),
 }
 
-/// Passes all events of the trace to `taker`, thread by thread.
-pub(super) fn each_event(trace: &Trace, taker: &mut impl EachEvent) -> io::Result<Report> {
+/// Passes the events of the trace to `taker`, thread by thread: all but the user events that
+/// `filter` does not select.
+pub(super) fn each_event(
+    trace: &Trace,
+    filter: &EventFilter,
+    taker: &mut impl EachEvent,
+) -> io::Result<Report> {
     let mut calls = 0;
     let make = |outlet: &mut Outlet<Item>| {
         let mut damaged = 0;
@@ -39,7 +45,12 @@ pub(super) fn each_event(trace: &Trace, taker: &mut impl EachEvent) -> io::Resul
                         damaged += 1;
                         break;
                     };
-                    if let EventBody::Data { data, .. } = &mut event.body {
+                    if let EventBody::Data { kind, data } = &mut event.body {
+                        if !filter.is_empty()
+                            && !filter.wants(trace.typed(thread, *kind), events.data(*data))
+                        {
+                            continue;
+                        }
                         *data = outlet.keep(events.data(*data), *data);
                     }
                     outlet.put(Item::Event(event))?;

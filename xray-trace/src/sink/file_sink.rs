@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::report::Report;
+use crate::event_format::EventOptions;
 use crate::model::{Profile, Trace};
 
 /// A format of one file.
@@ -36,11 +37,34 @@ pub trait Sink: std::fmt::Debug + Sync {
         None
     }
 
+    /// The same format with a selection of user events and the fields in their data; `None` if the
+    /// format has no place for fields.
+    fn of_events(&self) -> Option<&dyn EventSink> {
+        None
+    }
+
     /// The same format with the records thread by thread; `None` unless the format has the records
     /// of all threads in order of time.
     fn by_thread(&self) -> Option<&'static dyn Sink> {
         None
     }
+}
+
+/// A format of one file that has a place for the fields in the data of user events.
+pub trait EventSink: std::fmt::Debug + Sync {
+    /// Writes the trace with the selected user events, in many small writes. Events of the
+    /// described types have their fields.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `output`. It is no error if the format cannot hold something; the report
+    /// counts it. Events that are not selected do not count.
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        output: &mut dyn Write,
+    ) -> io::Result<Report>;
 }
 
 /// A format of one file that has a place for sums of calls.

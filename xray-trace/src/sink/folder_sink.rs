@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::report::Report;
+use crate::event_format::EventOptions;
 use crate::model::Trace;
 
 /// A format of several files in a directory of their own.
@@ -22,6 +23,28 @@ pub trait FolderSink: std::fmt::Debug + Sync {
     ///
     /// The errors of `folder`.
     fn write(&self, trace: &Trace, folder: &mut dyn Folder) -> io::Result<Report>;
+
+    /// The same format with a selection of user events and the fields in their data; `None` if the
+    /// format has no place for fields.
+    fn of_events(&self) -> Option<&dyn EventFolderSink> {
+        None
+    }
+}
+
+/// A format of several files that has a place for the fields in the data of user events.
+pub trait EventFolderSink: std::fmt::Debug + Sync {
+    /// Writes the trace with the selected user events. Events of the described types have their
+    /// fields.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `folder`.
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        folder: &mut dyn Folder,
+    ) -> io::Result<Report>;
 }
 
 /// The destination of a format of several files. The files are written one after another.

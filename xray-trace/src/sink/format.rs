@@ -70,6 +70,15 @@ pub fn by_extension(path: &Path) -> Option<Format> {
 // === impl Format ===
 
 impl Format {
+    /// Whether the format has a place for the fields in the data of user events.
+    #[must_use]
+    pub fn has_fields(&self) -> bool {
+        match self {
+            Self::File(sink) => sink.of_events().is_some(),
+            Self::Folder(sink) => sink.of_events().is_some(),
+        }
+    }
+
     /// The name by which a user asks for the format.
     #[must_use]
     pub fn name(&self) -> &'static str {

@@ -4,11 +4,13 @@
 use std::io::{self, Write};
 
 use super::events::{EachEvent, each_event, word};
+use super::fields::{self, Integers};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::text::{self, Text};
 use super::unpack_thread::Bytes;
-use super::{Report, Sink};
+use super::{EventSink, Report, Sink};
+use crate::event_format::EventOptions;
 use crate::model::{CallKind, DataKind, Event, EventBody, Function, FunctionId, ThreadId, Trace};
 
 /// JSON lines.
@@ -17,6 +19,7 @@ pub struct JsonLines;
 
 struct Output<'a> {
     trace: &'a Trace,
+    options: &'a EventOptions,
     text: Text<'a>,
     /// The current thread.
     of: ThreadId,
@@ -42,14 +45,30 @@ impl Sink for JsonLines {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        EventSink::write(self, trace, &EventOptions::default(), output)
+    }
+
+    fn of_events(&self) -> Option<&dyn EventSink> {
+        Some(self)
+    }
+}
+
+impl EventSink for JsonLines {
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        output: &mut dyn Write,
+    ) -> io::Result<Report> {
         let mut output = Output {
             trace,
+            options,
             text: Text::new(output),
             of: ThreadId(0),
             thread: Vec::new(),
             functions: PerFunction::new(trace, |function| described(trace, function)),
         };
-        let report = each_event(trace, &mut output)?;
+        let report = each_event(trace, &options.filter, &mut output)?;
         output.text.finish()?;
         Ok(report)
     }
@@ -140,16 +159,22 @@ impl EachEvent for Output<'_> {
                         text.json(name);
                     }
                 }
-                match std::str::from_utf8(bytes.get(data)) {
+                let bytes = bytes.get(data);
+                match std::str::from_utf8(bytes) {
                     Ok(data) => {
                         text.put(",\"data\":");
                         text.json(data);
                     }
                     Err(_) => {
                         text.put(",\"data_hex\":\"");
-                        text.hex(bytes.get(data));
+                        text.hex(bytes);
                         text.put("\"");
                     }
+                }
+                let of = (self.of, kind);
+                if let Some(decoded) = fields::decoded(self.options, self.trace, of, bytes) {
+                    text.put(",\"fields\":");
+                    text.bytes(&fields::json(&decoded, Integers::Numbers));
                 }
             }
             EventBody::Cpu { cpu } => {

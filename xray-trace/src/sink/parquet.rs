@@ -2,7 +2,8 @@
 //!
 //! `events.parquet` has a row for each event, with the columns of our CSV. `functions.parquet` has
 //! a row for each function of the trace. A row group has each name once (dictionary encoding), and
-//! times as differences. The sink holds one row group in memory.
+//! times as differences. The sink holds one row group in memory. If the data of events is
+//! described, `events.parquet` has one more column, the fields in JSON.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +18,12 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
 use super::events::{EachEvent, each_event, word};
+use super::fields::{self, Integers};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
 use super::unpack_thread::Bytes;
-use super::{Folder, FolderSink, Report};
+use super::{EventFolderSink, Folder, FolderSink, Report};
+use crate::event_format::EventOptions;
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace, Values};
 
 /// Parquet.
@@ -52,7 +55,11 @@ const EVENTS: &str = "message events {
     optional int64 processor (INTEGER(64, false));
     optional int64 lost (INTEGER(64, false));
     optional int64 unwound (INTEGER(64, false));
-}";
+";
+
+/// The last column if the data of events is described.
+const FIELDS: &str = "    optional binary fields (JSON);
+";
 
 const FUNCTIONS: &str = "message functions {
     required int64 function_id (INTEGER(64, false));
@@ -90,12 +97,15 @@ struct Rows {
     processor: Vec<Option<i64>>,
     lost: Vec<Option<i64>>,
     unwound: Vec<Option<i64>>,
-    /// Bytes in `data`, which is not written yet.
+    /// Written only if the data of events is described.
+    fields: Vec<Option<ByteArray>>,
+    /// Bytes in `data` and `fields`, which are not written yet.
     data_len: usize,
 }
 
 struct Output<'a> {
     trace: &'a Trace,
+    options: &'a EventOptions,
     writer: Writer<'a>,
     rows: Rows,
     /// The name and the module of each function.
@@ -123,6 +133,27 @@ impl FolderSink for Parquet {
     }
 
     fn write(&self, trace: &Trace, folder: &mut dyn Folder) -> io::Result<Report> {
+        EventFolderSink::write(self, trace, &EventOptions::default(), folder)
+    }
+
+    fn of_events(&self) -> Option<&dyn EventFolderSink> {
+        Some(self)
+    }
+}
+
+impl EventFolderSink for Parquet {
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        folder: &mut dyn Folder,
+    ) -> io::Result<Report> {
+        let fields = if options.formats.is_empty() {
+            ""
+        } else {
+            FIELDS
+        };
+        let schema = format!("{EVENTS}{fields}}}");
         folder.begin("functions.parquet")?;
         functions(trace, writer(FUNCTIONS, folder)?).map_err(failed)?;
         folder.begin("events.parquet")?;
@@ -133,7 +164,8 @@ impl FolderSink for Parquet {
         });
         let mut output = Output {
             trace,
-            writer: writer(EVENTS, folder)?,
+            options,
+            writer: writer(&schema, folder)?,
             rows: Rows::default(),
             functions,
             id: ThreadId(0),
@@ -141,7 +173,7 @@ impl FolderSink for Parquet {
             process: ByteArray::default(),
             thread: ByteArray::default(),
         };
-        let report = each_event(trace, &mut output)?;
+        let report = each_event(trace, &options.filter, &mut output)?;
         output.group().map_err(failed)?;
         output.writer.close().map_err(failed)?;
         Ok(report)
@@ -287,7 +319,7 @@ impl EachEvent for Output<'_> {
         let (mut arguments, mut result) = (Values::NONE, None);
         let (mut event_type, mut event_type_name) = (None, None);
         let mut function = None;
-        let (mut user_data, mut size) = (None, None);
+        let (mut user_data, mut size, mut user_fields) = (None, None, None);
         let (mut processor, mut lost, mut unwound) = (None, None, None);
         match event.body {
             EventBody::Call {
@@ -307,7 +339,12 @@ impl EachEvent for Output<'_> {
                     event_type = Some(number.into());
                     event_type_name = self.trace.event_type(self.id, number).map(text);
                 }
-                user_data = Some(ByteArray::from(bytes.get(data).to_vec()));
+                let bytes = bytes.get(data);
+                user_data = Some(ByteArray::from(bytes.to_vec()));
+                let of = (self.id, kind);
+                let decoded = fields::decoded(self.options, self.trace, of, bytes);
+                user_fields = decoded
+                    .map(|decoded| ByteArray::from(fields::json(&decoded, Integers::Numbers)));
                 size = data.is_cut().then(|| bits(data.size()));
             }
             EventBody::Cpu { cpu } => processor = Some(cpu.into()),
@@ -335,12 +372,14 @@ impl EachEvent for Output<'_> {
         rows.result.push(result);
         rows.event_type.push(event_type);
         rows.event_type_name.push(event_type_name);
-        rows.data_len += user_data.as_ref().map_or(0, ByteArray::len);
+        let of_user = [&user_data, &user_fields].into_iter().flatten();
+        rows.data_len += of_user.map(ByteArray::len).sum::<usize>();
         rows.data.push(user_data);
         rows.size.push(size);
         rows.processor.push(processor);
         rows.lost.push(lost);
         rows.unwound.push(unwound);
+        rows.fields.push(user_fields);
         if rows.time_ns.len() >= GROUP_ROWS || rows.data_len >= GROUP_DATA {
             self.group().map_err(failed)?;
         }
@@ -370,6 +409,7 @@ impl Output<'_> {
             processor,
             lost,
             unwound,
+            fields,
             data_len: _,
         } = std::mem::take(&mut self.rows);
         if time_ns.is_empty() {
@@ -394,6 +434,9 @@ impl Output<'_> {
         optional::<Int64Type>(&mut group, &processor)?;
         optional::<Int64Type>(&mut group, &lost)?;
         optional::<Int64Type>(&mut group, &unwound)?;
+        if !self.options.formats.is_empty() {
+            optional::<ByteArrayType>(&mut group, &fields)?;
+        }
         group.close().map(drop)
     }
 }

@@ -18,14 +18,16 @@ use std::io::{self, Write};
 
 use prost::Message;
 
+use super::fields;
 use super::kernel_ids::KernelIds;
 use super::records::{self, Record, What, each_record};
 use super::text::readable;
 use super::unpack_thread::Bytes;
 use super::wording::user_event_name;
-use super::{Report, Sink};
+use super::{EventSink, Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::container::varint;
+use crate::event_format::{DecodedFields, EventOptions, FieldValue};
 use crate::function_map::FunctionMap;
 use crate::model::{
     DataKind, DataRef, Function, FunctionId, Module, ModuleId, RunState, ThreadId, ThreadRuns,
@@ -188,14 +190,21 @@ struct TrackEvent {
 struct DebugAnnotation {
     #[prost(uint64, optional, tag = "3")]
     uint_value: Option<u64>,
+    #[prost(int64, optional, tag = "4")]
+    int_value: Option<i64>,
+    #[prost(double, optional, tag = "5")]
+    double_value: Option<f64>,
     #[prost(string, optional, tag = "6")]
     string_value: Option<String>,
     #[prost(string, tag = "10")]
     name: String,
+    #[prost(message, repeated, tag = "11")]
+    dict_entries: Vec<DebugAnnotation>,
 }
 
 struct Output<'a> {
     trace: &'a Trace,
+    options: &'a EventOptions,
     to: &'a mut dyn Write,
     buffer: Vec<u8>,
     /// The sequence of the current thread.
@@ -240,9 +249,25 @@ impl Sink for Perfetto {
     }
 
     fn write(&self, trace: &Trace, output: &mut dyn Write) -> io::Result<Report> {
+        EventSink::write(self, trace, &EventOptions::default(), output)
+    }
+
+    fn of_events(&self) -> Option<&dyn EventSink> {
+        Some(self)
+    }
+}
+
+impl EventSink for Perfetto {
+    fn write(
+        &self,
+        trace: &Trace,
+        options: &EventOptions,
+        output: &mut dyn Write,
+    ) -> io::Result<Report> {
         let mut report = Report::default();
         let mut output = Output {
             trace,
+            options,
             to: output,
             buffer: Vec::with_capacity(2 * ENOUGH),
             sequence: 1,
@@ -255,7 +280,7 @@ impl Sink for Perfetto {
         output.tracks()?;
         let threads: Vec<_> = records::threads(trace).collect();
         let mut current = None;
-        let met = each_record(trace, Order::ByThread, |record, bytes| {
+        let met = each_record(trace, &options.filter, Order::ByThread, |record, bytes| {
             if current.replace(record.thread) != Some(record.thread) {
                 output.thread(threads[record.thread])?;
             }
@@ -465,6 +490,10 @@ impl Output<'_> {
         if data.is_cut() {
             annotations.push(annotation("size", Some(data.size()), None));
         }
+        let of = (self.of, kind);
+        let decoded = fields::decoded(self.options, self.trace, of, bytes.get(data));
+        let decoded = decoded.filter(|decoded| !decoded.fields.is_empty());
+        annotations.extend(decoded.as_ref().map(annotation_of_fields));
         self.instant(ns, name.into_owned(), annotations);
     }
 
@@ -583,6 +612,36 @@ fn annotation(name: &str, number: Option<u64>, text: Option<String>) -> DebugAnn
         uint_value: number,
         string_value: text,
         name: name.to_owned(),
+        ..DebugAnnotation::default()
+    }
+}
+
+/// The whole fields of a user event, as a dictionary.
+fn annotation_of_fields(decoded: &DecodedFields<'_>) -> DebugAnnotation {
+    let entries = decoded.fields.iter().map(|(name, value)| {
+        let entry = annotation(name, None, None);
+        match value {
+            FieldValue::Unsigned(value) => DebugAnnotation {
+                uint_value: Some(*value),
+                ..entry
+            },
+            FieldValue::Signed(value) => DebugAnnotation {
+                int_value: Some(*value),
+                ..entry
+            },
+            FieldValue::Float(value) => DebugAnnotation {
+                double_value: Some(*value),
+                ..entry
+            },
+            FieldValue::Text(_) | FieldValue::Bytes(_) => DebugAnnotation {
+                string_value: Some(value.to_string()),
+                ..entry
+            },
+        }
+    });
+    DebugAnnotation {
+        dict_entries: entries.collect(),
+        ..annotation("fields", None, None)
     }
 }
 

@@ -11,6 +11,7 @@ use super::Report;
 use super::processor::{self, Processor};
 use super::unpack_thread::{Bytes, Outlet, ahead};
 use crate::analysis::{Call, Ending, Notes, Open, Order, Step, Steps, UserEvent, Visitor};
+use crate::event_format::EventFilter;
 use crate::model::{Clock, DataKind, DataRef, FunctionId, ThreadId, Ticks, Trace, Values};
 
 /// A record of one thread.
@@ -91,19 +92,24 @@ pub(super) fn threads(trace: &Trace) -> impl Iterator<Item = ThreadId> {
     trace.blocks_by_thread().into_keys()
 }
 
-/// Passes every record to `take`, with the bytes that it refers to.
+/// Passes every record to `take`, with the bytes that it refers to. User events that `filter` does
+/// not select have no record.
 ///
 /// # Errors
 ///
 /// The errors of `take`.
 pub(super) fn each_record(
     trace: &Trace,
+    filter: &EventFilter,
     order: Order,
     take: impl FnMut(&Record, &Bytes) -> io::Result<()>,
 ) -> io::Result<Met> {
     let make = |outlet: &mut Outlet<Record>| {
         let threads = (0..).zip(Steps::of_threads(trace));
-        let threads = threads.map(|(index, steps)| Thread::new(trace, index, steps));
+        let threads = threads.map(|(index, steps)| {
+            let steps = steps.with_user_events(trace, filter);
+            Thread::new(trace, index, steps)
+        });
         let mut met = Met::default();
         match order {
             Order::ByThread => {

@@ -82,9 +82,9 @@ fn trace(seed: u64, threads: u32, user_events: u64) -> Trace {
 fn subtree(trace: &Trace, call: &Call, min_ns: u64, wanted: SlowCallLines) -> (Vec<TreeLine>, u64) {
     let part = Filter {
         threads: Some(BTreeSet::from([call.open.thread])),
-        functions: None,
         since: Some(call.open.start),
         until: Some(Ticks(call.end.0 + 1)),
+        ..Filter::default()
     };
     let shown = Shown {
         min_ns: min_ns.max(call.duration_ns() / wanted.parts),

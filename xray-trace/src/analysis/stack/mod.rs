@@ -30,6 +30,7 @@ use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
 use crate::container::{Block, Events, Form, OpenCall};
+use crate::event_format::EventFilter;
 use crate::model::{Clock, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace};
 
 /// The steps of one thread's stack, in order of time.
@@ -48,6 +49,8 @@ pub struct Steps<'a> {
     begun: vec::IntoIter<Open>,
     /// The steps end when fewer calls are open than this. 0 until the end of the window.
     enough: usize,
+    /// The trace, and its user events that have a step; `None` if all of them have one.
+    user_events: Option<(&'a Trace, &'a EventFilter)>,
 }
 
 // === impl Steps ===
@@ -64,6 +67,7 @@ impl<'a> Steps<'a> {
             turn: Window::default().until,
             begun: Vec::new().into_iter(),
             enough: 0,
+            user_events: None,
         }
     }
 
@@ -78,6 +82,14 @@ impl<'a> Steps<'a> {
     #[must_use]
     pub fn with_runs(mut self, runs: Option<ThreadRuns>) -> Self {
         self.stack.frames.use_runs(runs);
+        self
+    }
+
+    /// The same steps, without the user events that `filter` does not select. `trace` has the names
+    /// of their types.
+    #[must_use]
+    pub fn with_user_events(mut self, trace: &'a Trace, filter: &'a EventFilter) -> Self {
+        self.user_events = (!filter.is_empty()).then_some((trace, filter));
         self
     }
 
@@ -298,9 +310,23 @@ impl<'a> Steps<'a> {
                     None => break,
                 },
             };
-            if let Some(step) = step {
+            if let Some(step) = step
+                && self.is_selected(&step)
+            {
                 self.show(step, visitor);
             }
+        }
+    }
+
+    /// False for a user event that is not selected.
+    #[inline]
+    fn is_selected(&self, step: &Step) -> bool {
+        match (step, self.user_events) {
+            (Step::Data(user_event), Some((trace, filter))) => {
+                let typed = trace.typed(user_event.thread, user_event.kind);
+                filter.wants(typed, self.data(user_event))
+            }
+            (Step::Enter(_) | Step::Leave(_) | Step::Data(_) | Step::Lost { .. }, _) => true,
         }
     }
 
@@ -352,8 +378,10 @@ impl Iterator for Steps<'_> {
                     }
                 },
             };
-            if step.is_some() {
-                return step;
+            if let Some(step) = step
+                && self.is_selected(&step)
+            {
+                return Some(step);
             }
         }
     }

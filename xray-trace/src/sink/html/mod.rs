@@ -228,6 +228,8 @@ impl Page {
             functions,
             since,
             until,
+            // The page shows no user events.
+            user_events: _,
         } = filter;
         let part = threads.is_some() || functions.is_some() || since.is_some() || until.is_some();
         let document = &mut self.document;
@@ -266,6 +268,7 @@ impl Page {
             functions: self.filter.functions.clone(),
             since,
             until,
+            ..Filter::default()
         };
         let timeline = match (since, until) {
             (Some(since), Some(until)) if since >= until => Timeline::default(),

@@ -4,6 +4,7 @@ mod callgrind;
 mod chrome;
 mod ctf;
 mod fdr;
+mod fields;
 mod firefox;
 mod html;
 mod parquet;

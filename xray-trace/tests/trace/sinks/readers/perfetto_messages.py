@@ -15,6 +15,12 @@ def known(message):
             for part in value if repeated else [value]:
                 known(part)
 
+def value(note):
+    """The value of an annotation; of a dictionary, the values by their names."""
+    if note.dict_entries:
+        return {entry.name: value(entry) for entry in note.dict_entries}
+    return getattr(note, note.WhichOneof("value"))
+
 trace = pb.Trace()
 trace.ParseFromString(open(sys.argv[1], "rb").read())
 known(trace)
@@ -52,7 +58,7 @@ for packet in trace.packet:
         for iid in event.category_iids:
             row.append(state["categories"][iid])
         for note in event.debug_annotations:
-            row.append({note.name: note.uint_value if note.HasField("uint_value") else note.string_value})
+            row.append({note.name: value(note)})
         if within is not track:
             row.append({"track": track.name})
         events.append(row)

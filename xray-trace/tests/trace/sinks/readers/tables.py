@@ -38,4 +38,8 @@ calls = f"select function, count(*) calls from {events} where event = 'enter' gr
 found = {"events": rows(f"from {events}"), "calls": rows(calls)}
 if os.path.isdir(path):
     found["functions"] = rows(f"from {table('functions')}")
+if "fields" in duckdb.sql(f"from {events}").columns and os.path.isdir(path):
+    price = "(fields->>'price')::double"
+    query = f"select {price} price from {events} where {price} is not null order by time_ns"
+    found["prices"] = [price for (price,) in duckdb.sql(query).fetchall()]
 print(json.dumps(found))

@@ -19,7 +19,7 @@ SLICES = """
     select p.pid, p.name, t.tid, t.name, s.name, s.ts, s.dur, s.depth, s.category, s.arg_set_id
     from slice s left join thread_track tt on s.track_id = tt.id left join thread t using (utid) left join process p using (upid)
     order by t.tid, s.id"""
-ARGUMENTS = "select arg_set_id, key, coalesce(string_value, int_value) from args where key not glob 'source*'"
+ARGUMENTS = "select arg_set_id, key, coalesce(string_value, int_value, real_value) from args where key not glob 'source*'"
 SUMS = """
     select t.tid, s.name, count(*), sum(s.dur) from slice s
     join thread_track tt on s.track_id = tt.id join thread t using (utid) group by 1, 2 order by 1, 2"""

@@ -13,10 +13,19 @@
 //! | `strN`, `str` | N, or the rest | text up to the first zero byte |
 //! | `bytesN`, `bytes` | N, or the rest | bytes |
 //! | `padN` | N | nothing: the field is skipped, and has no name |
+//!
+//! [`EventFormats`] are the descriptions by types of events. An [`EventFilter`] selects events by
+//! their types and by the values of their fields.
+
+mod condition;
+mod formats;
 
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+
+pub use condition::{ConditionError, EventCondition, EventFilter, EventOptions, Literal, Relation};
+pub use formats::{EventFormats, EventsOf, EventsOfError, names_of};
 
 /// The most fields of a description.
 pub const MOST_FIELDS: usize = 64;
@@ -128,6 +137,32 @@ impl EventFormat {
             is_cut: false,
             rest,
         }
+    }
+
+    /// The names of the fields, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.fields.iter().filter_map(|field| field.name.as_deref())
+    }
+
+    /// The kind of the field with this name.
+    fn kind(&self, name: &str) -> Option<Kind> {
+        let mut fields = self.fields.iter();
+        let field = fields.find(|field| field.name.as_deref() == Some(name))?;
+        Some(field.kind)
+    }
+
+    /// The value of the field with this name; `None` if the data ends before the field does.
+    fn value<'a>(&self, name: &str, data: &'a [u8]) -> Option<FieldValue<'a>> {
+        let mut rest = data;
+        for field in &self.fields {
+            let length = field.kind.length().unwrap_or(rest.len());
+            let (bytes, after) = rest.split_at_checked(length)?;
+            if field.name.as_deref() == Some(name) {
+                return Some(field.kind.value(bytes));
+            }
+            rest = after;
+        }
+        None
     }
 }
 

@@ -1,0 +1,368 @@
+//! Conditions that select events by their type, and by the value of a field.
+
+use std::cmp::Ordering;
+
+use super::{EventFormat, EventFormats, EventsOf, FieldValue, Kind};
+
+/// The custom and typed events that an output shows, and the fields in their data. The default is
+/// all events, without fields.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventOptions {
+    /// The descriptions of the data.
+    pub formats: EventFormats,
+    /// The selected events.
+    pub filter: EventFilter,
+}
+
+/// A selection of custom and typed events. It selects the events that meet any of its conditions,
+/// and all events if it has no condition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventFilter(Vec<EventCondition>);
+
+/// A condition that an event meets by its type, and perhaps by the value of a field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventCondition {
+    events: EventsOf,
+    comparison: Option<Comparison>,
+}
+
+/// A comparison of a field with a constant.
+#[derive(Clone, Debug, PartialEq)]
+struct Comparison {
+    format: EventFormat,
+    field: String,
+    relation: Relation,
+    literal: Literal,
+}
+
+/// A relation of two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// `<`
+    Less,
+    /// `<=`
+    AtMost,
+    /// `==`
+    Equal,
+    /// `!=`. It holds for NaN and any number.
+    NotEqual,
+    /// `>=`
+    AtLeast,
+    /// `>`
+    Greater,
+}
+
+/// A constant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Literal {
+    /// A number without a fraction. Its comparison with an integer is exact.
+    Integer(i128),
+    /// Any other number. An integer is rounded for the comparison.
+    Float(f64),
+    /// A text. Bytes are compared with it as they are displayed, `0x001f`.
+    Text(String),
+}
+
+/// Reasons why a field cannot be compared in this way.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionError {
+    /// The description has no field of this name.
+    #[error("there is no field '{0}'")]
+    NoField(String),
+    /// The field is a number, and the constant is none.
+    #[error("the field '{0}' is a number: compare it with a number, such as 100 or 0.5")]
+    Number(String),
+    /// The field is text or bytes, and the constant is a number.
+    #[error(
+        "the field '{0}' is no number: compare it with a text in quotation marks, such as \"AB\" \
+         for text and \"0x1f\" for bytes"
+    )]
+    NoNumber(String),
+    /// The field is text or bytes, which have no order.
+    #[error("the field '{0}' is no number: compare it with == or !=")]
+    NoOrder(String),
+}
+
+// === impl EventFilter ===
+
+impl EventFilter {
+    /// The events that meet any of the conditions; all events if there are none.
+    #[must_use]
+    pub fn new(any_of: Vec<EventCondition>) -> Self {
+        Self(any_of)
+    }
+
+    /// True if it selects all events.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an event is selected. `typed` is the number and the name of its type, `None` for a
+    /// custom event.
+    #[must_use]
+    pub fn wants(&self, typed: Option<(u16, Option<&str>)>, data: &[u8]) -> bool {
+        self.0.is_empty() || self.0.iter().any(|condition| condition.holds(typed, data))
+    }
+}
+
+// === impl EventCondition ===
+
+impl EventCondition {
+    /// The condition that an event is one of these.
+    #[must_use]
+    pub fn of_type(events: EventsOf) -> Self {
+        Self {
+            events,
+            comparison: None,
+        }
+    }
+
+    /// The same condition, and that the field with this name has this relation to the constant.
+    /// `format` describes the data of the events.
+    ///
+    /// # Errors
+    /// If the description has no such field, or the field cannot be compared in this way.
+    pub fn with_field(
+        self,
+        format: &EventFormat,
+        field: &str,
+        relation: Relation,
+        literal: Literal,
+    ) -> Result<Self, ConditionError> {
+        let name = || field.to_owned();
+        let kind = format
+            .kind(field)
+            .ok_or_else(|| ConditionError::NoField(name()))?;
+        let is_number = matches!(kind, Kind::Unsigned(_) | Kind::Signed(_) | Kind::Float(_));
+        match (is_number, &literal) {
+            (true, Literal::Text(_)) => return Err(ConditionError::Number(name())),
+            (false, Literal::Integer(_) | Literal::Float(_)) => {
+                return Err(ConditionError::NoNumber(name()));
+            }
+            (true, Literal::Integer(_) | Literal::Float(_)) | (false, Literal::Text(_)) => {}
+        }
+        if !is_number && !matches!(relation, Relation::Equal | Relation::NotEqual) {
+            return Err(ConditionError::NoOrder(name()));
+        }
+        Ok(Self {
+            comparison: Some(Comparison {
+                format: format.clone(),
+                field: name(),
+                relation,
+                literal,
+            }),
+            ..self
+        })
+    }
+
+    /// Whether an event meets the condition. An event whose data ends before the field does not
+    /// meet it.
+    #[must_use]
+    pub fn holds(&self, typed: Option<(u16, Option<&str>)>, data: &[u8]) -> bool {
+        let Self { events, comparison } = self;
+        events.has(typed)
+            && comparison
+                .as_ref()
+                .is_none_or(|comparison| comparison.holds(data))
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn holds(&self, data: &[u8]) -> bool {
+        let value = self.format.value(&self.field, data);
+        value.is_some_and(|value| self.relation.holds(self.literal.order_of(&value)))
+    }
+}
+
+// === impl Relation ===
+
+impl Relation {
+    /// Whether values in this order have the relation; `None` for NaN.
+    fn holds(self, order: Option<Ordering>) -> bool {
+        match self {
+            Self::Less => order == Some(Ordering::Less),
+            Self::AtMost => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+            Self::Equal => order == Some(Ordering::Equal),
+            Self::NotEqual => order != Some(Ordering::Equal),
+            Self::AtLeast => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+            Self::Greater => order == Some(Ordering::Greater),
+        }
+    }
+}
+
+// === impl Literal ===
+
+impl Literal {
+    /// The order of a value and this constant. `None` if they have none.
+    fn order_of(&self, value: &FieldValue<'_>) -> Option<Ordering> {
+        match (value, self) {
+            (FieldValue::Unsigned(value), Self::Integer(number)) => {
+                Some(i128::from(*value).cmp(number))
+            }
+            (FieldValue::Signed(value), Self::Integer(number)) => {
+                Some(i128::from(*value).cmp(number))
+            }
+            (FieldValue::Float(value), Self::Integer(number)) => {
+                value.partial_cmp(&(*number as f64))
+            }
+            (FieldValue::Unsigned(value), Self::Float(number)) => {
+                (*value as f64).partial_cmp(number)
+            }
+            (FieldValue::Signed(value), Self::Float(number)) => (*value as f64).partial_cmp(number),
+            (FieldValue::Float(value), Self::Float(number)) => value.partial_cmp(number),
+            (FieldValue::Text(bytes), Self::Text(text)) => Some((*bytes).cmp(text.as_bytes())),
+            (FieldValue::Bytes(_), Self::Text(text)) => {
+                Some(value.to_string().as_str().cmp(text.as_str()))
+            }
+            (FieldValue::Text(_) | FieldValue::Bytes(_), Self::Integer(_) | Self::Float(_))
+            | (
+                FieldValue::Unsigned(_) | FieldValue::Signed(_) | FieldValue::Float(_),
+                Self::Text(_),
+            ) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: &str = "id:u64,delta:i16,price:f64,symbol:str4,key:bytes2";
+
+    fn data(id: u64, delta: i16, price: f64) -> Vec<u8> {
+        let mut data = id.to_le_bytes().to_vec();
+        data.extend(delta.to_le_bytes());
+        data.extend(price.to_le_bytes());
+        data.extend(b"AB\0x\x00\x1f");
+        data
+    }
+
+    fn condition(
+        field: &str,
+        relation: Relation,
+        literal: Literal,
+    ) -> Result<EventCondition, ConditionError> {
+        let order = EventCondition::of_type(EventsOf::Name("order".to_owned()));
+        order.with_field(&FORMAT.parse().unwrap(), field, relation, literal)
+    }
+
+    const ORDER: Option<(u16, Option<&str>)> = Some((7, Some("order")));
+
+    #[test]
+    fn fields_are_compared_with_constants() {
+        use Relation::{AtLeast, AtMost, Equal, Greater, Less, NotEqual};
+        let text = |text: &str| Literal::Text(text.to_owned());
+        let data = data(u64::MAX, -3, 0.5);
+        let most = i128::from(u64::MAX);
+        for (field, relation, literal, expected) in [
+            ("id", Equal, Literal::Integer(most), true),
+            ("id", Less, Literal::Integer(most + 1), true),
+            ("id", Greater, Literal::Integer(most - 1), true),
+            ("id", Greater, Literal::Integer(most), false),
+            ("id", AtLeast, Literal::Integer(most), true),
+            ("id", Greater, Literal::Float(1e18), true),
+            ("id", Greater, Literal::Integer(-1), true),
+            ("delta", Equal, Literal::Integer(-3), true),
+            ("delta", AtMost, Literal::Integer(-3), true),
+            ("delta", AtMost, Literal::Integer(-4), false),
+            ("delta", Greater, Literal::Float(-3.5), true),
+            ("delta", NotEqual, Literal::Integer(-3), false),
+            ("price", Less, Literal::Integer(1), true),
+            ("price", Equal, Literal::Float(0.5), true),
+            ("price", NotEqual, Literal::Float(0.5), false),
+            ("symbol", Equal, text("AB"), true),
+            ("symbol", Equal, text("A"), false),
+            ("symbol", NotEqual, text("A"), true),
+            ("key", Equal, text("0x001f"), true),
+            ("key", NotEqual, text("0x001f"), false),
+        ] {
+            let condition = condition(field, relation, literal.clone()).unwrap();
+            let holds = condition.holds(ORDER, &data);
+            assert_eq!(holds, expected, "{field} {relation:?} {literal:?}");
+        }
+    }
+
+    #[test]
+    fn nan_differs_from_every_number() {
+        let data = data(0, 0, f64::NAN);
+        for relation in [
+            Relation::Less,
+            Relation::AtMost,
+            Relation::Equal,
+            Relation::AtLeast,
+            Relation::Greater,
+        ] {
+            for literal in [Literal::Integer(0), Literal::Float(0.0)] {
+                let condition = condition("price", relation, literal).unwrap();
+                assert!(!condition.holds(ORDER, &data), "{relation:?}");
+            }
+        }
+        let differs = condition("price", Relation::NotEqual, Literal::Integer(0)).unwrap();
+        assert!(differs.holds(ORDER, &data));
+    }
+
+    #[test]
+    fn other_events_and_short_data_do_not_meet_a_condition() {
+        let condition = condition("delta", Relation::NotEqual, Literal::Integer(9)).unwrap();
+        let data = data(1, 2, 3.0);
+        assert!(condition.holds(ORDER, &data));
+        assert!(condition.holds(ORDER, &data[..10]));
+        assert!(!condition.holds(ORDER, &data[..9]));
+        assert!(!condition.holds(None, &data));
+        assert!(!condition.holds(Some((7, None)), &data));
+        assert!(!condition.holds(Some((7, Some("trade"))), &data));
+        let all = EventFilter::default();
+        assert!(all.is_empty() && all.wants(None, b"") && all.wants(ORDER, b""));
+        let custom = EventCondition::of_type(EventsOf::Custom);
+        let any = EventFilter::new(vec![condition, custom]);
+        assert!(any.wants(None, b""));
+        assert!(any.wants(ORDER, &data));
+        assert!(!any.wants(ORDER, b""));
+        assert!(!any.wants(Some((8, None)), &data));
+    }
+
+    #[test]
+    fn comparisons_without_a_meaning_are_refused() {
+        use Relation::{Equal, Less};
+        let text = || Literal::Text("AB".to_owned());
+        let field = |field: &str| field.to_owned();
+        for (name, relation, literal, error) in [
+            (
+                "prize",
+                Equal,
+                Literal::Integer(1),
+                ConditionError::NoField(field("prize")),
+            ),
+            ("id", Equal, text(), ConditionError::Number(field("id"))),
+            (
+                "price",
+                Equal,
+                text(),
+                ConditionError::Number(field("price")),
+            ),
+            (
+                "symbol",
+                Equal,
+                Literal::Float(1.0),
+                ConditionError::NoNumber(field("symbol")),
+            ),
+            (
+                "key",
+                Equal,
+                Literal::Integer(31),
+                ConditionError::NoNumber(field("key")),
+            ),
+            (
+                "symbol",
+                Less,
+                text(),
+                ConditionError::NoOrder(field("symbol")),
+            ),
+        ] {
+            assert_eq!(condition(name, relation, literal), Err(error), "{name}");
+        }
+    }
+}

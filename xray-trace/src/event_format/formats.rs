@@ -1,0 +1,201 @@
+//! The events that a description is for, and the list of descriptions that a user gives.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::EventFormat;
+
+/// Events of one type, as a user names it: `custom`, the number of a type of typed events, or its
+/// name. `"custom"` and `"7"`, in quotation marks, are names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventsOf {
+    /// Custom events.
+    Custom,
+    /// Typed events with this number.
+    Number(u16),
+    /// Typed events whose type has this name.
+    Name(String),
+}
+
+/// Separator of the names of one type in a trace, if several libraries name its number differently.
+const BETWEEN_NAMES: &str = " | ";
+
+/// Reasons why a text names no type of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventsOfError {
+    /// The text is empty, or has nothing between its quotation marks.
+    #[error("expected the name of an event type")]
+    NoName,
+    /// The text begins with a digit and is no number of a type.
+    #[error(
+        "expected the number of an event type, from 0 to 65535; write a name that begins with a \
+         digit in quotation marks"
+    )]
+    NoNumber,
+}
+
+/// Descriptions of the data of events, by the types of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFormats(Vec<(EventsOf, EventFormat)>);
+
+/// The names of one type, as a trace has them.
+pub fn names_of(names: &str) -> impl Iterator<Item = &str> + Clone {
+    names.split(BETWEEN_NAMES)
+}
+
+// === impl EventsOf ===
+
+impl EventsOf {
+    /// Whether an event of this type, and of this name of the type, is one of them. A custom event
+    /// has no type. A type to which several libraries gave names has each of the names.
+    #[must_use]
+    pub fn has(&self, typed: Option<(u16, Option<&str>)>) -> bool {
+        match (self, typed) {
+            (Self::Custom, None) => true,
+            (Self::Number(wanted), Some((number, _))) => *wanted == number,
+            (Self::Name(wanted), Some((_, Some(names)))) => {
+                names == wanted || names_of(names).any(|name| name == wanted)
+            }
+            (Self::Name(_), Some((_, None))) => false,
+            (Self::Custom, Some(_)) | (Self::Number(_) | Self::Name(_), None) => false,
+        }
+    }
+}
+
+impl FromStr for EventsOf {
+    type Err = EventsOfError;
+
+    fn from_str(text: &str) -> Result<Self, EventsOfError> {
+        let quoted = text
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'));
+        Ok(match quoted.unwrap_or(text) {
+            "" => return Err(EventsOfError::NoName),
+            name if quoted.is_some() => Self::Name(name.to_owned()),
+            "custom" => Self::Custom,
+            number if number.starts_with(|first: char| first.is_ascii_digit()) => {
+                Self::Number(number.parse().map_err(|_| EventsOfError::NoNumber)?)
+            }
+            name => Self::Name(name.to_owned()),
+        })
+    }
+}
+
+impl fmt::Display for EventsOf {
+    /// The text that names these events.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Custom => out.write_str("custom"),
+            Self::Number(number) => write!(out, "{number}"),
+            Self::Name(name) if name.parse().as_ref() == Ok(self) => out.write_str(name),
+            Self::Name(name) => write!(out, "\"{name}\""),
+        }
+    }
+}
+
+// === impl EventFormats ===
+
+impl EventFormats {
+    /// Descriptions. The last one for a type counts.
+    #[must_use]
+    pub const fn new(formats: Vec<(EventsOf, EventFormat)>) -> Self {
+        Self(formats)
+    }
+
+    /// True without descriptions.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The description of events of this type and of this name of the type; of custom events if
+    /// there is no type.
+    #[must_use]
+    pub fn of(&self, typed: Option<(u16, Option<&str>)>) -> Option<&EventFormat> {
+        let mut formats = self.0.iter().rev();
+        let found = formats.find(|(events, _)| events.has(typed));
+        found.map(|(_, format)| format)
+    }
+
+    /// The description whose type is named in the same way.
+    #[must_use]
+    pub fn described(&self, wanted: &EventsOf) -> Option<&EventFormat> {
+        let mut formats = self.0.iter().rev();
+        let found = formats.find(|(events, _)| events == wanted);
+        found.map(|(_, format)| format)
+    }
+
+    /// The events that have a description.
+    pub fn events(&self) -> impl Iterator<Item = &EventsOf> {
+        self.0.iter().map(|(events, _)| events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_custom_a_number_or_a_name() {
+        let name = |name: &str| EventsOf::Name(name.to_owned());
+        for (text, expected) in [
+            ("custom", Ok(EventsOf::Custom)),
+            ("7", Ok(EventsOf::Number(7))),
+            ("65535", Ok(EventsOf::Number(u16::MAX))),
+            ("order", Ok(name("order"))),
+            ("request done", Ok(name("request done"))),
+            ("\"custom\"", Ok(name("custom"))),
+            ("\"7\"", Ok(name("7"))),
+            ("\"", Ok(name("\""))),
+            ("\"a\"\"", Ok(name("a\""))),
+            ("", Err(EventsOfError::NoName)),
+            ("\"\"", Err(EventsOfError::NoName)),
+            ("65536", Err(EventsOfError::NoNumber)),
+            ("7up", Err(EventsOfError::NoNumber)),
+        ] {
+            assert_eq!(text.parse(), expected, "{text}");
+            if let Ok(events) = expected {
+                assert_eq!(events.to_string().parse(), Ok(events), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_type_has_each_of_its_names() {
+        let has = |wanted: &str, name| EventsOf::Name(wanted.to_owned()).has(Some((7, name)));
+        for wanted in ["a", "b c", "a | b c"] {
+            assert!(has(wanted, Some("a | b c")), "{wanted}");
+            assert!(!has(wanted, None), "{wanted}");
+        }
+        for wanted in ["b", "c", "a |", ""] {
+            assert!(!has(wanted, Some("a | b c")), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn the_last_description_of_a_type_counts() {
+        let formats = [
+            ("custom", "a:u8"),
+            ("7", "b:u8"),
+            ("x=y", "c:u8"),
+            ("7", "d:u8"),
+        ];
+        let formats = formats.map(|(events, format)| {
+            let (events, format): (EventsOf, EventFormat) =
+                (events.parse().unwrap(), format.parse().unwrap());
+            (events, format)
+        });
+        let formats = EventFormats::new(formats.to_vec());
+        let name = |typed| formats.of(typed)?.names().next();
+        assert_eq!(name(None), Some("a"));
+        assert_eq!(name(Some((7, None))), Some("d"));
+        assert_eq!(name(Some((7, Some("x=y")))), Some("d"));
+        assert_eq!(name(Some((8, Some("x=y")))), Some("c"));
+        assert_eq!(name(Some((8, Some("custom")))), None);
+        assert_eq!(EventFormats::default().of(None), None);
+        let described = |events: &EventsOf| formats.described(events)?.names().next();
+        assert_eq!(described(&EventsOf::Number(7)), Some("d"));
+        assert_eq!(described(&EventsOf::Number(8)), None);
+        assert_eq!(described(&EventsOf::Name("x=y".to_owned())), Some("c"));
+    }
+}
