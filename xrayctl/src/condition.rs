@@ -11,6 +11,7 @@
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
+use xray_trace::event_format::{EventsOf, EventsOfError};
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
 use xrayd_proto::v1::{
     self, CallTime, DeathCondition, DurationCondition, EventCondition, RateCondition,
@@ -50,7 +51,7 @@ pub(crate) struct ConditionError {
 
 /// The rest of a text.
 #[derive(Debug, Clone, Copy)]
-struct Rest<'a> {
+pub(crate) struct Rest<'a> {
     text: &'a str,
     /// Characters of the text before the rest.
     before: usize,
@@ -66,7 +67,7 @@ type Meant = (Option<What>, Awaited);
 /// # Errors
 /// The first problem, and its column.
 pub(crate) fn parse(text: &str) -> Parsed<Condition> {
-    let rest = Rest { text, before: 0 }.trimmed();
+    let rest = Rest::of(text).trimmed();
     let (word, rest) = rest.word();
     let ((what, awaited), rest) = match word.text {
         "duration" => call_time(CallTime::Duration, rest)?,
@@ -207,20 +208,13 @@ fn sign(more: u64) -> &'static str {
 
 fn event(inner: Rest<'_>) -> Parsed<Meant> {
     let text = inner.text;
-    let quoted = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
-    let which = match quoted {
-        Some("") => return Err(inner.error("expected the name of an event type".to_owned())),
-        Some(name) => Which::Name(name.to_owned()),
-        None if text == "custom" => Which::Custom(true),
-        None if text.starts_with(|c: char| c.is_ascii_digit()) => {
-            let number: u16 = text.parse().map_err(|_| {
-                inner.error("expected the number of an event type, from 0 to 65535; write a name that begins with a digit in quotation marks".to_owned())
-            })?;
-            Which::Type(number.into())
-        }
-        None => Which::Name(text.to_owned()),
+    let events = text
+        .parse()
+        .map_err(|error: EventsOfError| inner.error(error.to_string()));
+    let which = match events? {
+        EventsOf::Custom => Which::Custom(true),
+        EventsOf::Number(number) => Which::Type(number.into()),
+        EventsOf::Name(name) => Which::Name(name),
     };
     let kind = match &which {
         Which::Custom(_) => "a custom event".to_owned(),
@@ -285,7 +279,17 @@ fn selector(inner: Rest<'_>) -> Parsed<v1::Selection> {
 // === impl Rest ===
 
 impl<'a> Rest<'a> {
-    fn error(self, problem: String) -> ConditionError {
+    /// A whole text.
+    pub(crate) fn of(text: &'a str) -> Self {
+        Self { text, before: 0 }
+    }
+
+    pub(crate) fn text(self) -> &'a str {
+        self.text
+    }
+
+    /// A problem at the begin of the rest.
+    pub(crate) fn error(self, problem: String) -> ConditionError {
         ConditionError {
             column: self.before + 1,
             problem,
@@ -293,7 +297,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The text behind the first bytes. They must end where a character ends.
-    fn after(self, bytes: usize) -> Self {
+    pub(crate) fn after(self, bytes: usize) -> Self {
         let (passed, text) = self.text.split_at(bytes);
         Self {
             text,
@@ -305,12 +309,13 @@ impl<'a> Rest<'a> {
         self.after(self.text.len())
     }
 
-    fn trimmed(self) -> Self {
+    /// The rest without blanks at its begin.
+    pub(crate) fn trimmed(self) -> Self {
         self.after(self.text.len() - self.text.trim_start().len())
     }
 
     /// The leading letters, digits and underscores, and the rest.
-    fn word(self) -> (Self, Self) {
+    pub(crate) fn word(self) -> (Self, Self) {
         let end = self.text.find(|c: char| !c.is_alphanumeric() && c != '_');
         let rest = self.after(end.unwrap_or(self.text.len()));
         let text = &self.text[..self.text.len() - rest.text.len()];
@@ -318,7 +323,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The trimmed text between parentheses, and the rest behind them.
-    fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
+    pub(crate) fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
         let open = self.trimmed();
         if !open.text.starts_with('(') {
             return Err(open.error(format!("expected {expected}")));

@@ -17,7 +17,7 @@ mod condition;
 #[cfg(test)]
 mod documents;
 mod each_process;
-mod event_formats;
+mod event_condition;
 mod failure;
 mod gathering;
 mod input;
@@ -43,6 +43,7 @@ mod toggle;
 mod top;
 mod trace_file;
 mod trace_output;
+mod user_events;
 mod values;
 mod view;
 mod whole_file;

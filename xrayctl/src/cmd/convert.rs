@@ -8,8 +8,11 @@ use clap::ArgAction;
 use clap::builder::{BoolishValueParser, PossibleValue};
 use serde::Serialize;
 use xray_trace::analysis::{Filter, Waits};
+use xray_trace::event_format::EventOptions;
 use xray_trace::model::{Profile, Trace};
-use xray_trace::sink::{self, FORMATS, Format as TraceFormat, ProfileSink, Report, Sink};
+use xray_trace::sink::{
+    self, EventSink, FORMATS, Format as TraceFormat, ProfileSink, Report, Sink,
+};
 
 use crate::args::Format;
 use crate::failure::Failure;
@@ -20,12 +23,14 @@ use crate::output::unrecorded::Unrecorded;
 use crate::output::{Console, Tone, units};
 use crate::output_folder::OutputFolder;
 use crate::trace_file::Overwrite;
+use crate::user_events::UserEventArgs;
 use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:
   xrayctl convert run.xtrace -o run.json
   xrayctl convert run.xtrace -o log.bin --to fdr
+  xrayctl convert run.xtrace -o run.parquet --event-format 'order=id:u64,price:f64'
   xrayctl convert xray-log.server.KHpRsM -m server -o run.json
   xrayctl convert xray-log.server.KHpRsM -m server -f yaml -y | less   like llvm-xray";
 
@@ -61,6 +66,8 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
+    user_events: UserEventArgs,
+    #[command(flatten)]
     format: Format,
     #[command(flatten)]
     logs: Logs,
@@ -87,11 +94,14 @@ struct LeftOut {
 #[derive(Debug)]
 enum Job<'a> {
     Events(&'a Trace, &'a dyn Sink),
+    /// With a selection of user events, and the fields in their data.
+    SelectedEvents(&'a Trace, &'a dyn EventSink, EventOptions),
     Sums(&'a Profile, &'a dyn ProfileSink),
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let format = args.trace_format()?;
+    args.check_user_events(format)?;
     if args.output == Path::new("-") {
         return args.print(format, console);
     }
@@ -106,16 +116,20 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         TraceFormat::File(sink) => {
             let output = WholeFile::open(&args.output, overwrite)?;
             let log = args.open(console)?;
-            let job = Job::new(&log, sink).ok_or_else(|| args.no_events(format))?;
+            let job = args.job(&log, sink)?;
             let (report, bytes) = output.write_with(|out| job.write(out))?;
             (report, bytes, unrecorded(format, log.tables()))
         }
         TraceFormat::Folder(sink) => {
             let output = OutputFolder::create(&args.output)?;
             let Log::Trace(opened) = args.open(console)? else {
-                return Err(args.no_events(format).into());
+                return Err(args.no_events(format.name()).into());
             };
-            let (report, bytes) = output.write_with(|folder| sink.write(&opened.trace, folder))?;
+            let options = args.user_events.options_for(&opened.trace)?;
+            let (report, bytes) = output.write_with(|folder| match sink.of_events() {
+                Some(sink) => sink.write(&opened.trace, &options, folder),
+                None => sink.write(&opened.trace, folder),
+            })?;
             (report, bytes, unrecorded(format, &opened.trace))
         }
     };
@@ -194,18 +208,11 @@ fn described(format: &TraceFormat) -> PossibleValue {
 
 // === impl Job ===
 
-impl<'a> Job<'a> {
-    /// `None` for a profile in a format of events.
-    fn new(log: &'a Log, sink: &'a dyn Sink) -> Option<Self> {
-        Some(match log {
-            Log::Trace(opened) => Self::Events(&opened.trace, sink),
-            Log::Profile(opened) => Self::Sums(&opened.profile, sink.of_profile()?),
-        })
-    }
-
+impl Job<'_> {
     fn write(&self, output: &mut dyn Write) -> io::Result<Report> {
         match self {
             Self::Events(trace, sink) => sink.write(trace, output),
+            Self::SelectedEvents(trace, sink, options) => sink.write(trace, options, output),
             Self::Sums(profile, sink) => sink.write(profile, output),
         }
     }
@@ -233,7 +240,7 @@ impl Args {
             ));
         }
         let log = self.open(console)?;
-        let job = Job::new(&log, sink).ok_or_else(|| self.no_events(format))?;
+        let job = self.job(&log, sink)?;
         let mut report = Report::default();
         console.show(|out, _| {
             report = job.write(out)?;
@@ -255,8 +262,44 @@ impl Args {
         })
     }
 
+    /// The contents of the log in a format of one file.
+    fn job<'a>(&self, log: &'a Log, sink: &'a dyn Sink) -> Result<Job<'a>, Failure> {
+        Ok(match (log, sink.of_events(), sink.of_profile()) {
+            (Log::Trace(opened), Some(sink), _) if !self.user_events.is_empty() => {
+                let options = self.user_events.options_for(&opened.trace)?;
+                Job::SelectedEvents(&opened.trace, sink, options)
+            }
+            (Log::Trace(opened), _, _) => Job::Events(&opened.trace, sink),
+            (Log::Profile(_), _, Some(_)) if !self.user_events.is_empty() => {
+                let file = self.inputs.name().display().to_string();
+                return Err(Failure::Usage(format!(
+                    "{file} is a profile, which has sums of calls but no events: leave out \
+                     --event-format and --where"
+                )));
+            }
+            (Log::Profile(opened), _, Some(sink)) => Job::Sums(&opened.profile, sink),
+            (Log::Profile(_), _, None) => return Err(self.no_events(sink.name())),
+        })
+    }
+
+    /// Refuses the options about user events if they make no sense, or if the format has no place
+    /// for fields.
+    fn check_user_events(&self, format: TraceFormat) -> Result<(), Failure> {
+        self.user_events.options()?;
+        if self.user_events.is_empty() || format.has_fields() {
+            return Ok(());
+        }
+        let formats = FORMATS.iter().filter(|format| format.has_fields());
+        let names = formats.map(TraceFormat::name).collect::<Vec<_>>();
+        let (format, names) = (format.name(), names.join(", "));
+        Err(Failure::Usage(format!(
+            "the format {format} has no place for fields of events, so --event-format and --where \
+             do not work with it: give --to with one of {names}"
+        )))
+    }
+
     /// The error for a profile in a format of events.
-    fn no_events(&self, format: TraceFormat) -> Failure {
+    fn no_events(&self, format: &str) -> Failure {
         let formats = FORMATS
             .iter()
             .filter(|format| format.of_profile().is_some());
@@ -264,7 +307,7 @@ impl Args {
             .map(TraceFormat::name)
             .collect::<Vec<_>>()
             .join(", ");
-        let (file, format) = (self.inputs.name().display().to_string(), format.name());
+        let file = self.inputs.name().display().to_string();
         Failure::Usage(format!(
             "{file} is a profile, which has sums of calls but no events for {format}: give --to with one of {names}"
         ))

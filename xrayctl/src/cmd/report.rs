@@ -9,13 +9,13 @@ use std::vec;
 use clap::ValueEnum;
 use serde::Serialize;
 use xray_trace::analysis::{
-    self, Direction, OnePass, OnePassOptions, OnePassResult, Order, Shown, SortBy, TableOption,
-    Tree, TreeLine,
+    self, Direction, Filter, OnePass, OnePassOptions, OnePassResult, Order, Shown, SortBy,
+    TableOption, Tree, TreeLine,
 };
+use xray_trace::event_format::EventOptions;
 use xray_trace::sink::Standing;
 
 use crate::args::{Format, TreeLayout};
-use crate::event_formats::EventFormats;
 use crate::gathering::no_run_times;
 use crate::input::{self, Logs, Selection};
 use crate::inputs::Inputs;
@@ -25,6 +25,7 @@ use crate::output::open_calls::OpenCalls;
 use crate::output::slowest_calls::SlowestCalls;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, slowest_calls, trace_summary, units};
+use crate::user_events::UserEventArgs;
 use crate::{page, parse};
 
 /// The number of slow calls in a whole report.
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     /// Write a page for a browser
     #[arg(long, requires = "output", conflicts_with_all = [
         "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold",
-        "event_format", "json",
+        "event_format", "where", "json",
     ])]
     html: bool,
     /// The page to write; - is standard output
@@ -83,7 +84,7 @@ pub(crate) struct Args {
     /// stacks of all threads; with --function, of threads in such a function
     #[arg(long, conflicts_with_all = [
         "html", "tree", "table", "slowest", "min_duration", "since", "limit", "sort", "interleave", "unfold",
-        "event_format",
+        "event_format", "where",
     ])]
     open: bool,
     #[command(flatten)]
@@ -95,7 +96,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t)]
     sort: Sort,
     #[command(flatten)]
-    formats: EventFormats,
+    user_events: UserEventArgs,
     #[command(flatten)]
     layout: TreeLayout,
     #[command(flatten)]
@@ -156,7 +157,14 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     if matches!(args.sort, Sort::OnCpu | Sort::OffCpu) && !trace.has_runs() {
         return Err(no_run_times(&args.inputs.name()));
     }
-    let filter = args.selection.filter(&trace)?;
+    let EventOptions {
+        formats,
+        filter: user_events,
+    } = args.user_events.options_for(&trace)?;
+    let filter = Filter {
+        user_events,
+        ..args.selection.filter(&trace)?
+    };
     if args.open {
         let open = analysis::open_calls(&trace, &filter);
         let open = OpenCalls::new(&open, &trace, &filter);
@@ -227,7 +235,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     );
     let shown_trace = ShownTrace {
         trace: &trace,
-        formats: &args.formats,
+        formats: &formats,
     };
     let slowest = (slowest > 0).then(|| SlowestCalls::new(slow_calls, shown_trace, origin));
     let tree = || Tree::new(&trace, &filter, shown, layout.order);

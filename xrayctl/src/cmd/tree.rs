@@ -7,9 +7,9 @@ use serde::Serialize;
 use xray_trace::analysis::{
     Filter, Order, Shown, Siblings, Side, StackRoots, StackTrie, Steps, Tree,
 };
+use xray_trace::event_format::EventOptions;
 
 use crate::args::{Format, TreeLayout};
-use crate::event_formats::EventFormats;
 use crate::input::{Logs, Selection};
 use crate::inputs::Inputs;
 use crate::output::call_tree::{self, CallTree, Layout, ShownTrace};
@@ -17,6 +17,7 @@ use crate::output::diff_tree::{self, DiffTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, stacks, trace_summary};
 use crate::parse;
+use crate::user_events::UserEventArgs;
 
 pub(crate) const EXAMPLE: &str = "\
 Example:
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     inputs: Inputs,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with
     /// their times before and after
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold", "event_format"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold", "event_format", "where"])]
     diff: Option<PathBuf>,
     /// Print only calls that took at least this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: usize,
     #[command(flatten)]
-    formats: EventFormats,
+    user_events: UserEventArgs,
     #[command(flatten)]
     layout: TreeLayout,
     #[command(flatten)]
@@ -71,7 +72,14 @@ struct DiffReport<'a> {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let trace = args.inputs.open(&args.logs, console)?;
-    let filter = args.selection.filter(&trace)?;
+    let EventOptions {
+        formats,
+        filter: user_events,
+    } = args.user_events.options_for(&trace)?;
+    let filter = Filter {
+        user_events,
+        ..args.selection.filter(&trace)?
+    };
     let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
     let limit = if args.limit == 0 {
         usize::MAX
@@ -110,7 +118,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     }
     let shown_trace = ShownTrace {
         trace: &trace,
-        formats: &args.formats,
+        formats: &formats,
     };
     let shown = Shown {
         min_ns,

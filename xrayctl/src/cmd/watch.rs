@@ -20,8 +20,8 @@ use crate::{
     attachment,
     attachment::{Ended, Undo},
     client::{Daemon, Rpc},
-    event_formats::EventFormats,
     failure,
+    failure::Failure,
     output::{
         Console,
         watched::{Callers, Shown, Watched},
@@ -33,6 +33,7 @@ use crate::{
     signals::Signals,
     toggle,
     toggle::Switching,
+    user_events::UserEventArgs,
     values::Values,
 };
 
@@ -75,7 +76,7 @@ pub(crate) struct Args {
         long,
         value_name = "TIME",
         value_parser = parse::duration,
-        conflicts_with = "event_format"
+        conflicts_with_all = ["event_format", "where"]
     )]
     min_duration: Option<Duration>,
     /// Stop after N calls and events
@@ -85,7 +86,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
     #[command(flatten)]
-    formats: EventFormats,
+    user_events: UserEventArgs,
     #[command(flatten)]
     memory: Memory,
     #[command(flatten)]
@@ -93,6 +94,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    let mut watched = Watched::new(args.shown()?);
     let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
@@ -100,17 +102,18 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Stream);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
     let mut stream = None;
-    let watched = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
-        let ended = watch(rpc, &args, (pid, undo), &mut stream, &mut signals, console).await?;
+    let during = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
+        let of = (&args, pid, undo);
+        let ended = watch(rpc, of, &mut watched, &mut stream, &mut signals, console).await?;
         Ok((ended, ()))
     });
-    watched.await.map(drop)
+    during.await.map(drop)
 }
 
 async fn watch(
     rpc: &mut Rpc,
-    args: &Args,
-    (pid, undo): (u32, Undo),
+    (args, pid, undo): (&Args, u32, Undo),
+    watched: &mut Watched,
     stream: &mut Option<Streaming<EventBatch>>,
     signals: &mut Signals,
     console: &mut Console,
@@ -135,16 +138,6 @@ async fn watch(
     let batches = stream.insert(response.into_inner());
     toggle::toggle(rpc, switching, console).await?;
 
-    let mut watched = Watched::new(Shown {
-        least: args.min_duration.unwrap_or_default(),
-        most: args.limit.map_or(u64::MAX, NonZeroU64::get),
-        json: args.format.json,
-        callers: match args.min_duration {
-            Some(_) => Callers::Shown,
-            None => Callers::None,
-        },
-        formats: args.formats.clone(),
-    });
     let up = async {
         match args.duration {
             Some(duration) => tokio::time::sleep(duration).await,
@@ -165,5 +158,23 @@ async fn watch(
         if watched.is_over() {
             return Ok(Ended::Asked);
         }
+    }
+}
+
+// === impl Args ===
+
+impl Args {
+    /// The calls and events that are shown.
+    fn shown(&self) -> Result<Shown, Failure> {
+        Ok(Shown {
+            least: self.min_duration.unwrap_or_default(),
+            most: self.limit.map_or(u64::MAX, NonZeroU64::get),
+            json: self.format.json,
+            callers: match self.min_duration {
+                Some(_) => Callers::Shown,
+                None => Callers::None,
+            },
+            user_events: self.user_events.options()?,
+        })
     }
 }

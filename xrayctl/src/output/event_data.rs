@@ -2,10 +2,9 @@
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use xray_trace::event_format::{DecodedFields, FieldValue};
+use xray_trace::event_format::{DecodedFields, EventFormats, FieldValue};
 
 use super::text;
-use crate::event_formats::EventFormats;
 
 /// The type of a user event and its data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -147,19 +146,13 @@ impl Serialize for Fields {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
+    use xray_trace::event_format::EventsOf;
 
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Options {
-        #[command(flatten)]
-        formats: EventFormats,
-    }
-
     fn order(data: &[u8], size: u64) -> EventData {
-        let format = "--event-format=order=id:u16,symbol:str4";
-        let Options { formats } = Options::try_parse_from(["test", format]).unwrap();
+        let events = EventsOf::Name("order".to_owned());
+        let formats = EventFormats::new(vec![(events, "id:u16,symbol:str4".parse().unwrap())]);
         EventData::new(data, size, Some((7, Some("order"))), &formats)
     }
 

@@ -5,11 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
+use xray_trace::event_format::EventOptions;
 use xrayd_proto::v1::{Event, EventBatch, EventKind, UserEvent};
 
 use super::event_data::EventData;
 use super::{Look, Tone, text, units};
-use crate::event_formats::EventFormats;
 
 /// Open calls of a thread that are remembered. With more of them, the outer ones are not shown.
 const MOST_OPEN: usize = 4096;
@@ -29,8 +29,8 @@ pub(crate) struct Shown {
     pub(crate) json: bool,
     /// Whether a call is shown with its callers.
     pub(crate) callers: Callers,
-    /// The fields in the data of user events.
-    pub(crate) formats: EventFormats,
+    /// The user events that are shown, and the fields in their data.
+    pub(crate) user_events: EventOptions,
 }
 
 /// The treatment of the callers of a call.
@@ -233,8 +233,13 @@ impl Watched {
                 open.truncate(open.len().saturating_sub(left));
             }
             EventKind::Custom | EventKind::Typed if self.shown.least.is_zero() => {
-                self.lines += 1;
                 let user_event = user_event.unwrap_or_default();
+                let typed = self.typed(pid, &user_event);
+                let filter = &self.shown.user_events.filter;
+                if !filter.wants(typed, &user_event.data) {
+                    return Ok(());
+                }
+                self.lines += 1;
                 let at = (monotonic_ns, begun);
                 return self.show_user_event((pid, tid), function, &user_event, at, out, look);
             }
@@ -271,6 +276,13 @@ impl Watched {
     fn name(&self, pid: u32, function: u32) -> &str {
         let name = self.functions.get(&(pid, function));
         name.map_or("?", String::as_str)
+    }
+
+    /// The number and, if it is known, the name of the type of a typed event.
+    fn typed(&self, pid: u32, user_event: &UserEvent) -> Option<(u16, Option<&str>)> {
+        let number = user_event.r#type?;
+        let name = self.event_types.get(&(pid, number)).map(String::as_str);
+        Some((u16::try_from(number).unwrap_or(u16::MAX), name))
     }
 
     fn show(
@@ -339,20 +351,15 @@ impl Watched {
     ) -> io::Result<()> {
         let function = self.name(pid, function);
         let thread = self.thread_name((pid, tid));
-        let event_type = user_event.r#type;
-        let name = |number| self.event_types.get(&(pid, number)).map(String::as_str);
-        let typed = event_type.map(|number| {
-            let name = name(number);
-            (u16::try_from(number).unwrap_or(u16::MAX), name)
-        });
+        let typed = self.typed(pid, user_event);
         let event = EventData::new(
             &user_event.data,
             user_event.size,
             typed,
-            &self.shown.formats,
+            &self.shown.user_events.formats,
         );
         if self.shown.json {
-            let kind = match event_type {
+            let kind = match typed {
                 Some(_) => "typed-event",
                 None => "custom-event",
             };
@@ -393,6 +400,7 @@ fn json_line(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use xray_trace::event_format::{EventCondition, EventFilter, EventsOf};
     use xrayd_proto::v1::{EventTypeName, FunctionName, ThreadName};
 
     use super::super::golden;
@@ -437,7 +445,7 @@ mod tests {
             most: 4,
             json,
             callers: Callers::Shown,
-            formats: EventFormats::NONE,
+            user_events: EventOptions::default(),
         }
     }
 
@@ -551,6 +559,53 @@ mod tests {
         slow.take(batch, &mut out, Look::PLAIN).unwrap();
         let out = String::from_utf8(out).unwrap();
         assert!(!out.contains("event"), "only slow calls: {out}");
+    }
+
+    /// The name of a type may arrive after the first event of the type.
+    #[test]
+    fn a_condition_selects_user_events_and_counts_no_others() {
+        let event_of = |monotonic_ns, kind, event_type| Event {
+            user_event: Some(UserEvent {
+                r#type: event_type,
+                ..UserEvent::default()
+            }),
+            ..event(monotonic_ns, 2, kind)
+        };
+        let events = vec![
+            event_of(1_000, EventKind::Custom, None),
+            event_of(2_000, EventKind::Typed, Some(3)),
+            event_of(3_000, EventKind::Typed, Some(4)),
+            event(4_000, 1, EventKind::Enter),
+            event(5_000, 1, EventKind::Exit),
+        ];
+        let condition = EventCondition::of_type(EventsOf::Name("price".into()));
+        let mut watched = Watched::new(Shown {
+            least: Duration::ZERO,
+            user_events: EventOptions {
+                filter: EventFilter::new(vec![condition]),
+                ..EventOptions::default()
+            },
+            ..shown(true)
+        });
+        let mut take = |batch| {
+            let mut out = Vec::new();
+            watched.take(batch, &mut out, Look::PLAIN).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            let times = out.lines().map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                line["monotonic_ns"].as_u64()
+            });
+            (times.collect::<Vec<_>>(), watched.lines)
+        };
+        let first = batch(events);
+        let mut second = first.clone();
+        second.event_types = vec![EventTypeName {
+            r#type: 3,
+            name: "price".into(),
+            pid: 7,
+        }];
+        assert_eq!(take(first), (vec![None], 1));
+        assert_eq!(take(second), (vec![Some(2_000), None], 3));
     }
 
     #[test]

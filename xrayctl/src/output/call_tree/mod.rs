@@ -20,12 +20,12 @@ use std::io;
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 use xray_trace::analysis::{Call, Ending, Open, TreeLine, UserEvent};
+use xray_trace::event_format::EventFormats;
 use xray_trace::model::{DataKind, ThreadId, Trace};
 
 use super::event_data::EventData;
 use super::folded_lines::EqualCalls;
 use super::{Look, Names, Tone, text, units};
-use crate::event_formats::EventFormats;
 
 pub(super) use lines::render_heading;
 pub(crate) use lines::{FirstLines, Layout, render};
@@ -149,7 +149,7 @@ impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
 /// The trace without descriptions of the data of its events.
 #[cfg(test)]
 pub(super) fn without_formats(trace: &Trace) -> ShownTrace<'_> {
-    static NONE: EventFormats = EventFormats::NONE;
+    static NONE: EventFormats = EventFormats::new(Vec::new());
     ShownTrace {
         trace,
         formats: &NONE,
@@ -237,12 +237,11 @@ impl TreeRow {
         origin_ns: u64,
     ) -> Self {
         let ShownTrace { trace, formats } = shown;
-        let (kind, event_type) = match user_event.kind {
-            DataKind::Custom => (Kind::CustomEvent, None),
-            DataKind::Typed(event_type) => (Kind::TypedEvent, Some(event_type)),
+        let kind = match user_event.kind {
+            DataKind::Custom => Kind::CustomEvent,
+            DataKind::Typed(_) => Kind::TypedEvent,
         };
-        let name = |number| trace.event_type(user_event.thread, number);
-        let typed = event_type.map(|number| (number, name(number)));
+        let typed = trace.typed(user_event.thread, user_event.kind);
         Self {
             start_ns: Some(user_event.ns.saturating_sub(origin_ns)),
             // Our own traces have the function. Foreign logs do not.

@@ -1,0 +1,244 @@
+//! `--event-format` and `--where`: the fields in the data of custom and typed events, and the
+//! events that are shown.
+
+use xray_trace::event_format::{
+    self, ConditionError, EventCondition, EventFilter, EventFormat, EventFormats, EventOptions,
+    EventsOf,
+};
+use xray_trace::model::Trace;
+
+use crate::event_condition::{self, WrittenComparison, WrittenCondition};
+use crate::failure::Failure;
+use crate::suggest;
+
+/// The options about custom and typed events.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct UserEventArgs {
+    /// Show the data of custom or typed events as fields, like 'order=id:u64,price:f64,symbol:str8'
+    ///
+    /// TYPE is custom, or the number or the name of a type of typed events. FIELDS are the fields
+    /// in their order, without gaps between them, as NAME:KIND. Kinds are u8 to u64, i8 to i64, f32
+    /// and f64 (little-endian), strN (a text in N bytes, up to the first zero byte), bytesN (N
+    /// bytes), and str and bytes for the rest. padN skips N bytes. The option can be given several
+    /// times; the last one for a type counts.
+    #[arg(long, value_name = "TYPE=FIELDS", value_parser = described)]
+    event_format: Vec<(EventsOf, EventFormat)>,
+    /// Select custom and typed events by a condition, like 'event(order).price > 100'
+    ///
+    /// A condition is event(TYPE), or event(TYPE).FIELD with >, >=, <, <=, == or != and a number,
+    /// or with == or != and a text in quotation marks. A condition with a field needs
+    /// --event-format for the same TYPE. The option can be given several times: an event is shown
+    /// if it meets any of the conditions. Calls are shown as without the option.
+    #[arg(
+        id = "where",
+        long = "where",
+        value_name = "CONDITION",
+        value_parser = event_condition::argument
+    )]
+    conditions: Vec<WrittenCondition>,
+}
+
+/// Reads `TYPE=FIELDS`. A name of a type may contain `=`.
+fn described(text: &str) -> Result<(EventsOf, EventFormat), String> {
+    let Some((events, fields)) = text
+        .rsplit_once('=')
+        .filter(|(events, _)| !events.is_empty())
+    else {
+        return Err("it is not TYPE=FIELDS, such as 'order=id:u64,price:f64'".to_owned());
+    };
+    let events = events.parse::<EventsOf>();
+    let format = fields.parse::<EventFormat>();
+    Ok((
+        events.map_err(|error| error.to_string())?,
+        format.map_err(|error| error.to_string())?,
+    ))
+}
+
+// === impl UserEventArgs ===
+
+impl UserEventArgs {
+    /// True if neither option is given.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.event_format.is_empty() && self.conditions.is_empty()
+    }
+
+    /// The options for events whose types are not known yet.
+    pub(crate) fn options(&self) -> Result<EventOptions, Failure> {
+        let formats = EventFormats::new(self.event_format.clone());
+        let conditions = self.conditions.iter();
+        let conditions: Result<Vec<_>, _> = conditions
+            .map(|condition| resolved(condition, &formats))
+            .collect();
+        Ok(EventOptions {
+            filter: EventFilter::new(conditions?),
+            formats,
+        })
+    }
+
+    /// The options for the events of a trace. Refuses a condition on a type that has no name in the
+    /// trace.
+    pub(crate) fn options_for(&self, trace: &Trace) -> Result<EventOptions, Failure> {
+        let options = self.options()?;
+        let types = || trace.event_types().iter();
+        let names = types().flat_map(|known| event_format::names_of(&known.name));
+        for condition in &self.conditions {
+            let events = &condition.events;
+            if let EventsOf::Name(wanted) = events
+                && !types().any(|known| events.has(Some((known.number, Some(&known.name)))))
+            {
+                let hint = match trace.event_types() {
+                    [] => ": it has no names of types, so use the number of the type".to_owned(),
+                    _ => suggest::hint(std::slice::from_ref(wanted), names.clone()),
+                };
+                let what = format!(
+                    "no type of events of the trace has the name {wanted:?}, which --where '{}' \
+                     needs{hint}",
+                    condition.text
+                );
+                return Err(Failure::NothingMatched(what));
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The condition with the description of the events that it is about.
+fn resolved(
+    condition: &WrittenCondition,
+    formats: &EventFormats,
+) -> Result<EventCondition, Failure> {
+    let WrittenCondition {
+        text,
+        events,
+        comparison,
+    } = condition;
+    let bare = EventCondition::of_type(events.clone());
+    let Some(WrittenComparison {
+        field,
+        relation,
+        literal,
+    }) = comparison
+    else {
+        return Ok(bare);
+    };
+    let Some(format) = formats.described(events) else {
+        let known: Vec<_> = formats.events().map(ToString::to_string).collect();
+        let hint = suggest::hint(&[events.to_string()], known.iter().map(String::as_str));
+        let remedy = match hint.is_empty() {
+            true => format!(": add --event-format '{events}=FIELDS', with the field {field}"),
+            false => hint,
+        };
+        return Err(Failure::Usage(format!(
+            "--where '{text}': no --event-format describes the data of event({events}){remedy}"
+        )));
+    };
+    let resolved = bare.with_field(format, field, *relation, literal.clone());
+    resolved.map_err(|error| {
+        let hint = match &error {
+            ConditionError::NoField(field) => {
+                let near = suggest::hint(std::slice::from_ref(field), format.names());
+                let names = format.names().collect::<Vec<_>>().join(", ");
+                match near.is_empty() {
+                    true => format!("; the fields of --event-format are: {names}"),
+                    false => near,
+                }
+            }
+            ConditionError::Number(_)
+            | ConditionError::NoNumber(_)
+            | ConditionError::NoOrder(_) => String::new(),
+        };
+        Failure::Usage(format!("--where '{text}': {error}{hint}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        user_events: UserEventArgs,
+    }
+
+    fn parsed(options: &[&str]) -> Result<UserEventArgs, String> {
+        let line = Line::try_parse_from([&["test"], options].concat());
+        line.map(|line| line.user_events)
+            .map_err(|error| error.to_string())
+    }
+
+    fn options(options: &[&str]) -> Result<EventOptions, String> {
+        let options = parsed(options)?.options();
+        options.map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn bad_formats_are_refused_with_the_reason() {
+        for (format, reason) in [
+            ("a:u8", "not TYPE=FIELDS"),
+            ("=a:u8", "not TYPE=FIELDS"),
+            ("order=", "'' is not NAME:KIND"),
+            ("order=a:u9", "'u9' is not a kind"),
+            ("65536=a:u8", "expected the number of an event type"),
+        ] {
+            let refused = parsed(&["--event-format", format]).unwrap_err();
+            assert!(refused.contains(reason), "{format}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_format_is_for_the_type_before_the_last_equals_sign() {
+        let options = options(&["--event-format", "x=y=a:u8"]).unwrap();
+        assert!(options.formats.of(Some((1, Some("x=y")))).is_some());
+        assert!(options.formats.of(Some((1, Some("x")))).is_none());
+        assert!(options.filter.is_empty());
+        assert!(parsed(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_condition_selects_events_by_the_format_of_the_same_type() {
+        let format = ["--event-format", "order=id:u8,symbol:str2"];
+        let conditions = [
+            "--where",
+            "event(order).symbol == \"AB\"",
+            "--where",
+            "event(7)",
+        ];
+        let options = options(&[&format[..], &conditions].concat()).unwrap();
+        let order = Some((8, Some("order")));
+        assert!(options.filter.wants(order, b"\x01AB"));
+        assert!(!options.filter.wants(order, b"\x01AC"));
+        assert!(options.filter.wants(Some((7, None)), b""));
+        assert!(!options.filter.wants(None, b""));
+    }
+
+    #[test]
+    fn a_condition_without_its_field_is_refused_with_a_suggestion() {
+        let format = "--event-format=order=id:u8,price:f64,symbol:str2";
+        for (condition, reason) in [
+            ("event(ordr).price > 1", "(did you mean order?)"),
+            (
+                "event(7).price > 1",
+                "no --event-format describes the data of event(7): add --event-format '7=FIELDS', \
+                 with the field price",
+            ),
+            (
+                "event(order).prize > 1",
+                "there is no field 'prize' (did you mean price?)",
+            ),
+            (
+                "event(order).x > 1",
+                "there is no field 'x'; the fields of --event-format are: id, price, symbol",
+            ),
+            ("event(order).symbol > \"A\"", "compare it with == or !="),
+            ("event(order).id == \"A\"", "'id' is a number"),
+        ] {
+            let refused = options(&[format, "--where", condition]).unwrap_err();
+            assert!(refused.contains(reason), "{condition}: {refused}");
+        }
+        let refused = options(&["--where", "event(order) > 1"]).unwrap_err();
+        assert!(refused.contains("column 14: expected ."), "{refused}");
+    }
+}
