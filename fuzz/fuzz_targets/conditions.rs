@@ -1,4 +1,5 @@
-//! The command line of `xrayctl`: conditions of triggers, limits, selectors, times, sizes.
+//! The command line of `xrayctl`: conditions of triggers and of events, limits, selectors, times,
+//! sizes.
 //!
 //! `xrayctl` has no library, so the target compiles the files that it needs.
 #![no_main]
@@ -6,6 +7,8 @@
 
 #[path = "../../xrayctl/src/condition.rs"]
 mod condition;
+#[path = "../../xrayctl/src/event_condition.rs"]
+mod event_condition;
 #[path = "../../xrayctl/src/failure.rs"]
 mod failure;
 #[path = "../../xrayctl/src/cmd/trigger/limit.rs"]
@@ -53,11 +56,12 @@ fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    match kind % 4 {
+    match kind % 5 {
         0 => condition(text),
         1 => selection(text),
         2 => pattern(text),
-        _ => numbers(text),
+        3 => numbers(text),
+        _ => event_condition(text),
     }
 });
 
@@ -70,20 +74,34 @@ fn condition(text: &str) {
             let again = condition::parse(&condition.text).expect("it was read before");
             assert_eq!(again.wire, condition.wire);
         }
-        Err(error) => {
-            let places = 1..=text.chars().count() + 1;
-            let said = error.to_string();
-            let column = said
-                .strip_prefix("column ")
-                .and_then(|rest| rest.split_once(':'));
-            let column = column.and_then(|(column, _)| column.parse().ok());
-            assert!(
-                column.is_some_and(|column| places.contains(&column)),
-                "{said}"
-            );
-        }
+        Err(error) => check_column(text, &error.to_string()),
     }
     assert_eq!(parsed.is_ok(), condition::argument(text).is_ok());
+}
+
+fn event_condition(text: &str) {
+    match event_condition::argument(text) {
+        Ok(condition) => {
+            let again = event_condition::argument(&condition.text).expect("it was read before");
+            assert_eq!(again, condition);
+            let events = condition.events.to_string();
+            assert_eq!(events.parse(), Ok(condition.events));
+        }
+        Err(error) => check_column(text, &error),
+    }
+}
+
+/// An error begins with a column of the text, or the one behind it.
+fn check_column(text: &str, error: &str) {
+    let places = 1..=text.chars().count() + 1;
+    let column = error
+        .strip_prefix("column ")
+        .and_then(|rest| rest.split_once(':'));
+    let column = column.and_then(|(column, _)| column.parse().ok());
+    assert!(
+        column.is_some_and(|column| places.contains(&column)),
+        "{error}"
+    );
 }
 
 fn selection(text: &str) {
