@@ -152,6 +152,21 @@ impl Profile {
         }))
     }
 
+    /// Makes a profile of sums of other profiles. `times` has the times of each stack, or is empty.
+    #[cfg(feature = "import")]
+    pub(crate) fn of_sums(
+        tables: Trace,
+        stacks: Vec<ProfiledStack>,
+        times: Vec<Times>,
+        missing: Missing,
+    ) -> Self {
+        Self {
+            times,
+            missing,
+            ..Self::new(tables, stacks)
+        }
+    }
+
     /// The durations of this stack's calls; `None` if unknown.
     #[must_use]
     pub fn times(&self, stack: usize) -> Option<&Times> {

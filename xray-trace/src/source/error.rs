@@ -32,6 +32,14 @@ pub enum OpenError {
         /// The greatest number of stacks.
         limit: usize,
     },
+    /// The profile has another unit of time than the profiles to which it is added.
+    #[error("its times are in {unit}, but the times of the profiles before it are in {others}")]
+    OtherUnit {
+        /// Its unit.
+        unit: &'static str,
+        /// The unit of the others.
+        others: &'static str,
+    },
     /// The file is no profile.
     #[error("not a profile")]
     NoProfile,

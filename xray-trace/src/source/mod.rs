@@ -17,7 +17,7 @@ mod spool;
 mod yaml;
 
 pub use error::OpenError;
-pub use merge::merge;
+pub use merge::{ProfileSum, merge};
 pub use open::{open, open_profile};
 pub use opened::{Opened, OpenedProfile};
 pub use options::{KnownFunction, Options};

@@ -18,6 +18,7 @@ mod golden;
 mod graph;
 mod merge;
 mod one_pass;
+mod profile_sums;
 mod round_trips;
 mod runs;
 mod sinks;

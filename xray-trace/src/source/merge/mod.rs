@@ -1,0 +1,180 @@
+//! Makes one trace of several: of hosts, of runs, or of parts of a run. Each keeps its processes
+//! and threads. A function of the same file is one function. `profiles` adds profiles up.
+//!
+//! The times of the traces get one clock, whose ticks are nanoseconds. For traces of one boot of a
+//! machine that is its monotonic clock, which all of them have. Otherwise it is the wall clock, so
+//! the traces are as far apart as the machines' clocks say.
+//!
+//! ```text
+//!  trace 0 ─┐  ids of processes, modules, functions, threads: given out anew
+//!  trace 1 ─┼─► spool: memory, or a file ─► trace
+//!  trace 2 ─┘  ticks: monotonic time, or wall time
+//! ```
+
+mod coverage;
+mod ids;
+mod profiles;
+mod tables;
+mod time;
+mod times_sum;
+
+use self::coverage::add_coverage;
+use self::ids::{Ids, Places};
+pub use self::profiles::ProfileSum;
+use self::tables::add_tables;
+use self::time::{Moments as _, Time, anchors, are_of_one_boot};
+use super::spool::Spool;
+use super::{OpenError, Opened};
+use crate::container::{Block, Completeness, RunsPart};
+use crate::llvm::Format;
+use crate::model::{Calibration, Process, SnapshotWindow, Thread, Trace};
+
+/// Merges traces into one, in the order given. Damaged blocks are cut at the damage, and counted in
+/// the notes.
+///
+/// # Errors
+///
+/// The merged trace cannot be written or read: memory, or space for temporary files, is missing.
+pub fn merge(traces: &[Trace]) -> Result<Opened, OpenError> {
+    let mut spool = Spool::new()?;
+    let mut ids = Ids::default();
+    let mut notes = Notes::default();
+    let by_wall = !are_of_one_boot(traces);
+    for anchor in anchors(traces, by_wall) {
+        spool.writer.add(&anchor)?;
+    }
+    let windows: Option<Vec<SnapshotWindow>> = traces
+        .iter()
+        .map(|trace| {
+            let window = trace.coverage().snapshot?;
+            let mut time = Time::new(trace, by_wall);
+            Some(SnapshotWindow {
+                since: time.at(window.since),
+                until: time.at(window.until),
+            })
+        })
+        .collect();
+    // A part of snapshots has no common window.
+    let window = windows.and_then(|windows| {
+        Some(SnapshotWindow {
+            since: windows.iter().map(|window| window.since).min()?,
+            until: windows.iter().map(|window| window.until).max()?,
+        })
+    });
+    for trace in traces {
+        let time = Time::new(trace, by_wall);
+        add(trace, time, &mut ids, &mut spool, &mut notes)?;
+    }
+    if let Some(window) = window {
+        spool.writer.add(&window)?;
+    }
+    Ok(Opened {
+        trace: spool.finish()?,
+        format: Format::Xtrace,
+        notes: notes.into_list(),
+    })
+}
+
+/// Counts of what is not as it was.
+#[derive(Debug, Default)]
+struct Notes {
+    damaged: u64,
+    unfinished: u64,
+    timeless: u64,
+}
+
+// === impl Notes ===
+
+impl Notes {
+    fn into_list(self) -> Vec<(String, u64)> {
+        let Self {
+            damaged,
+            unfinished,
+            timeless,
+        } = self;
+        let all = [
+            ("traces without an end mark, or cut", unfinished),
+            ("blocks that end where they are damaged", damaged),
+            (
+                "traces without a clock: their place among the others is not known",
+                timeless,
+            ),
+        ];
+        let some = all.into_iter().filter(|(_, count)| *count > 0);
+        some.map(|(what, count)| (what.to_owned(), count)).collect()
+    }
+}
+
+/// Adds a trace.
+fn add(
+    trace: &Trace,
+    mut time: Time<'_>,
+    ids: &mut Ids,
+    spool: &mut Spool,
+    notes: &mut Notes,
+) -> Result<(), OpenError> {
+    let mut places = Places::default();
+    let coverage = trace.coverage();
+    notes.unfinished += u64::from(coverage.completeness != Completeness::Complete);
+    notes.timeless += u64::from(trace.clock().calibration() == Calibration::None);
+    for process in trace.processes() {
+        let id = places.process(ids, process.id)?;
+        spool.writer.add(&Process {
+            id,
+            ..process.clone()
+        })?;
+        if let Some(origin) = trace.origin(process.id) {
+            spool.writer.origin(id, *origin)?;
+        }
+    }
+    add_tables(trace, (&mut places, ids), spool)?;
+    for thread in trace.threads() {
+        let id = places.thread(ids, thread.id)?;
+        let process = places.process(ids, thread.process)?;
+        spool.writer.add(&Thread {
+            id,
+            process,
+            ..thread.clone()
+        })?;
+    }
+    add_coverage(trace, &mut time, (&mut places, ids), spool)?;
+    for block in trace.blocks() {
+        add_block(block, &mut time, (&mut places, ids), spool, notes)?;
+    }
+    for part in trace.runs_parts() {
+        spool.writer.runs(&RunsPart {
+            thread: places.thread(ids, part.thread)?,
+            from_ns: time.shifted(part.from_ns),
+            until_ns: time.shifted(part.until_ns),
+            switches: part.switches.clone(),
+        })?;
+    }
+    Ok(())
+}
+
+fn add_block(
+    block: &Block,
+    time: &mut Time<'_>,
+    (places, ids): (&mut Places, &mut Ids),
+    spool: &mut Spool,
+    notes: &mut Notes,
+) -> Result<(), OpenError> {
+    let thread = places.thread(ids, block.thread)?;
+    let mut failed = None;
+    let number = |id| match places.function_of_event(ids, id) {
+        Ok(id) => id,
+        Err(error) => {
+            failed = Some(error);
+            id
+        }
+    };
+    let (moved, is_whole) = block.moved(thread, number, |ticks| time.at(ticks));
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    notes.damaged += u64::from(!is_whole);
+    if let Some(moved) = moved {
+        spool.writer.block(&moved)?;
+    }
+    Ok(())
+}
