@@ -1,11 +1,10 @@
-//! `xrayctl graph`: the call graph of a trace.
-
-use std::path::PathBuf;
+//! `xrayctl graph`: the call graph of a trace, or of several.
 
 use clap::ValueEnum;
 use xray_trace::analysis::Graph;
 
 use crate::input::{Destination, Logs, Selection, Unpaired};
+use crate::inputs::Inputs;
 use crate::output::dot::{Drawing, Statistic, Style};
 use crate::output::{Console, units};
 
@@ -24,8 +23,8 @@ F0 is the unknown caller of the outermost functions. A dashed edge has no finish
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     #[command(flatten)]
     unpaired: Unpaired,
     /// Label edges with this statistic
@@ -61,12 +60,12 @@ pub(crate) enum GraphFormat {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let output = args.destination.open(&[&args.file])?;
-    let trace = args.logs.open(&args.file, console)?;
+    let output = args.destination.open(&args.inputs.paths())?;
+    let trace = args.inputs.open(&args.logs, console)?;
     let filter = args.selection.filter(&trace)?;
     let graph = Graph::new(&trace, &filter, args.unpaired.siblings());
     args.unpaired
-        .tell(&args.file, &trace, &filter, graph.notes, console);
+        .tell(&args.inputs.name(), &trace, &filter, graph.notes, console);
     note(&graph, console);
     let drawing = Drawing::new(&graph, &trace);
     let style = Style {

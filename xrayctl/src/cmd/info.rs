@@ -1,11 +1,10 @@
-//! `xrayctl info`: the contents of a trace.
-
-use std::path::PathBuf;
+//! `xrayctl info`: the contents of a trace, or of several.
 
 use xray_trace::source::Opened;
 
 use crate::args::Format;
 use crate::input::Logs;
+use crate::inputs::{Inputs, Shown};
 use crate::log::Log;
 use crate::output::Console;
 use crate::output::profile_info::ProfileInfo;
@@ -33,8 +32,8 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The trace or profile; - is standard input
-    file: PathBuf,
+    #[command(flatten)]
+    inputs: Inputs,
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
@@ -42,8 +41,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let (log, bytes) = args.logs.open_sized(&args.file, console)?;
-    let file = args.file.display().to_string();
+    let Shown { name, log, bytes } = args.inputs.open_sized(&args.logs, console)?;
+    let file = name.display().to_string();
     match log {
         Log::Trace(Opened { trace, format, .. }) => {
             let info = TraceInfo::new(&file, bytes, &trace, format);

@@ -1,7 +1,7 @@
 //! `xrayctl stack`: the stacks with the longest or the most calls, of one trace or several, or the
 //! difference of two.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
@@ -9,6 +9,7 @@ use xray_trace::analysis::{Side, StackRoots, StackTrie};
 use crate::failure::Failure;
 use crate::gathering::{Gathering, Time};
 use crate::input::{Destination, Logs, Selection, Unpaired};
+use crate::inputs::{Inputs, Shown, Unreadable};
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
 
@@ -26,9 +27,8 @@ the times of both traces.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// The traces or profiles, whose stacks are added up; - is standard input
-    #[arg(required = true)]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    inputs: Inputs,
     #[command(flatten)]
     unpaired: Unpaired,
     /// Compare with this trace, by the names of functions
@@ -79,13 +79,9 @@ enum Aggregation {
 }
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
-    let inputs: Vec<&Path> = args
-        .files
-        .iter()
-        .chain(&args.diff)
-        .map(PathBuf::as_path)
-        .collect();
-    let output = args.destination.open(&inputs)?;
+    let mut files = args.inputs.paths();
+    files.extend(args.diff.as_deref());
+    let output = args.destination.open(&files)?;
     let per_thread = args.per_thread_stacks || args.all_stacks && !args.aggregate_threads;
     let roots = if per_thread {
         StackRoots::PerThread
@@ -98,18 +94,22 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         roots,
         time: Time::All,
     };
+    let diff = args.diff.clone().map(Inputs::of);
     let mut stacks = StackTrie::default();
     let mut calibrated = true;
-    let files = args.files.iter().map(|file| (file, Side::Before));
-    for (file, side) in files.chain(args.diff.iter().map(|file| (file, Side::After))) {
-        let log = match args.logs.open_any(file, console) {
-            Err(error) if args.unpaired.keep_going => {
-                console.note(&format!("{error:#}"));
-                continue;
-            }
-            log => log?,
-        };
-        calibrated &= gathering.add(file, &log, side, &mut stacks, console)?;
+    let unreadable = match args.unpaired.keep_going {
+        true => Unreadable::IsNoted,
+        false => Unreadable::Fails,
+    };
+    let sides = [
+        (Some(&args.inputs), Side::Before),
+        (diff.as_ref(), Side::After),
+    ];
+    for (inputs, side) in sides {
+        let shown = inputs.map(|inputs| inputs.open_kinds(&args.logs, unreadable, console));
+        for Shown { name, log, .. } in shown.transpose()?.unwrap_or_default() {
+            calibrated &= gathering.add(&name, &log, side, &mut stacks, console)?;
+        }
     }
     let mut counts = stacks.nodes().iter().flat_map(|node| node.counts);
     if counts.all(|counts| counts.calls == 0) {

@@ -1,6 +1,6 @@
 //! The contents of a profile: its program, its stacks and the number of their calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use serde::Serialize;
@@ -20,7 +20,11 @@ pub(crate) struct ProfileInfo {
     bytes: u64,
     /// Time of writing, in nanoseconds since the Unix epoch; absent if the file does not have it.
     written_wall_ns: Option<u64>,
+    /// The program of the first process.
     executable: Option<String>,
+    /// The number of other programs.
+    #[serde(skip)]
+    more_programs: usize,
     functions: usize,
     stacks: usize,
     calls: u64,
@@ -74,6 +78,8 @@ impl ProfileInfo {
             |of: fn(&ThreadInfo) -> u64| threads.values().map(of).fold(0, u64::saturating_add);
         let calls = sum(|info| info.calls);
         let own = sum(|info| info.self_ns.or(info.self_ticks).unwrap_or(0));
+        let programs = tables.processes().iter();
+        let programs: BTreeSet<_> = programs.map(|process| &process.executable).collect();
         let executable = tables.processes().first();
         let executable = executable.map(|process| process.executable.clone());
         Self {
@@ -82,6 +88,7 @@ impl ProfileInfo {
             bytes,
             written_wall_ns: opened.written_wall_ns,
             executable: executable.filter(|path| !path.is_empty()),
+            more_programs: programs.len().saturating_sub(1),
             functions: tables.functions().len(),
             stacks: threads.values().map(|info| info.stacks).sum(),
             calls,
@@ -96,7 +103,11 @@ impl ProfileInfo {
     /// Writes the information as text.
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
         let program = self.executable.as_deref().unwrap_or("a program");
-        let program = text::printable(program.rsplit('/').next().unwrap_or(program));
+        let mut program = text::printable(program.rsplit('/').next().unwrap_or(program));
+        if self.more_programs > 0 {
+            let more = units::counted(self.more_programs as u64, "more program");
+            program = format!("{program} and {more}");
+        }
         writeln!(
             out,
             "{}: {} of {} by {} in {}, {}",

@@ -177,6 +177,7 @@ impl TraceInfo {
                 LogFormat::Fdr(_) => "fdr",
                 LogFormat::Basic(_) => "basic",
                 LogFormat::Yaml => "yaml",
+                LogFormat::Unknown => "mixed",
                 _ => "other",
             },
             version: (format == LogFormat::Xtrace).then_some(VERSION),
