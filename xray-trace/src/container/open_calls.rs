@@ -101,6 +101,35 @@ impl OpenCalls {
         }
         latest.map(|at| (at, open))
     }
+
+    /// Passes each entry to `take`: the index of its block, and the open calls there, outermost
+    /// first. Ends before the first entry that is unreadable or inconsistent.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `take`.
+    pub fn each<E>(
+        &self,
+        mut take: impl FnMut(u64, &[OpenCall]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Ok(entries) = self.entries.load() else {
+            return Ok(());
+        };
+        let mut fields = FieldReader::new(&entries);
+        let (mut open, mut block) = (Vec::new(), 0_u64);
+        while fields.position() < entries.len() {
+            let passed = fields.number("block").ok();
+            let Some(at) = passed.and_then(|passed| block.checked_add(passed)) else {
+                break;
+            };
+            if entry(&mut fields, &mut open).is_none() {
+                break;
+            }
+            block = at;
+            take(block, &open)?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads the part of an entry after its block. `open` has the calls of the previous entry.
@@ -171,6 +200,18 @@ impl OpenCallsEncoder {
         self.passed = self.passed.saturating_add(len);
         self.all = self.all.saturating_add(len);
         self.block += 1;
+    }
+
+    /// Adds an entry of another index for the block with this index. Leaves it out if it is too
+    /// deep, or if its block does not come after the blocks before.
+    pub fn entry(&mut self, block: u64, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
+        if block < self.block || open.len() > OpenCalls::MAX_DEPTH {
+            return;
+        }
+        self.block = block;
+        self.encode(open.clone());
+        self.commit(open);
+        self.block = block.saturating_add(1);
     }
 
     /// The bytes of entries that are in no section yet.
@@ -324,6 +365,39 @@ mod tests {
         assert_eq!(blocks[..3], [4, 7, 10]);
         assert_eq!(sections[0].before(3), None);
         assert!(encoded(1 << 40, &stacks).is_empty());
+    }
+
+    #[test]
+    fn entries_are_packed_again_as_they_were() {
+        let stacks: Vec<_> = (0..40)
+            .map(|at| vec![call(0, 7), call(1, 7 + at)])
+            .collect();
+        let sections = encoded(50, &stacks);
+        let mut again = OpenCallsEncoder::new(ThreadId(4), 0);
+        let mut blocks = Vec::new();
+        for section in &sections {
+            let added: Result<(), ()> = section.each(|block, open| {
+                blocks.push(block);
+                again.entry(block, open.iter().copied());
+                Ok(())
+            });
+            added.unwrap();
+        }
+        assert_eq!(blocks[..3], [4, 7, 10]);
+        // These come too late, or are too deep.
+        again.entry(4, [call(0, 1)].into_iter());
+        let deep: Vec<_> = (0..1025).map(|at| call(at, 1)).collect();
+        again.entry(99, deep.into_iter());
+        assert_eq!(again.finish(), sections);
+        let failed = sections[0].each(|block, _| Err(block));
+        assert_eq!(failed, Err(4));
+        let cut = &sections[0].entries.load().unwrap()[..8];
+        let mut count = 0;
+        let read: Result<(), ()> = section(cut).each(|_, _| {
+            count += 1;
+            Ok(())
+        });
+        assert_eq!((read, count), (Ok(()), 1), "the second entry is cut");
     }
 
     #[test]

@@ -239,6 +239,13 @@ impl Trace {
         Some((usize::try_from(block).ok()?, open))
     }
 
+    /// The open calls of all threads at the begins of blocks, by thread, in order of their blocks.
+    #[cfg(feature = "import")]
+    pub(crate) fn index(&self) -> impl Iterator<Item = (ThreadId, &[OpenCalls])> {
+        let threads = self.open_calls.iter();
+        threads.map(|(thread, sections)| (*thread, &sections[..]))
+    }
+
     /// The clock, which converts ticks to nanoseconds.
     #[must_use]
     pub fn clock(&self) -> &Clock {

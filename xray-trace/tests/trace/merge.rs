@@ -1,13 +1,15 @@
 //! Several traces as one: the events of each of them are in the merged one, at their times.
 
-use xray_trace::analysis::{Filter, Waits, account};
-use xray_trace::container::Writer;
+use xray_trace::analysis::{Filter, SPACING, Survey, Waits, account, open_calls};
+use xray_trace::container::{Block, OpenCall, OpenCallsEncoder, Payload, Writer};
 use xray_trace::model::{
-    ClockAnchor, Event, EventBody, FunctionId, Process, ThreadId, ThreadWait, Ticks, Trace,
+    ClockAnchor, Event, EventBody, FunctionId, Process, ThreadId, ThreadWait, Ticks, Trace, Values,
 };
 use xray_trace::source::merge;
 
-use crate::common::{Enter, Exit, blocks, call, function, lost, module, process, thread};
+use crate::common::{
+    Enter, Exit, blocks, call, file_in_blocks, function, lost, module, process, thread,
+};
 
 /// One clock of a machine: ticks a nanosecond, and the clocks at tick 0.
 #[derive(Clone, Copy)]
@@ -204,4 +206,100 @@ fn what_is_missing_is_noted_and_harms_nothing() {
     let unknown: Vec<_> = events(&trace).into_iter().map(|event| event.2).collect();
     assert_eq!(unknown.len(), 3, "{unknown:?}");
     assert!(trace.function(FunctionId(1)).is_none());
+}
+
+/// A trace of two blocks whose index has an open call that its events do not have: `b`, from 150
+/// on, at the begin of the second block. `damaged` blocks cannot be unpacked.
+fn indexed(damaged: &[usize]) -> Trace {
+    let events = [
+        call(100, 0, Enter),
+        call(110, 0, Exit),
+        call(200, 0, Enter),
+        call(210, 0, Exit),
+    ];
+    let blocks = blocks(0, &events, 2).into_iter().enumerate();
+    let blocks = blocks.map(|(at, block)| match damaged.contains(&at) {
+        true => Block {
+            payload: Payload::from([0xff; 9]),
+            ..block
+        },
+        false => block,
+    });
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let host = Some(FIRST.host.to_owned());
+    writer.add(&Process { host, ..process(0) }).unwrap();
+    writer.add(&module(0, 0)).unwrap();
+    writer.add(&function(0, 0, "a")).unwrap();
+    writer.add(&function(1, 0, "b")).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
+    for ns in [0, 1_000_000] {
+        writer.add(&FIRST.anchor(ns)).unwrap();
+    }
+    blocks.for_each(|block| writer.block(&block).unwrap());
+    let mut index = OpenCallsEncoder::new(ThreadId(0), 0);
+    let open = OpenCall {
+        function: FunctionId(1),
+        start: Ticks(150),
+        args: Values::new([7]),
+    };
+    index.block([].into_iter(), 10);
+    index.block([open].into_iter(), 10);
+    Trace::read(writer.finish(&index.finish()).unwrap().as_slice()).unwrap()
+}
+
+#[test]
+fn the_index_is_in_the_merged_trace() {
+    let other = FIRST.trace(&["c"], &[call(10, 0, Enter), call(20, 0, Exit)]);
+    let trace = merge(&[other, indexed(&[])]).unwrap().trace;
+    let open = open_calls(&trace, &Filter::default());
+    let [thread] = &open[..] else {
+        panic!("{open:?}");
+    };
+    let [call] = &thread.calls[..] else {
+        panic!("{open:?}");
+    };
+    assert_eq!((thread.thread, call.args), (ThreadId(2), Values::new([7])));
+    assert_eq!(&*trace.function_name(call.function), "b");
+    // Three ticks are a nanosecond.
+    assert_eq!(call.start_ns, FIRST.monotonic_ns + 50);
+    assert_eq!(call.start, Ticks(call.start_ns));
+}
+
+/// The index counts blocks and follows their events.
+#[test]
+fn a_thread_with_a_damaged_block_has_no_index() {
+    for damaged in [&[0][..], &[1], &[0, 1]] {
+        let merged = merge(&[indexed(damaged)]).unwrap();
+        assert_eq!(merged.notes[0].1, damaged.len() as u64);
+        assert_eq!(open_calls(&merged.trace, &Filter::default()), []);
+    }
+}
+
+#[test]
+fn windows_of_a_merged_trace_are_the_same_without_its_index() {
+    let mut events = vec![call(0, 0, Enter)];
+    for at in 0..300 {
+        events.push(call(at * 50, 1, Enter));
+        events.push(call(at * 50 + 20, 2, Enter));
+        events.push(call(at * 50 + 30, 2, Exit));
+        events.push(call(at * 50 + 40, 1, Exit));
+    }
+    let file = file_in_blocks(&["a", "b", "c"], &[&events, &events], 40);
+    let trace = Trace::read(file.as_slice()).unwrap();
+    let index = Survey::new(&trace, SPACING).index;
+    assert!(!index.is_empty());
+    let one = Trace::read(trace.write(Vec::new(), &index).unwrap().as_slice()).unwrap();
+    let merged = merge(&[one, trace]).unwrap().trace;
+    let without = merged.write(Vec::new(), &[]).unwrap();
+    let without = Trace::read(without.as_slice()).unwrap();
+    for since in [0, 1, 5_025, 14_000, 14_999, 20_000] {
+        let window = Filter {
+            since: Some(Ticks(since)),
+            until: Some(Ticks(since + 500)),
+            ..Filter::default()
+        };
+        let rows = |trace| account(trace, &window, Default::default()).rows;
+        assert_eq!(rows(&merged), rows(&without), "{since}");
+        assert_eq!(open_calls(&merged, &window), open_calls(&without, &window));
+    }
 }

@@ -13,13 +13,17 @@
 
 mod coverage;
 mod ids;
+mod index;
 mod profiles;
 mod tables;
 mod time;
 mod times_sum;
 
+use std::collections::HashSet;
+
 use self::coverage::add_coverage;
 use self::ids::{Ids, Places};
+use self::index::add_index;
 pub use self::profiles::ProfileSum;
 use self::tables::add_tables;
 use self::time::{Moments as _, Time, anchors, are_of_one_boot};
@@ -138,9 +142,13 @@ fn add(
         })?;
     }
     add_coverage(trace, &mut time, (&mut places, ids), spool)?;
+    let mut cut = HashSet::new();
     for block in trace.blocks() {
-        add_block(block, &mut time, (&mut places, ids), spool, notes)?;
+        if !add_block(block, &mut time, (&mut places, ids), spool, notes)? {
+            cut.insert(block.thread);
+        }
     }
+    add_index(trace, &mut time, (&mut places, ids), spool, &cut)?;
     for part in trace.runs_parts() {
         spool.writer.runs(&RunsPart {
             thread: places.thread(ids, part.thread)?,
@@ -152,13 +160,15 @@ fn add(
     Ok(())
 }
 
+/// Adds a block up to the first event that cannot be unpacked. Returns false if there is one, or if
+/// the block has no events and is left out.
 fn add_block(
     block: &Block,
     time: &mut Time<'_>,
     (places, ids): (&mut Places, &mut Ids),
     spool: &mut Spool,
     notes: &mut Notes,
-) -> Result<(), OpenError> {
+) -> Result<bool, OpenError> {
     let thread = places.thread(ids, block.thread)?;
     let mut failed = None;
     let number = |id| match places.function_of_event(ids, id) {
@@ -173,8 +183,9 @@ fn add_block(
         return Err(error.into());
     }
     notes.damaged += u64::from(!is_whole);
+    let is_as_before = is_whole && moved.is_some();
     if let Some(moved) = moved {
         spool.writer.block(&moved)?;
     }
-    Ok(())
+    Ok(is_as_before)
 }
