@@ -334,6 +334,138 @@ fn losses_and_names_are_shown_as_they_are() -> Result<()> {
     browser.ensure_quiet(&[])
 }
 
+/// Moves the pointer to a moment of the timeline's first thread. Returns the text of the tooltip.
+fn tip_at(browser: &Browser, ns: f64, lane: f64) -> Result<String> {
+    let x = browser.number(&format!("xrayReport.timeline.x({ns})"))?;
+    browser.point("#timeline", x, 28.0 + 6.0 + 17.0 * lane + 8.0)?;
+    browser.until("!document.getElementById('tip').hidden")?;
+    browser.text("document.getElementById('tip').innerText.replace(/\\s+/g, ' ')")
+}
+
+/// The colour of the timeline at a moment, `down` pixels below the top of a lane.
+fn colour_at(browser: &Browser, ns: f64, lane: f64, down: f64) -> Result<String> {
+    let y = 28.0 + 6.0 + 17.0 * lane + down;
+    browser.text(&format!(
+        "(() => {{
+            const {{ data }} = document.getElementById('timeline').getContext('2d').getImageData(Math.round(xrayReport.timeline.x({ns})), {y}, 1, 1);
+            return '#' + [...data].slice(0, 3).map((part) => part.toString(16).padStart(2, '0')).join('');
+        }})()"
+    ))
+}
+
+#[test]
+fn calls_show_when_their_thread_had_no_processor() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    runs::scheduled(&scene.path("run.xtrace"))?;
+    cli.ok(["report", "run.xtrace", "--html", "-o", "run.html"])?;
+    let browser = Browser::start()?;
+    browser.open_file(&scene.path("run.html"))?;
+    browser.press("2")?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    ensure!(browser.value("document.getElementById('timeline-legend').checkVisibility()")? == true);
+    // `parse` and `serve` around it look alike.
+    let css = |name: &str| browser.text(&format!("colours.css.{name}"));
+    let (ready, waiting) = (css("ready")?, css("waiting")?);
+    for lane in [0.0, 1.0] {
+        let [bar, is_ready, waits] = [350_000.0, 250_000.0, 600_000.0]
+            .map(|ns| [1.0, 14.0].map(|down| colour_at(&browser, ns, lane, down)));
+        let bar = bar.into_iter().collect::<Result<Vec<_>>>()?;
+        let is_ready = is_ready.into_iter().collect::<Result<Vec<_>>>()?;
+        let waits = waits.into_iter().collect::<Result<Vec<_>>>()?;
+        ensure!(bar[0] == bar[1], "{bar:?}");
+        ensure!(
+            is_ready[0] == waits[0] && waits[0] != bar[0],
+            "{bar:?}, {is_ready:?}, {waits:?}"
+        );
+        ensure!(
+            (&is_ready[1], &waits[1]) == (&ready, &waiting),
+            "{is_ready:?}, {waits:?}"
+        );
+    }
+    // The sums of the call, and the time under the pointer.
+    let parse = [
+        NAMES[1],
+        "on CPU 300.0 µs",
+        "off CPU 500.0 µs",
+        "ready to run 100.0 µs",
+    ];
+    for (ns, lane, parts) in [
+        (
+            250_000.0,
+            1.0,
+            vec!["had no processor for 100.0 µs: it was ready to run."],
+        ),
+        (
+            600_000.0,
+            1.0,
+            vec!["had no processor for 400.0 µs: it waited."],
+        ),
+        (350_000.0, 1.0, vec![]),
+        (
+            600_000.0,
+            0.0,
+            vec![NAMES[0], "on CPU 500.0 µs", "it waited."],
+        ),
+    ] {
+        let tip = tip_at(&browser, ns, lane)?;
+        let of_call: &[_] = if lane == 1.0 { &parse } else { &[] };
+        for part in of_call.iter().chain(&parts) {
+            ensure!(tip.contains(part), "no {part:?} in {tip}");
+        }
+        ensure!(
+            tip.contains("had no processor") != parts.is_empty(),
+            "{tip}"
+        );
+    }
+    // The run times end before the third call.
+    let tip = tip_at(&browser, 4_500_000.0, 1.0)?;
+    ensure!(tip.contains(NAMES[1]) && !tip.contains("CPU"), "{tip}");
+    // Short times become pixels with their share.
+    let pieces = browser.run(
+        "const { timeline } = xrayReport;
+         const { off } = timeline.lines.threads[0];
+         const pieces = off.pieces(2e6, 3e6, 1e-4);
+         return [pieces.share.length, Math.min(...pieces.share), Math.max(...pieces.share), off.start.length]",
+    )?;
+    ensure!(
+        pieces == serde_json::json!([60, 0.5, 0.5, 3_002]),
+        "{pieces}"
+    );
+    // A selected call has its sums below the timeline, and in the list of longest calls.
+    browser.click(
+        "#timeline",
+        browser.number("xrayReport.timeline.x(600000)")?,
+        28.0 + 6.0 + 8.0,
+    )?;
+    let chosen =
+        browser.text("document.getElementById('chosen').innerText.replace(/\\s+/g, ' ')")?;
+    ensure!(
+        chosen.contains("on CPU 500.0 µs") && chosen.contains("off CPU 500.0 µs"),
+        "{chosen}"
+    );
+    browser.press("3")?;
+    browser.until("document.querySelectorAll('#table .row').length === 2")?;
+    browser.run("xrayReport.functions.choose(0)")?;
+    let details = browser.text("document.getElementById('details').innerText")?;
+    ensure!(details.contains("500.0 µs off CPU"), "{details}");
+    browser.ensure_quiet(&[])
+}
+
+#[test]
+fn a_page_without_run_times_does_not_mention_them() -> Result<()> {
+    let scene = Scene::new()?;
+    let (_, browser) = shown(&scene)?;
+    browser.press("2")?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    ensure!(
+        browser.value("document.getElementById('timeline-legend').checkVisibility()")? == false
+    );
+    let tip = tip_at(&browser, 1_050_000.0 + 2_000.0, 0.0)?;
+    ensure!(tip.contains(NAMES[0]) && !tip.contains("CPU"), "{tip}");
+    browser.ensure_quiet(&[])
+}
+
 #[test]
 fn a_part_has_a_page_too() -> Result<()> {
     let scene = Scene::new()?;

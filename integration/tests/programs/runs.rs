@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use xray_trace::FileAddr;
-use xray_trace::container::{BlockEncoder, Writer};
+use xray_trace::container::{BlockEncoder, RunsEncoder, Writer};
 use xray_trace::model::{
-    CallKind, ClockAnchor, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
-    ThreadId, Ticks, Values,
+    CallKind, ClockAnchor, ContextSwitch, Function, FunctionId, Module, ModuleId, Process,
+    ProcessId, RunState, Thread, ThreadId, Ticks, Values,
 };
 
 /// A name that is markup, for code that does not escape it.
@@ -143,6 +143,78 @@ pub(crate) fn small(path: &Path) -> Result<()> {
     run.call(1, end + 300_000, 3, Enter)?;
     run.call(1, end + 301_000, 3, Exit)?;
     run.finish(end + 400_000)
+}
+
+/// One thread with run times until 3.5 ms. Calls of `serve` begin at 0, 2 and 4 ms, and take 1 ms.
+/// In each is a call of `parse`, which begins 100 µs later and takes 800 µs. In the first, the
+/// thread is ready to run from 200 to 300 µs, and waits from 400 to 800 µs. In the second, it waits
+/// for 100 ns every 200 ns, for 600 µs.
+pub(crate) fn scheduled(path: &Path) -> Result<()> {
+    use CallKind::{Enter, Exit};
+    let mut run = Run::new(path, NAMES.map(str::to_owned).into_iter(), 1)?;
+    for begin in [0, 2_000_000, 4_000_000] {
+        for (at, function, kind) in [
+            (0, 0, Enter),
+            (100_000, 1, Enter),
+            (900_000, 1, Exit),
+            (1_000_000, 0, Exit),
+        ] {
+            run.call(0, begin + at, function, kind)?;
+        }
+    }
+    let mut runs = RunsEncoder::new(0);
+    let mut push = |at_ns, to| {
+        runs.push(ContextSwitch {
+            at_ns,
+            to,
+            processor: 0,
+        });
+    };
+    for (at_ns, to) in [
+        (200_000, RunState::Ready),
+        (300_000, RunState::Running),
+        (400_000, RunState::Waiting),
+        (800_000, RunState::Running),
+    ] {
+        push(at_ns, to);
+    }
+    for at_ns in (2_200_000..2_800_000).step_by(200) {
+        push(at_ns, RunState::Waiting);
+        push(at_ns + 100, RunState::Running);
+    }
+    run.writer.runs(&runs.take(ThreadId(0), 3_500_000))?;
+    run.finish(5_000_000)
+}
+
+/// One thread with 40 calls within each other. In them, it waits `waits` times, every 400 ns, each
+/// time for 100 to 199 ns.
+pub(crate) fn waiting(path: &Path, waits: u64) -> Result<()> {
+    const DEPTH: u32 = 40;
+    let names = (0..DEPTH).map(|depth| format!("level_{depth}"));
+    let mut run = Run::new(path, names, 1)?;
+    let end = waits * 400 + 200;
+    for depth in 0..DEPTH {
+        run.call(0, depth.into(), depth, CallKind::Enter)?;
+    }
+    for depth in (0..DEPTH).rev() {
+        run.call(0, end - u64::from(depth), depth, CallKind::Exit)?;
+    }
+    let mut runs = RunsEncoder::new(0);
+    for wait in 0..waits {
+        let at_ns = 100 + wait * 400;
+        for (at_ns, to) in [
+            (at_ns, RunState::Waiting),
+            (at_ns + 100 + wait % 100, RunState::Running),
+        ] {
+            runs.push(ContextSwitch {
+                at_ns,
+                to,
+                processor: 0,
+            });
+        }
+    }
+    run.writer.runs(&runs.take(ThreadId(0), end))?;
+    run.finish(end)
 }
 
 /// Four threads with the same number of events. The calls of 300 functions take a few nanoseconds

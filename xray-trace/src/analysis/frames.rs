@@ -1,6 +1,8 @@
 //! The open calls of a thread. They are stored as compactly as possible, because an analysis spends
 //! most of its time on opening and closing calls. The frames do not interpret events; `stack` does.
 
+use std::sync::Arc;
+
 use super::step::{Call, Ending, Open};
 use crate::container::OpenCall;
 use crate::function_map::FunctionMap;
@@ -19,8 +21,8 @@ pub(super) struct Frames {
     args: Vec<(usize, Values)>,
     /// The number of open calls of each function.
     open: FunctionMap<u32>,
-    /// When the thread had a processor. Boxed, because most traces have nothing about it.
-    runs: Option<Box<ThreadRuns>>,
+    /// When the thread had a processor; `None` if the trace has nothing about it.
+    runs: Option<Arc<ThreadRuns>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +54,12 @@ impl Frames {
 
     /// Gives calls the time for which their thread had no processor.
     pub(super) fn use_runs(&mut self, runs: Option<ThreadRuns>) {
-        self.runs = runs.filter(|runs| !runs.is_empty()).map(Box::new);
+        self.runs = runs.filter(|runs| !runs.is_empty()).map(Arc::new);
+    }
+
+    /// When the thread had a processor; `None` if that is not known.
+    pub(super) fn runs(&self) -> Option<Arc<ThreadRuns>> {
+        self.runs.clone()
     }
 
     /// The number of open calls.

@@ -57,7 +57,8 @@ pub use spread::{Spread, profile_spreads};
 pub use stack::Steps;
 pub use step::{Call, Ending, Notes, Open, Siblings, Step, UserEvent, Visitor};
 pub use timeline::{
-    Gap, MOST_LANES, Slice, ThreadTimeline, Timeline, TimelineCall, TimelineLimits,
+    Gap, MOST_LANES, OffCpuSpan, OffCpuTimes, Slice, ThreadTimeline, Timeline, TimelineCall,
+    TimelineLimits,
 };
 pub use tree::Tree;
 pub use tree_line::{Order, Shown, TreeLine};

@@ -55,7 +55,7 @@ impl PagePass {
                 let of_function = |call: &Call| (call.open.function.0, call.open.nesting as usize);
                 let mut table = part.visitor(calls, of_function);
                 let mut stacks = trie.visitor(filter, 0);
-                timeline.draw(&drawings, steps.thread(), |drawing| {
+                timeline.draw(&drawings, &mut steps, |steps, drawing| {
                     steps.visit(&mut Both(&mut Both(&mut table, &mut stacks), drawing));
                 });
                 part.note(steps.notes());

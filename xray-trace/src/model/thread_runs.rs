@@ -184,30 +184,54 @@ impl ThreadRuns {
     /// The known states, in order of time.
     pub fn runs(&self) -> impl Iterator<Item = Run> {
         let ends = self.stretches.iter().skip(1).map(|next| next.from_ns);
-        let runs = self.stretches.iter().zip(ends);
-        runs.filter_map(|(stretch, until_ns)| {
-            let (state, processor) = match stretch.state {
-                // Without a switch, nothing shows that the thread ran.
-                State::Unknown | State::Running(None) => return None,
-                State::Running(processor) => (Some(RunState::Running), processor),
-                State::Ready => (Some(RunState::Ready), None),
-                State::Waiting => (Some(RunState::Waiting), None),
-                State::Off => (None, None),
-            };
-            Some(Run {
-                from_ns: stretch.from_ns,
-                until_ns,
-                state,
-                processor,
+        let stretches = self.stretches.iter().zip(ends);
+        stretches.filter_map(|(stretch, until_ns)| stretch.run(until_ns))
+    }
+
+    /// The times without a processor between two moments, in order of time. Times that reach beyond
+    /// the moments are cut there.
+    pub fn off_runs(&self, from_ns: u64, until_ns: u64) -> impl Iterator<Item = Run> {
+        let after = self
+            .stretches
+            .partition_point(|stretch| stretch.from_ns <= from_ns);
+        let stretches = self.stretches.get(after.saturating_sub(1)..);
+        let stretches = stretches.unwrap_or_default();
+        let ends = stretches.iter().skip(1).map(|next| next.from_ns);
+        let within = stretches.iter().zip(ends);
+        let within = within.take_while(move |(stretch, _)| stretch.from_ns < until_ns);
+        within
+            .filter_map(|(stretch, until_ns)| stretch.run(until_ns))
+            .filter(|run| run.state != Some(RunState::Running))
+            .map(move |run| Run {
+                from_ns: run.from_ns.max(from_ns),
+                until_ns: run.until_ns.min(until_ns),
+                ..run
             })
-        })
-        .filter(|run| run.from_ns < run.until_ns)
+            .filter(|run| run.from_ns < run.until_ns)
     }
 }
 
 // === impl Stretch ===
 
 impl Stretch {
+    /// The time until a moment, if the state is known and the time is longer than 0.
+    fn run(&self, until_ns: u64) -> Option<Run> {
+        let (state, processor) = match self.state {
+            // Without a switch, nothing shows that the thread ran.
+            State::Unknown | State::Running(None) => return None,
+            State::Running(processor) => (Some(RunState::Running), processor),
+            State::Ready => (Some(RunState::Ready), None),
+            State::Waiting => (Some(RunState::Waiting), None),
+            State::Off => (None, None),
+        };
+        (self.from_ns < until_ns).then_some(Run {
+            from_ns: self.from_ns,
+            until_ns,
+            state,
+            processor,
+        })
+    }
+
     /// The sums up to a moment, if this stretch lasts until then.
     fn at(&self, ns: u64) -> Sums {
         let passed = ns.saturating_sub(self.from_ns);

@@ -167,6 +167,12 @@ impl Trace {
         switches
     }
 
+    /// The number of bytes of a thread's packed context switches.
+    pub(crate) fn switches_len(&self, thread: ThreadId) -> usize {
+        let parts = self.runs.get(&thread).into_iter().flatten();
+        parts.fold(0, |sum, part| sum.saturating_add(part.switches.len()))
+    }
+
     /// The run times of all threads, in parts.
     #[cfg(feature = "import")]
     pub(crate) fn runs_parts(&self) -> impl Iterator<Item = &RunsPart> {

@@ -6,7 +6,7 @@ use xray_trace::analysis::{
     Filter, OnCpu, Siblings, Side, StackRoots, StackTrie, Step, Steps, account,
 };
 use xray_trace::container::{RunsEncoder, RunsPart, Writer};
-use xray_trace::model::{ContextSwitch, FunctionId, RunState, ThreadId, ThreadRuns, Trace};
+use xray_trace::model::{ContextSwitch, FunctionId, Run, RunState, ThreadId, ThreadRuns, Trace};
 
 use crate::common::{Enter, Exit, anchor, blocks, call, function, module, process, thread};
 
@@ -133,6 +133,30 @@ fn traced(parts: &[RunsPart]) -> Vec<u8> {
         writer.runs(part).unwrap();
     }
     writer.finish(&[]).unwrap()
+}
+
+/// A trace of a thread with one call, from 0 on. In it, the thread runs for 10 ns and waits for 1
+/// ns, runs for 10 ns and waits for 2 ns, and so on.
+pub(crate) fn with_rests(rests: u64) -> Trace {
+    let mut switches = Vec::new();
+    let mut now = 0;
+    for len in 1..=rests {
+        switches.extend([(now + 10, WAITING), (now + 10 + len, RUNNING)]);
+        now += 10 + len;
+    }
+    let end = now + 10;
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
+    writer.add(&function(0, 0, "f")).unwrap();
+    writer.add(&thread(0, 0)).unwrap();
+    writer.add(&anchor(0, 0)).unwrap();
+    writer.add(&anchor(end, end)).unwrap();
+    for block in blocks(0, &[call(0, 0, Enter), call(end, 0, Exit)], 100) {
+        writer.block(&block).unwrap();
+    }
+    writer.runs(&part(0, end, &switches)).unwrap();
+    Trace::read(writer.finish(&[]).unwrap().as_slice()).unwrap()
 }
 
 /// The same, with run times from 50 to 920.
@@ -275,6 +299,19 @@ proptest! {
                     // Before the first switch, only that it had no processor is known.
                     prop_assert!(found.ready_ns <= count(&[READY]), "{}..{}", from, until);
                 }
+                // The single times are those of the nanoseconds, known or not around them.
+                let single: Vec<_> = runs.off_runs(from, until).collect();
+                prop_assert!(single.windows(2).all(|pair| pair[0].until_ns <= pair[1].from_ns));
+                prop_assert!(single.iter().all(|run| from <= run.from_ns && run.until_ns <= until));
+                let lasts = |run: &Run| run.until_ns - run.from_ns;
+                let sum = |wanted: RunState| {
+                    let its = single.iter().filter(|run| run.state.is_none_or(|its| its == wanted));
+                    its.map(lasts).sum::<u64>()
+                };
+                let all: u64 = single.iter().map(lasts).sum();
+                prop_assert_eq!(all, count(&[READY, WAITING]), "{}..{}", from, until);
+                prop_assert!(sum(READY) >= count(&[READY]), "{}..{}", from, until);
+                prop_assert!(sum(WAITING) >= count(&[WAITING]), "{}..{}", from, until);
             }
         }
     }
@@ -289,5 +326,6 @@ proptest! {
         };
         let runs = ThreadRuns::of(&[part.clone(), part]);
         let _ = (runs.off_between(from, until), runs.processor_at(from), runs.runs().count());
+        prop_assert!(runs.off_runs(from, until).all(|run| run.from_ns < run.until_ns));
     }
 }

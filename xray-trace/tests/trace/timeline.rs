@@ -2,18 +2,21 @@
 
 use proptest::prelude::*;
 use xray_trace::analysis::{
-    Ending, Filter, MOST_LANES, Step, Steps, ThreadTimeline, Timeline, TimelineCall, TimelineLimits,
+    Ending, Filter, MOST_LANES, OffCpuTimes, Step, Steps, ThreadTimeline, Timeline, TimelineCall,
+    TimelineLimits,
 };
-use xray_trace::model::{ThreadId, Ticks, Trace};
+use xray_trace::model::{FunctionId, RunState, ThreadId, Ticks, Trace};
 
 use crate::any_trace::any_trace;
 use crate::common::{Enter, Exit, call, lost, trace};
+use crate::runs::{with_rests, with_runs};
 
 const MUCH: TimelineLimits = TimelineLimits {
     threads: 100,
     calls: 100_000,
     slices: 100_000,
     gaps: 1000,
+    off_cpu: 1000,
     longest: 3,
 };
 
@@ -47,6 +50,7 @@ fn reported(trace: &Trace, filter: &Filter) -> Vec<Told> {
                         start_ns: call.open.start_ns,
                         end_ns: call.end_ns,
                         finished: call.how != Ending::Closed,
+                        off_cpu: call.off_cpu,
                     });
                 }
                 Step::Lost { ticks, events } if filter.wants_time(ticks) => {
@@ -129,7 +133,7 @@ proptest! {
         gaps in 0..3_usize,
         threads in 1..8_usize,
     ) {
-        let room = TimelineLimits { threads, calls, slices, gaps, longest: 2 };
+        let room = TimelineLimits { threads, calls, slices, gaps, off_cpu: 2, longest: 2 };
         check_all(&trace, &Filter::default(), room);
     }
 
@@ -209,6 +213,77 @@ fn a_gap_reaches_from_the_last_event_before_it() {
     );
     let outer = line.calls[0];
     assert_eq!((outer.end_ns, outer.finished), (250, false));
+}
+
+/// The times of a thread without a processor, from the trace's begin on.
+fn off_cpu(line: &ThreadTimeline) -> Vec<(u64, u64, Option<RunState>)> {
+    let spans = line.off_cpu.spans.iter();
+    spans
+        .map(|span| (span.start_ns, span.end_ns, span.state))
+        .collect()
+}
+
+#[test]
+fn a_thread_has_the_times_without_a_processor_within_its_calls() {
+    let trace = with_runs();
+    let timeline = Timeline::new(&trace, &Filter::default(), 100, MUCH);
+    let line = &timeline.threads[0];
+    let (ready, waiting) = (Some(RunState::Ready), Some(RunState::Waiting));
+    let within_f = [(200, 250, ready), (400, 600, waiting)];
+    assert_eq!(off_cpu(line), within_f);
+    assert_eq!((line.off_cpu.kept_from_ns, line.off_cpu.left_out), (0, 0));
+    let off = |call: &TimelineCall| call.off_cpu.map(|off| (off.total_ns, off.ready_ns));
+    let calls: Vec<_> = line.calls.iter().map(off).collect();
+    // f, the second g, whose time is not known as a whole, and g within f.
+    assert_eq!(calls, [Some((250, 50)), None, Some((200, 0))]);
+    let longest = timeline.longest[&FunctionId(1)].iter();
+    let longest: Vec<_> = longest.map(|(_, call)| off(call)).collect();
+    assert_eq!(longest, [Some((200, 0)), None]);
+    // The calls of g alone, and a part of the time.
+    let only_g = Filter {
+        functions: Some(Filter::matching_functions(&trace, "g").unwrap()),
+        ..Filter::default()
+    };
+    let timeline = Timeline::new(&trace, &only_g, 100, MUCH);
+    assert_eq!(off_cpu(&timeline.threads[0]), within_f[1..]);
+    let part = Filter {
+        since: Some(Ticks(230)),
+        until: Some(Ticks(450)),
+        ..Filter::default()
+    };
+    let timeline = Timeline::new(&trace, &part, 100, MUCH);
+    assert_eq!(
+        off_cpu(&timeline.threads[0]),
+        [(230, 250, ready), (400, 450, waiting)]
+    );
+}
+
+#[test]
+fn the_longest_times_without_a_processor_are_kept() {
+    let trace = with_rests(1000);
+    let at = |filter: &Filter, off_cpu: usize| {
+        let room = TimelineLimits { off_cpu, ..MUCH };
+        let mut timeline = Timeline::new(&trace, filter, 0, room);
+        timeline.threads.remove(0).off_cpu
+    };
+    let all = Filter::default();
+    let lengths = |times: &OffCpuTimes| -> Vec<_> {
+        let spans = times.spans.iter();
+        spans.map(|span| span.end_ns - span.start_ns).collect()
+    };
+    let times = at(&all, 10);
+    assert_eq!(lengths(&times), (991..=1000).collect::<Vec<_>>());
+    assert_eq!((times.kept_from_ns, times.left_out), (991, 990));
+    let times = at(&all, 0);
+    assert_eq!((times.spans.len(), times.left_out), (0, 1000));
+    let times = at(&all, 1000);
+    assert_eq!((times.spans.len(), times.left_out), (1000, 0));
+    // A part of the time has all of the room: the first 5 times end at 65.
+    let part = Filter {
+        until: Some(Ticks(65)),
+        ..Filter::default()
+    };
+    assert_eq!(lengths(&at(&part, 10)), [1, 2, 3, 4, 5]);
 }
 
 #[test]

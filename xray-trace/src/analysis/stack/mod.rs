@@ -19,6 +19,7 @@
 mod call_stack;
 mod irregular;
 
+use std::sync::Arc;
 use std::vec;
 
 use self::call_stack::CallStack;
@@ -91,6 +92,11 @@ impl<'a> Steps<'a> {
     pub fn with_user_events(mut self, trace: &'a Trace, filter: &'a EventFilter) -> Self {
         self.user_events = (!filter.is_empty()).then_some((trace, filter));
         self
+    }
+
+    /// When the thread had a processor, if the steps use that ([`Self::with_runs`]).
+    pub(super) fn runs(&self) -> Option<Arc<ThreadRuns>> {
+        self.stack.frames.runs()
     }
 
     /// The same steps, which also keep the first `limit` exits without an entry.

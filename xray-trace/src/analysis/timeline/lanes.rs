@@ -1,14 +1,15 @@
 //! Follows one thread, and keeps the calls, slices and gaps for which there is room. It does not
-//! divide the room among threads; `timeline` does.
+//! divide the room among threads; `timeline` does. `off_cpu` keeps the times without a processor.
 
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use super::longest::Longest;
 use super::scale::Scale;
-use super::thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
+use super::thread_timeline::{Gap, OffCpuTimes, Slice, ThreadTimeline, TimelineCall};
 use crate::analysis::Filter;
 use crate::analysis::step::{Call, Ending, Open, Visitor};
-use crate::model::{FunctionId, ThreadId, Ticks, Trace};
+use crate::model::{FunctionId, ThreadId, ThreadRuns, Ticks, Trace};
 
 /// The most lanes of a thread. Calls further in are only counted.
 pub const MOST_LANES: usize = 128;
@@ -19,6 +20,7 @@ pub(super) struct Share {
     pub(super) calls: usize,
     pub(super) slices: usize,
     pub(super) gaps: usize,
+    pub(super) off_cpu: usize,
 }
 
 /// Collects the calls of a thread.
@@ -27,6 +29,8 @@ pub(in crate::analysis) struct Drawing<'a> {
     filter: &'a Filter,
     /// The begin of the shown time.
     since_ns: u64,
+    /// The end of the shown time.
+    until_ns: u64,
     origin_ns: u64,
     /// The room; `None` if the thread is not drawn.
     share: Option<Share>,
@@ -47,6 +51,9 @@ pub(in crate::analysis) struct Drawing<'a> {
     summed: u64,
     too_deep: u64,
     gaps: Vec<Gap>,
+    /// When the thread had a processor; `None` if that is not known.
+    runs: Option<Arc<ThreadRuns>>,
+    off_cpu: OffCpuTimes,
 }
 
 /// The sums of a slice.
@@ -67,17 +74,20 @@ impl<'a> Drawing<'a> {
         filter: &'a Filter,
         scale: Scale,
         share: Option<Share>,
-        (thread, longest): (ThreadId, &'a mut Longest),
+        (thread, runs): (ThreadId, Option<Arc<ThreadRuns>>),
+        longest: &'a mut Longest,
     ) -> Self {
         let Scale {
             origin_ns,
             since_ns,
+            until_ns,
             slice_power,
         } = scale;
         Self {
             trace,
             filter,
             since_ns,
+            until_ns,
             origin_ns,
             share,
             longest,
@@ -92,6 +102,8 @@ impl<'a> Drawing<'a> {
             summed: 0,
             too_deep: 0,
             gaps: Vec::new(),
+            runs,
+            off_cpu: OffCpuTimes::default(),
         }
     }
 
@@ -101,6 +113,7 @@ impl<'a> Drawing<'a> {
         self.cut(share.calls);
         self.put_latest();
         self.coarsen(share.slices);
+        self.off_cpu.cut(share.off_cpu);
         let mut calls = self.calls;
         calls.sort_unstable_by_key(|call| (call.depth, call.start_ns, call.end_ns));
         let slices = self.slices.iter().map(|((depth, at), sum)| Slice {
@@ -121,6 +134,7 @@ impl<'a> Drawing<'a> {
             summed: self.summed,
             too_deep: self.too_deep,
             gaps: self.gaps,
+            off_cpu: self.off_cpu,
         })
     }
 
@@ -138,6 +152,17 @@ impl<'a> Drawing<'a> {
         self.calls.push(call);
         if self.calls.len() > share.calls.saturating_mul(2).max(64) {
             self.cut(share.calls);
+        }
+    }
+
+    /// Takes the times without a processor within a call that is in no other call.
+    #[inline(never)]
+    fn take_off_cpu(&mut self, call: &Call) {
+        let has_any = call.off_cpu.is_none_or(|off| off.total_ns > 0);
+        if let (true, Some(share), Some(runs)) = (has_any, self.share, &self.runs) {
+            let from_ns = call.open.start_ns.max(self.since_ns);
+            let until_ns = call.end_ns.min(self.until_ns);
+            self.off_cpu.add(runs, (from_ns, until_ns), share.off_cpu);
         }
     }
 
@@ -265,7 +290,11 @@ impl Visitor for Drawing<'_> {
             start_ns: call.open.start_ns,
             end_ns: call.end_ns.max(call.open.start_ns),
             finished: call.how != Ending::Closed,
+            off_cpu: call.off_cpu,
         };
+        if drawn.depth == 0 && self.runs.is_some() {
+            self.take_off_cpu(call);
+        }
         if self.filter.wants_call(&call.open) {
             self.longest.see(self.thread, &drawn);
         }

@@ -13,9 +13,13 @@
 //! Each thread has a length from which all calls are kept; no shorter call is kept. A call is never
 //! shorter than the calls within it, so the calls around a kept call are kept, too. The length of a
 //! slice is a power of two of nanoseconds. It grows until the number of slices with calls fits.
+//!
+//! If the trace has run times, each thread also has the longest times within its outermost calls
+//! for which it had no processor. Such a time lies within every call that is open at that time.
 
 mod lanes;
 mod longest;
+mod off_cpu;
 mod scale;
 mod thread_timeline;
 
@@ -33,7 +37,7 @@ use longest::Longest;
 use scale::Scale;
 
 pub use lanes::MOST_LANES;
-pub use thread_timeline::{Gap, Slice, ThreadTimeline, TimelineCall};
+pub use thread_timeline::{Gap, OffCpuSpan, OffCpuTimes, Slice, ThreadTimeline, TimelineCall};
 
 /// The limits for all threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub struct TimelineLimits {
     pub slices: usize,
     /// Gaps: places with missing events. There can be twice as many.
     pub gaps: usize,
+    /// Times without a processor.
+    pub off_cpu: usize,
     /// The longest calls, for each function.
     pub longest: usize,
 }
@@ -92,7 +98,7 @@ impl Timeline {
     pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineLimits) -> Self {
         let drawings = Drawings::new(trace, filter, origin_ns, room);
         let look = |part: &mut TimelinePart, mut steps: Steps<'_>| {
-            part.draw(&drawings, steps.thread(), |drawing| steps.visit(drawing));
+            part.draw(&drawings, &mut steps, |steps, drawing| steps.visit(drawing));
         };
         let parts = by_thread(trace, filter, Siblings::Closed, look);
         drawings.timeline(parts)
@@ -103,14 +109,14 @@ impl Timeline {
 
 impl TimelinePart {
     /// Draws a thread while `visit` shows its calls to the visitor.
-    pub(super) fn draw(
+    pub(super) fn draw<'a>(
         &mut self,
         drawings: &Drawings<'_>,
-        thread: ThreadId,
-        visit: impl FnOnce(&mut Drawing<'_>),
+        steps: &mut Steps<'a>,
+        visit: impl FnOnce(&mut Steps<'a>, &mut Drawing<'_>),
     ) {
-        let mut drawing = drawings.of(thread, &mut self.longest);
-        visit(&mut drawing);
+        let mut drawing = drawings.of(steps, &mut self.longest);
+        visit(steps, &mut drawing);
         self.threads.extend(drawing.finish());
     }
 }
@@ -138,15 +144,17 @@ impl<'a> Drawings<'a> {
 
     /// The drawing of a thread. Threads without a share also count for the longest calls of
     /// functions.
-    fn of<'b>(&'b self, thread: ThreadId, longest: &'b mut Longest) -> Drawing<'b> {
+    fn of<'b>(&'b self, steps: &Steps<'_>, longest: &'b mut Longest) -> Drawing<'b> {
         longest.keep(self.longest);
+        let thread = steps.thread();
         let share = self.shares.get(&thread).copied();
         Drawing::new(
             self.trace,
             self.filter,
             self.scale,
             share,
-            (thread, longest),
+            (thread, steps.runs()),
+            longest,
         )
     }
 
@@ -189,15 +197,38 @@ fn shares(
     threads.truncate(room.threads);
     let wants: Vec<_> = threads.iter().map(|(_, events)| *events).collect();
     let [calls, slices, gaps] = [room.calls, room.slices, room.gaps].map(|all| divide(&wants, all));
+    let off_cpu = off_cpu_shares(
+        trace,
+        threads.iter().map(|(thread, _)| *thread),
+        room.off_cpu,
+    );
     let shares = threads.iter().enumerate().map(|(at, (thread, _))| {
         let share = Share {
             calls: calls[at],
             slices: slices[at],
             gaps: gaps[at].max(1),
+            off_cpu: off_cpu.get(thread).copied().unwrap_or(0),
         };
         (*thread, share)
     });
     (shares.collect(), others)
+}
+
+/// The share of each thread in the room for `all` times without a processor, by the length of its
+/// context switches.
+fn off_cpu_shares(
+    trace: &Trace,
+    threads: impl Iterator<Item = ThreadId>,
+    all: usize,
+) -> BTreeMap<ThreadId, usize> {
+    let lengths = threads.map(|thread| (thread, trace.switches_len(thread) as u64));
+    let mut lengths: Vec<_> = lengths.collect();
+    lengths.sort_by_key(|(thread, len)| (Reverse(*len), *thread));
+    let wants: Vec<_> = lengths.iter().map(|(_, len)| *len).collect();
+    let shares = lengths.iter().zip(divide(&wants, all));
+    shares
+        .map(|((thread, _), share)| (*thread, share))
+        .collect()
 }
 
 /// Divides `all` among `wants`, which are in descending order. Small wants are satisfied. Half of

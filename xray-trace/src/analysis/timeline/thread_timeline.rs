@@ -1,7 +1,7 @@
-//! The timeline of one thread, as data: single calls, slices of time with sums, and gaps. This file
-//! has the types; `lanes` fills them.
+//! The timeline of one thread, as data: single calls, slices of time with sums, gaps, and times
+//! without a processor. This file has the types; `lanes` and `off_cpu` fill them.
 
-use crate::model::{FunctionId, ThreadId};
+use crate::model::{FunctionId, OffCpu, RunState, ThreadId};
 
 /// The times of the calls of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct ThreadTimeline {
     pub too_deep: u64,
     /// The places where events are missing, in order of time.
     pub gaps: Vec<Gap>,
+    /// The times without a processor within the calls.
+    pub off_cpu: OffCpuTimes,
 }
 
 /// A call.
@@ -38,6 +40,8 @@ pub struct TimelineCall {
     pub end_ns: u64,
     /// The call has an exit.
     pub finished: bool,
+    /// The time within it for which its thread had no processor; `None` if that is not known.
+    pub off_cpu: Option<OffCpu>,
 }
 
 /// The sum of the calls of one depth that begin within a slice of time.
@@ -67,6 +71,29 @@ pub struct Gap {
     /// The number of losses. If there are too many gaps, neighbours become one gap, with events
     /// between its losses.
     pub losses: u64,
+}
+
+/// The times within the calls of a thread for which the thread had no processor. If there are too
+/// many, the longest are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OffCpuTimes {
+    /// The times that are kept, in order of time.
+    pub spans: Vec<OffCpuSpan>,
+    /// Every time that is left out is shorter than this, in nanoseconds; 0 if none is left out.
+    pub kept_from_ns: u64,
+    /// The number of times that are left out.
+    pub left_out: u64,
+}
+
+/// A time for which a thread had no processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffCpuSpan {
+    /// The begin, on `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// The end.
+    pub end_ns: u64,
+    /// Ready or waiting; `None` if the reason is not known.
+    pub state: Option<RunState>,
 }
 
 // === impl TimelineCall ===

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::document::Document;
 use super::limits;
 use super::names::Names;
+use super::off_cpu;
 use super::threads::Threads;
 use crate::analysis::{AccountRow, Distribution, Spread, TimelineCall};
 use crate::model::{FunctionId, ThreadId, Trace, XrayIds};
@@ -172,5 +173,6 @@ impl Functions {
         document.column("longest.start", calls().map(|(_, call)| start(call)));
         let len = |call: &TimelineCall| call.len_ns() << 1 | u64::from(!call.finished);
         document.column("longest.len", calls().map(|(_, call)| len(call)));
+        off_cpu::write_calls("longest", || calls().map(|(_, call)| call), document);
     }
 }

@@ -11,10 +11,20 @@
 //! | the longest calls | 4 for each function | 22 | 0.4 MB |
 //! | gaps | 8,000, and 2 for each thread | 30 | 0.3 MB |
 //!
+//! If the trace has run times:
+//!
+//! | | at most | bytes each, at worst | together |
+//! |---|---|---|---|
+//! | calls | 65,000, and 250,000 where all else leaves room | 32 | 2.1 MB |
+//! | the longest calls | 4 for each function | 36 | 0.7 MB |
+//! | times without a processor | 40,000 | 20 | 0.8 MB |
+//!
 //! The sum is less than 14 MB. The calls of one lane share the time of the trace, so only a small
-//! number of them can be far apart. So a call takes less than its three numbers could.
+//! number of them can be far apart. So a call takes less than its three to five numbers could. The
+//! same holds for the times of a thread without a processor.
 
 use crate::analysis::TimelineLimits;
+use crate::model::Trace;
 
 /// Functions in the table.
 pub(super) const FUNCTIONS: usize = 5_000;
@@ -43,13 +53,29 @@ const CALL: usize = 18;
 /// Calls of a timeline. A browser cannot draw more in the time of a frame.
 const CALLS: usize = 500_000;
 
+/// More bytes of the other parts of a document, if the trace has run times.
+const MORE_REST: usize = 1_100_000;
+/// Bytes of a call that has run times, at worst.
+const CALL_WITH_RUNS: usize = 32;
+/// Calls of a timeline with run times. With this number, names, functions and stacks have as much
+/// room as without run times before fewer calls fit.
+const CALLS_WITH_RUNS: usize = 250_000;
+/// Times without a processor.
+const OFF_CPU: usize = 40_000;
+
 /// The limits for a page's timeline, after `taken` bytes of the document are used.
-pub(super) fn timeline(taken: usize) -> TimelineLimits {
+pub(super) fn timeline(trace: &Trace, taken: usize) -> TimelineLimits {
+    let (rest, call, most) = if trace.has_runs() {
+        (REST + MORE_REST, CALL_WITH_RUNS, CALLS_WITH_RUNS)
+    } else {
+        (REST, CALL, CALLS)
+    };
     TimelineLimits {
         threads: 256,
-        calls: (DOCUMENT.saturating_sub(REST + taken) / CALL).min(CALLS),
+        calls: (DOCUMENT.saturating_sub(rest.saturating_add(taken)) / call).min(most),
         slices: 60_000,
         gaps: 4_000,
+        off_cpu: OFF_CPU,
         longest: 4,
     }
 }
@@ -60,5 +86,6 @@ pub(super) const WINDOW: TimelineLimits = TimelineLimits {
     calls: 100_000,
     slices: 60_000,
     gaps: 4_000,
+    off_cpu: OFF_CPU,
     longest: 0,
 };

@@ -3,6 +3,7 @@
 
 use super::document::Document;
 use super::functions::Functions;
+use super::off_cpu;
 use super::threads::Threads;
 use crate::analysis::{Slice, ThreadTimeline, Timeline, TimelineCall};
 
@@ -55,6 +56,7 @@ pub(super) fn write(
     let what =
         |call: &TimelineCall| functions.number(call.function) << 1 | u64::from(!call.finished);
     document.column("call.what", calls().map(what));
+    off_cpu::write_calls("call", calls, document);
 
     let steps = lanes.iter().flat_map(|lane| {
         let mut before = 0;
@@ -85,6 +87,7 @@ pub(super) fn write(
     document.column("gap.len", len);
     document.column("gap.events", gaps().map(|(_, gap)| gap.events));
     document.column("gap.losses", gaps().map(|(_, gap)| gap.losses));
+    off_cpu::write_spans(&lines, origin_ns, document);
 }
 
 /// The lanes of a thread that have content.

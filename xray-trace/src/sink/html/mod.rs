@@ -26,6 +26,7 @@ mod functions;
 mod limits;
 mod lines;
 mod names;
+mod off_cpu;
 mod threads;
 
 use std::io::{self, Write};
@@ -49,12 +50,13 @@ use threads::Threads;
 const TEMPLATE: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 /// The scripts in the order of their execution.
-const SCRIPTS: [&str; 11] = [
+const SCRIPTS: [&str; 12] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
     include_str!("page/colour.js"),
     include_str!("page/surface.js"),
     include_str!("page/flame.js"),
+    include_str!("page/offcpu.js"),
     include_str!("page/lanes.js"),
     include_str!("page/sheet.js"),
     include_str!("page/timeline.js"),
@@ -121,7 +123,7 @@ impl Page {
         let shown = |ticks: Ticks| trace.clock().monotonic_ns(ticks).saturating_sub(origin_ns);
         let span = last_ns.saturating_sub(origin_ns);
 
-        let most_room = limits::timeline(0);
+        let most_room = limits::timeline(trace, 0);
         let PagePass {
             account,
             spreads,
@@ -134,7 +136,7 @@ impl Page {
         let mut functions = Functions::new(account.rows, spreads, trace, &mut names);
         functions.write(&mut document);
         flame::write(&stacks, &mut names, &mut document);
-        let room = limits::timeline(document.len() + names.len());
+        let room = limits::timeline(trace, document.len() + names.len());
         if room != most_room {
             // The other parts take so much of the page that fewer calls fit. How many is known only
             // after a pass, and the calls of a timeline depend on it, so this needs another pass.
@@ -143,6 +145,7 @@ impl Page {
         let threads = Threads::new(&timeline, trace);
         functions.write_longest(&timeline.longest, &threads, origin_ns, &mut document);
         lines::write(&timeline, &threads, &functions, origin_ns, &mut document);
+        document.set("runs", json!(trace.has_runs()));
         let totals = trace.totals();
         document.set("kind", json!("trace"));
         document.set("events", json!(totals.calls));
@@ -282,6 +285,7 @@ impl Page {
             self.origin_ns,
             &mut document,
         );
+        document.set("runs", json!(trace.has_runs()));
         document.set("threads", self.threads.head(&timeline));
         document.set("since", json!(since_ns));
         document.set("until", json!(until_ns));

@@ -72,6 +72,8 @@ impl Threads {
                 head["keptFrom"] = json!(line.kept_from_ns);
                 head["summed"] = json!(line.summed);
                 head["tooDeep"] = json!(line.too_deep);
+                head["offKeptFrom"] = json!(line.off_cpu.kept_from_ns);
+                head["offLeftOut"] = json!(line.off_cpu.left_out);
             }
         }
         heads.into()

@@ -12,12 +12,13 @@ use serde_json::Value;
 use xray_trace::analysis::{
     AccountOptions, Filter, Siblings, Side, StackRoots, StackTrie, account,
 };
-use xray_trace::container::{BlockEncoder, Writer};
-use xray_trace::model::{Profile, Thread, ThreadId, Ticks, Trace};
+use xray_trace::container::{BlockEncoder, RunsEncoder, Writer};
+use xray_trace::model::{ContextSwitch, Profile, RunState, Thread, ThreadId, Ticks, Trace};
 use xray_trace::sink::{NoteTone, Page, PageNote, Standing};
 
 use crate::any_trace::any_trace;
 use crate::common::{Enter, Exit, anchor, call, function, module, process, push, thread, trace};
+use crate::runs::{with_rests, with_runs};
 
 const BEGIN: &str = "<script id=\"data\" type=\"text/plain\">";
 
@@ -285,10 +286,25 @@ fn noise() -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// More of everything than the limits allow: functions with long names that do not compress,
-/// threads, depth, calls of every length.
 #[test]
 fn a_page_is_never_too_large() {
+    ensure_small_enough(WithRuns::No);
+}
+
+#[test]
+fn a_page_with_run_times_is_never_too_large() {
+    ensure_small_enough(WithRuns::Yes);
+}
+
+#[derive(PartialEq)]
+enum WithRuns {
+    No,
+    Yes,
+}
+
+/// More of everything than the limits allow: functions with long names that do not compress,
+/// threads, depth, calls of every length, and times without a processor.
+fn ensure_small_enough(with_runs: WithRuns) {
     const FUNCTIONS: u32 = 9_000;
     const THREADS: u32 = 300;
     let mut random = noise();
@@ -321,6 +337,26 @@ fn a_page_is_never_too_large() {
             }
         }
         writer.block(&encoder.finish().unwrap()).unwrap();
+        if with_runs == WithRuns::Yes {
+            let mut runs = RunsEncoder::new(0);
+            let mut at_ns = 0;
+            for turn in 0..2_000_u64 {
+                at_ns += 1 + random(now / 1_000);
+                let off = [RunState::Ready, RunState::Waiting][random(2) as usize];
+                runs.push(ContextSwitch {
+                    at_ns,
+                    to: if turn % 2 == 1 {
+                        RunState::Running
+                    } else {
+                        off
+                    },
+                    processor: 1,
+                });
+            }
+            writer
+                .runs(&runs.take(ThreadId(id), at_ns.max(now)))
+                .unwrap();
+        }
     }
     writer.add(&anchor(1 << 50, 1 << 50)).unwrap();
     let trace = Trace::read(writer.into_inner().as_slice()).unwrap();
@@ -339,6 +375,13 @@ fn a_page_is_never_too_large() {
     assert!(document.head["namesLeftOut"].as_u64().unwrap() > 0);
     assert_eq!(document.head["otherThreads"], 300 - 256);
     assert_eq!(document.sum("frame.calls"), calls);
+    if with_runs == WithRuns::Yes {
+        let heads = document.head["threads"].as_array().unwrap();
+        let left_out = heads.iter().filter_map(|head| head["offLeftOut"].as_u64());
+        assert!(left_out.sum::<u64>() > 0);
+        let off = document.column("off.len").len();
+        assert!((30_000..=40_000).contains(&off), "{off} times");
+    }
     // A window of it is not longer either.
     let window = page.window(&trace, 0, u64::MAX);
     assert!(window.len() <= MOST, "{} bytes", window.len());
@@ -376,6 +419,63 @@ fn a_window_has_every_call() {
         let nothing = Document::new(&page.window(&trace, since, until));
         assert!(nothing.column("call.len").len() <= 1, "{since} to {until}");
     }
+}
+
+#[test]
+fn run_times_are_in_the_page() {
+    let trace = with_runs();
+    let page = page(&trace, &Filter::default());
+    let document = Document::of_page(&written(&page, Standing::Served));
+    let window = Document::new(&page.window(&trace, 0, 400));
+    for document in [&document, &window] {
+        assert_eq!(document.head["runs"], true);
+        assert_eq!(document.head["threads"][0]["offLeftOut"], 0);
+        assert_eq!(document.column("off.thread"), [0, 0]);
+        // Ready from 100 ns on after the first event, then waiting.
+        assert_eq!(document.column("off.gap"), [100, 150]);
+        assert_eq!(document.column("off.state"), [1, 2]);
+    }
+    assert_eq!(document.column("off.len"), [50, 200]);
+    assert_eq!(window.column("off.len"), [50, 100]);
+    // By depth: f, the second g, whose time is unknown, and the first g.
+    assert_eq!(document.column("call.off"), [251, 0, 201]);
+    assert_eq!(document.column("call.ready"), [50, 0, 0]);
+    // The longest calls of f and of g.
+    let mut longest = document.column("longest.off");
+    longest.sort_unstable();
+    assert_eq!(longest, [0, 201, 251]);
+    assert_eq!(document.sum("longest.ready"), 50);
+}
+
+#[test]
+fn without_run_times_the_page_has_none() {
+    let trace = trace(&["f"], &[&[call(0, 0, Enter), call(9, 0, Exit)]]);
+    let document = Document::of_page(&written(&page(&trace, &Filter::default()), Standing::Alone));
+    assert_eq!(document.head["runs"], false);
+    for column in ["call.off", "call.ready", "longest.off", "off.len"] {
+        assert!(document.head["columns"][column].is_null(), "{column}");
+    }
+}
+
+#[test]
+fn times_without_a_processor_beyond_the_limit_are_counted() {
+    const RESTS: u64 = 50_000;
+    let trace = with_rests(RESTS);
+    let page = page(&trace, &Filter::default());
+    let document = Document::of_page(&written(&page, Standing::Served));
+    let shown = document.column("off.len");
+    assert_eq!(shown.len(), 40_000);
+    let head = &document.head["threads"][0];
+    assert_eq!(
+        (&head["offLeftOut"], &head["offKeptFrom"]),
+        (&10_000.into(), &10_001.into())
+    );
+    assert_eq!(shown.iter().min(), Some(&10_001));
+    // The time of the call counts all of them.
+    assert_eq!(document.column("call.off"), [1 + RESTS * (RESTS + 1) / 2]);
+    // A window of the page has the short ones of its time.
+    let window = Document::new(&page.window(&trace, 0, 65));
+    assert_eq!(window.column("off.len"), [1, 2, 3, 4, 5]);
 }
 
 /// A profile has a table and stacks.

@@ -12,7 +12,7 @@ const colours = {
    */
   refresh() {
     const style = getComputedStyle(document.documentElement);
-    const names = ["paper", "raised", "line", "ink", "soft", "faint", "accent", "match", "bad", "warning", "frame-ink"];
+    const names = ["paper", "raised", "line", "ink", "soft", "faint", "accent", "match", "bad", "warning", "ready", "waiting", "frame-ink"];
     for (const name of names) colours.css[name] = style.getPropertyValue(`--${name}`).trim();
     colours.light = Number(style.getPropertyValue("--light"));
     colours.chroma = Number(style.getPropertyValue("--chroma"));

@@ -73,13 +73,15 @@ class FunctionTable {
     this.barCalls = tables.column("bar.calls");
     this.longest = ranges(column("longest"));
     const longest = (name) => tables.column(`longest.${name}`);
-    const [thread, depth, start, length] = ["thread", "depth", "start", "len"].map(longest);
+    const [thread, depth, start, length, off, ready] = ["thread", "depth", "start", "len", "off", "ready"].map(longest);
     this.longestCalls = Array.from(thread, (number, at) => ({
       thread: number - 1,
       depth: depth[at],
       start: start[at],
       length: Math.floor(length[at] / 2),
       unfinished: length[at] % 2 === 1,
+      off: off[at] ? off[at] - 1 : NaN,
+      ready: ready[at] ?? 0,
     }));
     this.rowsByName = new Map();
     this.name.forEach((name, row) => {

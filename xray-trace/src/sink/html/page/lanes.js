@@ -5,10 +5,12 @@
 class Lines {
   constructor(tables) {
     this.threads = tables.head.threads.map((head, number) => ({ ...head, number, lanes: [], gaps: [], slice: 2 ** (head.power ?? 0) }));
+    offCpuOf(tables, this.threads.length).forEach((off, number) => (this.threads[number].off = off));
     const column = (name) => tables.column(name);
     const [threads, depths] = [column("lane.thread"), column("lane.depth")];
     const [counts, sliceCounts] = [column("lane.calls"), column("lane.slices")];
     const [start, end, what] = [column("call.gap"), column("call.len"), column("call.what")];
+    const [off, ready] = [column("call.off"), column("call.ready")];
     const [at, summed, busy, sliceWhat] = [column("slice.step"), column("slice.calls"), column("slice.busy"), column("slice.what")];
     let [call, slice] = [0, 0];
     for (let lane = 0; lane < threads.length; lane++) {
@@ -31,6 +33,9 @@ class Lines {
         start: start.subarray(first, call),
         end: end.subarray(first, call),
         what: what.subarray(first, call),
+        /** The times of the calls without a processor + 1, or 0; empty if no time is known. */
+        off: off.subarray(first, call),
+        ready: ready.subarray(first, call),
         /**
          * For each call, the sum of the durations of the calls before it in the lane. The last
          * entry is the sum of all calls.
@@ -55,6 +60,11 @@ class Lines {
 
   lane(thread, depth) {
     return this.threads[thread]?.lanes.find((lane) => lane.depth === depth);
+  }
+
+  /** Returns the number of times without a processor that the lines leave out. */
+  get offLeftOut() {
+    return this.threads.reduce((all, thread) => all + (thread.offLeftOut ?? 0), 0);
   }
 
   /**
@@ -91,6 +101,8 @@ function callOf(thread, lane, number) {
     end: lane.end[number],
     row: Math.floor(lane.what[number] / 2) - 1,
     unfinished: lane.what[number] % 2 === 1,
+    off: lane.off[number] ? lane.off[number] - 1 : NaN,
+    ready: lane.ready[number] ?? 0,
     number,
   };
 }

@@ -16,6 +16,12 @@ function allNotes(head) {
   }
   const deep = threads.reduce((all, thread) => all + (thread.tooDeep ?? 0), 0);
   if (deep) say("plain", `The timeline leaves out ${format.counted(deep, "call")} within more than 128 other calls.`);
+  const off = threads.reduce((all, thread) => all + (thread.offLeftOut ?? 0), 0);
+  if (off) {
+    const below = threads.reduce((most, thread) => Math.max(most, thread.offKeptFrom ?? 0), 0);
+    const how = head.served ? " Zoom in to see them." : " xrayctl view shows them.";
+    say("plain", `The timeline does not show ${format.counted(off, "time")} without a processor, shorter than ${format.time(below)}.${how} The times on and off the CPU of single calls count them.`);
+  }
   if (head.otherThreads) say("plain", `The timeline leaves out ${format.counted(head.otherThreads, "thread")} with the fewest events.`);
   const { functions, calls } = head.functionsLeftOut;
   if (functions) say("plain", `The table leaves out the ${format.counted(functions, "function")} with the least self time, with ${format.counted(calls, "call")}.`);

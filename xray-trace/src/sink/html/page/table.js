@@ -179,7 +179,8 @@ class FunctionList {
     const longest = table.longestOf(row).map((call) => {
       const thread = app.timeline?.lines.threads[call.thread];
       const item = element("li", "", element("b", "", `${call.unfinished ? "≥ " : ""}${format.time(call.length)}`));
-      item.append(element("span", "", `at ${format.moment(call.start, 1000)}${thread ? `, ${thread.name || thread.tid}` : ""}`));
+      const off = call.off ? `, ${format.time(call.off)} off CPU` : "";
+      item.append(element("span", "", `at ${format.moment(call.start, 1000)}${thread ? `, ${thread.name || thread.tid}` : ""}${off}`));
       if (thread) item.append(action("Show", () => app.showCall({ ...call, end: call.start + call.length, row })));
       return item;
     });

@@ -26,6 +26,7 @@ class Timeline {
     this.chosen = null;
     this.surface = new Surface(canvas, (pen, width, height) => this.draw(pen, width, height));
     handle(canvas, this);
+    document.getElementById("timeline-legend").hidden = !tables.head.runs;
     this.tell();
   }
 
@@ -80,6 +81,7 @@ class Timeline {
     const sheet = new Sheet(Math.ceil(width - left) + 1, Math.ceil(height - AXIS), (this.view.to - this.view.from) / (width - left));
     const lanes = [];
     for (const { y, lanes: many, shown } of rows) {
+      const off = shown.off.pieces(this.view.from, this.view.to, 1 / sheet.span);
       for (const lane of shown.lanes) {
         const top = y + lane.depth * LANE;
         if (lane.depth >= many || top > height || top + LANE < AXIS) continue;
@@ -87,7 +89,7 @@ class Timeline {
         const slices = this.gatherSlices(shown, lane, left, width, thin);
         const calls = this.gatherCalls(lane, left, 1 / thin.span, thin, marking);
         thin.paint(top - AXIS, (row) => this.nameOf(row), marking);
-        lanes.push({ shown, lane, top, slices, calls });
+        lanes.push({ shown, lane, top, slices, calls, off });
       }
     }
     pen.save();
@@ -95,9 +97,9 @@ class Timeline {
     pen.rect(left, AXIS, width - left, height - AXIS);
     pen.clip();
     sheet.put(pen, left, AXIS);
-    for (const { shown, lane, top, slices, calls } of lanes) {
+    for (const { shown, lane, top, slices, calls, off } of lanes) {
       for (const slice of slices) this.drawSlice(pen, shown, lane, slice, top, left, width, marking);
-      for (const call of calls) this.drawCall(pen, lane, call, top, left, width, marking);
+      for (const call of calls) this.drawCall(pen, lane, call, off, top, left, width, marking);
     }
     for (const { y, height: high, shown } of rows) for (const gap of shown.gaps) this.drawGap(pen, gap, y, high, width);
     pen.restore();
@@ -163,19 +165,23 @@ class Timeline {
     return wide;
   }
 
-  drawCall(pen, lane, number, top, left, width, marking) {
+  drawCall(pen, lane, number, off, top, left, width, marking) {
     const scale = (width - left) / (this.view.to - this.view.from);
     const x = left + (lane.start[number] - this.view.from) * scale;
     const wide = (lane.end[number] - lane.start[number]) * scale;
     const row = Math.floor(lane.what[number] / 2) - 1;
     const name = this.nameOf(row);
     const marked = marking && this.app.marks(name);
-    pen.globalAlpha = marking && !marked ? 0.28 : 1;
+    const opacity = marking && !marked ? 0.28 : 1;
+    pen.globalAlpha = opacity;
     pen.fillStyle = marked ? colours.css.match : row < 0 ? colours.css.faint : colours.of(name);
     const begin = Math.max(x, left);
     const shown = Math.min(x + wide, width) - begin;
-    pen.fillRect(begin, top, Math.max(shown - (shown > 3 ? 1 : 0), 0.7), LANE - 1);
+    const box = Math.max(shown - (shown > 3 ? 1 : 0), 0.7);
+    pen.fillRect(begin, top, box, LANE - 1);
     pen.globalAlpha = 1;
+    const call = { start: lane.start[number], end: lane.end[number] };
+    drawOffCpu(pen, off, call, (time) => this.x(time), { left: begin, right: begin + box, top, height: LANE - 1, opacity });
     if (lane.what[number] % 2 && x + wide <= width) torn(pen, x + wide, top);
     if (shown > 24) {
       pen.fillStyle = marked ? colours.css.paper : marking ? colours.css.soft : colours.css["frame-ink"];
@@ -346,7 +352,7 @@ class Timeline {
     const lane = thread.lanes.find((lane) => lane.depth === depth && depth < row.lanes);
     if (lane) {
       const call = this.callAt(lane, time, pixel);
-      if (call >= 0) return { call: callOf(thread, lane, call) };
+      if (call >= 0) return { call: callOf(thread, lane, call), off: thread.off.at(time) };
       const slice = firstAbove(lane.slices.at, time / thread.slice - 1);
       const found = lane.slices.at[slice];
       if (found !== undefined && found * thread.slice <= time + pixel && !gap) return { slice, lane, of: thread };
@@ -373,7 +379,7 @@ class Timeline {
     else tip.show(event, this.told(found));
   }
 
-  told({ call, slice, lane, of, gap }) {
+  told({ call, off, slice, lane, of, gap }) {
     if (gap) {
       const what = gap.losses > 1 ? `Events were lost here ${format.count(gap.losses)} times` : "Events were lost here";
       const events = gap.events ? format.counted(gap.events, "event") : "an unknown number of events";
@@ -382,6 +388,7 @@ class Timeline {
     if (call) {
       const content = [element("div", "name", this.nameOf(call.row)), numbers(this.facts(call))];
       if (call.unfinished) content.push(element("p", "warning", "The call has no exit. It took at least this time."));
+      if (off) content.push(element("p", "", offCpuText(off)));
       content.push(...this.app.functionFacts(this.nameOf(call.row)));
       return content;
     }
@@ -405,7 +412,7 @@ class Timeline {
     ];
     const thread = this.lines.threads[call.thread];
     if (thread) pairs.push(["thread", thread.name || String(thread.tid)]);
-    pairs.push(["depth", String(call.depth)]);
+    pairs.push(["depth", String(call.depth)], ...offCpuFacts(call.end - call.start, call.off, call.ready));
     return pairs;
   }
 
@@ -539,7 +546,9 @@ class Timeline {
     }
     document.getElementById("timeline-says").replaceChildren(...says);
     clearTimeout(this.asking);
-    if (calls && this.app.head.served) this.asking = setTimeout(() => this.ask(), 180);
+    // The whole view has as many times without a processor as the server has for it.
+    const off = this.shown.offLeftOut > 0 && to - from < (this.bounds.to - this.bounds.from) / 4;
+    if ((calls || off) && this.app.head.served) this.asking = setTimeout(() => this.ask(), 180);
   }
 
   /** Requests the range in view from the server, and half of its length on either side. */

@@ -1,0 +1,119 @@
+// The times for which a thread had no processor, within its calls. The times of a thread do not
+// overlap, and are in order.
+
+/** The states of a thread without a processor, as the document numbers them. */
+const READY = 1;
+const WAITING = 2;
+
+class OffCpu {
+  constructor(start, end, state) {
+    this.start = start;
+    this.end = end;
+    this.state = state;
+    const lengths = start.map((begin, at) => end[at] - begin);
+    /** For each time, the sum of the times before it. The last entry is the sum of all times. */
+    this.before = sums(lengths, 0, lengths.length);
+    /** The same for the times in which the thread was ready to run. */
+    this.readyBefore = sums(lengths.map((length, at) => (state[at] === READY ? length : 0)), 0, lengths.length);
+  }
+
+  /**
+   * Returns the pieces that a drawing of a view needs, in order of time. Times narrower than 1.5
+   * pixels become one piece for each pixel. `scale` is the number of pixels for a nanosecond. A
+   * piece has its begin and its end, its share without a processor, and its state; the state of a
+   * pixel is the one with the most time.
+   */
+  pieces(from, to, scale) {
+    const { start, end, state, before, readyBefore } = this;
+    const pieces = { from: [], to: [], share: [], state: [] };
+    const add = (begin, over, share, kind) => {
+      pieces.from.push(begin);
+      pieces.to.push(over);
+      pieces.share.push(share);
+      pieces.state.push(kind);
+    };
+    let at = firstAbove(end, from);
+    while (at < start.length && start[at] <= to) {
+      if ((end[at] - start[at]) * scale >= 1.5) {
+        add(start[at], end[at], 1, state[at]);
+        at++;
+        continue;
+      }
+      const pixel = Math.max(0, Math.floor((start[at] - from) * scale));
+      const over = from + (pixel + 1) / scale;
+      const next = Math.max(at + 1, firstAbove(end, over, at + 1));
+      const off = before[next] - before[at];
+      const ready = readyBefore[next] - readyBefore[at];
+      const kind = next === at + 1 ? state[at] : ready * 2 > off ? READY : WAITING;
+      add(from + pixel / scale, over, Math.min(1, off * scale), kind);
+      at = next;
+    }
+    return pieces;
+  }
+
+  /** Returns the time that contains this moment, or `null`. */
+  at(time) {
+    const found = firstAbove(this.end, time);
+    if (!(this.start[found] <= time)) return null;
+    return { start: this.start[found], end: this.end[found], state: this.state[found] };
+  }
+}
+
+/** Returns the times of each thread. `threads` is the number of threads. */
+function offCpuOf(tables, threads) {
+  const [row, start, end, state] = ["thread", "gap", "len", "state"].map((name) => tables.column(`off.${name}`));
+  const found = Array.from({ length: threads }, () => new OffCpu(start.subarray(0, 0), end.subarray(0, 0), state.subarray(0, 0)));
+  for (let at = 0; at < row.length; ) {
+    const first = at;
+    let before = 0;
+    for (; at < row.length && row[at] === row[first]; at++) {
+      // The loop replaces the gaps and the lengths by begins and ends.
+      start[at] += before;
+      end[at] += start[at];
+      before = end[at];
+    }
+    found[row[first]] = new OffCpu(start.subarray(first, at), end.subarray(first, at), state.subarray(first, at));
+  }
+  return found;
+}
+
+/**
+ * Returns the pairs of a label and a value for the time of a call on and off the CPU; none if that
+ * time is not known. `length` is the duration of the call.
+ */
+function offCpuFacts(length, off, ready) {
+  if (Number.isNaN(off)) return [];
+  const pairs = [["on CPU", format.time(Math.max(0, length - off))], ["off CPU", format.time(off)]];
+  if (ready) pairs.push(["ready to run", format.time(ready)]);
+  return pairs;
+}
+
+/** Returns a sentence about a time without a processor. */
+function offCpuText({ start, end, state }) {
+  const time = format.time(end - start);
+  if (state === READY) return `Here the thread had no processor for ${time}: it was ready to run.`;
+  if (state === WAITING) return `Here the thread had no processor for ${time}: it waited.`;
+  return `Here the thread had no processor for ${time}. The reason is unknown.`;
+}
+
+/**
+ * Draws the pieces between two moments of a call over the call's bar. The bar fades there,
+ * and has a line at its bottom in the colour of the state, if that is known. `place` returns the
+ * position of a moment. `left` and `right` are the ends of the bar, and `opacity` is the bar's.
+ */
+function drawOffCpu(pen, pieces, { start, end }, place, { left, right, top, height, opacity }) {
+  const css = colours.css;
+  for (let at = firstAbove(pieces.to, start); at < pieces.from.length && pieces.from[at] < end; at++) {
+    const begin = Math.max(place(Math.max(pieces.from[at], start)), left);
+    const wide = Math.min(place(Math.min(pieces.to[at], end)), right) - begin;
+    if (wide <= 0) continue;
+    pen.globalAlpha = 0.6 * pieces.share[at];
+    pen.fillStyle = css.paper;
+    pen.fillRect(begin, top, wide, height);
+    if (!pieces.state[at]) continue;
+    pen.globalAlpha = opacity * pieces.share[at];
+    pen.fillStyle = pieces.state[at] === READY ? css.ready : css.waiting;
+    pen.fillRect(begin, top + height - 3, wide, 3);
+  }
+  pen.globalAlpha = 1;
+}
