@@ -213,6 +213,83 @@ fn zooming_in_shows_every_call() -> Result<()> {
         .filter_map(|row| row["calls"].as_u64())
         .sum();
     ensure!(calls > 10 && drawn == calls, "{drawn} calls of {calls}");
+    ensure!(reaching_beyond(&browser)? > 4, "no long calls");
+    browser.ensure_quiet(&[&served.url])?;
+    served.end()
+}
+
+/// Checks that the calls that are open at the begin or the end of the timeline's detail are the
+/// same in the whole timeline. Returns their number.
+fn reaching_beyond(browser: &Browser) -> Result<u64> {
+    let found = browser.run(
+        "const { detail, lines } = xrayReport.timeline;
+         const columns = ['start', 'end', 'what', 'off', 'ready'];
+         const calls = (lines, thread, depth, time) => {
+             const lane = lines.lane(thread, depth);
+             const at = lane ? lane.start.findIndex((start, at) => start <= time && time < lane.end[at]) : -1;
+             return at < 0 ? null : columns.map((column) => lane[column][at] ?? 0).join();
+         };
+         let count = 0;
+         for (const thread of lines.threads) for (const { depth } of thread.lanes)
+             for (const time of [detail.from, detail.to]) {
+                 const whole = calls(lines, thread.number, depth, time);
+                 const here = calls(detail.lines, thread.number, depth, time);
+                 if (whole && whole !== here) return `${whole} is not ${here}`;
+                 if (whole) count++;
+                 const { start, before } = detail.lines.lane(thread.number, depth) ?? { start: [], before: [0] };
+                 if (before.length !== start.length + 1) return `${before.length} sums`;
+                 if (!start.every((its, at) => !at || start[at - 1] <= its)) return 'no order';
+             }
+         return count",
+    )?;
+    found.as_u64().with_context(|| found.to_string())
+}
+
+#[test]
+fn zooming_in_shows_every_time_without_a_processor() -> Result<()> {
+    const WAITS: u64 = 60_000;
+    let scene = Scene::new()?;
+    // More times than a page has.
+    runs::waiting(&scene.path("run.xtrace"), WAITS)?;
+    let served = Served::start(&scene, "run.xtrace")?;
+    let browser = Browser::start()?;
+    browser.open(&format!("{}#timeline", served.url))?;
+    browser.until("xrayReport.timeline.surface.width > 0")?;
+    let [kept, left_out] = ["off.start.length", "offLeftOut"]
+        .map(|of| browser.number(&format!("xrayReport.timeline.lines.threads[0].{of}")));
+    let (kept, left_out) = (kept?, left_out?);
+    // There are 600 times of each length.
+    ensure!((39_000.0..=40_000.0).contains(&kept), "{kept}");
+    ensure!(kept + left_out == WAITS as f64, "{kept} and {left_out}");
+    let notes = browser.text("document.getElementById('notes').textContent")?;
+    let note = "times without a processor, shorter than 134 ns. Zoom in to see them.";
+    ensure!(notes.contains(note), "{notes}");
+    // For measurements.
+    let took = browser.number("xrayReport.timeline.surface.took")?;
+    eprintln!("{kept} times, drawn in {took} ms");
+    // Presses keys until about an eighth of the time is in view.
+    for _ in 0..5 {
+        browser.press("w")?;
+    }
+    browser.until("xrayReport.timeline.detail && xrayReport.timeline.shown.offLeftOut === 0")?;
+    let found = browser.run(
+        "const { view, shown } = xrayReport.timeline;
+         const [from, to] = [Math.ceil(view.from / 400), Math.floor(view.to / 400)];
+         const { off } = shown.threads[0];
+         const lengths = [];
+         for (let wait = from; wait < to; wait++) {
+             const found = off.at(wait * 400 + 150);
+             if (found?.end - found?.start !== 100 + (wait % 100)) return wait;
+             lengths.push(found.end - found.start);
+         }
+         return [lengths.length > 7_000, Math.min(...lengths)]",
+    )?;
+    ensure!(found == serde_json::json!([true, 100]), "{found}");
+    // The thread has no event in this time.
+    ensure!(
+        reaching_beyond(&browser)? == 80,
+        "not 40 calls at both ends"
+    );
     browser.ensure_quiet(&[&served.url])?;
     served.end()
 }

@@ -6,9 +6,11 @@ use xray_trace::analysis::{
     Filter, OnCpu, Siblings, Side, StackRoots, StackTrie, Step, Steps, account,
 };
 use xray_trace::container::{RunsEncoder, RunsPart, Writer};
-use xray_trace::model::{ContextSwitch, FunctionId, Run, RunState, ThreadId, ThreadRuns, Trace};
+use xray_trace::model::{
+    ContextSwitch, Event, FunctionId, Run, RunState, ThreadId, ThreadRuns, Trace,
+};
 
-use crate::common::{Enter, Exit, anchor, blocks, call, function, module, process, thread};
+use crate::common::{Enter, Exit, anchor, blocks, call, function, lost, module, process, thread};
 
 const RUNNING: RunState = RunState::Running;
 const READY: RunState = RunState::Ready;
@@ -108,16 +110,7 @@ fn parts_of_a_hostile_file_are_read_as_far_as_they_make_sense() {
 
 /// A trace of a thread: `f` from 100 to 900 calls `g` from 300 to 700, and `g` alone from 950 to
 /// 990.
-fn traced(parts: &[RunsPart]) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.add(&process(0)).unwrap();
-    writer.add(&module(0, 0)).unwrap();
-    for (id, name) in [(0, "f"), (1, "g")] {
-        writer.add(&function(id, 0, name)).unwrap();
-    }
-    writer.add(&thread(0, 0)).unwrap();
-    writer.add(&anchor(0, 0)).unwrap();
-    writer.add(&anchor(1000, 1000)).unwrap();
+fn traced(parts: &[RunsPart]) -> Trace {
     let events = [
         call(100, 0, Enter),
         call(300, 1, Enter),
@@ -126,13 +119,28 @@ fn traced(parts: &[RunsPart]) -> Vec<u8> {
         call(950, 1, Enter),
         call(990, 1, Exit),
     ];
-    for block in blocks(0, &events, 100) {
+    traced_as(&events, parts)
+}
+
+/// A trace of a thread with these events and run times, until 1000 or later.
+fn traced_as(events: &[Event], parts: &[RunsPart]) -> Trace {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.add(&process(0)).unwrap();
+    writer.add(&module(0, 0)).unwrap();
+    for (id, name) in [(0, "f"), (1, "g")] {
+        writer.add(&function(id, 0, name)).unwrap();
+    }
+    writer.add(&thread(0, 0)).unwrap();
+    let end = events.last().map_or(0, |event| event.ticks.0).max(1000);
+    writer.add(&anchor(0, 0)).unwrap();
+    writer.add(&anchor(end, end)).unwrap();
+    for block in blocks(0, events, 100) {
         writer.block(&block).unwrap();
     }
     for part in parts {
         writer.runs(part).unwrap();
     }
-    writer.finish(&[]).unwrap()
+    Trace::read(writer.finish(&[]).unwrap().as_slice()).unwrap()
 }
 
 /// A trace of a thread with one call, from 0 on. In it, the thread runs for 10 ns and waits for 1
@@ -145,18 +153,8 @@ pub(crate) fn with_rests(rests: u64) -> Trace {
         now += 10 + len;
     }
     let end = now + 10;
-    let mut writer = Writer::new(Vec::new()).unwrap();
-    writer.add(&process(0)).unwrap();
-    writer.add(&module(0, 0)).unwrap();
-    writer.add(&function(0, 0, "f")).unwrap();
-    writer.add(&thread(0, 0)).unwrap();
-    writer.add(&anchor(0, 0)).unwrap();
-    writer.add(&anchor(end, end)).unwrap();
-    for block in blocks(0, &[call(0, 0, Enter), call(end, 0, Exit)], 100) {
-        writer.block(&block).unwrap();
-    }
-    writer.runs(&part(0, end, &switches)).unwrap();
-    Trace::read(writer.finish(&[]).unwrap().as_slice()).unwrap()
+    let events = [call(0, 0, Enter), call(end, 0, Exit)];
+    traced_as(&events, &[part(0, end, &switches)])
 }
 
 /// The same, with run times from 50 to 920.
@@ -165,7 +163,7 @@ pub(crate) fn with_runs() -> Trace {
         part(50, 500, &[(200, READY), (250, RUNNING), (400, WAITING)]),
         part(500, 920, &[(600, RUNNING)]),
     ];
-    Trace::read(traced(&parts).as_slice()).unwrap()
+    traced(&parts)
 }
 
 #[test]
@@ -221,9 +219,25 @@ fn calls_have_the_time_without_a_processor() {
     let expected = [("f", 250, 50), ("f;g", 200, 200), ("g", 0, 0)];
     let expected = expected.map(|(path, total, own)| (path.to_owned(), total, own));
     assert_eq!((times, stacks.unknown_off_cpu()), (expected.to_vec(), 1));
-    let without = Trace::read(traced(&[]).as_slice()).unwrap();
+    let without = traced(&[]);
     let table = account(&without, &Filter::default(), Default::default());
     assert!(!without.has_runs() && table.rows.iter().all(|row| row.on_cpu.is_none()));
+}
+
+/// A trace of a thread: a call of `f` from 100 to 150 that a loss at 200 closes, and another one
+/// from 220 to 300. The thread waits from 120 to 140, 160 to 180, 240 to 250 and 330 to 340.
+pub(crate) fn with_loss() -> Trace {
+    let events = [
+        call(100, 0, Enter),
+        call(145, 1, Enter),
+        call(150, 1, Exit),
+        lost(200, 3),
+        call(220, 0, Enter),
+        call(300, 0, Exit),
+    ];
+    let waits = [(120, 140), (160, 180), (240, 250), (330, 340)];
+    let switches = waits.map(|(from, until)| [(from, WAITING), (until, RUNNING)]);
+    traced_as(&events, &[part(0, 500, &switches.concat())])
 }
 
 /// A state of the thread for each nanosecond, in order, without a switch to the same kind.

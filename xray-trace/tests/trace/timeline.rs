@@ -9,7 +9,7 @@ use xray_trace::model::{FunctionId, RunState, ThreadId, Ticks, Trace};
 
 use crate::any_trace::any_trace;
 use crate::common::{Enter, Exit, call, lost, trace};
-use crate::runs::{with_rests, with_runs};
+use crate::runs::{with_loss, with_rests, with_runs};
 
 const MUCH: TimelineLimits = TimelineLimits {
     threads: 100,
@@ -278,12 +278,42 @@ fn the_longest_times_without_a_processor_are_kept() {
     assert_eq!((times.spans.len(), times.left_out), (0, 1000));
     let times = at(&all, 1000);
     assert_eq!((times.spans.len(), times.left_out), (1000, 0));
-    // A part of the time has all of the room: the first 5 times end at 65.
+    // A part of the time has all of the room: the first 5 times end at 65. The call ends later.
     let part = Filter {
         until: Some(Ticks(65)),
         ..Filter::default()
     };
     assert_eq!(lengths(&at(&part, 10)), [1, 2, 3, 4, 5]);
+    let part = Filter {
+        since: Some(Ticks(65)),
+        until: Some(Ticks(130)),
+        ..Filter::default()
+    };
+    // The last of these is cut.
+    assert_eq!(lengths(&at(&part, 10)), [6, 7, 8, 4]);
+}
+
+/// The call that a loss closes may go on, but its times without a processor count once.
+#[test]
+fn a_time_without_a_processor_is_there_once() {
+    let trace = with_loss();
+    for (until, expected) in [
+        (None, vec![(120, 140), (240, 250)]),
+        (
+            Some(400),
+            vec![(120, 140), (160, 180), (240, 250), (330, 340)],
+        ),
+        (Some(170), vec![(120, 140), (160, 170)]),
+    ] {
+        let filter = Filter {
+            until: until.map(Ticks),
+            ..Filter::default()
+        };
+        let timeline = Timeline::new(&trace, &filter, 100, MUCH);
+        let times = off_cpu(&timeline.threads[0]).into_iter();
+        let times: Vec<_> = times.map(|(from, over, _)| (from, over)).collect();
+        assert_eq!(times, expected, "until {until:?}");
+    }
 }
 
 #[test]

@@ -29,8 +29,8 @@ pub(in crate::analysis) struct Drawing<'a> {
     filter: &'a Filter,
     /// The begin of the shown time.
     since_ns: u64,
-    /// The end of the shown time.
-    until_ns: u64,
+    /// The end of the shown time; `None` if the filter has no end.
+    until_ns: Option<u64>,
     origin_ns: u64,
     /// The room; `None` if the thread is not drawn.
     share: Option<Share>,
@@ -54,6 +54,8 @@ pub(in crate::analysis) struct Drawing<'a> {
     /// When the thread had a processor; `None` if that is not known.
     runs: Option<Arc<ThreadRuns>>,
     off_cpu: OffCpuTimes,
+    /// The end of the time whose part of `off_cpu` is complete.
+    off_cpu_until_ns: u64,
 }
 
 /// The sums of a slice.
@@ -104,6 +106,7 @@ impl<'a> Drawing<'a> {
             gaps: Vec::new(),
             runs,
             off_cpu: OffCpuTimes::default(),
+            off_cpu_until_ns: 0,
         }
     }
 
@@ -158,12 +161,22 @@ impl<'a> Drawing<'a> {
     /// Takes the times without a processor within a call that is in no other call.
     #[inline(never)]
     fn take_off_cpu(&mut self, call: &Call) {
-        let has_any = call.off_cpu.is_none_or(|off| off.total_ns > 0);
-        if let (true, Some(share), Some(runs)) = (has_any, self.share, &self.runs) {
-            let from_ns = call.open.start_ns.max(self.since_ns);
-            let until_ns = call.end_ns.min(self.until_ns);
-            self.off_cpu.add(runs, (from_ns, until_ns), share.off_cpu);
-        }
+        let (Some(share), Some(runs)) = (self.share, &self.runs) else {
+            return;
+        };
+        let from_ns = call
+            .open
+            .start_ns
+            .max(self.since_ns)
+            .max(self.off_cpu_until_ns);
+        let until_ns = match self.until_ns {
+            // A call that is open at the end of the shown time may end after it.
+            Some(until_ns) if call.how == Ending::Closed => until_ns,
+            Some(until_ns) => call.end_ns.min(until_ns),
+            None => call.end_ns,
+        };
+        self.off_cpu_until_ns = self.off_cpu_until_ns.max(until_ns);
+        self.off_cpu.add(runs, (from_ns, until_ns), share.off_cpu);
     }
 
     /// Keeps at most `most` of the longest calls, and sums the others up. Of calls of the same
@@ -292,7 +305,11 @@ impl Visitor for Drawing<'_> {
             finished: call.how != Ending::Closed,
             off_cpu: call.off_cpu,
         };
-        if drawn.depth == 0 && self.runs.is_some() {
+        let may_wait = || {
+            let closed = call.how == Ending::Closed;
+            closed || call.off_cpu.is_none_or(|off| off.total_ns > 0)
+        };
+        if drawn.depth == 0 && self.runs.is_some() && may_wait() {
             self.take_off_cpu(call);
         }
         if self.filter.wants_call(&call.open) {

@@ -7,8 +7,8 @@ use crate::model::ThreadRuns;
 // === impl OffCpuTimes ===
 
 impl OffCpuTimes {
-    /// Adds the times between two moments that come after all earlier ones. Keeps about `most` of
-    /// the longest.
+    /// Adds the times between two moments, which come after all earlier ones. Adds nothing if
+    /// `until_ns` is not after `from_ns`. Keeps about `most` of the longest.
     pub(super) fn add(&mut self, runs: &ThreadRuns, (from_ns, until_ns): (u64, u64), most: usize) {
         for run in runs.off_runs(from_ns, until_ns) {
             let span = OffCpuSpan {

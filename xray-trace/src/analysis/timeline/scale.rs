@@ -14,8 +14,8 @@ pub(super) struct Scale {
     pub(super) origin_ns: u64,
     /// The beginning of the time that is shown.
     pub(super) since_ns: u64,
-    /// The end of the time that is shown; the greatest number if the filter has no end.
-    pub(super) until_ns: u64,
+    /// The end of the time that is shown; `None` if the filter has no end.
+    pub(super) until_ns: Option<u64>,
     /// The length of a slice at first, as a power of 2 in nanoseconds.
     pub(super) slice_power: u32,
 }
@@ -32,11 +32,10 @@ impl Scale {
         let until = filter.until.into_iter().chain(last).min();
         let last_ns = until.map_or(since_ns, |until| clock.monotonic_ns(until));
         let slice = (last_ns.saturating_sub(since_ns) / FINEST).max(1);
-        let until = filter.until.map(|until| clock.monotonic_ns(until));
         Self {
             origin_ns,
             since_ns,
-            until_ns: until.unwrap_or(u64::MAX),
+            until_ns: filter.until.map(|until| clock.monotonic_ns(until)),
             slice_power: slice.ilog2(),
         }
     }

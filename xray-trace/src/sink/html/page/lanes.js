@@ -62,6 +62,29 @@ class Lines {
     return this.threads[thread]?.lanes.find((lane) => lane.depth === depth);
   }
 
+  /**
+   * Completes the lines of a range of time with `whole`, the lines of all of the time. The range has
+   * no event after its end, so a call that reaches beyond it seems to have no exit. A thread without
+   * events in the range has no lanes.
+   */
+  complete(whole, from, to) {
+    whole.threads.forEach((known, number) => {
+      const thread = this.threads[number];
+      for (const lane of known.lanes) {
+        for (const time of [from, to]) {
+          const at = firstAbove(lane.end, time);
+          // Only a call that is open at this moment reaches beyond it.
+          if (lane.start[at] <= time) putCall(thread, lane, at);
+        }
+      }
+      // A thread with lines of its own has a length of its slices.
+      if (thread.power === undefined) {
+        const { off, offLeftOut, offKeptFrom } = known;
+        Object.assign(thread, { off, offLeftOut, offKeptFrom });
+      }
+    });
+  }
+
   /** Returns the number of times without a processor that the lines leave out. */
   get offLeftOut() {
     return this.threads.reduce((all, thread) => all + (thread.offLeftOut ?? 0), 0);
@@ -84,6 +107,33 @@ class Lines {
     }
     return { calls, below };
   }
+}
+
+/** The columns with a number for each call of a lane. */
+const CALL_COLUMNS = ["start", "end", "what", "off", "ready"];
+
+/** Puts a call of `lane` into the same lane of a thread, in place of a call with the same begin. */
+function putCall(thread, lane, number) {
+  let own = thread.lanes.find(({ depth }) => depth === lane.depth);
+  if (!own) {
+    const none = new Float64Array(0);
+    own = { depth: lane.depth, slices: { at: none, calls: none, busy: none, what: none, before: sums(none, 0, 0) } };
+    for (const column of CALL_COLUMNS) own[column] = none;
+    thread.lanes.push(own);
+  }
+  const count = own.start.length;
+  const after = firstAbove(own.start, lane.start[number]);
+  const before = own.start[after - 1] === lane.start[number] ? after - 1 : after;
+  for (const column of CALL_COLUMNS) {
+    // A column that the document does not have is empty.
+    const old = own[column].length ? own[column] : new Float64Array(count);
+    const made = new Float64Array(before + 1 + count - after);
+    made.set(old.subarray(0, before));
+    made[before] = lane[column][number] ?? 0;
+    made.set(old.subarray(after), before + 1);
+    own[column] = made;
+  }
+  own.before = sums(own.end.map((end, at) => end - own.start[at]), 0, own.start.length);
 }
 
 function sums(numbers, from, to) {

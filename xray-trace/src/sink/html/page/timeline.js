@@ -567,6 +567,7 @@ class Timeline {
       const answer = await fetch(`window?since=${since}&until=${until}`, { signal: this.asked.signal, cache: "no-store" });
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       const lines = new Lines(new Tables(new Uint8Array(await answer.arrayBuffer())));
+      lines.complete(this.lines, since, until);
       this.detail = { from: since, to: until, lines };
       this.surface.soon();
       this.tell();
