@@ -4,6 +4,9 @@
 use std::collections::HashMap;
 use std::io;
 
+use super::anchors::anchors;
+use super::ids::next_id;
+use super::notes::Notes;
 use super::spool::Spool;
 use super::{KnownFunction, OpenError, Options};
 use crate::FileAddr;
@@ -11,15 +14,12 @@ use crate::container::BlockEncoder;
 use crate::function_map::FunctionMap;
 use crate::llvm::fdr::FunctionKind;
 use crate::model::{
-    CallKind, ClockAnchor, DataKind, Function, FunctionId, Module, ModuleId, Process, ProcessId,
-    Thread, ThreadId, Ticks, Trace, unpacked,
+    CallKind, DataKind, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
+    ThreadId, Ticks, Trace, unpacked,
 };
 
 /// The most threads with a block in progress, for a log that mixes threads.
 const MOST_OPEN: usize = 256;
-/// The time between the two anchors of a clock made from a frequency, about an hour. The rate is
-/// the same beyond.
-const CLOCK_SECONDS: u64 = 1 << 12;
 
 /// The owner of an event by the kernel's ids; 0 if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,33 +57,6 @@ struct ThreadBlock {
     now: u64,
     /// An entry whose arguments may follow.
     entered: Option<(Ticks, FunctionId, Option<u64>)>,
-}
-
-/// Counts of data that could not be kept exactly.
-#[derive(Debug, Default)]
-pub(super) struct Notes {
-    /// Times before the time of the previous event.
-    pub(super) backwards: u64,
-    /// Arguments after the first one of a call.
-    pub(super) more_arguments: u64,
-    /// Bytes of user events beyond [`crate::container::MAX_DATA_LEN`] for each.
-    pub(super) cut_bytes: u64,
-}
-
-// === impl Notes ===
-
-impl Notes {
-    /// Adds the counts of another part of the log.
-    pub(super) fn add(&mut self, other: Self) {
-        let Self {
-            backwards,
-            more_arguments,
-            cut_bytes,
-        } = other;
-        self.backwards += backwards;
-        self.more_arguments += more_arguments;
-        self.cut_bytes += cut_bytes;
-    }
 }
 
 // === impl Importer ===
@@ -265,35 +238,17 @@ impl<'a> Importer<'a> {
         skipped: &crate::llvm::SkippedList,
     ) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
         self.end_blocks()?;
-        let Notes {
-            backwards,
-            more_arguments,
-            cut_bytes,
-        } = self.notes;
         let mut notes: Vec<(String, u64)> = skipped
             .kept()
             .iter()
             .map(|place| (place.to_string(), 1))
             .collect();
         let kept = skipped.kept().len() as u64;
-        notes.extend([
-            (
-                "more skipped places".to_owned(),
-                skipped.places().saturating_sub(kept),
-            ),
-            (
-                "times that went backwards within a thread, replaced by the time before".to_owned(),
-                backwards,
-            ),
-            (
-                "arguments beyond the first of a call".to_owned(),
-                more_arguments,
-            ),
-            (
-                "bytes of custom and typed events beyond 1 MiB each".to_owned(),
-                cut_bytes,
-            ),
-        ]);
+        notes.push((
+            "more skipped places".to_owned(),
+            skipped.places().saturating_sub(kept),
+        ));
+        notes.extend(self.notes.into_list());
         notes.retain(|(_, count)| *count > 0);
         Ok((self.spool.finish()?, notes))
     }
@@ -420,35 +375,4 @@ impl ThreadBlock {
                 .push_call(ticks, function, CallKind::Enter, argument);
         }
     }
-}
-
-fn next_id(known: usize) -> io::Result<u32> {
-    u32::try_from(known).map_err(|_| io::Error::other("more than 2^32 threads or functions"))
-}
-
-/// A clock with this rate that begins at 0, like that of `llvm-xray`.
-fn anchors(frequency: u64, wall: Option<(u64, u64)>) -> [ClockAnchor; 2] {
-    let at = |ticks: u64| {
-        let ns = |ticks: u64| {
-            let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency);
-            u64::try_from(ns).unwrap_or(u64::MAX)
-        };
-        let wall_ns = wall.map_or(0, |(then, wall_ns)| {
-            wall_ns
-                .saturating_add(ns(ticks.saturating_sub(then)))
-                .saturating_sub(ns(then.saturating_sub(ticks)))
-        });
-        ClockAnchor {
-            ticks: Ticks(ticks),
-            monotonic_ns: ns(ticks),
-            wall_ns,
-        }
-    };
-    let first = wall.map_or(0, |(then, _)| then);
-    // Whole seconds make the rate exact.
-    let first = first - first % frequency;
-    [
-        at(first),
-        at(first.saturating_add(frequency.saturating_mul(CLOCK_SECONDS))),
-    ]
 }

@@ -4,11 +4,14 @@
 //! name when it grows. Logs of the flight data recorder are not converted: their buffers serve as
 //! blocks. So memory does not grow with the number of events.
 
+mod anchors;
 mod basic;
 mod error;
 mod fdr;
+mod ids;
 mod importer;
 mod merge;
+mod notes;
 mod open;
 mod opened;
 mod options;

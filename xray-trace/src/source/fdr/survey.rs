@@ -4,7 +4,8 @@
 use std::io::{self, Read};
 
 use super::super::OpenError;
-use super::super::importer::{Notes, Owner};
+use super::super::importer::Owner;
+use super::super::notes::Notes;
 use crate::container::MAX_DATA_LEN;
 use crate::container::in_log::LogPosition;
 use crate::function_map::FunctionMap;
