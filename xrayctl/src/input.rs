@@ -83,7 +83,7 @@ pub(crate) struct Logs {
         value_name = "FILE"
     )]
     instr_map: Vec<PathBuf>,
-    /// Read a damaged log on behind the damage, and list what was left out
+    /// Read a damaged log or import on behind the damage, and list what was left out
     #[arg(long)]
     salvage: bool,
 }

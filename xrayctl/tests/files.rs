@@ -86,6 +86,73 @@ fn input_may_come_through_a_pipe() {
 }
 
 #[test]
+fn exports_are_inputs_of_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    small_trace(dir.path());
+    let run = |args: &[&str]| {
+        let ran = xrayctl_in(dir.path(), args);
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        ran.out
+    };
+    for (format, file) in [("jsonl", "a.jsonl"), ("csv", "a.csv"), ("chrome", "a.json")] {
+        run(&["convert", "small.xtrace", "-o", file]);
+        let info: serde_json::Value =
+            serde_json::from_str(&run(&["info", "--json", file])).unwrap();
+        assert_eq!(info["format"], format);
+        assert_eq!(info["trace"]["processes"][0]["pid"], 4711, "{info}");
+        for reader in READERS {
+            let args: Vec<_> = reader.split(' ').chain([file]).collect();
+            assert!(!run(&args).is_empty(), "{args:?}");
+        }
+        run(&["convert", file, "-o", &format!("{format}.xtrace")]);
+        let again = format!("again.{file}");
+        run(&["convert", &format!("{format}.xtrace"), "-o", &again]);
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        // A call without an exit ends at the event before, so its end is not compared.
+        let lines = |text: String| -> Vec<String> {
+            let lines = text.lines().filter(|line| !line.contains("no exit seen"));
+            lines.map(str::to_owned).collect()
+        };
+        assert_eq!(lines(read(&again)), lines(read(file)), "{format}");
+    }
+}
+
+#[test]
+fn damaged_exports_are_reported_and_salvaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = "{\"time_ns\":1,\"pid\":1,\"tid\":1,\"event\":\"enter\",\"function_id\":0}\n";
+    fs::write(
+        dir.path().join("bad.jsonl"),
+        format!("{good}{{\"pid\":1}}\n"),
+    )
+    .unwrap();
+    let ran = xrayctl_in(dir.path(), ["account", "bad.jsonl"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert_eq!(
+        ran.err,
+        "xrayctl: cannot read bad.jsonl: line 2 of the JSON lines: the field time_ns is missing\n"
+    );
+    let ran = xrayctl_in(dir.path(), ["account", "--salvage", "bad.jsonl"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.err.contains("bad.jsonl: left out: line 2"),
+        "{}",
+        ran.err
+    );
+    // Counters and other phases are no calls.
+    let events = "[{\"ph\":\"X\",\"ts\":1,\"dur\":1,\"name\":\"f\"},{\"ph\":\"C\",\"ts\":1}]";
+    fs::write(dir.path().join("events.json"), events).unwrap();
+    let ran = xrayctl_in(dir.path(), ["account", "events.json"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("events.json: ignored trace events of phase C"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
 fn flight_logs_and_maps_may_come_through_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
     small_trace(dir.path());

@@ -23,11 +23,40 @@ pub enum Format {
     ProfileBlocks(ByteOrder),
     /// YAML: a trace, or an instrumentation map.
     Yaml,
+    /// Our own export in JSON lines.
+    JsonLines,
+    /// Our own export of a trace in CSV.
+    Csv,
+    /// Trace events in JSON (Chrome's `trace_event`), or other JSON.
+    Chrome,
     /// Our own `.xtrace`.
     Xtrace,
     /// Another file.
     Unknown,
 }
+
+/// The keys of our JSON lines. A line that another tool has written may begin with any of them.
+const KEYS_OF_ROWS: [&[u8]; 19] = [
+    b"time_ns",
+    b"pid",
+    b"process",
+    b"tid",
+    b"thread",
+    b"event",
+    b"function_id",
+    b"function",
+    b"module",
+    b"arguments",
+    b"result",
+    b"event_type",
+    b"event_type_name",
+    b"data",
+    b"data_hex",
+    b"size",
+    b"processor",
+    b"lost",
+    b"unwound",
+];
 
 // === impl Format ===
 
@@ -59,10 +88,37 @@ impl Format {
             }
         }
         if is_text(start) {
-            Self::Yaml
+            of_text(start)
         } else {
             Self::Unknown
         }
+    }
+}
+
+/// The kind of a text, from its first column, its first key or its first brackets. JSON with the
+/// first key of LLVM's YAML is such YAML.
+fn of_text(start: &[u8]) -> Format {
+    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    let start = start.trim_ascii_start();
+    if let Some(after) = start.strip_prefix(b"{") {
+        let key = after.trim_ascii_start().strip_prefix(b"\"");
+        let key = key.map(|key| key.split(|byte| *byte == b'"').next().unwrap_or_default());
+        return match key {
+            None | Some(b"header") => Format::Yaml,
+            Some(key) if KEYS_OF_ROWS.contains(&key) => Format::JsonLines,
+            Some(_) => Format::Chrome,
+        };
+    }
+    if let Some(after) = start.strip_prefix(b"[") {
+        return match after.trim_ascii_start() {
+            [b'{' | b']', ..] => Format::Chrome,
+            _ => Format::Yaml,
+        };
+    }
+    let is_csv = [&b"time_ns,"[..], b"\"time_ns\","];
+    match is_csv.iter().any(|name| start.starts_with(name)) {
+        true => Format::Csv,
+        false => Format::Yaml,
     }
 }
 

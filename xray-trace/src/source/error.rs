@@ -20,6 +20,30 @@ pub enum OpenError {
     /// The file is text, but not a trace in LLVM's YAML.
     #[error("not a trace in llvm-xray's YAML: {0}")]
     Yaml(llvm::Error),
+    /// A row of an export is damaged.
+    #[error("line {line} of the {format}: {why}")]
+    Row {
+        /// The format.
+        format: &'static str,
+        /// The line on which the row begins, from 1.
+        line: u64,
+        /// The reason.
+        why: String,
+    },
+    /// A trace event in JSON is damaged.
+    #[error("trace event at offset {offset}: {why}")]
+    TraceEvent {
+        /// The offset of the event.
+        offset: u64,
+        /// The reason.
+        why: String,
+    },
+    /// The file is JSON without trace events.
+    #[error(
+        "not a trace: the file is JSON, but neither JSON lines of xrayctl nor trace events (it has \
+         no list 'traceEvents')"
+    )]
+    NoTraceEvents,
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
@@ -48,7 +72,8 @@ pub enum OpenError {
     Damaged(#[from] ProfileError),
     /// The file has no known format.
     #[error(
-        "not a trace: neither an .xtrace nor an XRay log (basic mode, flight data recorder) nor llvm-xray's YAML"
+        "not a trace: neither an .xtrace, an XRay log (basic mode, flight data recorder), \
+         llvm-xray's YAML, JSON lines or CSV of xrayctl, nor trace events in JSON"
     )]
     Unknown,
 }

@@ -1,11 +1,15 @@
-//! Opens files of all formats as the trace model: our own format directly, and LLVM's logs and YAML
-//! after a conversion to it.
+//! Opens files of all formats as the trace model: our own format directly, and LLVM's logs and
+//! YAML, exports in rows and trace events after a conversion to it.
 //! A foreign log is written as an `.xtrace`, block by block, into memory, or into a file without a
 //! name when it grows. Logs of the flight data recorder are not converted: their buffers serve as
-//! blocks. So memory does not grow with the number of events.
+//! blocks. So memory does not grow with the number of events, except
+//! for trace events, which can be in any order.
 
 mod anchors;
 mod basic;
+mod builder;
+mod chrome;
+mod damage;
 mod error;
 mod fdr;
 mod ids;
@@ -16,6 +20,7 @@ mod open;
 mod opened;
 mod options;
 mod profile;
+mod rows;
 mod spool;
 mod yaml;
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _};
 
-use super::{OpenError, Opened, OpenedProfile, Options, basic, fdr, profile, yaml};
+use super::{OpenError, Opened, OpenedProfile, Options, basic, chrome, fdr, profile, rows, yaml};
 use crate::llvm::{Format, PREFIX_LEN};
 use crate::model::{Profile, Trace};
 
@@ -23,6 +23,9 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
             OpenError::Llvm(error) => OpenError::Yaml(error),
             other => other,
         })?,
+        Format::JsonLines => rows::import_json_lines(buffered(file), options)?,
+        Format::Csv => rows::import_csv(buffered(file), options)?,
+        Format::Chrome => chrome::import(buffered(file), options)?,
         Format::Empty => return Err(OpenError::Empty),
         Format::Profile(_) | Format::ProfileBlocks(_) => return Err(OpenError::Profile),
         Format::Unknown => return Err(OpenError::Unknown),

@@ -9,7 +9,7 @@ use crate::model::SourceLine;
 /// The options for reading a file.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The behaviour of a reader at damage in a log of LLVM.
+    /// The behaviour of a reader at damage in a log of LLVM, in rows or in trace events.
     pub mode: Mode,
     /// The functions of a log of LLVM, by their ids. An `.xtrace` has its own functions.
     pub functions: BTreeMap<i32, KnownFunction>,

@@ -49,6 +49,25 @@ fn every_format_is_reported_by_its_first_bytes() {
     ] {
         assert_eq!(Format::detect(text.as_bytes()), Format::Yaml, "{text}");
     }
+    for (text, expected) in [
+        ("{\"time_ns\":1,", Format::JsonLines),
+        ("\u{feff} {\n \"arguments\" : [", Format::JsonLines),
+        ("time_ns,pid,process", Format::Csv),
+        ("\u{feff}\"time_ns\",\"pid\"", Format::Csv),
+        ("time_ns: 1", Format::Yaml),
+        ("{\"displayTimeUnit\":\"ns\",", Format::Chrome),
+        (
+            "{\"a key that is longer than the part that is looked at",
+            Format::Chrome,
+        ),
+        ("[\n {\"ph\"", Format::Chrome),
+        ("[]", Format::Chrome),
+        ("[a, b]", Format::Yaml),
+        ("{\"header\": {", Format::Yaml),
+        ("{ header: {", Format::Yaml),
+    ] {
+        assert_eq!(Format::detect(text.as_bytes()), expected, "{text}");
+    }
     let cut = "äöü".repeat(PREFIX_LEN);
     assert_eq!(
         Format::detect(&cut.as_bytes()[..PREFIX_LEN - 1]),

@@ -16,6 +16,7 @@ mod files;
 mod function_call_trie;
 mod golden;
 mod graph;
+mod imports;
 mod merge;
 mod one_pass;
 mod profile_sums;
