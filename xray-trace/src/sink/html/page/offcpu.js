@@ -97,23 +97,39 @@ function offCpuText({ start, end, state }) {
 }
 
 /**
- * Draws the pieces between two moments of a call over the call's bar. The bar fades there,
- * and has a line at its bottom in the colour of the state, if that is known. `place` returns the
- * position of a moment. `left` and `right` are the ends of the bar, and `opacity` is the bar's.
+ * The layer of a thread over the bars of its calls, as high as a bar. A bar fades where the thread
+ * had no processor, and has a line at its bottom in the colour of the state, if that is known. The
+ * pieces are drawn once, into an image, and not again for each call: a canvas is slow at that
+ * number.
  */
-function drawOffCpu(pen, pieces, { start, end }, place, { left, right, top, height, opacity }) {
-  const css = colours.css;
-  for (let at = firstAbove(pieces.to, start); at < pieces.from.length && pieces.from[at] < end; at++) {
-    const begin = Math.max(place(Math.max(pieces.from[at], start)), left);
-    const wide = Math.min(place(Math.min(pieces.to[at], end)), right) - begin;
-    if (wide <= 0) continue;
-    pen.globalAlpha = 0.6 * pieces.share[at];
-    pen.fillStyle = css.paper;
-    pen.fillRect(begin, top, wide, height);
-    if (!pieces.state[at]) continue;
-    pen.globalAlpha = opacity * pieces.share[at];
-    pen.fillStyle = pieces.state[at] === READY ? css.ready : css.waiting;
-    pen.fillRect(begin, top + height - 3, wide, 3);
+class OffCpuLayer {
+  constructor(pieces, { from, scale, width, height }) {
+    this.height = height;
+    this.image = null;
+    if (!pieces.from.length) return;
+    this.ratio = window.devicePixelRatio || 1;
+    this.image = new OffscreenCanvas(Math.ceil(width * this.ratio), Math.ceil(height * this.ratio));
+    const pen = this.image.getContext("2d");
+    pen.scale(this.ratio, this.ratio);
+    const css = colours.css;
+    pieces.from.forEach((begin, at) => {
+      const left = Math.max(0, (begin - from) * scale);
+      const wide = Math.min(width, (pieces.to[at] - from) * scale) - left;
+      pen.globalAlpha = 0.6 * pieces.share[at];
+      pen.fillStyle = css.paper;
+      pen.fillRect(left, 0, wide, height);
+      if (!pieces.state[at]) return;
+      pen.globalAlpha = pieces.share[at];
+      pen.fillStyle = pieces.state[at] === READY ? css.ready : css.waiting;
+      pen.fillRect(left, height - 3, wide, 3);
+    });
   }
-  pen.globalAlpha = 1;
+
+  /** Draws the part over a bar. `left` is the begin of the bar, from the begin of the view. */
+  put(pen, left, wide, x, y, opacity) {
+    if (!this.image || wide <= 0) return;
+    pen.globalAlpha = opacity;
+    pen.drawImage(this.image, left * this.ratio, 0, wide * this.ratio, this.image.height, x, y, wide, this.height);
+    pen.globalAlpha = 1;
+  }
 }

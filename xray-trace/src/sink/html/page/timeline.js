@@ -81,7 +81,8 @@ class Timeline {
     const sheet = new Sheet(Math.ceil(width - left) + 1, Math.ceil(height - AXIS), (this.view.to - this.view.from) / (width - left));
     const lanes = [];
     for (const { y, lanes: many, shown } of rows) {
-      const off = shown.off.pieces(this.view.from, this.view.to, 1 / sheet.span);
+      const [{ from, to }, scale] = [this.view, 1 / sheet.span];
+      const off = new OffCpuLayer(shown.off.pieces(from, to, scale), { from, scale, width: width - left, height: LANE - 1 });
       for (const lane of shown.lanes) {
         const top = y + lane.depth * LANE;
         if (lane.depth >= many || top > height || top + LANE < AXIS) continue;
@@ -180,8 +181,7 @@ class Timeline {
     const box = Math.max(shown - (shown > 3 ? 1 : 0), 0.7);
     pen.fillRect(begin, top, box, LANE - 1);
     pen.globalAlpha = 1;
-    const call = { start: lane.start[number], end: lane.end[number] };
-    drawOffCpu(pen, off, call, (time) => this.x(time), { left: begin, right: begin + box, top, height: LANE - 1, opacity });
+    off.put(pen, begin - left, box, begin, top, opacity);
     if (lane.what[number] % 2 && x + wide <= width) torn(pen, x + wide, top);
     if (shown > 24) {
       pen.fillStyle = marked ? colours.css.paper : marking ? colours.css.soft : colours.css["frame-ink"];
