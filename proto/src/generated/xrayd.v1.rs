@@ -1310,9 +1310,9 @@ pub struct DurationCondition {
     #[prost(uint64, tag = "2")]
     pub at_least_ns: u64,
     /// The measured time of a call. Other times than the duration need the kernel's records of context
-    /// switches. The daemon records those of all threads of the processes, of 1024 threads of a user
-    /// at most, while the trigger is armed. Only calls whose whole time is recorded can meet the
-    /// condition; the others are counted in `unjudged`.
+    /// switches. While the trigger is armed, the daemon records those of up to 512 threads, and of
+    /// other threads from their first long call on, up to 1024 threads of a user. Only calls whose
+    /// whole time is recorded can meet the condition. The others are counted in `unjudged`.
     #[prost(enumeration = "CallTime", tag = "3")]
     pub time: i32,
 }
@@ -1409,7 +1409,7 @@ pub struct SnapshotWanted {
 /// switched\*, snapshot\*, done), then over.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerEvent {
-    #[prost(oneof = "trigger_event::Event", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "trigger_event::Event", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub event: ::core::option::Option<trigger_event::Event>,
 }
 /// Nested message and enum types in `TriggerEvent`.
@@ -1438,6 +1438,9 @@ pub mod trigger_event {
         /// The trigger is over. Comes last, unless the call fails.
         #[prost(message, tag = "7")]
         Over(super::TriggerOver),
+        /// Calls could not be judged, or threads could not be recorded. Comes once a minute at most.
+        #[prost(message, tag = "8")]
+        Unjudged(super::TriggerUnjudged),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1452,7 +1455,7 @@ pub struct TriggerArmed {
     /// switches cannot be recorded. Their calls do not meet the condition.
     #[prost(uint32, tag = "3")]
     pub threads_without_runs: u32,
-    /// The reason of the first of them. Empty if there is none.
+    /// The reason of one of them. Empty if there is none.
     #[prost(string, tag = "4")]
     pub without_runs_because: ::prost::alloc::string::String,
 }
@@ -1489,8 +1492,8 @@ pub struct TriggerFired {
     /// Number of matches since the last firing that the limit did not allow.
     #[prost(uint64, tag = "13")]
     pub skipped: u64,
-    /// Number of calls since the last firing that took long enough, but of which the time on or off
-    /// the processor is not known.
+    /// Number of calls since the message before with this field that could not be judged, see
+    /// `TriggerUnjudged`.
     #[prost(uint64, tag = "16")]
     pub unjudged: u64,
     /// The measured value. Unset in other conditions.
@@ -1572,8 +1575,8 @@ pub struct TriggerOver {
     /// Number of matches since the last firing that the limit did not allow.
     #[prost(uint64, tag = "3")]
     pub skipped: u64,
-    /// Number of calls since the last firing that took long enough, but of which the time on or off
-    /// the processor is not known.
+    /// Number of calls since the message before with this field that could not be judged, see
+    /// `TriggerUnjudged`.
     #[prost(uint64, tag = "4")]
     pub unjudged: u64,
 }
@@ -1625,6 +1628,20 @@ pub mod trigger_over {
             }
         }
     }
+}
+/// What a condition about a time on or off the processor misses.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerUnjudged {
+    /// Number of calls since the message before that took long enough, but could not be judged: their
+    /// time on or off the processor is not known, or too many came at once.
+    #[prost(uint64, tag = "1")]
+    pub unjudged: u64,
+    /// The threads whose context switches cannot be recorded now, as in TriggerArmed.
+    #[prost(uint32, tag = "2")]
+    pub threads_without_runs: u32,
+    /// The reason of one of them. Empty if there is none.
+    #[prost(string, tag = "3")]
+    pub without_runs_because: ::prost::alloc::string::String,
 }
 /// Whether a process can be attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

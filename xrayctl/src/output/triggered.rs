@@ -6,8 +6,8 @@ use std::io;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use xrayd_proto::v1::{
-    ToggleReport, TriggerArmed, TriggerEnded, TriggerFired, TriggerOver, trigger_ended::Cause,
-    trigger_fired::Value, trigger_over::Why,
+    ToggleReport, TriggerArmed, TriggerEnded, TriggerFired, TriggerOver, TriggerUnjudged,
+    trigger_ended::Cause, trigger_fired::Value, trigger_over::Why,
 };
 
 use super::{Look, Tone, moment, text, units};
@@ -21,10 +21,8 @@ pub(crate) enum TriggerReport<'a> {
         processes: u32,
         functions: u32,
         conditions: &'a [Awaited],
-        /// Threads whose times on the processor cannot be measured.
-        threads_without_run_times: u32,
-        /// The reason of the first of them.
-        without_run_times_because: Option<String>,
+        #[serde(flatten)]
+        without: WithoutRunTimes,
         /// What ends the trigger, in words.
         #[serde(skip)]
         until: &'a str,
@@ -55,12 +53,26 @@ pub(crate) enum TriggerReport<'a> {
         signal: Option<i32>,
         code: Option<i32>,
     },
+    Unjudged {
+        /// Calls since the report before that could not be judged.
+        unjudged: u64,
+        #[serde(flatten)]
+        without: WithoutRunTimes,
+    },
     Over {
         why: &'static str,
         fired: u32,
         skipped: u64,
         unjudged: u64,
     },
+}
+
+/// Threads whose times on the processor cannot be measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct WithoutRunTimes {
+    threads_without_run_times: u32,
+    /// The reason of one of them.
+    without_run_times_because: Option<String>,
 }
 
 /// A firing.
@@ -82,8 +94,7 @@ pub(crate) struct Fired {
     pub(crate) calls: Option<u64>,
     pub(crate) event_type: Option<u32>,
     pub(crate) skipped: u64,
-    /// Calls since the last firing that took long enough, but of which the time on or off the
-    /// processor is not known.
+    /// Calls since the report before that could not be judged.
     pub(crate) unjudged: u64,
 }
 
@@ -104,8 +115,7 @@ impl<'a> TriggerReport<'a> {
             processes,
             functions,
             conditions,
-            threads_without_run_times: threads_without_runs,
-            without_run_times_because: Some(without_runs_because).filter(|why| !why.is_empty()),
+            without: WithoutRunTimes::new(threads_without_runs, without_runs_because),
             until,
         }
     }
@@ -130,6 +140,18 @@ impl<'a> TriggerReport<'a> {
         Self::Ended { pid, signal, code }
     }
 
+    pub(crate) fn unjudged(unjudged: TriggerUnjudged) -> Self {
+        let TriggerUnjudged {
+            unjudged,
+            threads_without_runs,
+            without_runs_because,
+        } = unjudged;
+        Self::Unjudged {
+            unjudged,
+            without: WithoutRunTimes::new(threads_without_runs, without_runs_because),
+        }
+    }
+
     pub(crate) fn over(over: &TriggerOver) -> Self {
         let why = match over.why() {
             Why::Limit => "limit",
@@ -152,8 +174,7 @@ impl<'a> TriggerReport<'a> {
                 processes,
                 functions,
                 conditions,
-                threads_without_run_times,
-                without_run_times_because,
+                without,
                 until,
             } => {
                 let processes = match processes {
@@ -170,12 +191,7 @@ impl<'a> TriggerReport<'a> {
                     let meaning = text::printable(meaning);
                     writeln!(out, "  waits for {condition}: {meaning}")?;
                 }
-                if let Some(why) = without_run_times_because {
-                    let threads = units::counted((*threads_without_run_times).into(), "thread");
-                    let without = format!(
-                        "the calls of {threads} cannot be judged: {}",
-                        text::printable(why)
-                    );
+                if let Some(without) = without.line() {
                     writeln!(out, "  {}", look.paint(Tone::Bad, &without))?;
                 }
                 writeln!(out, "  ends {until}")
@@ -218,6 +234,13 @@ impl<'a> TriggerReport<'a> {
                 };
                 writeln!(out, "process {pid} {how}")
             }
+            Self::Unjudged { unjudged, without } => {
+                let calls = unjudged_of(*unjudged);
+                for line in calls.into_iter().chain(without.line()) {
+                    writeln!(out, "{}", look.paint(Tone::Bad, &line))?;
+                }
+                Ok(())
+            }
             Self::Over {
                 why,
                 fired,
@@ -239,6 +262,23 @@ impl<'a> TriggerReport<'a> {
                 writeln!(out, "over: the trigger {times}{why}{missed}")
             }
         }
+    }
+}
+
+// === impl WithoutRunTimes ===
+
+impl WithoutRunTimes {
+    fn new(threads: u32, because: String) -> Self {
+        Self {
+            threads_without_run_times: threads,
+            without_run_times_because: (threads > 0).then_some(because),
+        }
+    }
+
+    fn line(&self) -> Option<String> {
+        let why = text::printable(self.without_run_times_because.as_ref()?);
+        let threads = units::counted(self.threads_without_run_times.into(), "thread");
+        Some(format!("the calls of {threads} cannot be judged: {why}"))
     }
 }
 
@@ -353,15 +393,16 @@ fn missed_of(skipped: u64, unjudged: u64) -> String {
             units::count(many)
         )),
     };
-    let unjudged = (unjudged > 0).then(|| {
-        let calls = units::counted(unjudged, "call");
-        format!("{calls} of unknown time on the CPU")
-    });
-    let missed: Vec<_> = skipped.into_iter().chain(unjudged).collect();
+    let missed: Vec<_> = skipped.into_iter().chain(unjudged_of(unjudged)).collect();
     match missed.as_slice() {
         [] => String::new(),
         missed => format!(" ({})", missed.join(", ")),
     }
+}
+
+fn unjudged_of(calls: u64) -> Option<String> {
+    let counted = units::counted(calls, "call");
+    (calls > 0).then(|| format!("{counted} could not be judged"))
 }
 
 fn name_of(signal: i32) -> String {
@@ -489,6 +530,15 @@ mod tests {
             ended(Some(Cause::Signal(40))),
             ended(Some(Cause::Code(3))),
             ended(Some(Cause::Unknown(true))),
+            TriggerReport::unjudged(TriggerUnjudged {
+                unjudged: 1,
+                ..TriggerUnjudged::default()
+            }),
+            TriggerReport::unjudged(TriggerUnjudged {
+                unjudged: 1234,
+                threads_without_runs: 3,
+                without_runs_because: "Too many open files".to_owned(),
+            }),
             over(Why::Limit, 1, 0),
             over(Why::Expired, 0, 0),
             over(Why::Ended, 3, 1),

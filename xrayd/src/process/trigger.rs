@@ -72,8 +72,7 @@ pub struct Firing {
 
 impl Trigger {
     /// A trigger that is armed in no process yet. It fires `limit` times at most; each
-    /// [`Self::give_back`] adds one. Long calls are not judged here: they have to be passed to
-    /// [`Self::pass`] or [`Self::count_unjudged`].
+    /// [`Self::give_back`] adds one. The caller judges the long calls.
     ///
     /// # Errors
     /// Too many conditions, a limit out of its range, or an invalid condition.
@@ -209,11 +208,6 @@ impl Trigger {
         self.limiter.pass(|| Match::on_demand(ticks_now()));
     }
 
-    /// The conditions, in the order of their indices.
-    pub(crate) fn conditions(&self) -> &[Condition] {
-        &self.conditions
-    }
-
     /// The session with this number, if it is still there.
     pub(crate) fn session(&self, key: usize) -> Option<Arc<Session>> {
         let mut armed = self.armed.iter();
@@ -228,14 +222,9 @@ impl Trigger {
         Tid::try_from(tid?).ok()
     }
 
-    /// Fires the trigger for a judged call, within its limit.
-    pub(crate) fn pass(&self, call: Match) {
-        self.limiter.pass(|| call);
-    }
-
-    /// Counts a long call that cannot be judged.
-    pub(crate) fn count_unjudged(&self) {
-        self.limiter.count_unjudged();
+    /// The way of judged calls to the firings.
+    pub(crate) fn limiter(&self) -> Arc<FiringLimiter> {
+        Arc::clone(&self.limiter)
     }
 
     /// Long calls since the last call that could not be judged.

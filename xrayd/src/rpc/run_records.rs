@@ -33,6 +33,9 @@ pub(super) const THREADS_FOR_USER: u32 = 1024;
 /// The time between two looks at the rings. It is the shorter the faster they fill up.
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(200);
+/// After a loss, all looks are made after the shortest time for so long. Often another burst of
+/// switches follows, and the first one came as a surprise.
+const HURRY_TIME: Duration = Duration::from_secs(10);
 /// A look should find this part of a ring at most.
 const WANTED_PART: u32 = 4;
 /// Switches of a thread are written once there are so many bytes of them, or after so much time.
@@ -58,6 +61,7 @@ pub(super) struct Pace {
     looked: Instant,
     pause: Duration,
     longest: Duration,
+    hurries_until: Option<Instant>,
 }
 
 /// The threads whose run times are not recorded.
@@ -283,6 +287,7 @@ impl Pace {
             looked: Instant::now(),
             pause: SHORTEST,
             longest,
+            hurries_until: None,
         }
     }
 
@@ -304,6 +309,13 @@ impl Pace {
     /// Ends a look. `passed` is the time since the one before, and `most` the number of switches in
     /// the fullest ring.
     pub(super) fn end_look(&mut self, passed: Duration, most: u64) {
+        if most >= RunRecorder::ROOM {
+            self.hurries_until = self.looked.checked_add(HURRY_TIME);
+        }
+        if self.hurries_until.is_some_and(|until| self.looked < until) {
+            self.pause = SHORTEST;
+            return;
+        }
         self.pause = match u32::try_from(most) {
             Ok(0) => self.longest,
             most => {

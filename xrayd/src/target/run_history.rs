@@ -19,7 +19,8 @@ const PART_BYTES: usize = 4096;
 /// The latest switches of a thread. It grows until [`Self::drop_oldest`] is called.
 #[derive(Debug)]
 pub(crate) struct RunHistory {
-    recorder: RunRecorder,
+    /// `None` after [`Self::close`].
+    recorder: Option<RunRecorder>,
     /// Finished parts, in order of time.
     parts: VecDeque<Part>,
     /// `None` from a loss to the next switch.
@@ -47,7 +48,7 @@ impl RunHistory {
     pub(crate) fn begin(pid: Pid, start_time: u64, tid: Tid) -> io::Result<Self> {
         let (recorder, since) = RunRecorder::begin(pid, start_time, tid)?;
         Ok(Self {
-            recorder,
+            recorder: Some(recorder),
             parts: VecDeque::new(),
             encoder: Some(RunsEncoder::new(since)),
             until_ns: since,
@@ -62,6 +63,7 @@ impl RunHistory {
             encoder,
             until_ns,
         } = self;
+        let Some(recorder) = recorder else { return 0 };
         recorder.take(|record| match record {
             RunRecord::Switch(switch) => {
                 let encoder = encoder.get_or_insert_with(|| RunsEncoder::new(switch.at_ns));
@@ -72,7 +74,9 @@ impl RunHistory {
                 }
             }
             RunRecord::Lost => {
-                if let Some(mut encoder) = encoder.take() {
+                if let Some(mut encoder) = encoder.take()
+                    && !encoder.is_empty()
+                {
                     parts.push_back(Part::of(&mut encoder));
                 }
             }
@@ -87,10 +91,17 @@ impl RunHistory {
         // All switches before that are in the ring then.
         let now = monotonic_now()?;
         self.read();
-        if !self.recorder.is_over() && !self.recorder.may_miss() {
+        let mut recorder = self.recorder.iter();
+        if recorder.any(|recorder| !recorder.is_over() && !recorder.may_miss()) {
             self.until_ns = now;
         }
         Ok(())
+    }
+
+    /// Reads the ring for the last time, and gives the kernel's memory back. What is known stays.
+    pub(crate) fn close(&mut self) {
+        self.read();
+        self.recorder = None;
     }
 
     /// The time between two moments for which the thread had no processor, in nanoseconds. The
@@ -102,7 +113,7 @@ impl RunHistory {
         });
         let first = self
             .parts
-            .partition_point(|part| part.runs.until_ns < from_ns);
+            .partition_point(|part| part.runs.until_ns <= from_ns);
         let (mut at_ns, mut off_ns) = (from_ns, 0_u64);
         for part in self.parts.range(first..) {
             let Part {
@@ -140,12 +151,12 @@ impl RunHistory {
 
     /// True if the ring has shown that the thread has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.recorder.is_over()
+        self.recorder.as_ref().is_none_or(RunRecorder::is_over)
     }
 
     /// True once the thread has ended. Asks the kernel.
     pub(crate) fn has_ended(&self) -> bool {
-        self.recorder.has_ended()
+        self.recorder.as_ref().is_none_or(RunRecorder::has_ended)
     }
 }
 
@@ -242,6 +253,9 @@ mod tests {
             Some(off),
             "it stays known"
         );
+        history.close();
+        assert_eq!(history.off_between(from, until), Some(off));
+        history.update().unwrap();
         let later = monotonic_now().unwrap();
         assert_eq!(history.off_between(from, later), None, "after its end");
         assert_eq!(history.off_between(0, until), None, "before the record");
@@ -271,7 +285,9 @@ mod tests {
         all.push(rest.take(ThreadId(0), history.until_ns));
         let all = ThreadRuns::of(&all);
         let last = *moments.last().unwrap();
-        for from in moments.iter().step_by(97).copied() {
+        let begins = history.parts.iter().map(|part| part.runs.from_ns);
+        let some = moments.iter().step_by(97).copied();
+        for from in begins.chain(some).filter(|from| *from < last) {
             for until in [from + 1, from + 10_000_000, last] {
                 let expected = all.off_between(from, until).map(|off| off.total_ns);
                 if until <= last {

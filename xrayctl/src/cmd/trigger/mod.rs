@@ -399,6 +399,7 @@ impl Waiting<'_> {
                 }
             }
             Event::Ended(ended) => self.tell(&TriggerReport::ended(ended))?,
+            Event::Unjudged(unjudged) => self.tell(&TriggerReport::unjudged(unjudged))?,
             Event::Over(over) => {
                 self.tell(&TriggerReport::over(&over))?;
                 return Ok(Next::Over);

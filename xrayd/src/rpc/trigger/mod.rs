@@ -56,6 +56,8 @@ use crate::{
 const LOOK_SHARE: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// The time between two reports of calls that could not be judged.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// The state of a Trigger call.
 #[derive(Debug)]
@@ -75,6 +77,10 @@ pub(super) struct Triggering {
     given_back: VecDeque<Instant>,
     /// The time at which the call expires. Set by `serve`.
     expires: Option<Instant>,
+    /// The last report of calls that could not be judged.
+    unjudged_at: Option<Instant>,
+    /// The number of threads in the last report whose switches cannot be recorded.
+    unrecorded: u32,
 }
 
 /// Matches and long calls since the last firing that caused none.
@@ -118,6 +124,8 @@ impl Triggering {
     ) -> Self {
         Self {
             plan,
+            unjudged_at: None,
+            unrecorded: watched.unrecorded().threads,
             watched: Arc::new(watched),
             hits,
             long_calls,
@@ -160,8 +168,9 @@ impl Triggering {
         // Ends with this. It does not wait for the client, because the kernel's rings fill up.
         let mut reading_runs = JoinSet::new();
         if self.watched.reads_runs() {
-            let watched = Arc::clone(&self.watched);
-            reading_runs.spawn(read_runs(watched, self.workers.clone(), self.caller.uid));
+            let of = || (Arc::clone(&self.watched), self.workers.clone());
+            reading_runs.spawn(read_runs(of(), self.caller.uid));
+            reading_runs.spawn(record_new_threads(of(), self.caller.uid));
         }
         let mut may_ask = true;
         loop {
@@ -235,8 +244,19 @@ impl Triggering {
             return self.fail(error::bug()).await;
         };
         // Taken here, as for a firing, so that an end is reported before the firing that it causes.
-        let endings = self.blocking(Watched::take_endings).await?;
+        let reports = self
+            .unjudged_at
+            .is_none_or(|reported| reported.elapsed() >= REPORT_EVERY);
+        let (endings, unjudged) = self
+            .blocking(move |watched| {
+                let unjudged = reports.then(|| (watched.unrecorded(), watched.take_unjudged()));
+                (watched.take_endings(), unjudged)
+            })
+            .await?;
         self.tell_endings(endings).await?;
+        if let Some((unrecorded, calls)) = unjudged {
+            self.tell_unjudged(unrecorded, calls).await?;
+        }
         if !is_over {
             return Ok(false);
         }
@@ -341,7 +361,28 @@ impl Triggering {
         Ok(())
     }
 
+    /// Reports calls that could not be judged, and threads whose switches cannot be recorded, if
+    /// there are more of them.
+    async fn tell_unjudged(&mut self, unrecorded: Unrecorded, calls: u64) -> Sent {
+        let Unrecorded { threads, reason } = unrecorded;
+        if calls == 0 && threads <= self.unrecorded {
+            return Ok(());
+        }
+        self.unjudged_at = Some(Instant::now());
+        self.unrecorded = threads;
+        self.tell(Event::Unjudged(v1::TriggerUnjudged {
+            unjudged: calls,
+            threads_without_runs: threads,
+            without_runs_because: reason,
+        }))
+        .await
+    }
+
     async fn over(&mut self, why: Why) -> Sent {
+        let calls = self.long_calls.next_now();
+        if !calls.is_empty() {
+            self.blocking(move |watched| watched.judge(calls)).await?;
+        }
         let Missed {
             mut skipped,
             mut unjudged,
@@ -352,7 +393,8 @@ impl Triggering {
         while self.hits.next_now().is_some() {
             skipped = skipped.saturating_add(1);
         }
-        unjudged = unjudged.saturating_add(self.long_calls.next_now().len() as u64);
+        let waiting = u64::try_from(self.long_calls.next_now().len()).unwrap_or(u64::MAX);
+        unjudged = unjudged.saturating_add(waiting);
         let over = v1::TriggerOver {
             why: why.into(),
             fired: self.fired,
@@ -407,7 +449,7 @@ async fn at(when: Option<Instant>) {
 }
 
 /// Reads the records of switches again and again. Returns only after a panic.
-async fn read_runs(watched: Arc<Watched>, workers: Workers, uid: u32) {
+async fn read_runs((watched, workers): (Arc<Watched>, Workers), uid: u32) {
     loop {
         let of = Arc::clone(&watched);
         let read = move || of.read_runs();
@@ -415,6 +457,19 @@ async fn read_runs(watched: Arc<Watched>, workers: Workers, uid: u32) {
             return;
         };
         sleep(pause).await;
+    }
+}
+
+/// Records the switches of new threads, again and again. Returns only after a panic.
+async fn record_new_threads((watched, workers): (Arc<Watched>, Workers), uid: u32) {
+    loop {
+        let (began, of) = (Instant::now(), Arc::clone(&watched));
+        let record = move || of.record_all_runs();
+        if workers.run(WorkerKind::Step, uid, record).await.is_err() {
+            return;
+        }
+        let pause = began.elapsed().saturating_mul(LOOK_SHARE);
+        sleep(pause.clamp(LOOK_EVERY, LONGEST_LOOK_PAUSE)).await;
     }
 }
 

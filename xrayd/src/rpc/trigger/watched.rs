@@ -16,7 +16,7 @@ use xray_trace::{
 use xrayd_proto::v1;
 
 use super::{
-    call_times::CallTimes,
+    call_times::{CallTimes, CallToJudge},
     plan::{Plan, SnapshotPlan, Switching},
 };
 use crate::{
@@ -152,13 +152,22 @@ impl Watched {
         }
         let mut trigger = self.trigger();
         trigger.tidy();
-        let sessions: Vec<_> = trigger.sessions().map(|(_, session)| session).collect();
         let known: HashSet<usize> = trigger.sessions().map(|(key, _)| key).collect();
         drop(trigger);
         lock(&self.reported).retain(|key| known.contains(key));
-        for session in sessions.iter().filter(|session| session.is_living()) {
-            self.record_runs(session);
-        }
+    }
+
+    /// Records the switches of the threads that are not recorded yet, in all processes, if a
+    /// condition needs them.
+    pub(super) fn record_all_runs(&self) {
+        let Some(call_times) = &self.call_times else {
+            return;
+        };
+        let sessions: Vec<_> = self.trigger().sessions().collect();
+        let sessions = sessions.into_iter().map(|(_, session)| session);
+        let living: Vec<_> = sessions.filter(|session| session.is_living()).collect();
+        call_times.keep_failures_of(&living.iter().map(|session| session.pid()).collect());
+        living.iter().for_each(|session| call_times.begin(session));
     }
 
     /// Records the switches of the threads of a process that are not recorded yet, if a condition
@@ -182,12 +191,26 @@ impl Watched {
 
     /// Judges calls that took long enough.
     pub(super) fn judge(&self, calls: Vec<Match>) {
-        if let Some(call_times) = &self.call_times {
-            call_times.judge(&self.trigger(), calls);
-        }
+        let Some(call_times) = &self.call_times else {
+            return;
+        };
+        let trigger = self.trigger();
+        let calls = calls.into_iter().map(|call| {
+            let session = trigger.session(call.place.key);
+            let thread = session.zip(trigger.tid(call.place));
+            CallToJudge { call, thread }
+        });
+        let (limiter, calls) = (trigger.limiter(), calls.collect());
+        drop(trigger);
+        call_times.judge(&limiter, calls);
     }
 
-    /// The threads so far whose switches cannot be recorded.
+    /// Long calls since the last call of this that could not be judged.
+    pub(super) fn take_unjudged(&self) -> u64 {
+        self.trigger().take_unjudged()
+    }
+
+    /// The threads whose switches cannot be recorded now.
     pub(super) fn unrecorded(&self) -> Unrecorded {
         let call_times = self.call_times.as_ref();
         call_times.map_or_else(Unrecorded::default, CallTimes::unrecorded)
@@ -380,6 +403,9 @@ impl Watched {
     /// Disarms the trigger, and ends its lease. A look that is under way undoes what it did.
     pub(super) fn end(&self) {
         let leased = self.close();
+        if let Some(call_times) = &self.call_times {
+            call_times.end();
+        }
         self.release(&leased);
     }
 
