@@ -4,7 +4,11 @@
 //! Times are `CLOCK_MONOTONIC` in microseconds, with the nanoseconds as three decimals. They are
 //! written digit by digit, so floating point loses none of them. The events of a thread are in
 //! order, which nests calls of zero length correctly.
+//!
+//! Readers join processes with one pid, and threads with one tid in a process. So the second one
+//! gets another number.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use super::fields::{self, Integers};
@@ -17,11 +21,15 @@ use super::wording::{calibration, user_event_name};
 use super::{EventSink, Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::event_format::EventOptions;
-use crate::model::{DataKind, DataRef, FunctionId, ThreadId, Trace};
+use crate::model::{DataKind, DataRef, FunctionId, ProcessId, ThreadId, Trace};
 
 /// Chrome's trace_event JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Chrome;
+
+/// The first number for a process or thread whose own number is in use. Further ones are smaller.
+/// Kernels have no such numbers. An import keeps it, because it is below 2^31.
+const FIRST_FREE: u32 = (1 << 31) - 1;
 
 /// The separator between two events.
 const SEPARATOR: &str = ",\n";
@@ -32,6 +40,7 @@ struct Output<'a> {
     text: Text<'a>,
     /// True before the first event, which has no comma before it.
     first: bool,
+    ids: DistinctIds,
     /// The text after the time of a call's begin.
     names: PerFunction<Vec<u8>>,
     /// The current thread.
@@ -46,6 +55,25 @@ struct Heads {
     begin: String,
     end: String,
     instant: String,
+}
+
+/// The ids of processes and threads. No two processes have one pid, and no two threads of a process
+/// have one tid.
+#[derive(Debug)]
+struct DistinctIds {
+    pids: HashMap<ProcessId, u32>,
+    threads: HashMap<ThreadId, KernelIds>,
+    /// The number of processes whose pid differs from the kernel's.
+    changed_pids: u64,
+    /// The number of threads whose tid differs from the kernel's.
+    changed_tids: u64,
+}
+
+/// Gives out numbers, each once.
+#[derive(Debug)]
+struct FreeNumbers {
+    used: HashSet<u32>,
+    next: u32,
 }
 
 // === impl Chrome ===
@@ -90,6 +118,7 @@ impl EventSink for Chrome {
             options,
             text: Text::new(output),
             first: true,
+            ids: DistinctIds::of(trace),
             names,
             of: ThreadId(0),
             heads: Heads::default(),
@@ -108,13 +137,79 @@ impl EventSink for Chrome {
             output.record(record, bytes);
             output.text.pass()
         })?;
-        let Output { mut text, .. } = output;
+        let Output { mut text, ids, .. } = output;
         text.put("\n],\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\",\"calibration\":\"");
         text.put(calibration(trace));
         text.put("\"}}\n");
         text.finish()?;
         met.tell_of_processors(trace, &mut report);
+        report.leave_out(
+            "pids of processes, replaced because another process has the same",
+            ids.changed_pids,
+        );
+        report.leave_out(
+            "tids of threads, replaced because another thread of the process has the same",
+            ids.changed_tids,
+        );
         Ok(report)
+    }
+}
+
+// === impl DistinctIds ===
+
+impl DistinctIds {
+    fn of(trace: &Trace) -> Self {
+        let mut ids = Self {
+            pids: HashMap::new(),
+            threads: HashMap::new(),
+            changed_pids: 0,
+            changed_tids: 0,
+        };
+        let mut free_pids = FreeNumbers::default();
+        for process in trace.processes() {
+            let pid = free_pids.take(process.pid);
+            ids.changed_pids += u64::from(pid != process.pid);
+            ids.pids.insert(process.id, pid);
+        }
+        let mut free_tids = HashMap::<ProcessId, FreeNumbers>::new();
+        for thread in trace.threads() {
+            let free = free_tids.entry(thread.process).or_default();
+            let tid = free.take(thread.tid);
+            ids.changed_tids += u64::from(tid != thread.tid);
+            let pid = ids.pids.get(&thread.process).copied().unwrap_or(0);
+            ids.threads.insert(thread.id, KernelIds { pid, tid });
+        }
+        ids
+    }
+
+    fn of_thread(&self, trace: &Trace, thread: ThreadId) -> KernelIds {
+        let known = self.threads.get(&thread);
+        known
+            .copied()
+            .unwrap_or_else(|| KernelIds::of(trace, thread))
+    }
+}
+
+// === impl FreeNumbers ===
+
+impl Default for FreeNumbers {
+    fn default() -> Self {
+        Self {
+            used: HashSet::new(),
+            next: FIRST_FREE,
+        }
+    }
+}
+
+impl FreeNumbers {
+    /// Takes this number, or the next free one if it is in use.
+    fn take(&mut self, wanted: u32) -> u32 {
+        let mut number = wanted;
+        while !self.used.insert(number) {
+            number = self.next;
+            self.next = self.next.wrapping_sub(1);
+        }
+        number
     }
 }
 
@@ -125,14 +220,13 @@ impl Output<'_> {
     fn tables(&mut self) -> io::Result<()> {
         let trace = self.trace;
         for process in trace.processes() {
-            let kernel = KernelIds {
-                pid: process.pid,
-                tid: process.pid,
-            };
+            let pid = self.ids.pids.get(&process.id).copied();
+            let pid = pid.unwrap_or(process.pid);
+            let kernel = KernelIds { pid, tid: pid };
             self.table(kernel, "process_name", &process.command)?;
         }
         for thread in trace.threads() {
-            let kernel = KernelIds::of(trace, thread.id);
+            let kernel = self.ids.of_thread(trace, thread.id);
             self.table(kernel, "thread_name", &thread.name)?;
         }
         Ok(())
@@ -161,7 +255,7 @@ impl Output<'_> {
     /// Begins the events of this thread.
     fn thread(&mut self, thread: ThreadId) {
         self.of = thread;
-        let KernelIds { pid, tid } = KernelIds::of(self.trace, thread);
+        let KernelIds { pid, tid } = self.ids.of_thread(self.trace, thread);
         let head =
             |phase| format!("{SEPARATOR}{{\"ph\":\"{phase}\",\"pid\":{pid},\"tid\":{tid},\"ts\":");
         self.heads = Heads {

@@ -9,6 +9,12 @@ pub(super) struct Notes {
     pub(super) more_arguments: u64,
     /// Bytes of user events beyond [`crate::container::MAX_DATA_LEN`] for each.
     pub(super) cut_bytes: u64,
+    /// Names with more bytes than [`crate::container::MAX_TEXT_LEN`].
+    pub(super) cut_names: u64,
+    /// Types of typed events with another number than in the file.
+    pub(super) renumbered_types: u64,
+    /// Typed events with the type of another one, because no number was free.
+    pub(super) mistyped: u64,
 }
 
 // === impl Notes ===
@@ -20,18 +26,27 @@ impl Notes {
             backwards,
             more_arguments,
             cut_bytes,
+            cut_names,
+            renumbered_types,
+            mistyped,
         } = other;
         self.backwards += backwards;
         self.more_arguments += more_arguments;
         self.cut_bytes += cut_bytes;
+        self.cut_names += cut_names;
+        self.renumbered_types += renumbered_types;
+        self.mistyped += mistyped;
     }
 
     /// The counts with their descriptions. A count may be 0.
-    pub(super) fn into_list(self) -> [(String, u64); 3] {
+    pub(super) fn into_list(self) -> [(String, u64); 6] {
         let Self {
             backwards,
             more_arguments,
             cut_bytes,
+            cut_names,
+            renumbered_types,
+            mistyped,
         } = self;
         [
             (
@@ -45,6 +60,23 @@ impl Notes {
             (
                 "bytes of custom and typed events beyond 1 MiB each".to_owned(),
                 cut_bytes,
+            ),
+            (
+                "names of processes, threads, modules, functions and event types beyond 64 KiB, \
+                 cut there"
+                    .to_owned(),
+                cut_names,
+            ),
+            (
+                "types of typed events that got a free number, because another type has theirs"
+                    .to_owned(),
+                renumbered_types,
+            ),
+            (
+                "typed events that got the type of others, because their process has more than \
+                 65536 types"
+                    .to_owned(),
+                mistyped,
             ),
         ]
     }

@@ -333,9 +333,69 @@ fn damaged_rows_are_reported_or_left_out() {
     let error = error(&text);
     assert_eq!(
         error,
-        "line 4 of the CSV: the file ends inside a quoted field"
+        "line 4 of the CSV: the file ends inside a quoted field (the row has lines 4 to 5)"
     );
     assert_eq!(salvaged(&text).trace.totals().blocks, 1);
+}
+
+#[test]
+fn lines_of_damaged_rows_are_named() {
+    let head = "time_ns,pid,tid,event,lost,data\n";
+    let rows = "2,1,1,lost,1,\n".repeat(10);
+    let back = salvaged(&format!("{head}1,1,1,lost,1,\"x\n{rows}"));
+    assert_eq!(
+        notes(&back),
+        [
+            "1 left out: line 2 of the CSV: the file ends inside a quoted field (the row has lines \
+             2 to 12)"
+        ]
+    );
+    // The rest of a row that is too long is no row.
+    let fields = ",".repeat(5000);
+    let text = format!("{head}{fields},\"\n1,1,1,lost,1,\n\"\n2,1,1,lost,1,\n");
+    let back = salvaged(&text);
+    assert_eq!(back.trace.totals().lost, 1);
+    assert_eq!(
+        notes(&back),
+        [
+            "1 left out: line 2 of the CSV: it has more than 16777216 bytes or more than 4096 \
+             fields (the row has lines 2 to 4)"
+        ]
+    );
+}
+
+#[test]
+fn the_last_row_of_an_export_needs_its_line_break() {
+    let text = "time_ns,pid,tid,event,processor\r\n1,1,1,processor,3\r\n2,1,1,processor,12";
+    let expected = "line 3 of the CSV: the file ends inside the row";
+    for end in ["", "\r"] {
+        let text = format!("{text}{end}");
+        assert_eq!(error(&text), expected);
+        let back = salvaged(&text);
+        assert_eq!(notes(&back), [format!("1 left out: {expected}")]);
+        assert_eq!(exported(&back.trace, "csv").lines().count(), 2);
+    }
+    let back = opened(&format!("{text}\r\n"));
+    assert_eq!(exported(&back.trace, "csv").lines().count(), 3);
+}
+
+#[test]
+fn rejected_rows_add_no_names() {
+    let good = "{\"time_ns\":1,\"pid\":1,\"tid\":1,\"event\":\"lost\",\"lost\":1}";
+    for event in [
+        "\"sleep\"",
+        "\"lost\"",
+        "\"typed\"",
+        "\"custom\",\"data_hex\":\"0g\"",
+    ] {
+        let ghost =
+            "\"pid\":9,\"process\":\"ghost\",\"tid\":9,\"function_id\":5,\"function\":\"f\"";
+        let text = format!("{good}\n{{\"time_ns\":1,{ghost},\"event\":{event}}}\n");
+        let trace = salvaged(&text).trace;
+        let tables = (trace.processes().len(), trace.threads().len());
+        assert_eq!(tables, (1, 1), "{event}");
+        assert!(trace.functions().is_empty(), "{event}");
+    }
 }
 
 #[test]
@@ -376,6 +436,62 @@ fn data_that_does_not_fit_is_counted() {
         steps(&back.trace)[1..],
         ["1/1 9 +#0 [1, 2, 3, 4, 5, 6]", "1/1 9 -#0 closed"]
     );
+    let rows = exported(&back.trace, "jsonl");
+    assert!(rows.contains("\"size\":1048581"), "the event has its size");
+}
+
+#[test]
+fn names_that_do_not_fit_are_counted() {
+    let name = "x".repeat((64 << 10) + 1);
+    let back = opened(&format!(
+        "{{\"time_ns\":1,\"pid\":1,\"process\":\"{}\",\"tid\":1,\"thread\":\"{name}\",\
+         \"event\":\"lost\",\"lost\":1}}\n",
+        &name[1..]
+    ));
+    assert_eq!(
+        notes(&back),
+        [
+            "1 names of processes, threads, modules, functions and event types beyond 64 KiB, cut \
+             there"
+        ]
+    );
+    assert_eq!(back.trace.threads()[0].name.len(), 64 << 10);
+}
+
+#[test]
+fn event_types_with_one_number_and_other_names_stay_apart() {
+    const RENUMBERED: &str =
+        "2 types of typed events that got a free number, because another type has theirs";
+    let types = [(7, "a"), (7, "b"), (7, "a"), (7, ""), (65535, "c")];
+    let rows = types.map(|(number, name)| {
+        format!(
+            "{{\"time_ns\":1,\"pid\":1,\"tid\":2,\"event\":\"typed\",\"event_type\":{number},\
+             \"event_type_name\":\"{name}\",\"data\":\"x\"}}\n"
+        )
+    });
+    let events = types.map(|(number, name)| {
+        let name = match name {
+            "" => format!("typed event {number}"),
+            name => name.to_owned(),
+        };
+        let args = format!(r#""args":{{"data":"x","type":"{number}"}}"#);
+        format!(r#""ph":"i","ts":0.001,"name":"{name}",{args}"#)
+    });
+    for text in [
+        rows.concat(),
+        of_thread(&events.each_ref().map(String::as_str)),
+    ] {
+        let back = opened(&text);
+        let numbers = [7, 65535, 7, 7, 65534];
+        assert_eq!(
+            steps(&back.trace),
+            numbers.map(|number| format!("1/2 1 Typed({number}) x"))
+        );
+        let types = back.trace.event_types().iter();
+        let types: Vec<_> = types.map(|known| (known.number, &*known.name)).collect();
+        assert_eq!(types, [(7, "a"), (65534, "c"), (65535, "b")]);
+        assert_eq!(notes(&back), [RENUMBERED]);
+    }
 }
 
 #[test]
@@ -525,6 +641,101 @@ fn calls_that_do_not_nest_are_counted() {
         &["1000 +a", "2000 +b", "5000 -b", "5000 -a"],
         &["1 ignored ends of calls without a begin", LATE],
     );
+    // The end of `b` comes within `c`, which has a caller of its own.
+    check_nesting(
+        &[
+            r#""ph":"X","ts":0,"dur":10,"name":"a""#,
+            r#""ph":"B","ts":5,"name":"b""#,
+            r#""ph":"E","ts":15,"name":"b""#,
+            r#""ph":"X","ts":12,"dur":8,"name":"c""#,
+        ],
+        &[
+            "0 +a", "5000 +b", "10000 -b", "10000 -a", "12000 +c", "20000 -c",
+        ],
+        &[LATE],
+    );
+    check_nesting(
+        &[
+            r#""ph":"X","ts":1,"dur":3,"name":"a""#,
+            r#""ph":"B","ts":2,"name":"b""#,
+            r#""ph":"E","ts":5,"name":"b""#,
+            r#""ph":"X","ts":6,"dur":3,"name":"c""#,
+            r#""ph":"B","ts":7,"name":"d""#,
+            r#""ph":"X","ts":9,"dur":9,"name":"e""#,
+            r#""ph":"E","ts":10,"name":"d""#,
+            r#""ph":"E","ts":11"#,
+        ],
+        &[
+            "1000 +a", "2000 +b", "4000 -b", "4000 -a", "6000 +c", "7000 +d", "9000 -d", "9000 -c",
+            "9000 +e", "18000 -e",
+        ],
+        &[
+            "1 ignored ends of calls without a begin",
+            "2 calls that would end after their callers, cut at the callers' ends",
+        ],
+    );
+}
+
+#[test]
+fn args_without_a_place_in_their_phase_are_counted() {
+    let with = |event: &str| opened(&of_thread(&[r#""ph":"B","ts":0,"name":"f""#, event]));
+    for event in [
+        r#""ph":"i","ts":1,"name":"alloc","args":{"size":4096}"#,
+        r#""ph":"i","ts":1,"name":"alloc","args":{"data":"x","size":4096}"#,
+        r#""ph":"i","ts":1,"name":"mark","args":{"events":3}"#,
+        r#""ph":"i","ts":1,"name":"mark","args":{"type":3}"#,
+        r#""ph":"i","ts":1,"name":"custom event","args":{"data":"x","name":"n"}"#,
+        r#""ph":"i","ts":1,"name":"events lost","args":{"events":"3","data":"x"}"#,
+        r#""ph":"X","ts":1,"dur":1,"name":"g","args":{"data":{"url":"http://x"}}"#,
+        r#""ph":"X","ts":1,"dur":1,"name":"g","args":{"arg1":"0x1","result":"0x5"}"#,
+        r#""ph":"B","ts":1,"name":"g","args":{"arg2":"0x7"}"#,
+        r#""ph":"B","ts":1,"name":"g","args":{"arg1":"x"}"#,
+        r#""ph":"E","ts":1,"args":{"arg1":"0x1"}"#,
+        r#""ph":"E","ts":1,"args":{"end":"soon"}"#,
+        r#""ph":"E","ts":1,"args":{"end":"no exit seen","result":"1"}"#,
+        r#""ph":"M","name":"process_name","args":{"name":"p","labels":"l"}"#,
+    ] {
+        let back = with(event);
+        assert_eq!(
+            notes(&back),
+            ["1 trace events whose args are not all kept"],
+            "{event}"
+        );
+        let rows = exported(&back.trace, "jsonl");
+        assert!(!rows.contains("\"size\""), "{event}: {rows}");
+    }
+    for (event, expected) in [
+        (
+            r#""ph":"B","ts":1,"name":"g","args":{"arg1":"1","arg2":2}"#,
+            "\"arguments\":[1,2]",
+        ),
+        (
+            r#""ph":"X","ts":1,"dur":1,"name":"g","args":{"arg1":"0xf"}"#,
+            "\"arguments\":[15]",
+        ),
+        (r#""ph":"E","ts":1,"args":{"result":"0x5"}"#, "\"result\":5"),
+        (
+            r#""ph":"E","ts":1,"args":{"end":"tail exit"}"#,
+            "\"tail-exit\"",
+        ),
+        (
+            r#""ph":"i","ts":1,"name":"custom event","args":{"data":"x","size":"9"}"#,
+            "\"size\":9",
+        ),
+        (
+            r#""ph":"i","ts":1,"name":"typed event 3","args":{"data":"x","type":"3","size":"9"}"#,
+            "\"size\":9,\"event_type\":3",
+        ),
+        (
+            r#""ph":"i","ts":1,"name":"events lost","args":{"events":"3"}"#,
+            "\"lost\":3",
+        ),
+    ] {
+        let back = with(event);
+        assert_eq!(back.notes, [], "{event}");
+        let rows = exported(&back.trace, "jsonl");
+        assert!(rows.contains(expected), "{event}: {rows}");
+    }
 }
 
 #[test]
@@ -591,6 +802,51 @@ fn processes_and_threads_have_numbers_and_names() {
 }
 
 #[test]
+fn second_names_of_processes_and_threads_are_counted() {
+    let name =
+        |what: &str, name: &str| format!(r#""ph":"M","name":"{what}","args":{{"name":"{name}"}}"#);
+    let events = [
+        name("process_name", "a"),
+        name("process_name", "a"),
+        name("process_name", "b"),
+        name("thread_name", "x"),
+        name("thread_name", "y"),
+        name("thread_name", "z"),
+    ];
+    let back = opened(&of_thread(&events.each_ref().map(String::as_str)));
+    assert_eq!(
+        notes(&back),
+        [
+            "1 names of processes that replaced another name of the same pid",
+            "2 names of threads that replaced another name of the same tid",
+        ]
+    );
+    assert_eq!(back.trace.processes()[0].command, "b");
+    assert_eq!(back.trace.threads()[0].name, "z");
+}
+
+#[test]
+fn processes_with_one_pid_stay_apart_in_trace_events() {
+    let row = |process: &str, thread: &str| {
+        format!(
+            "{{\"time_ns\":1,\"pid\":7,\"process\":\"{process}\",\"tid\":9,\
+             \"thread\":\"{thread}\",\"event\":\"lost\",\"lost\":3}}\n"
+        )
+    };
+    let rows = [row("a", "x"), row("a", "y"), row("b", "x")];
+    let text = exported(&opened(&rows.concat()).trace, "chrome");
+    let back = opened(&text);
+    assert_eq!(back.notes, []);
+    assert_eq!(exported(&back.trace, "chrome"), text);
+    let threads = back.trace.threads().iter().map(|thread| {
+        let process = back.trace.process(thread.process).unwrap();
+        (&*process.command, &*thread.name)
+    });
+    let threads: Vec<_> = threads.collect();
+    assert_eq!(threads, [("a", "x"), ("a", "y"), ("b", "x")]);
+}
+
+#[test]
 fn a_list_of_trace_events_needs_no_end() {
     let event = r#"{"ph":"X","ts":1,"dur":1,"name":"f","pid":1,"tid":1}"#;
     for text in [
@@ -612,7 +868,7 @@ fn damaged_trace_events_are_reported_or_left_out() {
     for (text, expected) in [
         (
             format!("[{event},{{\"ph\""),
-            "offset 54: the file ends inside it",
+            "offset 54: the file ends inside it, 5 bytes after its begin",
         ),
         (format!("[{event},7]"), "offset 54: it is no JSON object"),
         (
@@ -627,7 +883,18 @@ fn damaged_trace_events_are_reported_or_left_out() {
             format!(r#"[{event},{{"name":"\q"}}]"#),
             "offset 54: a text in it is no JSON string",
         ),
-        (format!("[{event}] more"), "offset 55: text follows the end"),
+        (
+            format!("[{event}] more"),
+            "offset 55: text of 4 bytes follows the end",
+        ),
+        (
+            format!("[{event}],{event}]"),
+            "offset 54: text of 54 bytes follows the end",
+        ),
+        (
+            format!("[{event},{{\"ph\":\"B\",{event},{event}]"),
+            "offset 54: it is no JSON object (116 bytes)",
+        ),
         (
             format!("{{\"traceEvents\":[{event}"),
             "the file ends inside it",
@@ -681,7 +948,7 @@ fn deep_and_long_json_takes_no_stack() {
     let back = salvaged(&long);
     assert_eq!(
         notes(&back),
-        ["1 left out: trace event at offset 1: it has more than 16777216 bytes"]
+        ["1 left out: trace event at offset 1: it has 17825812 bytes, but the maximum is 16777216"]
     );
 }
 

@@ -41,8 +41,8 @@ pub(super) struct Args<'a> {
     pub(super) lost: Option<u64>,
     /// The name of a process or a thread.
     pub(super) name: Option<Cow<'a, str>>,
-    /// Whether there are other fields.
-    pub(super) has_others: bool,
+    /// Whether there are other fields, or fields with unusable values.
+    has_others: bool,
 }
 
 // === impl TraceEvent ===
@@ -127,7 +127,36 @@ impl<'a> Args<'a> {
             args.has_others = true;
         }
         args.values = Values::new(values.into_iter().map_while(|value| value));
+        // A trace has no place for an argument behind a missing one.
+        args.has_others |= values.iter().flatten().count() > args.values.len();
         fault.map_or(Ok(args), Err)
+    }
+
+    /// Whether there are fields that the import has not taken. Each phase takes other fields.
+    pub(super) fn has_rest(&self) -> bool {
+        let Self {
+            values,
+            result,
+            end,
+            data,
+            event_type,
+            size,
+            lost,
+            name,
+            has_others,
+        } = self;
+        *has_others
+            || !values.is_empty()
+            || [
+                result.is_some(),
+                end.is_some(),
+                data.is_some(),
+                event_type.is_some(),
+                size.is_some(),
+                lost.is_some(),
+                name.is_some(),
+            ]
+            .contains(&true)
     }
 }
 

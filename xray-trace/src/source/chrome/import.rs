@@ -33,6 +33,10 @@ struct Importer {
     functions: HashMap<String, FunctionId>,
     /// The module of all functions; `None` before the first one.
     module: Option<ModuleId>,
+    /// The names of processes in metadata.
+    process_names: HashMap<ProcessId, String>,
+    /// The names of threads in metadata.
+    thread_names: HashMap<ThreadId, String>,
     counts: Counts,
     /// The reason why the trace cannot be written.
     failed: Option<io::Error>,
@@ -49,6 +53,10 @@ struct Counts {
     metadata: u64,
     /// Events with arguments that are not kept.
     args: u64,
+    /// Names of processes that replaced another name.
+    renamed_processes: u64,
+    /// Names of threads that replaced another name.
+    renamed_threads: u64,
     misplaced: Misplaced,
 }
 
@@ -65,6 +73,8 @@ pub(in crate::source) fn import(
         moments: Vec::new(),
         functions: HashMap::new(),
         module: None,
+        process_names: HashMap::new(),
+        thread_names: HashMap::new(),
         counts: Counts::default(),
         failed: None,
     };
@@ -89,11 +99,11 @@ impl Importer {
             ns,
             duration_ns,
             name,
-            args,
+            mut args,
         } = event;
         match phase {
             Some(b'B' | b'E' | b'X' | b'i' | b'I') => {}
-            Some(b'M') => return self.add_name(&pid, &tid, name.as_deref(), &args),
+            Some(b'M') => return self.add_name(&pid, &tid, name.as_deref(), args),
             other => {
                 let printable = other.filter(u8::is_ascii_graphic);
                 *self.counts.phases.entry(printable).or_default() += 1;
@@ -104,19 +114,22 @@ impl Importer {
             self.counts.timeless += 1;
             return Ok(());
         };
-        self.counts.args += u64::from(args.has_others);
         let process = self.process(&pid)?;
         let thread = self.thread(process, &tid)?;
         let what = match phase {
-            Some(b'E') => What::End(how(&args), args.result),
-            Some(b'B') => What::Begin(self.function(process, name)?, boxed(args.values)),
-            Some(b'X') => What::Complete(
-                self.function(process, name)?,
-                duration_ns.unwrap_or(0),
-                boxed(args.values),
-            ),
-            _ => self.instant(process, name, args),
+            Some(b'E') => end(&mut args),
+            Some(b'B') => {
+                let values = boxed(std::mem::take(&mut args.values));
+                What::Begin(self.function(process, name)?, values)
+            }
+            Some(b'X') => {
+                let values = boxed(std::mem::take(&mut args.values));
+                let function = self.function(process, name)?;
+                What::Complete(function, duration_ns.unwrap_or(0), values)
+            }
+            _ => self.instant(process, name, &mut args),
         };
+        self.counts.args += u64::from(args.has_rest());
         let Some(moments) = self.moments.get_mut(thread.0 as usize) else {
             return Err(io::Error::other("a thread without moments"));
         };
@@ -125,52 +138,69 @@ impl Importer {
     }
 
     /// An event without a duration. An instant of another program becomes a custom event with its
-    /// name as data.
-    fn instant(&mut self, process: ProcessId, name: Option<Cow<'_, str>>, args: Args<'_>) -> What {
+    /// name as data. Takes the fields of `args` that the event keeps.
+    fn instant(
+        &mut self,
+        process: ProcessId,
+        name: Option<Cow<'_, str>>,
+        args: &mut Args<'_>,
+    ) -> What {
         let name = name.unwrap_or_default();
-        if let (LOST, Some(events)) = (&*name, args.lost) {
+        if name == LOST
+            && let Some(events) = args.lost.take()
+        {
             return What::Lost(events);
         }
-        let (kind, data) = match (args.data, args.event_type) {
-            (Some(data), Some(number)) => {
-                if *name != *format!("typed event {number}") {
-                    self.builder.event_type(process, number, &name);
-                }
-                (DataKind::Typed(number), data)
-            }
-            (Some(data), None) if name == CUSTOM_EVENT => (DataKind::Custom, data),
-            (data, _) => {
-                self.counts.args += u64::from(data.is_some());
-                (DataKind::Custom, name)
-            }
+        let is_ours = args.event_type.is_some() || name == CUSTOM_EVENT;
+        let Some(data) = args.data.take_if(|_| is_ours) else {
+            // The size is not the size of the name.
+            return user_event(DataKind::Custom, None, &name);
         };
-        What::Data(Box::new(UserEvent {
-            kind,
-            size: args.size,
-            data: data.as_bytes().into(),
-        }))
+        let kind = match args.event_type.take() {
+            Some(number) => {
+                let type_name = match *name == *format!("typed event {number}") {
+                    true => "",
+                    false => &*name,
+                };
+                let number = self.builder.event_type(process, number, type_name);
+                DataKind::Typed(number)
+            }
+            None => DataKind::Custom,
+        };
+        user_event(kind, args.size.take(), &data)
     }
 
-    /// Sets the name of a process or a thread.
+    /// Sets the name of a process or a thread. Counts a name that replaces another one, because two
+    /// processes or threads may then have one number.
     fn add_name(
         &mut self,
         pid: &str,
         tid: &str,
         what: Option<&str>,
-        args: &Args<'_>,
+        mut args: Args<'_>,
     ) -> io::Result<()> {
-        match (what, &args.name) {
+        match (what, args.name.take()) {
             (Some("process_name"), Some(name)) => {
                 let process = self.process(pid)?;
-                self.builder.name_process(process, name);
+                self.builder.name_process(process, &name);
+                let former = self.process_names.insert(process, name.to_string());
+                let is_other = former.is_some_and(|former| *former != *name);
+                self.counts.renamed_processes += u64::from(is_other);
             }
             (Some("thread_name"), Some(name)) => {
                 let process = self.process(pid)?;
                 let thread = self.thread(process, tid)?;
-                self.builder.name_thread(thread, name);
+                self.builder.name_thread(thread, &name);
+                let former = self.thread_names.insert(thread, name.to_string());
+                let is_other = former.is_some_and(|former| *former != *name);
+                self.counts.renamed_threads += u64::from(is_other);
             }
-            _ => self.counts.metadata += 1,
+            _ => {
+                self.counts.metadata += 1;
+                return Ok(());
+            }
         }
+        self.counts.args += u64::from(args.has_rest());
         Ok(())
     }
 
@@ -250,13 +280,26 @@ fn numbered(text: &str, known: usize) -> io::Result<(u32, &str)> {
     }
 }
 
-/// The way in which a call ends, as `sink::chrome` writes it.
-fn how(args: &Args<'_>) -> How {
-    match args.end.as_deref() {
+/// The end of a call, as `sink::chrome` writes it. Takes the fields of `args` that the end keeps.
+fn end(args: &mut Args<'_>) -> What {
+    let how = match args.end.as_deref() {
         Some("tail exit") => How::TailExit,
         Some("no exit seen") => How::Unwound,
-        _ => How::Exit,
-    }
+        // Other texts stay in `args`.
+        _ => return What::End(How::Exit, args.result.take()),
+    };
+    args.end = None;
+    // A call without an exit has no result.
+    let result = args.result.take_if(|_| how != How::Unwound);
+    What::End(how, result)
+}
+
+fn user_event(kind: DataKind, size: Option<u32>, data: &str) -> What {
+    What::Data(Box::new(UserEvent {
+        kind,
+        size,
+        data: data.as_bytes().into(),
+    }))
 }
 
 fn boxed(values: Values) -> Option<Box<Values>> {
@@ -273,6 +316,8 @@ impl Counts {
             timeless,
             metadata,
             args,
+            renamed_processes,
+            renamed_threads,
             misplaced: Misplaced { ends, late },
         } = self;
         let phases = phases.into_iter().map(|(phase, count)| {
@@ -292,6 +337,14 @@ impl Counts {
                 metadata,
             ),
             ("trace events whose args are not all kept", args),
+            (
+                "names of processes that replaced another name of the same pid",
+                renamed_processes,
+            ),
+            (
+                "names of threads that replaced another name of the same tid",
+                renamed_threads,
+            ),
             ("ignored ends of calls without a begin", ends),
             (
                 "calls that would end after their callers, cut at the callers' ends",

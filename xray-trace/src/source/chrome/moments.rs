@@ -86,7 +86,8 @@ enum Open {
     Begun(FunctionId),
     /// A complete event, with its moment.
     Complete(FunctionId, usize),
-    /// This number of calls that ended with their callers, before their own ends.
+    /// This number of calls that ended with their callers, before their own ends. 0 after
+    /// the last of these ends.
     Ended(usize),
 }
 
@@ -98,8 +99,9 @@ struct Calls<'a> {
     misplaced: &'a mut Misplaced,
     /// The innermost call is last.
     open: Vec<Open>,
-    /// The number of calls in `open` that a moment of their own ends, including the ended ones.
-    begun: usize,
+    /// The indexes in `open` of all [`Open::Begun`], and of each [`Open::Ended`] with a count above
+    /// 0.
+    begun_at: Vec<usize>,
     /// The complete events that ended with their callers, by moment.
     cut: Vec<bool>,
 }
@@ -116,7 +118,7 @@ pub(super) fn add(
         thread,
         misplaced,
         open: Vec::new(),
-        begun: 0,
+        begun_at: Vec::new(),
         cut: vec![false; moments.len()],
     };
     for step in steps(moments) {
@@ -126,7 +128,7 @@ pub(super) fn add(
         match &moment.what {
             What::Begin(function, values) => {
                 let open = Open::Begun(*function);
-                calls.begun += 1;
+                calls.begun_at.push(calls.open.len());
                 calls.begin(step.ns, *function, values.as_deref(), open)?;
             }
             What::End(how, result) => calls.end(step.ns, *how, *result)?,
@@ -220,14 +222,21 @@ impl Calls<'_> {
         self.push(ns, body)
     }
 
-    /// Ends the innermost call that is no complete event.
+    /// Ends the innermost call that is no complete event. If that call has ended with its caller,
+    /// the end has no effect on other calls.
     fn end(&mut self, ns: u64, how: How, result: Option<u64>) -> io::Result<()> {
-        let Some(rest) = self.begun.checked_sub(1) else {
+        let Some(index) = self.begun_at.last() else {
             self.misplaced.ends += 1;
             return Ok(());
         };
-        self.begun = rest;
-        while let Some(open) = self.open.pop() {
+        if let Some(Open::Ended(count)) = self.open.get_mut(*index) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.begun_at.pop();
+            }
+            return Ok(());
+        }
+        while let Some(open) = self.pop() {
             let function = match open {
                 Open::Begun(function) => function,
                 Open::Complete(function, moment) => {
@@ -235,12 +244,7 @@ impl Calls<'_> {
                     self.push(ns, exit(function))?;
                     continue;
                 }
-                Open::Ended(count) => {
-                    if count > 1 {
-                        self.open.push(Open::Ended(count - 1));
-                    }
-                    break;
-                }
+                Open::Ended(_) => continue,
             };
             let kind = match how {
                 How::Exit => CallKind::Exit,
@@ -264,7 +268,7 @@ impl Calls<'_> {
             return Ok(());
         }
         let mut ended = 0;
-        while let Some(open) = self.open.pop() {
+        while let Some(open) = self.pop() {
             match open {
                 Open::Begun(function) => {
                     ended += 1;
@@ -281,13 +285,35 @@ impl Calls<'_> {
                 Open::Ended(count) => ended += count,
             }
         }
-        // Their own ends come later. One entry for all keeps the work for each end small.
-        if let Some(Open::Ended(count)) = self.open.last_mut() {
-            *count += ended;
-        } else if ended > 0 {
-            self.open.push(Open::Ended(ended));
+        if ended > 0 {
+            self.expect_ends(ended);
         }
         Ok(())
+    }
+
+    /// Adds calls that have ended, but whose own ends come later. One entry for all keeps the work
+    /// for each end small.
+    fn expect_ends(&mut self, ended: usize) {
+        let len = self.open.len();
+        match self.open.last_mut() {
+            Some(Open::Ended(count)) => {
+                if *count == 0 {
+                    self.begun_at.push(len - 1);
+                }
+                *count += ended;
+            }
+            _ => {
+                self.begun_at.push(len);
+                self.open.push(Open::Ended(ended));
+            }
+        }
+    }
+
+    /// Takes the innermost entry.
+    fn pop(&mut self) -> Option<Open> {
+        let open = self.open.pop()?;
+        self.begun_at.pop_if(|index| *index == self.open.len());
+        Some(open)
     }
 
     /// Notes that a complete event ended with its caller.

@@ -129,12 +129,13 @@ fn split_value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 // === impl Fault ===
 
 impl Fault {
-    fn at(self, offset: u64) -> OpenError {
+    /// The error for a value of `len` bytes at this offset.
+    fn at(self, offset: u64, len: u64) -> OpenError {
         let why = match self {
             Self::Io(error) => return error.into(),
-            Self::End => "the file ends inside it".to_owned(),
+            Self::End => format!("the file ends inside it, {len} bytes after its begin"),
             Self::None => "there is no JSON value".to_owned(),
-            Self::TooLong => format!("it has more than {MAX_EVENT_LEN} bytes"),
+            Self::TooLong => format!("it has {len} bytes, but the maximum is {MAX_EVENT_LEN}"),
         };
         damaged(offset, why)
     }
@@ -176,7 +177,12 @@ impl<R: BufRead> Scanner<R> {
             _ => return Err(OpenError::NoTraceEvents),
         }
         if self.next()?.is_some() {
-            damage.skip(damaged(self.offset, "text follows the end".to_owned()))?;
+            let offset = self.offset;
+            let len = self.skip_rest()?;
+            damage.skip(damaged(
+                offset,
+                format!("text of {len} bytes follows the end"),
+            ))?;
         }
         Ok(())
     }
@@ -199,7 +205,7 @@ impl<R: BufRead> Scanner<R> {
                 Some(b'"') => {
                     let offset = self.offset;
                     if let Err(fault) = self.value(true) {
-                        damage.skip(fault.at(offset))?;
+                        damage.skip(fault.at(offset, self.offset - offset))?;
                         break;
                     }
                     let is_list = self.value == b"\"traceEvents\"";
@@ -209,7 +215,7 @@ impl<R: BufRead> Scanner<R> {
                     if is_list && self.next()? == Some(b'[') {
                         found = true;
                         if !self.list(damage, take)? {
-                            damage.skip(Fault::End.at(offset))?;
+                            damage.skip(Fault::End.at(offset, self.offset - offset))?;
                             break;
                         }
                         continue;
@@ -217,12 +223,12 @@ impl<R: BufRead> Scanner<R> {
                     self.next()?;
                     let offset = self.offset;
                     if let Err(fault) = self.value(false) {
-                        damage.skip(fault.at(offset))?;
+                        damage.skip(fault.at(offset, self.offset - offset))?;
                         break;
                     }
                 }
                 Some(_) => {
-                    damage.skip(Fault::None.at(self.offset))?;
+                    damage.skip(Fault::None.at(self.offset, 0))?;
                     self.take()?;
                 }
                 None => {
@@ -260,10 +266,11 @@ impl<R: BufRead> Scanner<R> {
                     match read {
                         Ok(()) => {
                             if let Err(why) = take(&self.value) {
-                                damage.skip(damaged(offset, why))?;
+                                let len = self.offset - offset;
+                                damage.skip(damaged(offset, format!("{why} ({len} bytes)")))?;
                             }
                         }
-                        Err(fault) => damage.skip(fault.at(offset))?,
+                        Err(fault) => damage.skip(fault.at(offset, self.offset - offset))?,
                     }
                     if is_none {
                         self.take()?;
@@ -315,6 +322,19 @@ impl<R: BufRead> Scanner<R> {
                 Some(b' ' | b'\t' | b'\r' | b'\n') => self.take()?,
                 other => return Ok(other),
             }
+        }
+    }
+
+    /// Skips the rest of the file. Returns the number of its bytes.
+    fn skip_rest(&mut self) -> io::Result<u64> {
+        let begin = self.offset;
+        loop {
+            let len = self.input.fill_buf()?.len();
+            if len == 0 {
+                return Ok(self.offset - begin);
+            }
+            self.input.consume(len);
+            self.offset += len as u64;
         }
     }
 

@@ -19,6 +19,11 @@ struct Records<R> {
     input: R,
     /// The line on which the next record begins, from 1.
     line: u64,
+    /// The line on which the latest record ends.
+    last_line: u64,
+    /// Whether a line break has to follow each record, because CR and LF follow the first one. A
+    /// file without the last line break was cut.
+    ends_with_break: bool,
     /// The text of the latest record, without quotes and commas between the fields.
     text: Vec<u8>,
     /// The end of each of its fields in `text`.
@@ -45,6 +50,8 @@ pub(in crate::source) fn import(
     let mut records = Records {
         input,
         line: 1,
+        last_line: 1,
+        ends_with_break: false,
         text: Vec::new(),
         ends: Vec::new(),
     };
@@ -69,7 +76,13 @@ pub(in crate::source) fn import(
         match added {
             Ok(()) => {}
             Err(RowError::Io(error)) => return Err(error.into()),
-            Err(RowError::Invalid(why)) => damage.skip(invalid(line, why))?,
+            Err(RowError::Invalid(why)) => {
+                let why = match records.last_line {
+                    last if last > line => format!("{why} (the row has lines {line} to {last})"),
+                    _ => why,
+                };
+                damage.skip(invalid(line, why))?;
+            }
         }
         line = records.line;
     }
@@ -105,11 +118,14 @@ impl<R: BufRead> Records<R> {
         self.ends.clear();
         let mut place = Place::FieldBegin;
         let mut fault = None;
-        let mut is_empty = true;
+        let mut is_too_long = false;
+        let mut latest = None;
         let is_first = self.line == 1;
+        let mut has_break = false;
         while let Some(byte) = self.take()? {
-            is_empty = false;
+            self.last_line = self.line;
             self.line += u64::from(byte == b'\n');
+            let before = latest.replace(byte);
             place = match (place, byte) {
                 (Place::Quoted, b'"') => Place::Quote,
                 (Place::FieldBegin, b'"') => Place::Quoted,
@@ -119,34 +135,46 @@ impl<R: BufRead> Records<R> {
                     self.ends.push(self.text.len());
                     Place::FieldBegin
                 }
-                (_, b'\n') => break,
+                (_, b'\n') => {
+                    has_break = true;
+                    self.ends_with_break |= is_first && before == Some(b'\r');
+                    break;
+                }
                 (_, b'\r') if self.peek()? == Some(b'\n') => place,
                 (Place::Quote, _) => {
-                    fault = Some("text follows the end of a quoted field");
+                    fault = Some("text follows the end of a quoted field".to_owned());
                     self.keep(byte, Place::Plain)
                 }
                 (Place::FieldBegin | Place::Plain, _) => self.keep(byte, Place::Plain),
             };
-            if is_first && self.ends.is_empty() && self.text == b"\xef\xbb\xbf" {
+            let is_plain = place == Place::Plain && self.ends.is_empty() && !is_too_long;
+            if is_first && is_plain && self.text == b"\xef\xbb\xbf" {
                 // The mark of the encoding.
                 self.text.clear();
                 place = Place::FieldBegin;
             }
-            if self.text.len() > MAX_ROW_LEN || self.ends.len() > MAX_FIELDS {
-                let why = format!(
-                    "it has more than {MAX_ROW_LEN} bytes or more than {MAX_FIELDS} fields"
-                );
-                return Ok(Some(Err(why)));
+            is_too_long |= self.text.len() > MAX_ROW_LEN || self.ends.len() > MAX_FIELDS;
+            if is_too_long {
+                // The rest of the record is read, but not kept. Its lines are no records.
+                self.text.clear();
+                self.ends.clear();
             }
         }
-        if is_empty {
+        if latest.is_none() {
             return Ok(None);
         }
         self.ends.push(self.text.len());
-        if place == Place::Quoted {
-            fault = Some("the file ends inside a quoted field");
+        if is_too_long {
+            fault = Some(format!(
+                "it has more than {MAX_ROW_LEN} bytes or more than {MAX_FIELDS} fields"
+            ));
         }
-        Ok(Some(fault.map_or(Ok(()), |fault| Err(fault.to_owned()))))
+        if place == Place::Quoted {
+            fault = Some("the file ends inside a quoted field".to_owned());
+        } else if self.ends_with_break && !has_break {
+            fault = Some("the file ends inside the row".to_owned());
+        }
+        Ok(Some(fault.map_or(Ok(()), Err)))
     }
 
     /// The fields of the latest record.

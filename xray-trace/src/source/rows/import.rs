@@ -49,6 +49,17 @@ struct KnownFunction {
     id: FunctionId,
 }
 
+/// The kind of a row's event, with its data. It has no ids yet.
+#[derive(Debug)]
+enum What<'a> {
+    /// The begin or the end of a call.
+    Call(CallKind, Values),
+    /// A custom or typed event, with its data.
+    Data(DataKind, Cow<'a, [u8]>),
+    /// An event without a function.
+    Other(Body<'static>),
+}
+
 /// The reason why a row was not added.
 #[derive(Debug)]
 pub(super) enum RowError {
@@ -90,61 +101,38 @@ impl RowImporter {
         })
     }
 
-    /// Adds the event of a row.
+    /// Adds the event of a row. A row that is invalid adds no process, thread or function.
     pub(super) fn add(&mut self, row: &Row<'_>) -> Result<(), RowError> {
         let ns = needed("time_ns", row.time_ns)?;
-        let (process, thread) = self.thread(row)?;
+        let pid = needed("pid", row.pid)?;
+        let tid = needed("tid", row.tid)?;
+        let what = what(row)?;
+        let (process, thread) = self.thread(pid, tid, row)?;
         let function = self.function(process, row)?;
-        let called = || needed("function_id", function);
-        let bytes;
-        let body = match &*row.event {
-            "enter" => {
-                let args = row.arguments.as_deref().unwrap_or_default();
-                let more = args.len().saturating_sub(Values::MOST);
-                self.more_arguments += more as u64;
-                Body::Call {
-                    function: called()?,
-                    kind: CallKind::Enter,
-                    values: Values::new(args.iter().copied()),
-                }
-            }
-            exit @ ("exit" | "tail-exit") => Body::Call {
-                function: called()?,
-                kind: match exit {
-                    "exit" => CallKind::Exit,
-                    _ => CallKind::TailExit,
-                },
-                values: row.result.into(),
+        let body = match &what {
+            What::Call(kind, values) => Body::Call {
+                function: needed("function_id", function)?,
+                kind: *kind,
+                values: *values,
             },
-            event @ ("custom" | "typed") => {
-                let kind = match event {
-                    "typed" => DataKind::Typed(needed("event_type", row.event_type)?),
-                    _ => DataKind::Custom,
-                };
-                bytes = data(row)?;
-                if let DataKind::Typed(number) = kind
-                    && !row.event_type_name.is_empty()
-                {
-                    self.builder
-                        .event_type(process, number, &row.event_type_name);
-                }
-                Body::Data {
-                    kind,
-                    function,
-                    size: row.size,
-                    data: &bytes,
-                }
-            }
-            "processor" => Body::Cpu(needed("processor", row.processor)?),
-            "unwound" => Body::Unwound(needed("unwound", row.unwound)?),
-            "unmatched-exit" => Body::UnmatchedExit,
-            "lost" => Body::Lost(needed("lost", row.lost)?),
-            "" => return Err(missing("event").into()),
-            other => {
-                let start: String = other.chars().take(40).collect();
-                return Err(format!("there is no event {start:?}").into());
-            }
+            What::Data(kind, data) => Body::Data {
+                kind: match *kind {
+                    DataKind::Custom => DataKind::Custom,
+                    DataKind::Typed(number) => {
+                        let name = &*row.event_type_name;
+                        DataKind::Typed(self.builder.event_type(process, number, name))
+                    }
+                },
+                function,
+                size: row.size,
+                data,
+            },
+            What::Other(body) => *body,
         };
+        if let What::Call(CallKind::Enter, _) = what {
+            let args = row.arguments.as_deref().unwrap_or_default();
+            self.more_arguments += args.len().saturating_sub(Values::MOST) as u64;
+        }
         Ok(self.builder.push(thread, ns, body)?)
     }
 
@@ -160,9 +148,8 @@ impl RowImporter {
         Ok((trace, notes))
     }
 
-    fn thread(&mut self, row: &Row<'_>) -> Result<(ProcessId, ThreadId), RowError> {
-        let pid = needed("pid", row.pid)?;
-        let tid = needed("tid", row.tid)?;
+    /// The ids of the process and the thread of a valid row. Adds them before their first event.
+    fn thread(&mut self, pid: u32, tid: u32, row: &Row<'_>) -> io::Result<(ProcessId, ThreadId)> {
         if let Some((key, process, thread)) = &self.latest
             && (key.process.0, key.tid) == (pid, tid)
             && (&*key.process.1, &*key.name) == (&*row.process, &*row.thread)
@@ -196,11 +183,7 @@ impl RowImporter {
 
     /// The id of the row's function. It is the number in the row, unless that belongs to a function
     /// with other names.
-    fn function(
-        &mut self,
-        process: ProcessId,
-        row: &Row<'_>,
-    ) -> Result<Option<FunctionId>, RowError> {
+    fn function(&mut self, process: ProcessId, row: &Row<'_>) -> io::Result<Option<FunctionId>> {
         let Some(number) = row.function_id else {
             return Ok(None);
         };
@@ -251,6 +234,41 @@ impl RowImporter {
         let id = self.builder.module(process, path)?;
         self.modules.insert(key, id);
         Ok(id)
+    }
+}
+
+/// The kind of a row's event, with its data.
+///
+/// # Errors
+///
+/// If a field that the event needs is missing or has an unusable value.
+fn what<'a>(row: &'a Row<'_>) -> Result<What<'a>, String> {
+    let call =
+        |kind, values| needed("function_id", row.function_id).map(|_| What::Call(kind, values));
+    match &*row.event {
+        "enter" => {
+            let args = row.arguments.as_deref().unwrap_or_default();
+            call(CallKind::Enter, Values::new(args.iter().copied()))
+        }
+        "exit" => call(CallKind::Exit, row.result.into()),
+        "tail-exit" => call(CallKind::TailExit, row.result.into()),
+        "custom" => Ok(What::Data(DataKind::Custom, data(row)?)),
+        "typed" => {
+            let number = needed("event_type", row.event_type)?;
+            Ok(What::Data(DataKind::Typed(number), data(row)?))
+        }
+        "processor" => needed("processor", row.processor).map(|cpu| What::Other(Body::Cpu(cpu))),
+        "unwound" => {
+            let calls = needed("unwound", row.unwound)?;
+            Ok(What::Other(Body::Unwound(calls)))
+        }
+        "unmatched-exit" => Ok(What::Other(Body::UnmatchedExit)),
+        "lost" => needed("lost", row.lost).map(|events| What::Other(Body::Lost(events))),
+        "" => Err(missing("event")),
+        other => {
+            let start: String = other.chars().take(40).collect();
+            Err(format!("there is no event {start:?}"))
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Imports our own exports in rows: JSON lines and CSV. Each row is an event, and repeats the names
 //! of its process, thread and function. The tables of the trace are made of these names.
 //!
-//! Rows may be left out or sorted by time. The rows of a thread have to be in order of time.
+//! All rows of a thread or of a range of time may be left out, and rows may be sorted by time. The
+//! rows of a thread have to be in order of time. Rows of some functions alone are not enough: a row
+//! `unwound` or `unmatched-exit` would then refer to other calls.
 
 mod csv;
 mod import;

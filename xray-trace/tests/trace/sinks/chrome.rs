@@ -2,10 +2,14 @@
 
 use proptest::prelude::*;
 use serde_json::Value;
-use xray_trace::model::Trace;
+use xray_trace::container::Writer;
+use xray_trace::model::{Process, Thread, Trace};
 
 use super::{NAMES, export};
-use crate::common::{Enter, Exit, any_events, call, call_with, file, lost, trace};
+use crate::common::{
+    Enter, Exit, anchor, any_events, blocks, call, call_with, file, function, lost, module,
+    process, thread, trace,
+};
 
 pub(super) fn chrome(trace: &Trace) -> Vec<Value> {
     let (bytes, _) = export("chrome", trace);
@@ -41,6 +45,62 @@ fn chrome_events_have_names_exact_times_and_arguments() {
         (Some(4000), Some(5000))
     );
     assert_eq!((report.calls, report.left_out[0].1), (2, 1));
+}
+
+#[test]
+fn processes_and_threads_with_one_number_stay_apart() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for id in 0..2 {
+        let described = Process {
+            pid: 7,
+            ..process(id)
+        };
+        writer.add(&described).unwrap();
+    }
+    writer.add(&module(0, 0)).unwrap();
+    writer.add(&function(0, 0, "f")).unwrap();
+    writer.add(&anchor(0, 0)).unwrap();
+    for (id, process) in [(0, 0), (1, 0), (2, 1)] {
+        let described = Thread {
+            tid: 9,
+            ..thread(id, process)
+        };
+        writer.add(&described).unwrap();
+        for block in blocks(id, &[call(1, 0, Enter), call(2, 0, Exit)], 10) {
+            writer.block(&block).unwrap();
+        }
+    }
+    writer.add(&anchor(1000, 1000)).unwrap();
+    let trace = Trace::read(writer.finish(&[]).unwrap().as_slice()).unwrap();
+    let numbers = |phase: &str, what: &str| -> Vec<(u64, u64)> {
+        let events = chrome(&trace).into_iter();
+        let events = events.filter(|event| event["ph"] == phase && event["name"] == what);
+        events
+            .map(|event| {
+                let number = |field: &str| event[field].as_u64().unwrap();
+                (number("pid"), number("tid"))
+            })
+            .collect()
+    };
+    let free = (1 << 31) - 1;
+    assert_eq!(numbers("B", "f"), [(7, 9), (7, free), (free, 9)]);
+    assert_eq!(numbers("M", "thread_name"), numbers("B", "f"));
+    assert_eq!(numbers("M", "process_name"), [(7, 7), (free, free)]);
+    let (_, report) = export("chrome", &trace);
+    assert_eq!(
+        report.left_out,
+        [
+            (
+                "pids of processes, replaced because another process has the same".to_owned(),
+                1
+            ),
+            (
+                "tids of threads, replaced because another thread of the process has the same"
+                    .to_owned(),
+                1
+            ),
+        ]
+    );
 }
 
 proptest! {

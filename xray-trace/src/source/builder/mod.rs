@@ -4,19 +4,21 @@
 //! Blocks are written as they fill. The tables stay in memory until the end of the import, because
 //! a name can come after the events of its thread.
 
-use std::collections::BTreeMap;
+mod event_types;
+
 use std::io;
 
+use self::event_types::EventTypes;
 use super::OpenError;
 use super::anchors::anchors;
 use super::ids::next_id;
 use super::notes::Notes;
 use super::spool::Spool;
 use crate::FileAddr;
-use crate::container::BlockEncoder;
+use crate::container::{BlockEncoder, MAX_DATA_LEN, MAX_TEXT_LEN};
 use crate::model::{
-    CallKind, DataKind, EventType, Function, FunctionId, Module, ModuleId, Process, ProcessId,
-    Thread, ThreadId, Ticks, Trace, Values,
+    CallKind, DataKind, Function, FunctionId, Module, ModuleId, Process, ProcessId, Thread,
+    ThreadId, Ticks, Trace, Values,
 };
 
 /// The most threads with a block in progress.
@@ -36,7 +38,7 @@ pub(super) struct TraceBuilder {
     modules: Vec<Module>,
     /// In the order in which they were added.
     functions: Vec<Function>,
-    event_types: BTreeMap<(ProcessId, u16), String>,
+    event_types: EventTypes,
     /// The threads with a block in progress, at most [`MOST_OPEN`].
     open: Vec<ThreadId>,
     notes: Notes,
@@ -91,7 +93,7 @@ impl TraceBuilder {
             threads: Vec::new(),
             modules: Vec::new(),
             functions: Vec::new(),
-            event_types: BTreeMap::new(),
+            event_types: EventTypes::default(),
             open: Vec::new(),
             notes: Notes::default(),
         })
@@ -174,12 +176,10 @@ impl TraceBuilder {
         });
     }
 
-    /// Sets the name of a process's typed events with this number.
-    pub(super) fn event_type(&mut self, process: ProcessId, number: u16, name: &str) {
-        let known = self.event_types.entry((process, number)).or_default();
-        if known != name {
-            name.clone_into(known);
-        }
+    /// The number in the trace of a process's type of typed events with this number and name. The
+    /// name is empty if the type has none.
+    pub(super) fn event_type(&mut self, process: ProcessId, number: u16, name: &str) -> u16 {
+        self.event_types.number(process, number, name)
     }
 
     /// Adds an event of a thread. A time before the thread's latest event is replaced by the time
@@ -242,20 +242,24 @@ impl TraceBuilder {
             functions,
             event_types,
             open: _,
-            notes,
+            mut notes,
         } = self;
+        let names = processes.iter().map(|process| &process.command);
+        let names = names.chain(threads.iter().map(|state| &state.thread.name));
+        let names = names.chain(modules.iter().map(|module| &module.path));
+        let names = names.chain(functions.iter().map(|function| &function.name));
+        let names = names.chain(event_types.names());
+        notes.cut_names = names.filter(|name| name.len() > MAX_TEXT_LEN).count() as u64;
+        notes.renumbered_types = event_types.renumbered;
+        notes.mistyped = event_types.mistyped;
         let writer = &mut spool.writer;
         writer.add_all(&anchors(FREQUENCY, None))?;
         writer.add_all(&processes)?;
         writer.add_all(&modules)?;
         writer.add_all(&functions)?;
         writer.add_all(threads.iter().map(|state| &state.thread))?;
-        for ((process, number), name) in event_types {
-            writer.add(&EventType {
-                process,
-                number,
-                name,
-            })?;
+        for event_type in event_types.into_table() {
+            writer.add(&event_type)?;
         }
         let notes = notes.into_list().into_iter();
         let notes = notes.filter(|(_, count)| *count > 0).collect();
@@ -288,13 +292,14 @@ fn put(encoder: &mut BlockEncoder, ticks: Ticks, body: Body<'_>) -> u64 {
             function: None,
             size: None,
             data,
-        } => return encoder.push_data(ticks, kind, data) as u64,
+        } if data.len() <= MAX_DATA_LEN => return encoder.push_data(ticks, kind, data) as u64,
         Body::Data {
             kind,
             function,
             size,
             data,
         } => {
+            // Data that is cut here has the size before the cut.
             let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
             let size = size.map_or(len, |size| size.max(len));
             return encoder.push_user_event(ticks, kind, function, size, data) as u64;
