@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use xray_trace::llvm::Format;
 use xray_trace::model::Trace;
-use xray_trace::source::{self, Opened, OpenedProfile, ProfileSum};
+use xray_trace::source::{self, CommonUnit, OpenError, Opened, OpenedProfile, ProfileSum};
 
 use crate::failure::Failure;
 use crate::input::Logs;
@@ -53,6 +53,7 @@ enum Mixed {
 struct Traces<'a> {
     paths: Vec<&'a Path>,
     bytes: u64,
+    unit: CommonUnit,
     opened: Vec<Opened>,
 }
 
@@ -61,6 +62,7 @@ struct Traces<'a> {
 struct Profiles<'a> {
     paths: Vec<&'a Path>,
     bytes: u64,
+    unit: CommonUnit,
     /// The first profile, until there is a second one.
     first: Option<OpenedProfile>,
     /// The sum of all profiles, if there are several.
@@ -90,7 +92,13 @@ impl Inputs {
         if let [only] = &self.files[..] {
             return logs.open(only, console);
         }
-        let traces = self.files.iter().map(|file| logs.open(file, console));
+        let mut unit = CommonUnit::default();
+        let traces = self.files.iter().map(|file| -> anyhow::Result<Trace> {
+            let trace = logs.open(file, console)?;
+            let fits = unit.add_trace(&trace);
+            fits.with_context(|| cannot("merge", file))?;
+            Ok(trace)
+        });
         let traces = traces.collect::<anyhow::Result<Vec<_>>>()?;
         Ok(merged(&traces, console)?.trace)
     }
@@ -134,6 +142,17 @@ impl Inputs {
                 }
                 opened => opened?,
             };
+            let (unit, what) = match &log {
+                Log::Trace(_) => (&mut traces.unit, "merge"),
+                Log::Profile(_) => (&mut profiles.unit, "add up"),
+            };
+            match add_unit(&log, unit).with_context(|| cannot(what, file)) {
+                Err(error) if unreadable == Unreadable::IsNoted => {
+                    console.note(&format!("{error:#}"));
+                    continue;
+                }
+                fits => fits?,
+            }
             match log {
                 Log::Trace(opened) => traces.add(file, opened, bytes),
                 Log::Profile(opened) => profiles.add(file, opened, bytes)?,
@@ -153,6 +172,18 @@ impl Inputs {
         let shown = [traces.finish(console)?, profiles.finish(console)?];
         Ok(shown.into_iter().flatten().collect())
     }
+}
+
+/// Adds the unit of a file to the common one. Fails if they differ.
+pub(crate) fn add_unit(log: &Log, unit: &mut CommonUnit) -> Result<(), OpenError> {
+    match log {
+        Log::Trace(opened) => unit.add_trace(&opened.trace),
+        Log::Profile(opened) => unit.add_profile(&opened.profile),
+    }
+}
+
+fn cannot(what: &str, path: &Path) -> String {
+    format!("cannot {what} {}", path.display())
 }
 
 fn name_of(paths: &[&Path]) -> PathBuf {
@@ -220,20 +251,21 @@ impl<'a> Traces<'a> {
 
 impl<'a> Profiles<'a> {
     fn add(&mut self, path: &'a Path, opened: OpenedProfile, bytes: u64) -> anyhow::Result<()> {
+        if self.paths.is_empty() {
+            self.first = Some(opened);
+        } else {
+            let sum = match &mut self.sum {
+                Some(sum) => sum,
+                none => none.insert(ProfileSum::new()?),
+            };
+            let first = self.first.take();
+            let mut all = first.iter().chain([&opened]);
+            all.try_for_each(|opened| sum.add(opened))
+                .with_context(|| cannot("add up", path))?;
+        }
         self.paths.push(path);
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.paths.len() == 1 {
-            self.first = Some(opened);
-            return Ok(());
-        }
-        let sum = match &mut self.sum {
-            Some(sum) => sum,
-            none => none.insert(ProfileSum::new()?),
-        };
-        let first = self.first.take();
-        let mut all = first.iter().chain([&opened]);
-        all.try_for_each(|opened| sum.add(opened))
-            .with_context(|| format!("cannot add up {}", path.display()))
+        Ok(())
     }
 
     /// The profiles as one; `None` without any.

@@ -139,6 +139,67 @@ fn options_of_stack_apply_to_all_traces_together() {
     assert_eq!(kept.out, alone.out);
 }
 
+/// The trace `cut` does not have the rate of its counter.
+#[test]
+fn ticks_and_nanoseconds_are_not_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, cut) = (golden("calls"), golden("cut"));
+    let svg = dir.path().join("out.svg");
+    let flame = format!("flame -o {}", svg.display());
+    for command in [
+        "report",
+        "tree",
+        "graph",
+        "account",
+        "stack",
+        "info",
+        "convert --to folded",
+        &flame,
+    ] {
+        let why = format!("cannot merge {cut}: its times are in ticks of a counter whose rate is");
+        fails(command, &[&calls, &cut], 1, &why);
+        let why = format!("cannot merge {calls}: its times are in nanoseconds, but the times of");
+        fails(command, &[&cut, &calls], 1, &why);
+    }
+    assert!(!svg.exists());
+    let twice = json("report --json", &[&cut, &cut]);
+    assert_eq!(twice["trace"]["calibrated"], false);
+    let stack = |files: &[&str]| xrayctl([&["stack", "-k"][..], files].concat());
+    let kept = stack(&[&calls, &cut]);
+    assert_eq!(kept.code, 0, "{}", kept.err);
+    assert!(kept.err.contains("cannot merge"), "{}", kept.err);
+    assert_eq!(kept.out, stack(&[&calls]).out);
+}
+
+/// Numbers of calls have no unit of time.
+#[test]
+fn stack_adds_no_ticks_to_nanoseconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, profile) = (golden("calls"), golden("profile"));
+    let ticks = dir.path().join("ticks.xrayprofile");
+    let ticks = ticks.to_str().unwrap();
+    out(&format!("convert -o {ticks}"), &[&profile]);
+    let why = "give files of one unit, or show the numbers of calls alone with";
+    let diff = format!("stack --diff {ticks}");
+    for (command, files) in [
+        ("stack", &[&*calls, ticks][..]),
+        ("stack --aggregation-type=count", &[ticks, &*calls]),
+        ("stack --all --stack-format=flame", &[ticks, &*calls]),
+        (&*diff, &[&*profile]),
+    ] {
+        fails(command, files, 2, why);
+    }
+    let both: u64 = calls_of_stacks(&[ticks, &*calls]).values().sum();
+    let alone = [&*calls, ticks].map(|file| calls_of_stacks(&[file]).values().sum::<u64>());
+    assert_eq!(both, alone.iter().sum::<u64>());
+
+    let stack = |files: &[&str]| xrayctl([&["stack", "-k"][..], files].concat());
+    let kept = stack(&[&profile, ticks, &profile]);
+    assert_eq!(kept.code, 0, "{}", kept.err);
+    assert!(kept.err.contains("cannot add up"), "{}", kept.err);
+    assert_eq!(kept.out, stack(&[&profile, &profile]).out);
+}
+
 #[test]
 fn info_of_several_traces_adds_up_files_and_events() {
     let dir = tempfile::tempdir().unwrap();

@@ -56,16 +56,21 @@ pub struct OpenCallsEncoder {
     /// The packed entries of the current section. Emptied when it is long.
     entries: Vec<u8>,
     first_block: u64,
+    /// The length of the first entry of the current section.
+    first_len: usize,
     /// The block of the latest entry.
     latest: u64,
     /// The open calls of the latest entry.
     open: Vec<OpenCall>,
+    /// The number of outermost calls that the latest entry has in common with the entry of another
+    /// index that came last, which may have been left out.
+    shared: usize,
     /// The current entry.
     scratch: Vec<u8>,
     finished: Vec<OpenCalls>,
 }
 
-/// The length at which a section is ended, in bytes.
+/// The length at which a section is ended, in bytes, unless its first entry takes most of it.
 const LONG: usize = 32 << 10;
 
 /// The length of a thread's entries, in bytes, from which on each byte stands for more events, so
@@ -102,15 +107,17 @@ impl OpenCalls {
         latest.map(|at| (at, open))
     }
 
-    /// Passes each entry to `take`: the index of its block, and the open calls there, outermost
-    /// first. Ends before the first entry that is unreadable or inconsistent.
+    /// Passes each entry for a block before `end` to `take`: the index of its block, the number of
+    /// outermost calls that the entry before has, too, and the open calls there, outermost first.
+    /// Ends before the first entry that is unreadable, inconsistent, or for a later block.
     ///
     /// # Errors
     ///
     /// The errors of `take`.
     pub fn each<E>(
         &self,
-        mut take: impl FnMut(u64, &[OpenCall]) -> Result<(), E>,
+        end: u64,
+        mut take: impl FnMut(u64, usize, &[OpenCall]) -> Result<(), E>,
     ) -> Result<(), E> {
         let Ok(entries) = self.entries.load() else {
             return Ok(());
@@ -119,21 +126,23 @@ impl OpenCalls {
         let (mut open, mut block) = (Vec::new(), 0_u64);
         while fields.position() < entries.len() {
             let passed = fields.number("block").ok();
-            let Some(at) = passed.and_then(|passed| block.checked_add(passed)) else {
+            let at = passed.and_then(|passed| block.checked_add(passed));
+            let Some(at) = at.filter(|at| *at < end) else {
                 break;
             };
-            if entry(&mut fields, &mut open).is_none() {
+            let Some(kept) = entry(&mut fields, &mut open) else {
                 break;
-            }
+            };
             block = at;
-            take(block, &open)?;
+            take(block, kept, &open)?;
         }
         Ok(())
     }
 }
 
-/// Reads the part of an entry after its block. `open` has the calls of the previous entry.
-fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
+/// Reads the part of an entry after its block. `open` has the calls of the previous entry. Returns
+/// the number of calls that were kept.
+fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<usize> {
     let mut len = |field| usize::try_from(fields.number(field).ok()?).ok();
     let (kept, more) = (len("kept calls")?, len("more calls")?);
     if kept > open.len() || more > OpenCalls::MAX_DEPTH - kept {
@@ -159,7 +168,7 @@ fn entry(fields: &mut FieldReader<'_>, open: &mut Vec<OpenCall>) -> Option<()> {
             args: Values::new(args.iter().copied()),
         });
     }
-    Some(())
+    Some(kept)
 }
 
 // === impl OpenCallsEncoder ===
@@ -178,8 +187,10 @@ impl OpenCallsEncoder {
             block: 0,
             entries: Vec::new(),
             first_block: 0,
+            first_len: 0,
             latest: 0,
             open: Vec::new(),
+            shared: 0,
             scratch: Vec::new(),
             finished: Vec::new(),
         }
@@ -191,10 +202,11 @@ impl OpenCallsEncoder {
         let spacing = self.spacing.max(self.all / LONGEST);
         let worthwhile = |bytes: u64| self.passed >= spacing.saturating_mul(bytes);
         if open.len() <= OpenCalls::MAX_DEPTH && worthwhile(SHORTEST) {
-            self.encode(open.clone());
+            let kept = self.kept(0, open.clone());
+            self.encode(kept, open.clone());
             let bytes = self.scratch.len() as u64;
             if self.passed >= spacing.saturating_mul(bytes) {
-                self.commit(open);
+                self.commit(kept, open);
             }
         }
         self.passed = self.passed.saturating_add(len);
@@ -202,15 +214,21 @@ impl OpenCallsEncoder {
         self.block += 1;
     }
 
-    /// Adds an entry of another index for the block with this index. Leaves it out if it is too
-    /// deep, or if its block does not come after the blocks before.
-    pub fn entry(&mut self, block: u64, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
+    /// Adds an entry of another index for the block with this index, with the open calls, outermost
+    /// first. The `kept` outermost ones are the same as in the entry before. Leaves the entry out
+    /// if it is too deep, or if its block does not come after the blocks before. An entry costs no
+    /// more than its other calls.
+    pub fn entry(&mut self, block: u64, kept: usize, open: &[OpenCall]) {
+        self.shared = self.shared.min(kept);
         if block < self.block || open.len() > OpenCalls::MAX_DEPTH {
             return;
         }
         self.block = block;
-        self.encode(open.clone());
-        self.commit(open);
+        let open = open.iter().copied();
+        let kept = self.kept(self.shared, open.clone());
+        self.encode(kept, open.clone());
+        self.commit(kept, open);
+        self.shared = usize::MAX;
         self.block = block.saturating_add(1);
     }
 
@@ -236,8 +254,16 @@ impl OpenCallsEncoder {
         self.finished
     }
 
-    /// Packs an entry for the next block.
-    fn encode(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
+    /// The number of outermost calls that are the same as in the latest entry. The first `equal`
+    /// ones are not compared.
+    fn kept(&self, equal: usize, open: impl ExactSizeIterator<Item = OpenCall>) -> usize {
+        let equal = equal.min(self.open.len()).min(open.len());
+        let others = self.open.iter().skip(equal).zip(open.skip(equal));
+        equal + others.take_while(|(before, now)| *before == now).count()
+    }
+
+    /// Packs an entry for the next block. The latest entry has the `kept` outermost calls, too.
+    fn encode(&mut self, kept: usize, open: impl ExactSizeIterator<Item = OpenCall>) {
         self.scratch.clear();
         let mut fields = Fields(&mut self.scratch);
         let before = if self.entries.is_empty() {
@@ -245,8 +271,6 @@ impl OpenCallsEncoder {
         } else {
             self.latest
         };
-        let same = self.open.iter().zip(open.clone());
-        let kept = same.take_while(|(before, now)| *before == now).count();
         let more = open.len() - kept;
         fields.number(self.block - before);
         fields.number(kept as u64).number(more as u64);
@@ -272,19 +296,25 @@ impl OpenCallsEncoder {
         }
     }
 
-    /// Keeps the packed entry.
-    fn commit(&mut self, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
-        if !self.entries.is_empty() && self.entries.len() + self.scratch.len() > LONG {
+    /// Keeps the packed entry. The latest entry has the `kept` outermost calls, too.
+    fn commit(&mut self, mut kept: usize, open: impl ExactSizeIterator<Item = OpenCall> + Clone) {
+        // The first entry of a section has all of its calls. Sections twice as long as their first
+        // entries take at most twice the space of their other entries.
+        let long = LONG.max(self.first_len.saturating_mul(2));
+        if !self.entries.is_empty() && self.entries.len() + self.scratch.len() > long {
             self.finish_section();
             // The new section has no previous entry that this one could build on.
-            self.encode(open.clone());
+            kept = 0;
+            self.encode(kept, open.clone());
         }
         if self.entries.is_empty() {
             self.first_block = self.block;
+            self.first_len = self.scratch.len();
         }
         self.entries.append(&mut self.scratch);
-        self.open.clear();
-        self.open.extend(open);
+        self.open.truncate(kept);
+        self.open.extend(open.skip(kept));
+        self.shared = 0;
         self.latest = self.block;
         self.passed = 0;
     }
@@ -376,28 +406,75 @@ mod tests {
         let mut again = OpenCallsEncoder::new(ThreadId(4), 0);
         let mut blocks = Vec::new();
         for section in &sections {
-            let added: Result<(), ()> = section.each(|block, open| {
+            let added: Result<(), ()> = section.each(40, |block, kept, open| {
                 blocks.push(block);
-                again.entry(block, open.iter().copied());
+                again.entry(block, kept, open);
                 Ok(())
             });
             added.unwrap();
         }
         assert_eq!(blocks[..3], [4, 7, 10]);
         // These come too late, or are too deep.
-        again.entry(4, [call(0, 1)].into_iter());
+        again.entry(4, 0, &[call(0, 1)]);
         let deep: Vec<_> = (0..1025).map(|at| call(at, 1)).collect();
-        again.entry(99, deep.into_iter());
+        again.entry(99, 0, &deep);
         assert_eq!(again.finish(), sections);
-        let failed = sections[0].each(|block, _| Err(block));
+        let failed = sections[0].each(40, |block, _, _| Err(block));
         assert_eq!(failed, Err(4));
-        let cut = &sections[0].entries.load().unwrap()[..8];
-        let mut count = 0;
-        let read: Result<(), ()> = section(cut).each(|_, _| {
-            count += 1;
+        let count = |section: &OpenCalls, end| {
+            let mut count = 0;
+            let read: Result<(), ()> = section.each(end, |_, _, _| {
+                count += 1;
+                Ok(())
+            });
+            read.unwrap();
+            count
+        };
+        let cut = section(&sections[0].entries.load().unwrap()[..8]);
+        assert_eq!(count(&cut, 40), 1, "the second entry is cut");
+        for (end, expected) in [(0, 0), (4, 0), (5, 1), (10, 2), (11, 3)] {
+            assert_eq!(count(&sections[0], end), expected, "{end}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_was_left_out_is_not_built_on() {
+        let (one, other, third) = (call(0, 5), call(1, 6), call(3, 7));
+        let last = vec![one, third, call(4, 8)];
+        let mut encoder = OpenCallsEncoder::new(ThreadId(0), 0);
+        encoder.entry(5, 0, &[one, other]);
+        encoder.entry(5, 1, &[one, third]);
+        encoder.entry(6, 2, &last);
+        let sections = encoder.finish();
+        assert_eq!(sections[0].before(6), Some((6, last)));
+        let mut kept = Vec::new();
+        let read: Result<(), ()> = sections[0].each(7, |block, shared, _| {
+            kept.push((block, shared));
             Ok(())
         });
-        assert_eq!((read, count), (Ok(()), 1), "the second entry is cut");
+        assert_eq!((read, kept), (Ok(()), vec![(5, 0), (6, 1)]));
+    }
+
+    /// The first entry is longer than a section should be.
+    #[test]
+    fn short_entries_after_a_long_one_take_little_space() {
+        let deep: Vec<_> = (0..1024)
+            .map(|at| OpenCall {
+                args: Values::new([u64::MAX; Values::MOST]),
+                ..call(at, 1)
+            })
+            .collect();
+        let mut encoder = OpenCallsEncoder::new(ThreadId(0), 0);
+        encoder.entry(0, 0, &deep);
+        let first = encoder.pending();
+        assert!(first > LONG, "{first}");
+        for block in 1..10_000 {
+            encoder.entry(block, 1024, &deep);
+        }
+        let sections = encoder.finish();
+        let sum: usize = sections.iter().map(|section| section.entries.len()).sum();
+        assert!(sum < 2 * first + 100_000, "{sum}");
+        assert_eq!(sections[0].before(99), Some((99, deep)));
     }
 
     #[test]

@@ -98,6 +98,11 @@ impl EventFilter {
         self.0.is_empty()
     }
 
+    /// The events that the conditions are about.
+    pub fn events(&self) -> impl Iterator<Item = &EventsOf> {
+        self.0.iter().map(|condition| &condition.events)
+    }
+
     /// Whether an event is selected. `typed` is the number and the name of its type, `None` for a
     /// custom event.
     #[must_use]
@@ -322,6 +327,8 @@ mod tests {
         assert!(any.wants(ORDER, &data));
         assert!(!any.wants(ORDER, b""));
         assert!(!any.wants(Some((8, None)), &data));
+        let order = EventsOf::Name("order".to_owned());
+        assert!(any.events().eq([&order, &EventsOf::Custom]));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub enum EventsOf {
 
 /// Separator of the names of one type in a trace, if several libraries name its number differently.
 const BETWEEN_NAMES: &str = " | ";
+/// The longest text with several names, in bytes. The daemon joins names up to this length.
+const LONGEST_NAMES: usize = 2048;
 
 /// Reasons why a text names no type of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,9 +40,14 @@ pub enum EventsOfError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFormats(Vec<(EventsOf, EventFormat)>);
 
-/// The names of one type, as a trace has them.
+/// The names of one type, as a trace has them. A text longer than 2048 bytes is one name, so that
+/// the search of a hostile trace's events for a name is fast.
 pub fn names_of(names: &str) -> impl Iterator<Item = &str> + Clone {
-    names.split(BETWEEN_NAMES)
+    let most = match names.len() {
+        0..=LONGEST_NAMES => usize::MAX,
+        _ => 1,
+    };
+    names.splitn(most, BETWEEN_NAMES)
 }
 
 // === impl EventsOf ===
@@ -170,6 +177,21 @@ mod tests {
         for wanted in ["b", "c", "a |", ""] {
             assert!(!has(wanted, Some("a | b c")), "{wanted}");
         }
+    }
+
+    #[test]
+    fn a_long_text_is_one_name() {
+        let names = |count| vec!["a"; count].join(BETWEEN_NAMES);
+        let has = |wanted: &str, names: &str| {
+            EventsOf::Name(wanted.to_owned()).has(Some((7, Some(names))))
+        };
+        // A name takes 4 bytes, the first one 1 byte.
+        let (short, long) = (names(512), names(513));
+        assert_eq!((short.len(), long.len()), (2045, 2049));
+        assert!(has("a", &short) && !has("a", &long));
+        assert!(has(&short, &short) && has(&long, &long));
+        assert_eq!(names_of(&short).count(), 512);
+        assert_eq!(names_of(&long).collect::<Vec<_>>(), [&long]);
     }
 
     #[test]

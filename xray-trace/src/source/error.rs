@@ -56,8 +56,8 @@ pub enum OpenError {
         /// The greatest number of stacks.
         limit: usize,
     },
-    /// The profile has another unit of time than the profiles to which it is added.
-    #[error("its times are in {unit}, but the times of the profiles before it are in {others}")]
+    /// The file has another unit of time than the files to which it is added.
+    #[error("its times are in {unit}, but the times of the files before it are in {others}")]
     OtherUnit {
         /// Its unit.
         unit: &'static str,

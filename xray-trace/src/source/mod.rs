@@ -25,7 +25,7 @@ mod spool;
 mod yaml;
 
 pub use error::OpenError;
-pub use merge::{ProfileSum, merge};
+pub use merge::{CommonUnit, ProfileSum, merge};
 pub use open::{open, open_profile};
 pub use opened::{Opened, OpenedProfile};
 pub use options::{KnownFunction, Options};

@@ -3,9 +3,10 @@
 use xray_trace::analysis::{Filter, SPACING, Survey, Waits, account, open_calls};
 use xray_trace::container::{Block, OpenCall, OpenCallsEncoder, Payload, Writer};
 use xray_trace::model::{
-    ClockAnchor, Event, EventBody, FunctionId, Process, ThreadId, ThreadWait, Ticks, Trace, Values,
+    Calibration, ClockAnchor, Event, EventBody, FunctionId, Process, Thread, ThreadId, ThreadWait,
+    Ticks, Trace, Values,
 };
-use xray_trace::source::merge;
+use xray_trace::source::{OpenError, merge};
 
 use crate::common::{
     Enter, Exit, blocks, call, file_in_blocks, function, lost, module, process, thread,
@@ -34,6 +35,11 @@ impl Machine {
     /// A trace of two threads. The first one has these events, whose times are in nanoseconds since
     /// tick 0.
     fn trace(self, names: &[&str], events: &[Event]) -> Trace {
+        self.trace_with(names, events, &[self.anchor(0), self.anchor(1_000_000)])
+    }
+
+    /// The same, with this clock.
+    fn trace_with(self, names: &[&str], events: &[Event], anchors: &[ClockAnchor]) -> Trace {
         let mut writer = Writer::new(Vec::new()).unwrap();
         let host = Some(self.host.to_owned());
         writer.add(&Process { host, ..process(0) }).unwrap();
@@ -47,9 +53,7 @@ impl Machine {
         }
         writer.add(&thread(0, 0)).unwrap();
         writer.add(&thread(1, 0)).unwrap();
-        for ns in [0, 1_000_000] {
-            writer.add(&self.anchor(ns)).unwrap();
-        }
+        writer.add_all(anchors).unwrap();
         let timed = events.iter().map(|event| Event {
             ticks: Ticks(event.ticks.0 * self.ticks_a_ns),
             ..*event
@@ -208,35 +212,93 @@ fn what_is_missing_is_noted_and_harms_nothing() {
     assert!(trace.function(FunctionId(1)).is_none());
 }
 
+#[test]
+fn times_of_other_units_are_not_merged() {
+    let events_of_one = [call(200, 0, Enter), call(300, 0, Exit)];
+    let with = |anchors: &[ClockAnchor]| FIRST.trace_with(&["a"], &events_of_one, anchors);
+    let nanoseconds = || FIRST.trace(&["a"], &events_of_one);
+    let single = [FIRST.anchor(7)];
+    for anchors in [&single[..0], &single] {
+        for traces in [
+            [nanoseconds(), with(anchors)],
+            [with(anchors), nanoseconds()],
+        ] {
+            let error = merge(&traces).unwrap_err();
+            assert!(matches!(error, OpenError::OtherUnit { .. }), "{error}");
+        }
+        // A trace without events has no times.
+        let empty = FIRST.trace_with(&["a"], &[], anchors);
+        let merged = merge(&[empty, nanoseconds()]).unwrap().trace;
+        assert_eq!(calls(&merged), [("a".to_owned(), 1, 100)]);
+        assert_eq!(merged.clock().calibration(), Calibration::Measured);
+    }
+    // Ticks are ticks, and the clock shows this.
+    let merged = merge(&[with(&single), with(&[FIRST.anchor(8)])]);
+    let trace = merged.unwrap().trace;
+    assert_eq!(trace.clock().calibration(), Calibration::SingleAnchor);
+    assert_eq!(calls(&trace), [("a".to_owned(), 2, 600)]);
+    let trace = merge(&[with(&[]), with(&[])]).unwrap().trace;
+    assert_eq!(trace.clock().calibration(), Calibration::None);
+    assert_eq!(calls(&trace), [("a".to_owned(), 2, 600)]);
+}
+
+#[test]
+fn a_counter_that_did_not_keep_time_is_noted() {
+    let set_back = ClockAnchor {
+        ticks: Ticks(100),
+        ..FIRST.anchor(2_000_000_000)
+    };
+    let anchors = [FIRST.anchor(0), FIRST.anchor(1_000_000_000), set_back];
+    let events = [call(200, 0, Enter), call(300, 0, Exit)];
+    let faulty = FIRST.trace_with(&["a"], &events, &anchors);
+    assert_eq!(faulty.clock().faults().len(), 1);
+    let merged = merge(&[FIRST.trace(&["a"], &events), faulty]).unwrap();
+    let [(what, count)] = &merged.notes[..] else {
+        panic!("{:?}", merged.notes);
+    };
+    assert!(what.contains("did not keep time"), "{what}");
+    assert_eq!(*count, 1);
+}
+
 /// A trace of two blocks whose index has an open call that its events do not have: `b`, from 150
 /// on, at the begin of the second block. `damaged` blocks cannot be unpacked.
 fn indexed(damaged: &[usize]) -> Trace {
+    indexed_of(0, |blocks| {
+        for at in damaged {
+            blocks[*at].payload = Payload::from([0xff; 9]);
+        }
+    })
+}
+
+/// The same of a thread with this id, after a change of its blocks.
+fn indexed_of(id: u32, change: impl FnOnce(&mut Vec<Block>)) -> Trace {
     let events = [
         call(100, 0, Enter),
         call(110, 0, Exit),
         call(200, 0, Enter),
         call(210, 0, Exit),
     ];
-    let blocks = blocks(0, &events, 2).into_iter().enumerate();
-    let blocks = blocks.map(|(at, block)| match damaged.contains(&at) {
-        true => Block {
-            payload: Payload::from([0xff; 9]),
-            ..block
-        },
-        false => block,
-    });
+    let mut blocks = blocks(id, &events, 2);
+    change(&mut blocks);
     let mut writer = Writer::new(Vec::new()).unwrap();
     let host = Some(FIRST.host.to_owned());
     writer.add(&Process { host, ..process(0) }).unwrap();
     writer.add(&module(0, 0)).unwrap();
     writer.add(&function(0, 0, "a")).unwrap();
     writer.add(&function(1, 0, "b")).unwrap();
-    writer.add(&thread(0, 0)).unwrap();
+    writer
+        .add(&Thread {
+            id: ThreadId(id),
+            ..thread(0, 0)
+        })
+        .unwrap();
     for ns in [0, 1_000_000] {
         writer.add(&FIRST.anchor(ns)).unwrap();
     }
-    blocks.for_each(|block| writer.block(&block).unwrap());
-    let mut index = OpenCallsEncoder::new(ThreadId(0), 0);
+    for block in &blocks {
+        writer.block(block).unwrap();
+    }
+    let mut index = OpenCallsEncoder::new(ThreadId(id), 0);
     let open = OpenCall {
         function: FunctionId(1),
         start: Ticks(150),
@@ -272,6 +334,17 @@ fn a_thread_with_a_damaged_block_has_no_index() {
         let merged = merge(&[indexed(damaged)]).unwrap();
         assert_eq!(merged.notes[0].1, damaged.len() as u64);
         assert_eq!(open_calls(&merged.trace, &Filter::default()), []);
+    }
+}
+
+/// Blocks are sorted by their begins, and the traces share the thread with the greatest id.
+#[test]
+fn an_index_of_other_blocks_is_left_out() {
+    let swapped = indexed_of(0, |blocks| blocks.swap(0, 1));
+    let shared = indexed_of(u32::MAX, |_| {});
+    for trace in [swapped, shared] {
+        let merged = merge(&[trace]).unwrap().trace;
+        assert_eq!(open_calls(&merged, &Filter::default()), []);
     }
 }
 

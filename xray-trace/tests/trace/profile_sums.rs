@@ -9,8 +9,8 @@ use xray_trace::container::{ProfileEncoder, Writer};
 use xray_trace::llvm::ByteOrder;
 use xray_trace::llvm::profile::{BlockHeader, FileHeader, write_block, write_file_header};
 use xray_trace::model::{
-    CallSums, ClockAnchor, FilterNote, FunctionId, Missing, Process, ProcessId, Suppression,
-    Thread, ThreadId, Ticks,
+    CallSums, ClockAnchor, DutyWindow, FilterNote, FunctionId, Missing, Process, ProcessId,
+    Suppression, Thread, ThreadId, Ticks,
 };
 use xray_trace::source::{OpenError, OpenedProfile, Options, ProfileSum, open_profile};
 
@@ -33,8 +33,11 @@ struct Written<'a> {
     /// The number of anchors of the clock.
     anchors: u64,
     filter: Option<&'a str>,
-    /// The begin of a suppression of the first function, in ticks, and its missing calls.
-    suppressed: Option<(u64, u64)>,
+    /// The begin of a suppression of the first function and its end, in ticks, and its missing
+    /// calls.
+    suppressed: Option<(u64, Option<u64>, u64)>,
+    /// The begin and the end of a duty window, and the time that it represents, in ticks.
+    duty: Option<(u64, u64, u64)>,
 }
 
 impl Default for Written<'_> {
@@ -49,6 +52,7 @@ impl Default for Written<'_> {
             anchors: 2,
             filter: None,
             suppressed: None,
+            duty: None,
         }
     }
 }
@@ -91,15 +95,25 @@ impl Written<'_> {
                 })
                 .unwrap();
         }
-        if let Some((from, calls)) = self.suppressed {
+        if let Some((from, until, calls)) = self.suppressed {
             writer
                 .add(&Suppression {
                     function: FunctionId(0),
                     process: ProcessId(0),
                     from: Ticks(from),
-                    until: None,
+                    until: until.map(Ticks),
                     recorded: 0,
                     calls,
+                })
+                .unwrap();
+        }
+        if let Some((from, until, stands_for)) = self.duty {
+            writer
+                .add(&DutyWindow {
+                    process: ProcessId(0),
+                    from: Ticks(from),
+                    until: Ticks(until),
+                    stands_for,
                 })
                 .unwrap();
         }
@@ -287,11 +301,11 @@ fn other_processes_stay_apart_and_share_functions() {
 #[test]
 fn a_suppression_in_two_profiles_is_one() {
     let one = Written {
-        suppressed: Some((1_000_000, 5)),
+        suppressed: Some((1_000_000, None, 5)),
         ..Written::default()
     };
     let other = Written {
-        suppressed: Some((1_000_000, 9)),
+        suppressed: Some((1_000_000, None, 9)),
         booted_ns: WALL + 1,
         ..Written::default()
     };
@@ -301,6 +315,7 @@ fn a_suppression_in_two_profiles_is_one() {
         (tables.coverage().suppressions.len(), budget.calls())
     };
     assert_eq!(missing(&sum(&[one.open(), other.open()])), (1, 9));
+    assert_eq!(missing(&sum(&[other.open(), one.open()])), (1, 9));
     let elsewhere = Written {
         process: Process {
             host: Some("other".to_owned()),
@@ -309,6 +324,33 @@ fn a_suppression_in_two_profiles_is_one() {
         ..other
     };
     assert_eq!(missing(&sum(&[one.open(), elsewhere.open()])), (2, 14));
+}
+
+/// Profiles of one process, the later one with the ends of the times that were open before.
+#[test]
+fn the_later_extent_of_a_time_counts_in_any_order() {
+    let early = Written {
+        suppressed: Some((1_000_000, None, 900)),
+        duty: Some((2_000_000, 2_500_000, 500_000)),
+        ..Written::default()
+    };
+    let late = Written {
+        suppressed: Some((1_000_000, Some(3_000_000), 1000)),
+        duty: Some((2_000_000, 3_000_000, 4_000_000)),
+        ..Written::default()
+    };
+    let extents = |opened: &OpenedProfile| {
+        let coverage = opened.profile.tables().coverage();
+        let suppressions = coverage.suppressions.iter();
+        let suppressions = suppressions.map(|one| (one.until.is_some(), one.calls));
+        let duty = coverage.duty.iter();
+        let duty = duty.map(|window| (window.until.0 - window.from.0, window.stands_for));
+        (suppressions.collect::<Vec<_>>(), duty.collect::<Vec<_>>())
+    };
+    let expected = (vec![(true, 1000)], vec![(1_000_000, 4_000_000)]);
+    for order in [[&early, &late], [&late, &early]] {
+        assert_eq!(extents(&sum(&order.map(Written::open))), expected);
+    }
 }
 
 /// A profile of the runtime: a path, and the sums of its calls.

@@ -1,15 +1,17 @@
 //! `xrayctl stack`: the stacks with the longest or the most calls, of one trace or several, or the
 //! difference of two.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
+use xray_trace::source::CommonUnit;
 
 use crate::failure::Failure;
 use crate::gathering::{Gathering, Time};
 use crate::input::{Destination, Logs, Selection, Unpaired};
-use crate::inputs::{Inputs, Shown, Unreadable};
+use crate::inputs::{Inputs, Shown, Unreadable, add_unit};
+use crate::log::Log;
 use crate::output::Console;
 use crate::output::stacks::{self, Folded, Top};
 
@@ -96,6 +98,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     };
     let diff = args.diff.clone().map(Inputs::of);
     let mut stacks = StackTrie::default();
+    let mut unit = CommonUnit::default();
     let mut calibrated = true;
     let unreadable = match args.unpaired.keep_going {
         true => Unreadable::IsNoted,
@@ -108,6 +111,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     for (inputs, side) in sides {
         let shown = inputs.map(|inputs| inputs.open_kinds(&args.logs, unreadable, console));
         for Shown { name, log, .. } in shown.transpose()?.unwrap_or_default() {
+            if args.shows_times() {
+                add_times(&name, &log, &mut unit)?;
+            }
             calibrated &= gathering.add(&name, &log, side, &mut stacks, console)?;
         }
     }
@@ -141,4 +147,27 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
             lines.iter().try_for_each(|line| writeln!(out, "{line}"))
         }
     })
+}
+
+/// Fails for a file whose times are in another unit than the times of the files before it.
+fn add_times(name: &Path, log: &Log, unit: &mut CommonUnit) -> Result<(), Failure> {
+    add_unit(log, unit).map_err(|error| {
+        Failure::Usage(format!(
+            "cannot add {} to the others: {error}; give files of one unit, or show the numbers of \
+             calls alone with --stack-format=flame --aggregation-type=count",
+            name.display()
+        ))
+    })
+}
+
+// === impl Args ===
+
+impl Args {
+    /// False if only numbers of calls are shown.
+    fn shows_times(&self) -> bool {
+        match self.stack_format {
+            StackFormat::Human => true,
+            StackFormat::Flame => self.aggregation_type == Aggregation::Time,
+        }
+    }
 }

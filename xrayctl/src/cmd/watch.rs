@@ -107,7 +107,11 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         let ended = watch(rpc, of, &mut watched, &mut stream, &mut signals, console).await?;
         Ok((ended, ()))
     });
-    during.await.map(drop)
+    during.await.map(drop)?;
+    if let Some(note) = watched.note() {
+        console.note(&note);
+    }
+    Ok(())
 }
 
 async fn watch(

@@ -5,11 +5,12 @@ use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
-use xray_trace::event_format::EventOptions;
+use xray_trace::event_format::{EventOptions, EventsOf, names_of};
 use xrayd_proto::v1::{Event, EventBatch, EventKind, UserEvent};
 
 use super::event_data::EventData;
 use super::{Look, Tone, text, units};
+use crate::suggest;
 
 /// Open calls of a thread that are remembered. With more of them, the outer ones are not shown.
 const MOST_OPEN: usize = 4096;
@@ -47,6 +48,10 @@ pub(crate) struct Watched {
     shown: Shown,
     /// Calls and user events that were shown.
     lines: u64,
+    /// User events that were shown.
+    user_events: u64,
+    /// User events that the filter did not select.
+    unselected: u64,
     /// Time of the first event.
     begun: Option<u64>,
     /// Names by process and function id.
@@ -118,6 +123,8 @@ impl Watched {
         Self {
             shown,
             lines: 0,
+            user_events: 0,
+            unselected: 0,
             begun: None,
             functions: HashMap::new(),
             event_types: HashMap::new(),
@@ -128,6 +135,35 @@ impl Watched {
     /// True if the wanted number of lines was shown.
     pub(crate) fn is_over(&self) -> bool {
         self.lines >= self.shown.most
+    }
+
+    /// The reason why no user event was shown: `--where` is about a name that no type had. `None`
+    /// if there is another reason, or if user events were shown.
+    pub(crate) fn note(&self) -> Option<String> {
+        if self.user_events > 0 || self.unselected == 0 {
+            return None;
+        }
+        let known = self.event_types.values().map(String::as_str);
+        let mut unmet = Vec::new();
+        for events in self.shown.user_events.filter.events() {
+            if let EventsOf::Name(wanted) = events
+                && !known
+                    .clone()
+                    .any(|names| events.has(Some((0, Some(names)))))
+            {
+                unmet.push(wanted.clone());
+            }
+        }
+        if unmet.is_empty() {
+            return None;
+        }
+        let hint = suggest::hint(&unmet, known.flat_map(names_of));
+        let wanted: Vec<_> = unmet.iter().map(|wanted| format!("{wanted:?}")).collect();
+        Some(format!(
+            "{} not shown: no type of events had the name {}, which --where needs{hint}",
+            units::counted(self.unselected, "custom or typed event"),
+            wanted.join(" or "),
+        ))
     }
 
     /// Shows the calls that end in this batch, and its user events.
@@ -237,9 +273,11 @@ impl Watched {
                 let typed = self.typed(pid, &user_event);
                 let filter = &self.shown.user_events.filter;
                 if !filter.wants(typed, &user_event.data) {
+                    self.unselected += 1;
                     return Ok(());
                 }
                 self.lines += 1;
+                self.user_events += 1;
                 let at = (monotonic_ns, begun);
                 return self.show_user_event((pid, tid), function, &user_event, at, out, look);
             }
@@ -400,7 +438,7 @@ fn json_line(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::event_format::{EventCondition, EventFilter, EventsOf};
+    use xray_trace::event_format::{EventCondition, EventFilter, Literal, Relation};
     use xrayd_proto::v1::{EventTypeName, FunctionName, ThreadName};
 
     use super::super::golden;
@@ -606,6 +644,60 @@ mod tests {
         }];
         assert_eq!(take(first), (vec![None], 1));
         assert_eq!(take(second), (vec![Some(2_000), None], 3));
+    }
+
+    /// A condition on a field is no reason for the note, if its type has the name.
+    #[test]
+    fn a_name_that_no_type_has_is_noted_if_no_user_event_is_shown() {
+        let watched = |names: &[&str], events: Vec<Event>| {
+            let conditions = names.iter().map(|name| {
+                let format = "id:u8".parse().unwrap();
+                let condition = EventCondition::of_type(EventsOf::Name((*name).to_owned()));
+                condition.with_field(&format, "id", Relation::Equal, Literal::Integer(7))
+            });
+            let conditions: Result<Vec<_>, _> = conditions.collect();
+            let mut watched = Watched::new(Shown {
+                least: Duration::ZERO,
+                user_events: EventOptions {
+                    filter: EventFilter::new(conditions.unwrap()),
+                    ..EventOptions::default()
+                },
+                most: u64::MAX,
+                ..shown(true)
+            });
+            let mut batch = batch(events);
+            batch.event_types = vec![EventTypeName {
+                r#type: 3,
+                name: "price | order".into(),
+                pid: 7,
+            }];
+            watched.take(batch, &mut Vec::new(), Look::PLAIN).unwrap();
+            watched.note()
+        };
+        let typed = |id| Event {
+            user_event: Some(UserEvent {
+                data: vec![id],
+                size: 1,
+                r#type: Some(3),
+            }),
+            ..event(2_000, 2, EventKind::Typed)
+        };
+        let note = watched(&["ordr"], vec![typed(7), typed(1)]).unwrap();
+        assert_eq!(
+            note,
+            "2 custom or typed events not shown: no type of events had the name \"ordr\", which \
+             --where needs (did you mean order?)"
+        );
+        let note = watched(&["order", "x", "y"], vec![typed(1)]).unwrap();
+        assert!(note.contains(" the name \"x\" or \"y\", which"), "{note}");
+        for (names, events) in [
+            (&["order"][..], vec![typed(1)]),
+            (&["ordr", "price"], vec![typed(7), typed(1)]),
+            (&["ordr"], vec![event(1_000, 1, EventKind::Enter)]),
+            (&[], vec![typed(1)]),
+        ] {
+            assert_eq!(watched(names, events), None, "{names:?}");
+        }
     }
 
     #[test]

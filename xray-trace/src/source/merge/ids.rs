@@ -8,7 +8,7 @@ use std::io;
 use crate::model::{Function, FunctionId, Module, ModuleId, ProcessId, ThreadId};
 
 /// The thread of losses that no thread had. It is the same in all traces.
-const NO_THREAD: ThreadId = ThreadId(u32::MAX);
+pub(super) const NO_THREAD: ThreadId = ThreadId(u32::MAX);
 
 /// A function as all traces know it: file, build, address, id in the map, name.
 type FunctionKey = (String, Option<Vec<u8>>, u64, u32, String);

@@ -3,7 +3,9 @@
 //!
 //! The times of the traces get one clock, whose ticks are nanoseconds. For traces of one boot of a
 //! machine that is its monotonic clock, which all of them have. Otherwise it is the wall clock, so
-//! the traces are as far apart as the machines' clocks say.
+//! the traces are as far apart as the machines' clocks say. Either all traces have the rate of
+//! their counters, or none has it. Without it, ticks count as nanoseconds, and the merged clock has
+//! no rate.
 //!
 //! ```text
 //!  trace 0 ─┐  ids of processes, modules, functions, threads: given out anew
@@ -18,33 +20,39 @@ mod profiles;
 mod tables;
 mod time;
 mod times_sum;
+mod unit;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use self::coverage::add_coverage;
+use self::coverage::{Written, add_coverage};
 use self::ids::{Ids, Places};
-use self::index::add_index;
+use self::index::{ThreadBlocks, add_index};
 pub use self::profiles::ProfileSum;
 use self::tables::add_tables;
 use self::time::{Moments as _, Time, anchors, are_of_one_boot};
+pub use self::unit::CommonUnit;
 use super::spool::Spool;
 use super::{OpenError, Opened};
 use crate::container::{Block, Completeness, RunsPart};
 use crate::llvm::Format;
-use crate::model::{Calibration, Process, SnapshotWindow, Thread, Trace};
+use crate::model::{Calibration, Process, SnapshotWindow, Thread, ThreadId, Trace};
 
 /// Merges traces into one, in the order given. Damaged blocks are cut at the damage, and counted in
 /// the notes.
 ///
 /// # Errors
 ///
-/// The merged trace cannot be written or read: memory, or space for temporary files, is missing.
+/// * [`OpenError::OtherUnit`]: a trace with events has the rate of its counter, and another one
+///   lacks it.
+/// * The merged trace cannot be written or read: memory, or space for temporary files, is missing.
 pub fn merge(traces: &[Trace]) -> Result<Opened, OpenError> {
+    let mut unit = CommonUnit::default();
+    traces.iter().try_for_each(|trace| unit.add_trace(trace))?;
     let mut spool = Spool::new()?;
     let mut ids = Ids::default();
     let mut notes = Notes::default();
     let by_wall = !are_of_one_boot(traces);
-    for anchor in anchors(traces, by_wall) {
+    for anchor in anchors(traces, by_wall, unit) {
         spool.writer.add(&anchor)?;
     }
     let windows: Option<Vec<SnapshotWindow>> = traces
@@ -85,6 +93,7 @@ struct Notes {
     damaged: u64,
     unfinished: u64,
     timeless: u64,
+    faulty: u64,
 }
 
 // === impl Notes ===
@@ -95,6 +104,7 @@ impl Notes {
             damaged,
             unfinished,
             timeless,
+            faulty,
         } = self;
         let all = [
             ("traces without an end mark, or cut", unfinished),
@@ -102,6 +112,11 @@ impl Notes {
             (
                 "traces without a clock: their place among the others is not known",
                 timeless,
+            ),
+            (
+                "traces with wrong times: the processor's counter did not keep time, or the \
+                 machine was suspended",
+                faulty,
             ),
         ];
         let some = all.into_iter().filter(|(_, count)| *count > 0);
@@ -121,6 +136,7 @@ fn add(
     let coverage = trace.coverage();
     notes.unfinished += u64::from(coverage.completeness != Completeness::Complete);
     notes.timeless += u64::from(trace.clock().calibration() == Calibration::None);
+    notes.faulty += u64::from(!trace.clock().faults().is_empty());
     for process in trace.processes() {
         let id = places.process(ids, process.id)?;
         spool.writer.add(&Process {
@@ -141,14 +157,15 @@ fn add(
             ..thread.clone()
         })?;
     }
-    add_coverage(trace, &mut time, (&mut places, ids), spool)?;
-    let mut cut = HashSet::new();
+    let mut written = Written::default();
+    add_coverage(trace, &mut time, (&mut places, ids), spool, &mut written)?;
+    let mut threads = HashMap::<ThreadId, ThreadBlocks>::new();
     for block in trace.blocks() {
-        if !add_block(block, &mut time, (&mut places, ids), spool, notes)? {
-            cut.insert(block.thread);
-        }
+        let is_as_before = add_block(block, &mut time, (&mut places, ids), spool, notes)?;
+        let blocks = threads.entry(block.thread).or_default();
+        blocks.add(block, is_as_before);
     }
-    add_index(trace, &mut time, (&mut places, ids), spool, &cut)?;
+    add_index(trace, &mut time, (&mut places, ids), spool, &threads)?;
     for part in trace.runs_parts() {
         spool.writer.runs(&RunsPart {
             thread: places.thread(ids, part.thread)?,

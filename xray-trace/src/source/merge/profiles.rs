@@ -14,26 +14,24 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::slice;
 
-use super::coverage::add_coverage;
+use super::coverage::{Written, add_coverage};
 use super::ids::{Ids, Places};
 use super::tables::add_tables;
 use super::time::{SharedTime, Time, anchors, booted, is_one_boot};
 use super::times_sum::TimesSum;
+use super::unit::CommonUnit;
 use crate::container::Completeness;
 use crate::llvm::Format;
 use crate::model::{
-    Calibration, ClockAnchor, FunctionId, MOST_STACKS, Missing, Process, ProcessId, Profile,
-    ProfiledStack, Thread, ThreadId, Ticks, Times, Trace,
+    ClockAnchor, FunctionId, MOST_STACKS, Missing, Process, ProcessId, Profile, ProfiledStack,
+    Thread, ThreadId, Ticks, Times, Trace,
 };
 use crate::source::spool::Spool;
 use crate::source::{OpenError, OpenedProfile};
 
-/// The unit of a profile that has the rate of its counter.
-const NANOSECONDS: &str = "nanoseconds";
-/// The unit of a profile without the rate of its counter.
-const TICKS: &str = "ticks of a counter whose rate is unknown";
-
-/// A sum of profiles. Memory grows with the number of different stacks, which has a limit.
+/// A sum of profiles. The number of different stacks has a limit. Memory also grows with the number
+/// of different durations of the calls of each stack, and with the number of modules of all
+/// profiles.
 #[derive(Debug)]
 pub struct ProfileSum {
     /// The tables so far.
@@ -52,8 +50,9 @@ pub struct ProfileSum {
     /// The first and the last moment of the clocks of all profiles, if they have one: the clock of
     /// the sum.
     anchors: Option<[ClockAnchor; 2]>,
-    /// The unit of the times; `None` before the first profile.
-    unit: Option<&'static str>,
+    unit: CommonUnit,
+    /// The coverage so far.
+    written: Written,
     /// The format: our own one, or the one of the latest profile of another format.
     format: Format,
     /// The latest time at which one of the files was written.
@@ -122,7 +121,8 @@ impl ProfileSum {
             times: Vec::new(),
             missing: Missing::default(),
             anchors: None,
-            unit: None,
+            unit: CommonUnit::default(),
+            written: Written::default(),
             format: Format::Xtrace,
             written_wall_ns: None,
             timed: 0,
@@ -143,7 +143,7 @@ impl ProfileSum {
     pub fn add(&mut self, opened: &OpenedProfile) -> Result<(), OpenError> {
         let profile = &opened.profile;
         let tables = profile.tables();
-        self.check_unit(tables)?;
+        self.unit.add_profile(profile)?;
         if opened.format != Format::Xtrace {
             self.format = opened.format;
         }
@@ -194,18 +194,6 @@ impl ProfileSum {
             written_wall_ns: self.written_wall_ns,
             notes: notes.collect(),
         })
-    }
-
-    /// Fails if the profile has another unit of time than the profiles before it.
-    fn check_unit(&mut self, tables: &Trace) -> Result<(), OpenError> {
-        let unit = match tables.clock().calibration() {
-            Calibration::Measured => NANOSECONDS,
-            Calibration::None | Calibration::SingleAnchor => TICKS,
-        };
-        match *self.unit.get_or_insert(unit) {
-            others if others != unit => Err(OpenError::OtherUnit { unit, others }),
-            _ => Ok(()),
-        }
     }
 
     fn add_processes(&mut self, tables: &Trace, places: &mut Places) -> Result<(), OpenError> {
@@ -271,9 +259,9 @@ impl ProfileSum {
     /// Adds the clock and the coverage. The merged clock is the wall clock, which all machines
     /// have. Without the rate of the counter there is none.
     fn add_times_of(&mut self, tables: &Trace, places: &mut Places) -> Result<(), OpenError> {
-        let by_wall = self.unit == Some(NANOSECONDS);
+        let by_wall = self.unit.is_nanoseconds();
         if by_wall {
-            self.extend_clock(&anchors(slice::from_ref(tables), by_wall));
+            self.extend_clock(&anchors(slice::from_ref(tables), by_wall, self.unit));
         }
         let mut others = HashMap::new();
         let first = tables.processes().first();
@@ -284,7 +272,7 @@ impl ProfileSum {
             known: known.unwrap_or(&mut others),
         };
         let ids = (places, &mut self.ids);
-        add_coverage(tables, &mut time, ids, &mut self.spool)
+        add_coverage(tables, &mut time, ids, &mut self.spool, &mut self.written)
     }
 
     fn extend_clock(&mut self, anchors: &[ClockAnchor]) {

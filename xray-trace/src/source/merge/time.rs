@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::unit::CommonUnit;
 use crate::model::{Clock, ClockAnchor, ClockReader, Ticks, Trace};
 
 /// The greatest difference between the boot times that two traces of one machine show, if they are
@@ -98,8 +99,9 @@ pub(super) fn is_one_boot(one: i128, other: i128) -> bool {
     one.abs_diff(other) < u128::from(ONE_BOOT)
 }
 
-/// The clock of the merged trace, whose ticks are nanoseconds.
-pub(super) fn anchors(traces: &[Trace], by_wall: bool) -> Vec<ClockAnchor> {
+/// The clock of the merged trace, whose ticks are nanoseconds. It has no rate if the traces have
+/// none: their ticks count as nanoseconds.
+pub(super) fn anchors(traces: &[Trace], by_wall: bool, unit: CommonUnit) -> Vec<ClockAnchor> {
     let clocks = traces.iter().map(Trace::clock);
     let Some(booted) = clocks.clone().find_map(booted) else {
         return Vec::new();
@@ -112,18 +114,21 @@ pub(super) fn anchors(traces: &[Trace], by_wall: bool) -> Vec<ClockAnchor> {
     let (first, last) = times.fold((u64::MAX, 0), |(first, last), at| {
         (first.min(at), last.max(at))
     });
-    // Two of them, for the rate.
-    [first, last.max(first.saturating_add(1))]
-        .map(|ns| {
-            let wall = match by_wall {
-                true => ns,
-                false => u64::try_from((i128::from(ns) + booted).max(0)).unwrap_or(u64::MAX),
-            };
-            ClockAnchor {
-                ticks: Ticks(ns),
-                monotonic_ns: ns,
-                wall_ns: wall,
-            }
-        })
-        .to_vec()
+    // The rate needs two of them.
+    let ends = match unit.is_ticks() {
+        true => vec![first],
+        false => vec![first, last.max(first.saturating_add(1))],
+    };
+    let ends = ends.into_iter().map(|ns| {
+        let wall = match by_wall {
+            true => ns,
+            false => u64::try_from((i128::from(ns) + booted).max(0)).unwrap_or(u64::MAX),
+        };
+        ClockAnchor {
+            ticks: Ticks(ns),
+            monotonic_ns: ns,
+            wall_ns: wall,
+        }
+    });
+    ends.collect()
 }
