@@ -29,6 +29,7 @@ mod step;
 mod thread_blocks;
 mod thread_lines;
 mod threads;
+mod threads_in_window;
 mod timeline;
 mod tree;
 mod tree_line;

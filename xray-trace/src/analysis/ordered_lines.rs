@@ -9,6 +9,7 @@ use super::stack::Steps;
 use super::step::Siblings;
 use super::thread_blocks::ThreadBlocks;
 use super::thread_lines::{Observer, ThreadLines};
+use super::threads_in_window::threads_in_window;
 use super::tree_line::{Order, Shown, TreeLine};
 use crate::model::{ThreadId, Ticks, Trace};
 
@@ -57,7 +58,7 @@ impl<'a, V: Observer> OrderedLines<'a, V> {
             shown,
             order,
             options,
-            waiting: ThreadBlocks::of_trace(trace, filter).into(),
+            waiting: threads_in_window(trace, filter).into(),
             threads: BTreeMap::new(),
             next: BinaryHeap::new(),
             hidden: 0,

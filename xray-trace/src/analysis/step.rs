@@ -37,6 +37,11 @@ pub trait Visitor {
     #[inline(always)]
     fn user_event(&mut self, _user_event: &UserEvent, _data: &[u8]) {}
 
+    /// The window is over, and the calls that are still open are closed next. The `going_on`
+    /// outermost of them go on after the window. The others have no exit.
+    #[inline(always)]
+    fn window_over(&mut self, _going_on: usize) {}
+
     /// Whether the visitor takes no more calls for now. Only `visit_run` asks this.
     fn enough(&self) -> bool {
         false
@@ -185,6 +190,12 @@ impl<A: Visitor, B: Visitor> Visitor for Both<'_, A, B> {
     fn user_event(&mut self, user_event: &UserEvent, data: &[u8]) {
         self.0.user_event(user_event, data);
         self.1.user_event(user_event, data);
+    }
+
+    #[inline(always)]
+    fn window_over(&mut self, going_on: usize) {
+        self.0.window_over(going_on);
+        self.1.window_over(going_on);
     }
 
     fn enough(&self) -> bool {

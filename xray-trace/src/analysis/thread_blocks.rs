@@ -9,14 +9,16 @@
 //! ```
 //!
 //! If the trace has the open calls of an earlier block, reading begins there. Otherwise the thread
-//! is followed from its first event on. This file chooses the blocks; it unpacks no event.
+//! is followed from its first event on. `threads_in_window` chooses the blocks.
 
-use super::Filter;
 use super::window::Window;
 use crate::container::{Block, OpenCall};
-use crate::model::{ThreadId, Trace};
+use crate::model::ThreadId;
 
-/// A thread with events in the window, and the blocks to read.
+/// Calls that a thread may have at the begin of the window. The exact number would need reading.
+const CALLS_AT_BEGIN: u64 = 16;
+
+/// A thread with events or open calls in the window, and the blocks to read.
 #[derive(Debug)]
 pub(super) struct ThreadBlocks<'a> {
     /// The thread.
@@ -31,37 +33,16 @@ pub(super) struct ThreadBlocks<'a> {
 
 // === impl ThreadBlocks ===
 
-impl<'a> ThreadBlocks<'a> {
-    /// Every thread that the filter selects and that has events in the filter's window, by thread.
-    pub(super) fn of_trace(trace: &'a Trace, filter: &Filter) -> Vec<Self> {
-        let window = Window::of(filter);
-        let threads = trace.blocks_by_thread().into_iter();
-        let threads = threads.filter(|(thread, _)| filter.wants_thread(*thread));
-        threads
-            .filter_map(|(thread, blocks)| Self::new(trace, window, thread, blocks))
-            .collect()
-    }
-
-    /// `None` if the thread has no event in the window. `blocks` are all blocks of the thread.
-    fn new(
-        trace: &Trace,
-        window: Window,
-        thread: ThreadId,
-        mut blocks: Vec<&'a Block>,
-    ) -> Option<Self> {
-        let first = blocks.iter().position(|block| block.last >= window.since)?;
-        let mut rest = blocks[first..].iter();
-        if rest.all(|block| window.is_over_at(block.first)) {
-            return None;
-        }
-        let known = (first > 0).then(|| trace.open_calls(thread, first));
-        let (at, open) = known.flatten().unwrap_or_default();
-        Some(Self {
-            thread,
-            window,
-            open,
-            blocks: blocks.split_off(at),
-        })
+impl ThreadBlocks<'_> {
+    /// About the number of calls in the window: the call events of the thread's blocks in it, and
+    /// some calls that are open at its begin. It is the same with and without an index.
+    pub(super) fn calls(&self) -> u64 {
+        let window = self.window;
+        let blocks = self.blocks.iter();
+        let within = blocks
+            .filter(|block| block.last >= window.since && !window.is_over_at(block.first))
+            .map(|block| u64::from(block.calls));
+        within.sum::<u64>().saturating_add(CALLS_AT_BEGIN)
     }
 
     /// The packed bytes of the blocks that begin before the window ends. Calls of the window may go

@@ -8,6 +8,7 @@ use super::Filter;
 use super::stack::Steps;
 use super::step::Siblings;
 use super::thread_blocks::ThreadBlocks;
+use super::threads_in_window::threads_in_window;
 use crate::model::Trace;
 
 /// The most workers. Each has its own results, so memory grows with their number.
@@ -26,7 +27,7 @@ pub(super) fn by_thread<T: Default + Send>(
     siblings: Siblings,
     look: impl Fn(&mut T, Steps<'_>) + Sync,
 ) -> Vec<T> {
-    let threads = ThreadBlocks::of_trace(trace, filter);
+    let threads = threads_in_window(trace, filter);
     in_shares(threads, ThreadBlocks::len, |part, thread| {
         look(part, Steps::in_window(trace, thread, siblings));
     })

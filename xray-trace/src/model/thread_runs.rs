@@ -188,6 +188,19 @@ impl ThreadRuns {
         stretches.filter_map(|(stretch, until_ns)| stretch.run(until_ns))
     }
 
+    /// The time without a processor that contains this moment. `None` if the thread had a
+    /// processor, or if that is not known.
+    #[must_use]
+    pub fn off_run_at(&self, ns: u64) -> Option<Run> {
+        let after = self
+            .stretches
+            .partition_point(|stretch| stretch.from_ns <= ns);
+        let stretch = self.stretches.get(after.checked_sub(1)?)?;
+        let next = self.stretches.get(after)?;
+        let run = stretch.run(next.from_ns)?;
+        (run.state != Some(RunState::Running)).then_some(run)
+    }
+
     /// The times without a processor between two moments, in order of time. Times that reach beyond
     /// the moments are cut there.
     pub fn off_runs(&self, from_ns: u64, until_ns: u64) -> impl Iterator<Item = Run> {

@@ -167,9 +167,11 @@ impl Trace {
         switches
     }
 
-    /// The number of bytes of a thread's packed context switches.
-    pub(crate) fn switches_len(&self, thread: ThreadId) -> usize {
+    /// The number of bytes of a thread's packed context switches, in the parts that overlap the
+    /// time between two moments.
+    pub(crate) fn switches_len(&self, thread: ThreadId, (from_ns, until_ns): (u64, u64)) -> usize {
         let parts = self.runs.get(&thread).into_iter().flatten();
+        let parts = parts.filter(|part| part.from_ns < until_ns && from_ns < part.until_ns);
         parts.fold(0, |sum, part| sum.saturating_add(part.switches.len()))
     }
 

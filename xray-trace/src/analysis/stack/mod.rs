@@ -13,8 +13,9 @@
 //!
 //! With a window, there are steps for the events in the window, and for later events until every
 //! call that began in the window has ended. The calls that are open at its begin come first, as if
-//! they began then. At the end the open calls are closed. Counts cover the window alone. So the
-//! result does not depend on where reading began before the window.
+//! they began then. At the end the open calls are closed. A closed call that is open at the end of
+//! the window *goes on* ([`Steps::goes_on`]); the first event after the window shows that. Counts
+//! cover the window alone. So the result does not depend on where reading began before the window.
 
 mod call_stack;
 mod irregular;
@@ -23,16 +24,15 @@ use std::sync::Arc;
 use std::vec;
 
 use self::call_stack::CallStack;
-use super::Filter;
 use super::closing::{Cause, Closing};
 use super::frames::Moment;
-use super::step::{NoVisitor, Notes, Open, Siblings, Step, UserEvent, Visitor};
+use super::step::{Call, NoVisitor, Notes, Open, Siblings, Step, UserEvent, Visitor};
 use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
 use crate::container::{Block, Events, Form, OpenCall};
 use crate::event_format::EventFilter;
-use crate::model::{Clock, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace};
+use crate::model::{CallKind, Clock, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace};
 
 /// The steps of one thread's stack, in order of time.
 #[derive(Debug)]
@@ -50,6 +50,8 @@ pub struct Steps<'a> {
     begun: vec::IntoIter<Open>,
     /// The steps end when fewer calls are open than this. 0 until the end of the window.
     enough: usize,
+    /// The number of outermost calls that go on after the window. 0 until the steps close them.
+    going_on: usize,
     /// The trace, and its user events that have a step; `None` if all of them have one.
     user_events: Option<(&'a Trace, &'a EventFilter)>,
 }
@@ -68,6 +70,7 @@ impl<'a> Steps<'a> {
             turn: Window::default().until,
             begun: Vec::new().into_iter(),
             enough: 0,
+            going_on: 0,
             user_events: None,
         }
     }
@@ -115,12 +118,6 @@ impl<'a> Steps<'a> {
     pub fn of_threads(trace: &'a Trace) -> impl Iterator<Item = Self> {
         let threads = trace.blocks_by_thread().into_iter();
         threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
-    }
-
-    /// The steps that `filter` may select, of every thread that has any, by thread.
-    pub fn of_wanted(trace: &'a Trace, filter: &Filter) -> impl Iterator<Item = Self> {
-        let threads = ThreadBlocks::of_trace(trace, filter).into_iter();
-        threads.map(|thread| Self::in_window(trace, thread, Siblings::Closed))
     }
 
     /// The steps of a thread in its window, and after it until every call of the window has ended.
@@ -189,6 +186,14 @@ impl<'a> Steps<'a> {
         self.stack.processor
     }
 
+    /// Whether the call of the latest step goes on after the window. Such a call is
+    /// [`Ending::Closed`](super::Ending::Closed), because the steps end before its exit. It is open
+    /// until the end of the window or longer.
+    #[must_use]
+    pub fn goes_on(&self, call: &Call) -> bool {
+        call.open.depth < self.going_on
+    }
+
     /// The data of the user event of the latest step; empty after the next step.
     #[must_use]
     pub fn data(&self, user_event: &UserEvent) -> &[u8] {
@@ -220,8 +225,11 @@ impl<'a> Steps<'a> {
             self.pending = Some(event);
             return None;
         }
-        let ends = self.stack.window.is_over_at(event.ticks) && self.ends();
-        (!ends).then_some(event)
+        if self.stack.window.is_over_at(event.ticks) && self.ends() {
+            self.pending = Some(event);
+            return None;
+        }
+        Some(event)
     }
 
     /// Handles the end of the window. Returns whether the steps end here, because no call that
@@ -231,6 +239,41 @@ impl<'a> Steps<'a> {
         self.turn = Window::default().until;
         self.enough = self.stack.frames.begun_before(self.stack.window.since) + 1;
         self.stack.frames.len() < self.enough
+    }
+
+    /// The number of open calls that go on after the window, at the end of the steps. All of them
+    /// do, except for the calls that the next event leaves without an exit: these were open at the
+    /// last event before. None do if no event follows.
+    #[cold]
+    fn count_going_on(&mut self) -> usize {
+        if self.enough == 0 {
+            // The trace ends before the window does.
+            return 0;
+        }
+        // Counts do not cover the next event.
+        let notes = self.stack.notes;
+        let next = self.pending.take().or_else(|| self.unpack());
+        self.stack.notes = notes;
+        let Some(event) = next else { return 0 };
+        let open = self.stack.frames.len();
+        match event.body {
+            EventBody::Lost { .. } => 0,
+            EventBody::Unwound { calls } => {
+                open.saturating_sub(usize::try_from(calls).unwrap_or(usize::MAX))
+            }
+            EventBody::Call {
+                function,
+                kind: CallKind::Exit | CallKind::TailExit,
+                ..
+            } if self.stack.siblings == Siblings::Closed && !self.stack.unmatched_exit => {
+                let depth = self.stack.frames.depth_of(function);
+                depth.map_or(open, |depth| depth + 1)
+            }
+            EventBody::Call { .. }
+            | EventBody::Data { .. }
+            | EventBody::UnmatchedExit
+            | EventBody::Cpu { .. } => open,
+        }
     }
 
     /// The next event. A damaged block ends in a loss of unknown size.
@@ -270,6 +313,7 @@ impl<'a> Steps<'a> {
         self.begun.by_ref().for_each(|open| visitor.enter(&open));
         self.follow(visitor);
         while let Some(step) = self.next() {
+            visitor.window_over(self.going_on);
             self.show(step, visitor);
         }
     }
@@ -374,6 +418,7 @@ impl Iterator for Steps<'_> {
                     Some(event) => self.stack.take(event),
                     None if self.stack.frames.len() == 0 => return None,
                     None => {
+                        self.going_on = self.count_going_on();
                         let last_seen = self.stack.now;
                         self.stack.closing = Some(Closing {
                             keep: 0,

@@ -9,7 +9,7 @@ use super::scale::Scale;
 use super::thread_timeline::{Gap, OffCpuTimes, Slice, ThreadTimeline, TimelineCall};
 use crate::analysis::Filter;
 use crate::analysis::step::{Call, Ending, Open, Visitor};
-use crate::model::{FunctionId, ThreadId, ThreadRuns, Ticks, Trace};
+use crate::model::{FunctionId, OffCpu, ThreadId, ThreadRuns, Ticks, Trace};
 
 /// The most lanes of a thread. Calls further in are only counted.
 pub const MOST_LANES: usize = 128;
@@ -38,6 +38,8 @@ pub(in crate::analysis) struct Drawing<'a> {
     thread: ThreadId,
     /// The depth of the outermost open call of a selected function.
     inside: Option<usize>,
+    /// The number of outermost calls that go on after the shown time. 0 until its end.
+    going_on: usize,
     /// The time of the latest event.
     last_ns: u64,
     calls: Vec<TimelineCall>,
@@ -54,6 +56,8 @@ pub(in crate::analysis) struct Drawing<'a> {
     /// When the thread had a processor; `None` if that is not known.
     runs: Option<Arc<ThreadRuns>>,
     off_cpu: OffCpuTimes,
+    /// The shown time, with the whole times without a processor at its begin and its end.
+    off_cpu_within: (u64, u64),
     /// The end of the time whose part of `off_cpu` is complete.
     off_cpu_until_ns: u64,
 }
@@ -95,6 +99,7 @@ impl<'a> Drawing<'a> {
             longest,
             thread,
             inside: None,
+            going_on: 0,
             last_ns: since_ns,
             calls: Vec::new(),
             kept_from_ns: 0,
@@ -104,6 +109,7 @@ impl<'a> Drawing<'a> {
             summed: 0,
             too_deep: 0,
             gaps: Vec::new(),
+            off_cpu_within: off_cpu_within(runs.as_deref(), since_ns, until_ns),
             runs,
             off_cpu: OffCpuTimes::default(),
             off_cpu_until_ns: 0,
@@ -158,22 +164,40 @@ impl<'a> Drawing<'a> {
         }
     }
 
+    /// A call that goes on, with the shown time after its latest event.
+    #[cold]
+    fn extended(&self, call: &Call, drawn: TimelineCall) -> TimelineCall {
+        let end_ns = drawn.end_ns.max(self.until_ns.unwrap_or(0));
+        // The innermost of these calls has that time for itself.
+        let innermost = call.open.depth + 1 == self.going_on;
+        let off_cpu = drawn.off_cpu.and_then(|known| {
+            let runs = self.runs.as_ref()?;
+            let off = runs.off_between(drawn.start_ns, end_ns)?;
+            let more_ns = off.total_ns.saturating_sub(known.total_ns);
+            let own_ns = if innermost { more_ns } else { 0 };
+            let self_ns = known.self_ns.saturating_add(own_ns);
+            Some(OffCpu { self_ns, ..off })
+        });
+        TimelineCall {
+            end_ns,
+            goes_on: true,
+            off_cpu,
+            ..drawn
+        }
+    }
+
     /// Takes the times without a processor within a call that is in no other call.
     #[inline(never)]
-    fn take_off_cpu(&mut self, call: &Call) {
+    fn take_off_cpu(&mut self, call: &TimelineCall) {
         let (Some(share), Some(runs)) = (self.share, &self.runs) else {
             return;
         };
-        let from_ns = call
-            .open
-            .start_ns
-            .max(self.since_ns)
-            .max(self.off_cpu_until_ns);
-        let until_ns = match self.until_ns {
-            // A call that is open at the end of the shown time may end after it.
-            Some(until_ns) if call.how == Ending::Closed => until_ns,
-            Some(until_ns) => call.end_ns.min(until_ns),
-            None => call.end_ns,
+        let (from_ns, until_ns) = self.off_cpu_within;
+        let from_ns = from_ns.max(call.start_ns).max(self.off_cpu_until_ns);
+        let until_ns = match call.goes_on {
+            // A thread without a processor ends no call.
+            true => until_ns,
+            false => until_ns.min(call.end_ns),
         };
         self.off_cpu_until_ns = self.off_cpu_until_ns.max(until_ns);
         self.off_cpu.add(runs, (from_ns, until_ns), share.off_cpu);
@@ -303,14 +327,17 @@ impl Visitor for Drawing<'_> {
             start_ns: call.open.start_ns,
             end_ns: call.end_ns.max(call.open.start_ns),
             finished: call.how != Ending::Closed,
+            goes_on: false,
             off_cpu: call.off_cpu,
         };
-        let may_wait = || {
-            let closed = call.how == Ending::Closed;
-            closed || call.off_cpu.is_none_or(|off| off.total_ns > 0)
+        let drawn = if call.open.depth < self.going_on {
+            self.extended(call, drawn)
+        } else {
+            drawn
         };
+        let may_wait = || drawn.off_cpu.is_none_or(|off| off.total_ns > 0);
         if drawn.depth == 0 && self.runs.is_some() && may_wait() {
-            self.take_off_cpu(call);
+            self.take_off_cpu(&drawn);
         }
         if self.filter.wants_call(&call.open) {
             self.longest.see(self.thread, &drawn);
@@ -335,6 +362,21 @@ impl Visitor for Drawing<'_> {
             self.gaps = self.gaps.chunks(2).map(Gap::together).collect();
         }
     }
+
+    fn window_over(&mut self, going_on: usize) {
+        self.going_on = going_on;
+    }
+}
+
+/// A part of the time, extended by the times without a processor that it has only a part of.
+fn off_cpu_within(runs: Option<&ThreadRuns>, since_ns: u64, until_ns: Option<u64>) -> (u64, u64) {
+    let at = |ns: u64| runs.and_then(|runs| runs.off_run_at(ns));
+    let from_ns = at(since_ns).map_or(since_ns, |run| run.from_ns);
+    let Some(until_ns) = until_ns else {
+        return (from_ns, u64::MAX);
+    };
+    let last = until_ns.checked_sub(1).and_then(at);
+    (from_ns, last.map_or(until_ns, |run| run.until_ns))
 }
 
 // === impl Sum ===

@@ -30,7 +30,8 @@ use super::Filter;
 use super::stack::Steps;
 use super::step::Siblings;
 use super::threads::by_thread;
-use crate::model::{FunctionId, ThreadId, Ticks, Trace};
+use super::threads_in_window::threads_in_window;
+use crate::model::{FunctionId, ThreadId, Trace};
 
 use lanes::{Drawing, Share};
 use longest::Longest;
@@ -92,7 +93,8 @@ pub(super) struct Drawings<'a> {
 
 impl Timeline {
     /// The timeline of the calls that `filter` selects, and of their callees. With a window of
-    /// time, calls that are open in it are included, even if they began before. Times are compared
+    /// time, calls that are open in it are included, even if they began before. Calls that began in
+    /// it have their ends; other calls that are open at its end go on. Times are compared
     /// with `origin_ns`, which must not be after any selected event.
     #[must_use]
     pub fn new(trace: &Trace, filter: &Filter, origin_ns: u64, room: TimelineLimits) -> Self {
@@ -131,11 +133,12 @@ impl<'a> Drawings<'a> {
         origin_ns: u64,
         room: TimelineLimits,
     ) -> Self {
-        let (shares, other_threads) = shares(trace, filter, room);
+        let scale = Scale::new(trace, filter, origin_ns);
+        let (shares, other_threads) = shares(trace, filter, scale, room);
         Self {
             trace,
             filter,
-            scale: Scale::new(trace, filter, origin_ns),
+            scale,
             shares,
             other_threads,
             longest: room.longest,
@@ -175,33 +178,27 @@ impl<'a> Drawings<'a> {
     }
 }
 
-/// The share of each thread in the room, by the number of its events as given by its blocks; and
-/// the number of threads without a share.
+/// The share of each thread in the room, by about the number of its calls; and the number of
+/// threads without a share.
 fn shares(
     trace: &Trace,
     filter: &Filter,
+    scale: Scale,
     room: TimelineLimits,
 ) -> (BTreeMap<ThreadId, Share>, usize) {
-    let since = filter.since.unwrap_or(Ticks(0));
-    let wanted = trace.blocks().iter().filter(|block| {
-        let over = filter.until.is_some_and(|until| block.first >= until);
-        filter.wants_thread(block.thread) && block.last >= since && !over
-    });
-    let mut events = BTreeMap::<ThreadId, u64>::new();
-    for block in wanted {
-        *events.entry(block.thread).or_default() += u64::from(block.calls);
-    }
-    let mut threads: Vec<_> = events.into_iter().collect();
+    let threads = threads_in_window(trace, filter).into_iter();
+    let threads = threads.map(|blocks| (blocks.thread, blocks.calls()));
+    let mut threads: Vec<_> = threads.collect();
     threads.sort_by_key(|(thread, events)| (Reverse(*events), *thread));
     let others = threads.len().saturating_sub(room.threads);
     threads.truncate(room.threads);
     let wants: Vec<_> = threads.iter().map(|(_, events)| *events).collect();
     let [calls, slices, gaps] = [room.calls, room.slices, room.gaps].map(|all| divide(&wants, all));
-    let off_cpu = off_cpu_shares(
-        trace,
-        threads.iter().map(|(thread, _)| *thread),
-        room.off_cpu,
-    );
+    let shown = (scale.since_ns, scale.until_ns.unwrap_or(u64::MAX));
+    let lengths = threads
+        .iter()
+        .map(|(thread, _)| (*thread, trace.switches_len(*thread, shown) as u64));
+    let off_cpu = off_cpu_shares(lengths.collect(), room.off_cpu);
     let shares = threads.iter().enumerate().map(|(at, (thread, _))| {
         let share = Share {
             calls: calls[at],
@@ -215,14 +212,8 @@ fn shares(
 }
 
 /// The share of each thread in the room for `all` times without a processor, by the length of its
-/// context switches.
-fn off_cpu_shares(
-    trace: &Trace,
-    threads: impl Iterator<Item = ThreadId>,
-    all: usize,
-) -> BTreeMap<ThreadId, usize> {
-    let lengths = threads.map(|thread| (thread, trace.switches_len(thread) as u64));
-    let mut lengths: Vec<_> = lengths.collect();
+/// context switches in the shown time.
+fn off_cpu_shares(mut lengths: Vec<(ThreadId, u64)>, all: usize) -> BTreeMap<ThreadId, usize> {
     lengths.sort_by_key(|(thread, len)| (Reverse(*len), *thread));
     let wants: Vec<_> = lengths.iter().map(|(_, len)| *len).collect();
     let shares = lengths.iter().zip(divide(&wants, all));

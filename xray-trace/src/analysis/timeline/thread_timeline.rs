@@ -36,10 +36,14 @@ pub struct TimelineCall {
     pub function: FunctionId,
     /// The beginning, on `CLOCK_MONOTONIC`.
     pub start_ns: u64,
-    /// The end. A call without an exit ends when it was last certainly open.
+    /// The end. A call without an exit ends when it was last certainly open. A call that goes on
+    /// ends with the shown time, or at a later moment at which it was certainly open.
     pub end_ns: u64,
     /// The call has an exit.
     pub finished: bool,
+    /// The call is open at the end of the shown time. It may have an exit later, which the timeline
+    /// does not have, so `finished` is false.
+    pub goes_on: bool,
     /// The time within it for which its thread had no processor; `None` if that is not known.
     pub off_cpu: Option<OffCpu>,
 }
@@ -73,8 +77,9 @@ pub struct Gap {
     pub losses: u64,
 }
 
-/// The times within the calls of a thread for which the thread had no processor. If there are too
-/// many, the longest are kept.
+/// The times within the calls of a thread for which the thread had no processor, as far as they
+/// overlap the shown time. The calls cut them, the shown time does not. If there are too many, the
+/// longest are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OffCpuTimes {
     /// The times that are kept, in order of time.

@@ -56,6 +56,13 @@ pub(super) fn write(
     let what =
         |call: &TimelineCall| functions.number(call.function) << 1 | u64::from(!call.finished);
     document.column("call.what", calls().map(what));
+    // Whether the last call of each lane goes on after the timeline. No other call of a lane can.
+    // The column is missing if no call goes on.
+    let goes_on = |lane: &Lane<'_>| lane.calls.last().is_some_and(|call| call.goes_on);
+    if lanes.iter().any(goes_on) {
+        let goes_on = lanes.iter().map(|lane| u64::from(goes_on(lane)));
+        document.column("lane.goes_on", goes_on);
+    }
     off_cpu::write_calls("call", calls, document);
 
     let steps = lanes.iter().flat_map(|lane| {

@@ -59,7 +59,7 @@ impl Threads {
     }
 
     /// The entries of the document's head, one for each thread. The entry of a thread without
-    /// events in the window has only its names.
+    /// events and open calls in the window has only its names.
     pub(super) fn head(&self, timeline: &Timeline) -> Value {
         let mut heads = self.shown.clone();
         for line in &timeline.threads {

@@ -421,6 +421,28 @@ fn a_window_has_every_call() {
     }
 }
 
+/// A call around a window is not a call without an exit.
+#[test]
+fn a_window_has_the_calls_that_go_on() {
+    let events = [
+        call(100, 0, Enter),
+        call(200, 1, Enter),
+        call(300, 1, Exit),
+        call(900, 0, Exit),
+    ];
+    let trace = trace(&["f", "g"], &[&events]);
+    let page = page(&trace, &Filter::default());
+    let document = Document::of_page(&written(&page, Standing::Served));
+    assert!(document.head["columns"]["lane.goes_on"].is_null());
+    // Times in the page begin with the first event.
+    let window = Document::new(&page.window(&trace, 50, 300));
+    assert_eq!(window.column("lane.depth"), [0, 1]);
+    assert_eq!(window.column("lane.goes_on"), [1, 0]);
+    assert_eq!(window.column("call.len"), [300, 100]);
+    let no_exit = window.column("call.what").into_iter();
+    assert_eq!(no_exit.map(|what| what % 2).collect::<Vec<_>>(), [1, 0]);
+}
+
 #[test]
 fn run_times_are_in_the_page() {
     let trace = with_runs();
@@ -435,8 +457,10 @@ fn run_times_are_in_the_page() {
         assert_eq!(document.column("off.gap"), [100, 150]);
         assert_eq!(document.column("off.state"), [1, 2]);
     }
-    assert_eq!(document.column("off.len"), [50, 200]);
-    assert_eq!(window.column("off.len"), [50, 100]);
+    // The second time ends after the window.
+    for document in [&document, &window] {
+        assert_eq!(document.column("off.len"), [50, 200]);
+    }
     // By depth: f, the second g, whose time is unknown, and the first g.
     assert_eq!(document.column("call.off"), [251, 0, 201]);
     assert_eq!(document.column("call.ready"), [50, 0, 0]);

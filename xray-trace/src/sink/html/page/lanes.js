@@ -10,7 +10,8 @@ class Lines {
     const [threads, depths] = [column("lane.thread"), column("lane.depth")];
     const [counts, sliceCounts] = [column("lane.calls"), column("lane.slices")];
     const [start, end, what] = [column("call.gap"), column("call.len"), column("call.what")];
-    const [off, ready] = [column("call.off"), column("call.ready")];
+    const [off, ready, goOn] = [column("call.off"), column("call.ready"), column("lane.goes_on")];
+    const goesOn = new Float64Array(goOn.length ? start.length : 0);
     const [at, summed, busy, sliceWhat] = [column("slice.step"), column("slice.calls"), column("slice.busy"), column("slice.what")];
     let [call, slice] = [0, 0];
     for (let lane = 0; lane < threads.length; lane++) {
@@ -23,6 +24,7 @@ class Lines {
         end[call] += start[call];
         before = end[call];
       }
+      if (goOn[lane]) goesOn[call - 1] = 1;
       before = 0;
       for (; slice < firstSlice + sliceCounts[lane]; slice++) {
         at[slice] += before;
@@ -36,6 +38,8 @@ class Lines {
         /** The times of the calls without a processor + 1, or 0; empty if no time is known. */
         off: off.subarray(first, call),
         ready: ready.subarray(first, call),
+        /** 1 for a call that goes on after the lines, else 0; empty if no call goes on. */
+        goesOn: goesOn.subarray(first, call),
         /**
          * For each call, the sum of the durations of the calls before it in the lane. The last
          * entry is the sum of all calls.
@@ -63,9 +67,9 @@ class Lines {
   }
 
   /**
-   * Completes the lines of a range of time with `whole`, the lines of all of the time. The range has
-   * no event after its end, so a call that reaches beyond it seems to have no exit. A thread without
-   * events in the range has no lanes.
+   * Completes the lines of a range of time with `whole`, the lines of all of the time. These have
+   * the ends of long calls that are open at the end of the range. A thread without a call in the
+   * range has no lanes.
    */
   complete(whole, from, to) {
     whole.threads.forEach((known, number) => {
@@ -76,11 +80,6 @@ class Lines {
           // Only a call that is open at this moment reaches beyond it.
           if (lane.start[at] <= time) putCall(thread, lane, at);
         }
-      }
-      // A thread with lines of its own has a length of its slices.
-      if (thread.power === undefined) {
-        const { off, offLeftOut, offKeptFrom } = known;
-        Object.assign(thread, { off, offLeftOut, offKeptFrom });
       }
     });
   }
@@ -110,7 +109,7 @@ class Lines {
 }
 
 /** The columns with a number for each call of a lane. */
-const CALL_COLUMNS = ["start", "end", "what", "off", "ready"];
+const CALL_COLUMNS = ["start", "end", "what", "off", "ready", "goesOn"];
 
 /** Puts a call of `lane` into the same lane of a thread, in place of a call with the same begin. */
 function putCall(thread, lane, number) {
@@ -151,6 +150,8 @@ function callOf(thread, lane, number) {
     end: lane.end[number],
     row: Math.floor(lane.what[number] / 2) - 1,
     unfinished: lane.what[number] % 2 === 1,
+    /** The call is open at the end of its lines, and may have an exit later. */
+    goesOn: lane.goesOn[number] === 1,
     off: lane.off[number] ? lane.off[number] - 1 : NaN,
     ready: lane.ready[number] ?? 0,
     number,

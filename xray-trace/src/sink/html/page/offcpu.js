@@ -2,6 +2,7 @@
 // overlap, and are in order.
 
 /** The states of a thread without a processor, as the document numbers them. */
+const UNKNOWN = 0;
 const READY = 1;
 const WAITING = 2;
 
@@ -13,8 +14,8 @@ class OffCpu {
     const lengths = start.map((begin, at) => end[at] - begin);
     /** For each time, the sum of the times before it. The last entry is the sum of all times. */
     this.before = sums(lengths, 0, lengths.length);
-    /** The same for the times in which the thread was ready to run. */
-    this.readyBefore = sums(lengths.map((length, at) => (state[at] === READY ? length : 0)), 0, lengths.length);
+    /** The same for the times of each state, by its number. */
+    this.stateBefore = [UNKNOWN, READY, WAITING].map((one) => sums(lengths.map((length, at) => (state[at] === one ? length : 0)), 0, lengths.length));
   }
 
   /**
@@ -24,7 +25,7 @@ class OffCpu {
    * pixel is the one with the most time.
    */
   pieces(from, to, scale) {
-    const { start, end, state, before, readyBefore } = this;
+    const { start, end, state, before, stateBefore } = this;
     const pieces = { from: [], to: [], share: [], state: [] };
     const add = (begin, over, share, kind) => {
       pieces.from.push(begin);
@@ -43,8 +44,8 @@ class OffCpu {
       const over = from + (pixel + 1) / scale;
       const next = Math.max(at + 1, firstAbove(end, over, at + 1));
       const off = before[next] - before[at];
-      const ready = readyBefore[next] - readyBefore[at];
-      const kind = next === at + 1 ? state[at] : ready * 2 > off ? READY : WAITING;
+      const times = stateBefore.map((all) => all[next] - all[at]);
+      const kind = times.indexOf(Math.max(...times));
       add(from + pixel / scale, over, Math.min(1, off * scale), kind);
       at = next;
     }
@@ -104,6 +105,9 @@ function offCpuText({ start, end, state }) {
  */
 class OffCpuLayer {
   constructor(pieces, { from, scale, width, height }) {
+    this.pieces = pieces;
+    this.from = from;
+    this.scale = scale;
     this.height = height;
     this.image = null;
     if (!pieces.from.length) return;
@@ -128,6 +132,9 @@ class OffCpuLayer {
   /** Draws the part over a bar. `left` is the begin of the bar, from the begin of the view. */
   put(pen, left, wide, x, y, opacity) {
     if (!this.image || wide <= 0) return;
+    // A copy takes time even where the image is empty.
+    const first = firstAbove(this.pieces.to, this.from + left / this.scale);
+    if (!(this.pieces.from[first] < this.from + (left + wide) / this.scale)) return;
     pen.globalAlpha = opacity;
     pen.drawImage(this.image, left * this.ratio, 0, wide * this.ratio, this.image.height, x, y, wide, this.height);
     pen.globalAlpha = 1;

@@ -182,7 +182,7 @@ class Timeline {
     pen.fillRect(begin, top, box, LANE - 1);
     pen.globalAlpha = 1;
     off.put(pen, begin - left, box, begin, top, opacity);
-    if (lane.what[number] % 2 && x + wide <= width) torn(pen, x + wide, top);
+    if (lane.what[number] % 2 && !lane.goesOn[number] && x + wide <= width) torn(pen, x + wide, top);
     if (shown > 24) {
       pen.fillStyle = marked ? colours.css.paper : marking ? colours.css.soft : colours.css["frame-ink"];
       this.surface.label(name, begin, top + LANE / 2, shown);
@@ -387,7 +387,8 @@ class Timeline {
     }
     if (call) {
       const content = [element("div", "name", this.nameOf(call.row)), numbers(this.facts(call))];
-      if (call.unfinished) content.push(element("p", "warning", "The call has no exit. It took at least this time."));
+      if (call.goesOn) content.push(element("p", "", "The call goes on after this part. It took at least this time."));
+      else if (call.unfinished) content.push(element("p", "warning", "The call has no exit. It took at least this time."));
       if (off) content.push(element("p", "", offCpuText(off)));
       content.push(...this.app.functionFacts(this.nameOf(call.row)));
       return content;
@@ -474,7 +475,8 @@ class Timeline {
   choose(call) {
     this.chosen = call;
     this.surface.soon();
-    this.app.choose(call && { name: this.nameOf(call.row), facts: this.facts(call), warning: call.unfinished ? "without exit" : "" });
+    const warning = call?.goesOn ? "goes on after this part" : call?.unfinished ? "without exit" : "";
+    this.app.choose(call && { name: this.nameOf(call.row), facts: this.facts(call), warning });
   }
 
   /** Zooms to a call and scrolls its thread into view. */
