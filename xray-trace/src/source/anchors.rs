@@ -6,7 +6,7 @@ use crate::model::{ClockAnchor, Ticks};
 /// the same beyond.
 const CLOCK_SECONDS: u64 = 1 << 12;
 
-/// A clock with this rate that begins at 0, like that of `llvm-xray`.
+/// A clock with this rate that begins at 0, as `llvm-xray` has it.
 pub(super) fn anchors(frequency: u64, wall: Option<(u64, u64)>) -> [ClockAnchor; 2] {
     let at = |ticks: u64| {
         let ns = |ticks: u64| {

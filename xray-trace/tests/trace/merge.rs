@@ -46,7 +46,7 @@ impl Machine {
         writer.add(&module(0, 0)).unwrap();
         for (id, name) in (0..).zip(names) {
             let mut function = function(id, 0, name);
-            // The name gives both, whatever the id is.
+            // The name gives both. The id does not matter.
             function.address.0 = name.bytes().map(u64::from).sum();
             function.xray_id = u32::from(name.as_bytes()[0]);
             writer.add(&function).unwrap();

@@ -64,7 +64,7 @@ impl Written<'_> {
         writer.add(&module(0, 0)).unwrap();
         for (id, name) in (0..).zip(self.names) {
             let mut function = function(id, 0, name);
-            // The name gives both, whatever the id is.
+            // The name gives both. The id does not matter.
             function.address = FileAddr(name.bytes().map(u64::from).sum());
             function.xray_id = u32::from(name.as_bytes()[0]);
             writer.add(&function).unwrap();

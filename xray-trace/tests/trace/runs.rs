@@ -313,7 +313,7 @@ proptest! {
                     // Before the first switch, only that it had no processor is known.
                     prop_assert!(found.ready_ns <= count(&[READY]), "{}..{}", from, until);
                 }
-                // The single times are those of the nanoseconds, known or not around them.
+                // Each single time has the state of its nanoseconds, also beside unknown time.
                 let single: Vec<_> = runs.off_runs(from, until).collect();
                 prop_assert!(single.windows(2).all(|pair| pair[0].until_ns <= pair[1].from_ns));
                 prop_assert!(single.iter().all(|run| from <= run.from_ns && run.until_ns <= until));
