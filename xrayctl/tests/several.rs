@@ -173,7 +173,7 @@ fn ticks_and_nanoseconds_are_not_merged() {
 
 /// Numbers of calls have no unit of time.
 #[test]
-fn stack_adds_no_ticks_to_nanoseconds() {
+fn stack_and_flame_add_no_ticks_to_nanoseconds() {
     let dir = tempfile::tempdir().unwrap();
     let (calls, profile) = (golden("calls"), golden("profile"));
     let ticks = dir.path().join("ticks.xrayprofile");
@@ -189,6 +189,8 @@ fn stack_adds_no_ticks_to_nanoseconds() {
     ] {
         fails(command, files, 2, why);
     }
+    let flame = format!("flame -o - --diff {ticks}");
+    fails(&flame, &[&profile], 2, "cannot compare");
     let both: u64 = calls_of_stacks(&[ticks, &*calls]).values().sum();
     let alone = [&*calls, ticks].map(|file| calls_of_stacks(&[file]).values().sum::<u64>());
     assert_eq!(both, alone.iter().sum::<u64>());

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use inferno::flamegraph::{self, Direction, Options};
 use xray_trace::analysis::{Side, StackRoots, StackTrie};
+use xray_trace::source::CommonUnit;
 
 use crate::failure::Failure;
 use crate::gathering::{Gathering, Time};
 use crate::input::{self, Logs, Selection, Unpaired};
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, add_unit};
 use crate::output::stacks::{self, Folded};
 use crate::output::{Console, units};
 
@@ -83,12 +84,18 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         },
     };
     let mut stacks = StackTrie::default();
-    let mut calibrated = true;
+    let (mut calibrated, mut unit) = (true, CommonUnit::default());
     for (file, side) in inputs.iter().zip([Side::Before, Side::After]) {
         let log = match side {
             Side::Before => args.inputs.open_any(&args.logs, console)?,
             Side::After => args.logs.open_any(file, console)?,
         };
+        add_unit(&log, &mut unit).map_err(|error| {
+            let file = file.display();
+            Failure::Usage(format!(
+                "cannot compare {file} with the other side: {error}"
+            ))
+        })?;
         calibrated &= gathering.add(file, &log, side, &mut stacks, console)?;
     }
     if let Some(note) = stacks::note(&stacks) {
