@@ -5,6 +5,7 @@ mod bless;
 mod columns;
 mod demo;
 mod dependencies;
+mod failed_tests;
 mod fuzz;
 mod gen_proto;
 mod lint;

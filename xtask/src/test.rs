@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use integration::{missing_packages, workspace_dir};
 
 use crate::{
-    fuzz,
+    failed_tests, fuzz,
     shell::{cargo, execute, say},
 };
 
@@ -94,7 +94,7 @@ fn test(environment: &[(&str, &str)], rest: &[String]) -> Result<()> {
         test.env(TEST_THREADS, (TESTS_AT_ONCE * processors).to_string());
     }
     test.envs(environment.iter().copied());
-    execute(&mut test)
+    failed_tests::execute(&mut test)
 }
 
 fn names_packages(rest: &[String]) -> bool {
