@@ -7,6 +7,8 @@
 
 #[path = "../../xrayctl/src/condition.rs"]
 mod condition;
+#[path = "../../xrayctl/src/condition_text.rs"]
+mod condition_text;
 #[path = "../../xrayctl/src/event_condition.rs"]
 mod event_condition;
 #[path = "../../xrayctl/src/failure.rs"]

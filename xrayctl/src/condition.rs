@@ -2,22 +2,25 @@
 //!
 //! ```text
 //!  duration(SELECTOR) > TIME     on_cpu(SELECTOR) > TIME     off_cpu(SELECTOR) > TIME
-//!  call(SELECTOR)                event(custom | NUMBER | NAME)
-//!  rate(SELECTOR) > NUMBER/s     death | death(SIGNAL) | death(any)     demand
+//!  call(SELECTOR)                rate(SELECTOR) > NUMBER/s
+//!  event(custom | NUMBER | NAME)     event(…).FIELD > NUMBER
+//!  death | death(SIGNAL) | death(any)     demand
 //! ```
 //!
-//! Each comparison can be `>=`. A selector is the name of a function or a glob. Parentheses in it
-//! must be in pairs.
+//! Each comparison can be `>=`; `event_condition` has those of fields. A selector is the name of a
+//! function or a glob. Parentheses in it must be in pairs.
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use xray_trace::event_format::{EventsOf, EventsOfError};
+use xray_trace::event_format::EventsOf;
 use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
 use xrayd_proto::v1::{
     self, CallTime, DeathCondition, DurationCondition, EventCondition, RateCondition,
     TriggerCondition, death_condition::How, event_condition::Which, trigger_condition::What,
 };
 
+use crate::condition_text::{Parsed, Rest};
+use crate::event_condition::{self, WrittenComparison};
 use crate::output::units;
 use crate::parse;
 use crate::selectors;
@@ -28,8 +31,10 @@ pub(crate) struct Condition {
     pub(crate) text: String,
     /// The condition as it was understood, and what it waits for.
     pub(crate) awaited: Awaited,
-    /// `None` for `demand`: the trigger fires on request.
+    /// `None` for `demand`: the trigger fires on request. A comparison of a field is missing in it.
     pub(crate) wire: Option<TriggerCondition>,
+    /// The comparison of a field of these events, which needs a description of their data.
+    pub(crate) comparison: Option<(EventsOf, WrittenComparison)>,
 }
 
 /// A condition as it was understood.
@@ -41,24 +46,6 @@ pub(crate) struct Awaited {
     pub(crate) meaning: String,
 }
 
-/// A problem and its place. The first character is in column 1.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: {problem}")]
-pub(crate) struct ConditionError {
-    column: usize,
-    problem: String,
-}
-
-/// The rest of a text.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rest<'a> {
-    text: &'a str,
-    /// Characters of the text before the rest.
-    before: usize,
-}
-
-type Parsed<T> = Result<T, ConditionError>;
-
 /// A parsed condition, without the text. `None` stands for `demand`.
 type Meant = (Option<What>, Awaited);
 
@@ -69,23 +56,25 @@ type Meant = (Option<What>, Awaited);
 pub(crate) fn parse(text: &str) -> Parsed<Condition> {
     let rest = Rest::of(text).trimmed();
     let (word, rest) = rest.word();
-    let ((what, awaited), rest) = match word.text {
+    let mut comparison = None;
+    let ((what, awaited), rest) = match word.text() {
         "duration" => call_time(CallTime::Duration, rest)?,
         "on_cpu" => call_time(CallTime::OnCpu, rest)?,
         "off_cpu" => call_time(CallTime::OffCpu, rest)?,
         "call" => {
             let (inner, rest) = rest.parenthesised("call(SELECTOR)")?;
-            let name = inner.text;
+            let name = inner.text();
             let awaited = meaning(format!("call({name})"), format!("a call of {name} begins"));
             ((Some(What::Call(selector(inner)?)), awaited), rest)
         }
         "event" => {
-            let (inner, rest) =
-                rest.parenthesised("event(custom), event(NUMBER) or event(NAME)")?;
-            (event(inner)?, rest)
+            let (events, compared) = event_condition::events_behind(rest)?;
+            let meant = event(&events, compared.as_ref());
+            comparison = compared.map(|compared| (events, compared));
+            (meant, rest.end())
         }
         "rate" => rate(rest)?,
-        "death" if rest.text.trim_start().is_empty() => {
+        "death" if rest.text().trim_start().is_empty() => {
             let awaited = meaning("death".to_owned(), "a signal ends a process".to_owned());
             ((Some(death_of(How::AnySignal(true))), awaited), rest)
         }
@@ -103,20 +92,21 @@ pub(crate) fn parse(text: &str) -> Parsed<Condition> {
         _ => {
             let what = "expected duration(…), on_cpu(…), off_cpu(…), call(…), event(…), rate(…), \
                         death or demand";
-            return Err(word.error(match word.text {
+            return Err(word.error(match word.text() {
                 "" => what.to_owned(),
                 other => format!("{what}, not {other:?}"),
             }));
         }
     };
     let rest = rest.trimmed();
-    if !rest.text.is_empty() {
-        return Err(rest.error(format!("unexpected {:?} after the condition", rest.text)));
+    if !rest.text().is_empty() {
+        return Err(rest.error(format!("unexpected {:?} after the condition", rest.text())));
     }
     Ok(Condition {
         text: text.trim().to_owned(),
         awaited,
         wire: what.map(|what| TriggerCondition { what: Some(what) }),
+        comparison,
     })
 }
 
@@ -139,7 +129,7 @@ fn call_time(measured: CallTime, rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
     let selection = selector(inner)?;
     let (more, rest) = rest.comparison()?;
     let sign = sign(more);
-    let text = rest.text.trim_end();
+    let text = rest.text().trim_end();
     let time = parse::duration(text).map_err(|problem| rest.error(problem))?;
     // 0 is the same in each unit.
     if !time.is_zero() && text.ends_with(|c: char| c.is_ascii_digit() || c == '.') {
@@ -149,7 +139,7 @@ fn call_time(measured: CallTime, rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
         )));
     }
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let (name, time) = (inner.text, units::exact_time(ns));
+    let (name, time) = (inner.text(), units::exact_time(ns));
     let long = match more {
         0 => format!("{time} or longer"),
         _ => format!("longer than {time}"),
@@ -176,7 +166,7 @@ fn rate(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
     let selection = selector(inner)?;
     let (more, rest) = rest.comparison()?;
     let wrong = || rest.error("expected a number of calls per second, like 1000/s".to_owned());
-    let (number, unit) = rest.text.split_once('/').ok_or_else(wrong)?;
+    let (number, unit) = rest.text().split_once('/').ok_or_else(wrong)?;
     if unit.trim() != "s" {
         return Err(wrong());
     }
@@ -189,7 +179,7 @@ fn rate(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
         selection: Some(selection),
         at_least,
     });
-    let name = inner.text;
+    let name = inner.text();
     let many = match more {
         0 => format!("{number} or more calls"),
         _ => format!("more than {}", units::counted(number, "call")),
@@ -206,31 +196,37 @@ fn sign(more: u64) -> &'static str {
     if more == 0 { ">=" } else { ">" }
 }
 
-fn event(inner: Rest<'_>) -> Parsed<Meant> {
-    let text = inner.text;
-    let events = text
-        .parse()
-        .map_err(|error: EventsOfError| inner.error(error.to_string()));
-    let which = match events? {
-        EventsOf::Custom => Which::Custom(true),
-        EventsOf::Number(number) => Which::Type(number.into()),
-        EventsOf::Name(name) => Which::Name(name),
+fn event(events: &EventsOf, comparison: Option<&WrittenComparison>) -> Meant {
+    let (which, kind) = match events {
+        EventsOf::Custom => (Which::Custom(true), "a custom event".to_owned()),
+        EventsOf::Number(number) => (
+            Which::Type((*number).into()),
+            format!("a typed event with the number {number}"),
+        ),
+        EventsOf::Name(name) => (
+            Which::Name(name.clone()),
+            format!("a typed event with the name {name}"),
+        ),
     };
-    let kind = match &which {
-        Which::Custom(_) => "a custom event".to_owned(),
-        Which::Type(number) => format!("a typed event with the number {number}"),
-        Which::Name(name) => format!("a typed event with the name {name}"),
+    let awaited = match comparison {
+        None => meaning(
+            format!("event({events})"),
+            format!("the program emits {kind}"),
+        ),
+        Some(comparison) => meaning(
+            format!("event({events}).{comparison}"),
+            format!("the program emits {kind} and {comparison}"),
+        ),
     };
-    let awaited = meaning(
-        format!("event({text})"),
-        format!("the program emits {kind}"),
-    );
-    let condition = EventCondition { which: Some(which) };
-    Ok((Some(What::Event(condition)), awaited))
+    let condition = EventCondition {
+        which: Some(which),
+        comparison: None,
+    };
+    (Some(What::Event(condition)), awaited)
 }
 
 fn death(inner: Rest<'_>) -> Parsed<Meant> {
-    let name = inner.text;
+    let name = inner.text();
     let (how, cause) = match name {
         "any" => (How::AnyEnd(true), "a process ends in any way".to_owned()),
         name => {
@@ -263,7 +259,7 @@ fn death_of(how: How) -> What {
 
 /// The functions of this name, or the functions that the glob matches.
 fn selector(inner: Rest<'_>) -> Parsed<v1::Selection> {
-    let text = inner.text.to_owned();
+    let text = inner.text().to_owned();
     let rule = match text.contains(['*', '?']) {
         true => Rule::Glob(text),
         false => Rule::Function(text),
@@ -274,97 +270,6 @@ fn selector(inner: Rest<'_>) -> Parsed<v1::Selection> {
     };
     CompiledSelection::new(&selection).map_err(|error| inner.error(error.to_string()))?;
     Ok(selectors::wire(selection))
-}
-
-// === impl Rest ===
-
-impl<'a> Rest<'a> {
-    /// A whole text.
-    pub(crate) fn of(text: &'a str) -> Self {
-        Self { text, before: 0 }
-    }
-
-    pub(crate) fn text(self) -> &'a str {
-        self.text
-    }
-
-    /// A problem at the begin of the rest.
-    pub(crate) fn error(self, problem: String) -> ConditionError {
-        ConditionError {
-            column: self.before + 1,
-            problem,
-        }
-    }
-
-    /// The text behind the first bytes. They must end where a character ends.
-    pub(crate) fn after(self, bytes: usize) -> Self {
-        let (passed, text) = self.text.split_at(bytes);
-        Self {
-            text,
-            before: self.before + passed.chars().count(),
-        }
-    }
-
-    fn end(self) -> Self {
-        self.after(self.text.len())
-    }
-
-    /// The rest without blanks at its begin.
-    pub(crate) fn trimmed(self) -> Self {
-        self.after(self.text.len() - self.text.trim_start().len())
-    }
-
-    /// The leading letters, digits and underscores, and the rest.
-    pub(crate) fn word(self) -> (Self, Self) {
-        let end = self.text.find(|c: char| !c.is_alphanumeric() && c != '_');
-        let rest = self.after(end.unwrap_or(self.text.len()));
-        let text = &self.text[..self.text.len() - rest.text.len()];
-        (Self { text, ..self }, rest)
-    }
-
-    /// The trimmed text between parentheses, and the rest behind them.
-    pub(crate) fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
-        let open = self.trimmed();
-        if !open.text.starts_with('(') {
-            return Err(open.error(format!("expected {expected}")));
-        }
-        let mut depth = 0_usize;
-        let closing = open.text.char_indices().find(|(_, c)| {
-            match c {
-                '(' => depth += 1,
-                ')' => depth -= 1,
-                _ => {}
-            }
-            depth == 0
-        });
-        let Some((closing, _)) = closing else {
-            return Err(open.error("this parenthesis is not closed".to_owned()));
-        };
-        let inner = Self {
-            text: &open.text[..closing],
-            ..open
-        };
-        let inner = inner.after(1).trimmed();
-        let inner = Self {
-            text: inner.text.trim_end(),
-            ..inner
-        };
-        if inner.text.is_empty() {
-            return Err(inner.error(format!("expected {expected}")));
-        }
-        Ok((inner, open.after(closing + 1)))
-    }
-
-    /// Parses `>` or `>=`. Returns the number to add to the number behind it, 1 or 0, and the rest.
-    fn comparison(self) -> Parsed<(u64, Self)> {
-        let rest = self.trimmed();
-        let (more, bytes) = match rest.text {
-            text if text.starts_with(">=") => (0, 2),
-            text if text.starts_with('>') => (1, 1),
-            _ => return Err(rest.error("expected > or >=".to_owned())),
-        };
-        Ok((more, rest.after(bytes).trimmed()))
-    }
 }
 
 #[cfg(test)]
@@ -391,7 +296,10 @@ mod tests {
             }
             Some(What::Rate(of)) => format!("{} {}", names(of.selection), of.at_least),
             Some(What::Call(of)) => names(Some(of)),
-            Some(What::Event(of)) => format!("{:?}", of.which.unwrap()),
+            Some(What::Event(of)) => {
+                assert_eq!(of.comparison, None);
+                format!("{:?}", of.which.unwrap())
+            }
             Some(What::Death(of)) => format!("{:?}", of.how.unwrap()),
         }
     }
@@ -428,6 +336,7 @@ mod tests {
             ("event(request done)", "Name(\"request done\")"),
             ("event(\"custom\")", "Name(\"custom\")"),
             ("event(\"7\")", "Name(\"7\")"),
+            ("event (order) .price>100", "Name(\"order\")"),
             ("death", "AnySignal(true)"),
             ("death(SIGSEGV)", "Signal(11)"),
             ("death(KILL)", "Signal(9)"),
@@ -478,6 +387,16 @@ mod tests {
                 "event(\"7\")",
                 "the program emits a typed event with the name 7",
             ),
+            (
+                "event(order).price>1e2",
+                "event(order).price > 100.0",
+                "the program emits a typed event with the name order and price > 100.0",
+            ),
+            (
+                "event(custom).state == \"up\"",
+                "event(custom).state == \"up\"",
+                "the program emits a custom event and state == \"up\"",
+            ),
             ("death", "death", "a signal ends a process"),
             ("death(SEGV)", "death(SEGV)", "SIGSEGV ends a process"),
             ("death(34)", "death(34)", "signal 34 ends a process"),
@@ -518,6 +437,9 @@ mod tests {
             "event()",
             "event(\"\")",
             "event(70000)",
+            "event(order) > 100",
+            "event(order).price",
+            "event(order).price > high",
             "death(SIGNOT)",
             "death(0)",
             "death of a process",

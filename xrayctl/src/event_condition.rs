@@ -1,15 +1,17 @@
-//! The conditions of `--where`, as they are written:
+//! Conditions on custom and typed events, as they are written for `--where` and for triggers:
 //!
 //! ```text
 //!  event(custom | NUMBER | NAME)     event(…).FIELD RELATION NUMBER | "TEXT"
 //! ```
 //!
-//! RELATION is `>`, `>=`, `<`, `<=`, `==` or `!=`. The events are named as in the conditions of
-//! triggers. A text begins and ends with a quotation mark, and may contain others.
+//! RELATION is `>`, `>=`, `<`, `<=`, `==` or `!=`. A text begins and ends with a quotation mark,
+//! and may contain others.
+
+use std::fmt;
 
 use xray_trace::event_format::{EventsOf, EventsOfError, Literal, Relation};
 
-use crate::condition::{ConditionError, Rest};
+use crate::condition_text::{Parsed, Rest};
 
 /// A condition, as it was written.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,12 +49,23 @@ pub(crate) fn argument(text: &str) -> Result<WrittenCondition, String> {
 ///
 /// # Errors
 /// The first problem, and its column.
-fn parse(text: &str) -> Result<WrittenCondition, ConditionError> {
+fn parse(text: &str) -> Parsed<WrittenCondition> {
     let rest = Rest::of(text).trimmed();
     let (word, rest) = rest.word();
     if word.text() != "event" {
         return Err(word.error("expected event(…), like 'event(order).price > 100'".to_owned()));
     }
+    let (events, comparison) = events_behind(rest)?;
+    Ok(WrittenCondition {
+        text: text.trim().to_owned(),
+        events,
+        comparison,
+    })
+}
+
+/// Parses what follows on the word `event`, up to the end of the text: the events, and the
+/// comparison of a field.
+pub(crate) fn events_behind(rest: Rest<'_>) -> Parsed<(EventsOf, Option<WrittenComparison>)> {
     let (inner, rest) = rest.parenthesised("event(custom), event(NUMBER) or event(NAME)")?;
     let events = inner.text().parse();
     let events = events.map_err(|error: EventsOfError| inner.error(error.to_string()))?;
@@ -65,14 +78,10 @@ fn parse(text: &str) -> Result<WrittenCondition, ConditionError> {
             return Err(rest.error(what));
         }
     };
-    Ok(WrittenCondition {
-        text: text.trim().to_owned(),
-        events,
-        comparison,
-    })
+    Ok((events, comparison))
 }
 
-fn comparison(rest: Rest<'_>) -> Result<WrittenComparison, ConditionError> {
+fn comparison(rest: Rest<'_>) -> Parsed<WrittenComparison> {
     let (field, rest) = rest.word();
     if field.text().is_empty() {
         return Err(field.error("expected the name of a field".to_owned()));
@@ -91,7 +100,7 @@ fn comparison(rest: Rest<'_>) -> Result<WrittenComparison, ConditionError> {
     })
 }
 
-fn literal(value: Rest<'_>) -> Result<Literal, ConditionError> {
+fn literal(value: Rest<'_>) -> Parsed<Literal> {
     let text = value.text().trim_end();
     if let Some(begun) = text.strip_prefix('"') {
         let quoted = begun.strip_suffix('"');
@@ -110,6 +119,23 @@ fn literal(value: Rest<'_>) -> Result<Literal, ConditionError> {
         let what = "expected a number, like 100 or 0.5, or a text in quotation marks, like \"AB\"";
         value.error(what.to_owned())
     })
+}
+
+// === impl WrittenComparison ===
+
+impl fmt::Display for WrittenComparison {
+    /// The comparison as it is written, with a blank on each side of the relation.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut relations = RELATIONS.iter();
+        let found = relations.find(|(_, relation)| *relation == self.relation);
+        let sign = found.map_or("", |(sign, _)| sign);
+        write!(out, "{} {sign} ", self.field)?;
+        match &self.literal {
+            Literal::Integer(number) => write!(out, "{number}"),
+            Literal::Float(number) => write!(out, "{number:?}"),
+            Literal::Text(text) => write!(out, "\"{text}\""),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -165,6 +191,21 @@ mod tests {
                 comparison,
             };
             assert_eq!(parse(written), Ok(expected), "{written}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_is_displayed_as_it_is_read() {
+        for (written, shown) in [
+            ("event(order).price>100", "price > 100"),
+            ("event(7).a<=  -0.50", "a <= -0.5"),
+            ("event(7).a == \"x\"y\"", "a == \"x\"y\""),
+            ("event(7).a != 1e300", "a != 1e300"),
+        ] {
+            let comparison = parse(written).unwrap().comparison.unwrap();
+            assert_eq!(comparison.to_string(), shown);
+            let again = parse(&format!("event(7).{shown}")).unwrap().comparison;
+            assert_eq!(again, Some(comparison));
         }
     }
 

@@ -14,6 +14,7 @@ mod candidates;
 mod client;
 mod cmd;
 mod condition;
+mod condition_text;
 #[cfg(test)]
 mod documents;
 mod each_process;

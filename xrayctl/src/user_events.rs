@@ -1,9 +1,9 @@
 //! `--event-format` and `--where`: the fields in the data of custom and typed events, and the
-//! events that are shown.
+//! events that are shown. Triggers have conditions on such fields, too.
 
 use xray_trace::event_format::{
     self, ConditionError, EventCondition, EventFilter, EventFormat, EventFormats, EventOptions,
-    EventsOf,
+    EventsOf, FieldComparison, Literal, Relation,
 };
 use xray_trace::model::Trace;
 
@@ -11,10 +11,10 @@ use crate::event_condition::{self, WrittenComparison, WrittenCondition};
 use crate::failure::Failure;
 use crate::suggest;
 
-/// The options about custom and typed events.
+/// The descriptions of the data of custom and typed events.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct UserEventArgs {
-    /// Show the data of custom or typed events as fields, like 'order=id:u64,price:f64,symbol:str8'
+pub(crate) struct EventFormatArgs {
+    /// Read the data of custom or typed events as fields, like 'order=id:u64,price:f64,symbol:str8'
     ///
     /// TYPE is custom, or the number or the name of a type of typed events. FIELDS are the fields
     /// in their order, without gaps between them, as NAME:KIND. Kinds are u8 to u64, i8 to i64, f32
@@ -23,6 +23,13 @@ pub(crate) struct UserEventArgs {
     /// times; the last one for a type counts.
     #[arg(long, value_name = "TYPE=FIELDS", value_parser = described)]
     event_format: Vec<(EventsOf, EventFormat)>,
+}
+
+/// The options about the custom and typed events of an output.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct UserEventArgs {
+    #[command(flatten)]
+    formats: EventFormatArgs,
     /// Select custom and typed events by a condition, like 'event(order).price > 100'
     ///
     /// A condition is event(TYPE), or event(TYPE).FIELD with >, >=, <, <=, == or != and a number,
@@ -54,17 +61,30 @@ fn described(text: &str) -> Result<(EventsOf, EventFormat), String> {
     ))
 }
 
+// === impl EventFormatArgs ===
+
+impl EventFormatArgs {
+    /// True without a description.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.event_format.is_empty()
+    }
+
+    pub(crate) fn formats(&self) -> EventFormats {
+        EventFormats::new(self.event_format.clone())
+    }
+}
+
 // === impl UserEventArgs ===
 
 impl UserEventArgs {
     /// True if neither option is given.
     pub(crate) fn is_empty(&self) -> bool {
-        self.event_format.is_empty() && self.conditions.is_empty()
+        self.formats.is_empty() && self.conditions.is_empty()
     }
 
     /// The options for events whose types are not known yet.
     pub(crate) fn options(&self) -> Result<EventOptions, Failure> {
-        let formats = EventFormats::new(self.event_format.clone());
+        let formats = self.formats.formats();
         let conditions = self.conditions.iter();
         let conditions: Result<Vec<_>, _> = conditions
             .map(|condition| resolved(condition, &formats))
@@ -102,7 +122,7 @@ impl UserEventArgs {
     }
 }
 
-/// The condition with the description of the events that it is about.
+/// The condition of a `--where`, with the description of the events that it is about.
 fn resolved(
     condition: &WrittenCondition,
     formats: &EventFormats,
@@ -113,27 +133,50 @@ fn resolved(
         comparison,
     } = condition;
     let bare = EventCondition::of_type(events.clone());
-    let Some(WrittenComparison {
+    let Some(comparison) = comparison else {
+        return Ok(bare);
+    };
+    let WrittenComparison {
         field,
         relation,
         literal,
-    }) = comparison
-    else {
-        return Ok(bare);
-    };
-    let Some(format) = formats.described(events) else {
+    } = comparison.clone();
+    let written = format!("--where '{text}'");
+    let format = format_of(&written, events, &field, formats)?;
+    let comparison = compared(&written, format, &field, relation, literal)?;
+    Ok(bare.with_field(comparison))
+}
+
+/// The description of these events, of which a condition names a field. `written` is the option
+/// with the condition.
+pub(crate) fn format_of<'a>(
+    written: &str,
+    events: &EventsOf,
+    field: &str,
+    formats: &'a EventFormats,
+) -> Result<&'a EventFormat, Failure> {
+    formats.described(events).ok_or_else(|| {
         let known: Vec<_> = formats.events().map(ToString::to_string).collect();
         let hint = suggest::hint(&[events.to_string()], known.iter().map(String::as_str));
         let remedy = match hint.is_empty() {
             true => format!(": add --event-format '{events}=FIELDS', with the field {field}"),
             false => hint,
         };
-        return Err(Failure::Usage(format!(
-            "--where '{text}': no --event-format describes the data of event({events}){remedy}"
-        )));
-    };
-    let resolved = bare.with_field(format, field, *relation, literal.clone());
-    resolved.map_err(|error| {
+        Failure::Usage(format!(
+            "{written}: no --event-format describes the data of event({events}){remedy}"
+        ))
+    })
+}
+
+/// The comparison of a field, if the description has the field and it can be compared in this way.
+pub(crate) fn compared(
+    written: &str,
+    format: &EventFormat,
+    field: &str,
+    relation: Relation,
+    literal: Literal,
+) -> Result<FieldComparison, Failure> {
+    FieldComparison::new(format.clone(), field, relation, literal).map_err(|error| {
         let hint = match &error {
             ConditionError::NoField(field) => {
                 let near = suggest::hint(std::slice::from_ref(field), format.names());
@@ -147,7 +190,7 @@ fn resolved(
             | ConditionError::NoNumber(_)
             | ConditionError::NoOrder(_) => String::new(),
         };
-        Failure::Usage(format!("--where '{text}': {error}{hint}"))
+        Failure::Usage(format!("{written}: {error}{hint}"))
     })
 }
 

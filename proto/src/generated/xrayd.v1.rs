@@ -1329,8 +1329,11 @@ pub struct RateCondition {
     pub at_least: u64,
 }
 /// Met at a user event.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EventCondition {
+    /// Only those of these events whose data meets this comparison. Not set: all of these events.
+    #[prost(message, optional, tag = "4")]
+    pub comparison: ::core::option::Option<FieldComparison>,
     #[prost(oneof = "event_condition::Which", tags = "1, 2, 3")]
     pub which: ::core::option::Option<event_condition::Which>,
 }
@@ -1348,6 +1351,46 @@ pub mod event_condition {
         /// after the first event of the type, this event counts then.
         #[prost(string, tag = "3")]
         Name(::prost::alloc::string::String),
+    }
+}
+/// A comparison of a field in the data of an event with a constant. An event does not meet it if its
+/// recorded data ends before the field.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FieldComparison {
+    /// The fields of the data in their order, as NAME:KIND with commas between them, like
+    /// `id:u64,price:f64,symbol:str8`. Kinds are u8 to u64, i8 to i64, f32 and f64 (little-endian),
+    /// strN (a text in N bytes, up to the first zero byte), bytesN (N bytes), and str and bytes for
+    /// the rest. padN, without a name, skips N bytes. At most 64 fields, of at most 4096 bytes each,
+    /// and at most 16384 bytes of description. Required.
+    #[prost(string, tag = "1")]
+    pub format: ::prost::alloc::string::String,
+    /// The name of one of these fields. Required.
+    #[prost(string, tag = "2")]
+    pub field: ::prost::alloc::string::String,
+    /// The relation of the field to the constant. Text and bytes can only be equal or not. Required.
+    #[prost(enumeration = "Relation", tag = "3")]
+    pub relation: i32,
+    /// A number for a numeric field, and a text for other fields. Required.
+    #[prost(oneof = "field_comparison::Constant", tags = "4, 5, 6, 7")]
+    pub constant: ::core::option::Option<field_comparison::Constant>,
+}
+/// Nested message and enum types in `FieldComparison`.
+pub mod field_comparison {
+    /// A number for a numeric field, and a text for other fields. Required.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Constant {
+        /// A number that is not negative. Integers are compared exactly.
+        #[prost(uint64, tag = "4")]
+        Unsigned(u64),
+        /// Any 64-bit integer.
+        #[prost(sint64, tag = "5")]
+        Signed(i64),
+        /// A number, but not NaN. Integers are rounded for the comparison.
+        #[prost(double, tag = "6")]
+        Number(f64),
+        /// A text of at most 8194 bytes. Bytes are compared with it as hexadecimal digits, `0x001f`.
+        #[prost(string, tag = "7")]
+        Text(::prost::alloc::string::String),
     }
 }
 /// Met when a process ends. An exec is no end.
@@ -2056,6 +2099,55 @@ impl CallTime {
             "CALL_TIME_DURATION" => Some(Self::Duration),
             "CALL_TIME_ON_CPU" => Some(Self::OnCpu),
             "CALL_TIME_OFF_CPU" => Some(Self::OffCpu),
+            _ => None,
+        }
+    }
+}
+/// A relation of two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Relation {
+    /// Not valid.
+    Unspecified = 0,
+    /// `<`
+    Less = 1,
+    /// `<=`
+    AtMost = 2,
+    /// `==`
+    Equal = 3,
+    /// `!=`. It holds for NaN and any number.
+    NotEqual = 4,
+    /// `>=`
+    AtLeast = 5,
+    /// `>`
+    Greater = 6,
+}
+impl Relation {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "RELATION_UNSPECIFIED",
+            Self::Less => "RELATION_LESS",
+            Self::AtMost => "RELATION_AT_MOST",
+            Self::Equal => "RELATION_EQUAL",
+            Self::NotEqual => "RELATION_NOT_EQUAL",
+            Self::AtLeast => "RELATION_AT_LEAST",
+            Self::Greater => "RELATION_GREATER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "RELATION_UNSPECIFIED" => Some(Self::Unspecified),
+            "RELATION_LESS" => Some(Self::Less),
+            "RELATION_AT_MOST" => Some(Self::AtMost),
+            "RELATION_EQUAL" => Some(Self::Equal),
+            "RELATION_NOT_EQUAL" => Some(Self::NotEqual),
+            "RELATION_AT_LEAST" => Some(Self::AtLeast),
+            "RELATION_GREATER" => Some(Self::Greater),
             _ => None,
         }
     }

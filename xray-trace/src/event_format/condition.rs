@@ -23,12 +23,12 @@ pub struct EventFilter(Vec<EventCondition>);
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventCondition {
     events: EventsOf,
-    comparison: Option<Comparison>,
+    comparison: Option<FieldComparison>,
 }
 
-/// A comparison of a field with a constant.
+/// A comparison of a field in the data of events with a constant.
 #[derive(Clone, Debug, PartialEq)]
-struct Comparison {
+pub struct FieldComparison {
     format: EventFormat,
     field: String,
     relation: Relation,
@@ -123,14 +123,45 @@ impl EventCondition {
         }
     }
 
-    /// The same condition, and that the field with this name has this relation to the constant.
-    /// `format` describes the data of the events.
+    /// The same condition, and that the data of the event meets this comparison.
+    #[must_use]
+    pub fn with_field(self, comparison: FieldComparison) -> Self {
+        Self {
+            comparison: Some(comparison),
+            ..self
+        }
+    }
+
+    /// The events that the condition is about.
+    #[must_use]
+    pub fn events(&self) -> &EventsOf {
+        &self.events
+    }
+
+    /// Whether an event meets the condition. An event whose data ends before the field does not
+    /// meet it.
+    #[must_use]
+    pub fn holds(&self, typed: Option<(u16, Option<&str>)>, data: &[u8]) -> bool {
+        self.events.has(typed) && self.holds_for_data(data)
+    }
+
+    /// Whether an event with this data meets the condition if it is one of [`Self::events`].
+    #[must_use]
+    pub fn holds_for_data(&self, data: &[u8]) -> bool {
+        let comparison = self.comparison.as_ref();
+        comparison.is_none_or(|comparison| comparison.holds(data))
+    }
+}
+
+// === impl FieldComparison ===
+
+impl FieldComparison {
+    /// The comparison of the field with this name. `format` describes the data of the events.
     ///
     /// # Errors
     /// If the description has no such field, or the field cannot be compared in this way.
-    pub fn with_field(
-        self,
-        format: &EventFormat,
+    pub fn new(
+        format: EventFormat,
         field: &str,
         relation: Relation,
         literal: Literal,
@@ -151,31 +182,13 @@ impl EventCondition {
             return Err(ConditionError::NoOrder(name()));
         }
         Ok(Self {
-            comparison: Some(Comparison {
-                format: format.clone(),
-                field: name(),
-                relation,
-                literal,
-            }),
-            ..self
+            field: name(),
+            format,
+            relation,
+            literal,
         })
     }
 
-    /// Whether an event meets the condition. An event whose data ends before the field does not
-    /// meet it.
-    #[must_use]
-    pub fn holds(&self, typed: Option<(u16, Option<&str>)>, data: &[u8]) -> bool {
-        let Self { events, comparison } = self;
-        events.has(typed)
-            && comparison
-                .as_ref()
-                .is_none_or(|comparison| comparison.holds(data))
-    }
-}
-
-// === impl Comparison ===
-
-impl Comparison {
     fn holds(&self, data: &[u8]) -> bool {
         let value = self.format.value(&self.field, data);
         value.is_some_and(|value| self.relation.holds(self.literal.order_of(&value)))
@@ -251,7 +264,8 @@ mod tests {
         literal: Literal,
     ) -> Result<EventCondition, ConditionError> {
         let order = EventCondition::of_type(EventsOf::Name("order".to_owned()));
-        order.with_field(&FORMAT.parse().unwrap(), field, relation, literal)
+        let comparison = FieldComparison::new(FORMAT.parse().unwrap(), field, relation, literal)?;
+        Ok(order.with_field(comparison))
     }
 
     const ORDER: Option<(u16, Option<&str>)> = Some((7, Some("order")));

@@ -20,11 +20,14 @@
 mod condition;
 mod formats;
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-pub use condition::{ConditionError, EventCondition, EventFilter, EventOptions, Literal, Relation};
+pub use condition::{
+    ConditionError, EventCondition, EventFilter, EventOptions, FieldComparison, Literal, Relation,
+};
 pub use formats::{EventFormats, EventsOf, EventsOfError, names_of};
 
 /// The most fields of a description.
@@ -193,6 +196,22 @@ impl FromStr for EventFormat {
     }
 }
 
+impl fmt::Display for EventFormat {
+    /// The description as [`Self::from_str`] reads it.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Field { name, kind }) in self.fields.iter().enumerate() {
+            if index > 0 {
+                out.write_str(",")?;
+            }
+            match name {
+                Some(name) => write!(out, "{name}:{kind}")?,
+                None => write!(out, "{kind}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 // === impl Field ===
 
 impl Field {
@@ -282,6 +301,21 @@ impl Kind {
     }
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsigned(length) => write!(out, "u{}", 8 * length),
+            Self::Signed(length) => write!(out, "i{}", 8 * length),
+            Self::Float(length) => write!(out, "f{}", 8 * length),
+            Self::Text(Some(length)) => write!(out, "str{length}"),
+            Self::Text(None) => out.write_str("str"),
+            Self::Bytes(Some(length)) => write!(out, "bytes{length}"),
+            Self::Bytes(None) => out.write_str("bytes"),
+            Self::Skipped(length) => write!(out, "pad{length}"),
+        }
+    }
+}
+
 /// The integer in 8 bytes at most.
 fn unsigned(bytes: &[u8]) -> u64 {
     let bytes = bytes.iter().rev();
@@ -297,9 +331,9 @@ fn length(digits: &str) -> Option<usize> {
 
 // === impl FieldValue ===
 
-impl std::fmt::Display for FieldValue<'_> {
+impl fmt::Display for FieldValue<'_> {
     /// Texts as they are, with bytes that are not UTF-8 escaped. Bytes in hexadecimal digits.
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsigned(value) => write!(out, "{value}"),
             Self::Signed(value) => write!(out, "{value}"),
@@ -395,6 +429,19 @@ mod tests {
         assert_eq!(decoded(FORMAT, &data), "order=7 price=0.5 symbol=AB");
         data.extend([0; 3]);
         assert_eq!(decoded(FORMAT, &data), "order=7 price=0.5 symbol=AB + 3");
+    }
+
+    #[test]
+    fn a_description_is_displayed_as_it_is_read() {
+        for text in [
+            "a:u8,b:u16,c:u32,d:u64",
+            "a:i8,pad3,b:i16,c:i32,d:i64,e:f32,f:f64,pad1",
+            "a:str4,b:bytes16,c:str",
+            "_1:bytes",
+        ] {
+            assert_eq!(format(text).to_string(), text);
+        }
+        assert_eq!(format(" a:u8 , b:str ").to_string(), "a:u8,b:str");
     }
 
     #[test]

@@ -438,7 +438,9 @@ fn json_line(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::event_format::{EventCondition, EventFilter, Literal, Relation};
+    use xray_trace::event_format::{
+        EventCondition, EventFilter, FieldComparison, Literal, Relation,
+    };
     use xrayd_proto::v1::{EventTypeName, FunctionName, ThreadName};
 
     use super::super::golden;
@@ -652,8 +654,10 @@ mod tests {
         let watched = |names: &[&str], events: Vec<Event>| {
             let conditions = names.iter().map(|name| {
                 let format = "id:u8".parse().unwrap();
+                let comparison =
+                    FieldComparison::new(format, "id", Relation::Equal, Literal::Integer(7));
                 let condition = EventCondition::of_type(EventsOf::Name((*name).to_owned()));
-                condition.with_field(&format, "id", Relation::Equal, Literal::Integer(7))
+                comparison.map(|comparison| condition.with_field(comparison))
             });
             let conditions: Result<Vec<_>, _> = conditions.collect();
             let mut watched = Watched::new(Shown {

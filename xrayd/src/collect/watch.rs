@@ -104,12 +104,18 @@ impl Watch {
         }
     }
 
-    /// Handles a user event within `depth` open calls.
-    pub(super) fn say(&mut self, number: Option<u16>, function: FunctionId, at: Ticks, depth: u64) {
+    /// Handles a user event with this recorded data within `depth` open calls.
+    pub(super) fn user_event(
+        &mut self,
+        (number, data): (Option<u16>, &[u8]),
+        function: FunctionId,
+        at: Ticks,
+        depth: u64,
+    ) {
+        let place = EventOrigin::new(self.thread, function);
         for one in &mut self.each {
             one.close(depth);
-            one.armed
-                .user_event(number, EventOrigin::new(self.thread, function), at);
+            one.armed.user_event(number, data, place, at);
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use xray_trace::instr_map::{CompiledSelection, Selection};
+use xray_trace::{
+    event_format::EventCondition,
+    instr_map::{CompiledSelection, Selection},
+};
 
 use crate::{
     refusal::{Reason, Refusal, Result},
@@ -14,7 +17,7 @@ use crate::{
 pub const MOST_CONDITIONS: usize = 8;
 
 /// One thing that is waited for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Condition {
     /// A call of one of these functions has ended and took at least so long.
     Duration {
@@ -27,8 +30,8 @@ pub enum Condition {
     },
     /// A call of one of these functions begins.
     Call(Selection),
-    /// The program says something.
-    Event(EventWanted),
+    /// The program emits such a custom or typed event.
+    Event(EventCondition),
     /// Calls of these functions are frequent.
     Rate {
         /// Which.
@@ -49,17 +52,6 @@ pub enum CallTime {
     OnCpu,
     /// The part of it in which the thread had none.
     OffCpu,
-}
-
-/// What a program says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventWanted {
-    /// A custom event.
-    Custom,
-    /// A typed event of this number.
-    Typed(u16),
-    /// A typed event of the type that has this name.
-    Named(String),
 }
 
 /// How a process ends.

@@ -10,12 +10,13 @@ use std::{
 };
 
 use xray_trace::{
+    event_format::{EventCondition, EventsOf},
     instr_map::{Candidate, CompiledSelection},
     model::{FunctionId, Ticks},
 };
 
 use super::{
-    condition::{CallTime, Condition, DeathWanted, EventWanted},
+    condition::{CallTime, Condition, DeathWanted},
     limiter::{EventOrigin, FiringLimiter, Match, Value},
     rate::Rate,
 };
@@ -58,9 +59,8 @@ enum Check {
     /// The measured time, and the shortest one in ticks.
     Duration(CallTime, u64),
     Call,
-    Custom,
-    Typed(u16),
-    Named(String, Mutex<Numbers>),
+    /// The numbers serve events that are wanted by name.
+    Event(Box<(EventCondition, Mutex<Numbers>)>),
     Rate(Box<Mutex<Rate>>),
     Death(DeathWanted),
 }
@@ -70,7 +70,7 @@ enum Check {
 struct Numbers {
     /// Those that have names: whether one of them is the name.
     named: HashMap<u16, bool>,
-    /// The first event of a type that has none so far.
+    /// The first event of a type that has none so far, and whose data meets the condition.
     waiting: HashMap<u16, Match>,
 }
 
@@ -100,10 +100,8 @@ impl TriggerMatcher {
                     rates |= bit;
                     Check::Rate(Box::new(Mutex::new(Rate::new(*at_least, frequency))))
                 }
-                Condition::Event(EventWanted::Custom) => Check::Custom,
-                Condition::Event(EventWanted::Typed(number)) => Check::Typed(*number),
-                Condition::Event(EventWanted::Named(name)) => {
-                    Check::Named(name.clone(), Mutex::default())
+                Condition::Event(wanted) => {
+                    Check::Event(Box::new((wanted.clone(), Mutex::default())))
                 }
                 Condition::Death(wanted) => Check::Death(*wanted),
             };
@@ -218,31 +216,48 @@ impl TriggerMatcher {
         }
     }
 
-    /// The program says something; `number` is the type of a typed event.
-    pub(crate) fn user_event(&self, number: Option<u16>, place: EventOrigin, at: Ticks) {
+    /// The program emits an event with this recorded data; `number` is the type of a typed event.
+    pub(crate) fn user_event(
+        &self,
+        number: Option<u16>,
+        data: &[u8],
+        place: EventOrigin,
+        at: Ticks,
+    ) {
         if at < self.since {
             return;
         }
         let value = number.map_or(Value::None, Value::Type);
         for (index, (check, _)) in self.checks.iter().enumerate() {
-            match (check, number) {
-                (Check::Custom, None) => self.hit(index, place, (at, at), value),
-                (Check::Typed(wanted), Some(number)) if *wanted == number => {
-                    self.hit(index, place, (at, at), value);
-                }
-                (Check::Named(_, numbers), Some(number)) => {
+            let Check::Event(event) = check else {
+                continue;
+            };
+            let (wanted, numbers) = &**event;
+            match (wanted.events(), number) {
+                (EventsOf::Name(_), Some(number)) => {
                     let mut numbers = lock(numbers);
-                    match numbers.named.get(&number) {
-                        Some(true) => self.hit(index, place, (at, at), value),
-                        Some(false) => {}
-                        None if numbers.waiting.len() >= MOST_WAITING => {}
+                    let Numbers { named, waiting } = &mut *numbers;
+                    let is_named = named.get(&number).copied();
+                    let is_ignored = match is_named {
+                        Some(is_named) => !is_named,
+                        None => waiting.len() >= MOST_WAITING || waiting.contains_key(&number),
+                    };
+                    if is_ignored || !wanted.holds_for_data(data) {
+                        continue;
+                    }
+                    match is_named {
+                        Some(_) => self.hit(index, place, (at, at), value),
                         None => {
-                            let hit = self.made(index, place, (at, at), value);
-                            numbers.waiting.entry(number).or_insert(hit);
+                            waiting.insert(number, self.made(index, place, (at, at), value));
                         }
                     }
                 }
-                _ => {}
+                (EventsOf::Custom | EventsOf::Number(_), _) => {
+                    if wanted.holds(number.map(|number| (number, None)), data) {
+                        self.hit(index, place, (at, at), value);
+                    }
+                }
+                (EventsOf::Name(_), None) => {}
             }
         }
     }
@@ -250,7 +265,11 @@ impl TriggerMatcher {
     /// A number of event types has this name, or these.
     pub(crate) fn named(&self, number: u16, names: &str) {
         for (check, _) in &self.checks {
-            let Check::Named(wanted, numbers) = check else {
+            let Check::Event(event) = check else {
+                continue;
+            };
+            let (wanted, numbers) = &**event;
+            let EventsOf::Name(wanted) = wanted.events() else {
                 continue;
             };
             let is_it = has_type_name(names, wanted);
@@ -355,4 +374,59 @@ fn bits() -> impl Iterator<Item = u8> {
 
 fn bits_of_all<T>(checks: &[T]) -> impl Iterator<Item = (usize, (u8, &T))> {
     bits().zip(checks).enumerate()
+}
+
+#[cfg(test)]
+mod tests {
+    use xray_trace::event_format::{FieldComparison, Literal, Relation};
+
+    use super::*;
+    use crate::triggers::{MOST_FIRINGS, Matches, limiter};
+
+    /// A trigger for events with this name whose first byte is greater than 100, and what it lets
+    /// through.
+    fn for_orders() -> (TriggerMatcher, Matches) {
+        let format = "price:u8".parse().unwrap();
+        let number = Literal::Integer(100);
+        let comparison = FieldComparison::new(format, "price", Relation::Greater, number).unwrap();
+        let order = EventCondition::of_type(EventsOf::Name("order".to_owned()));
+        let (limiter, matches, _) = limiter(MOST_FIRINGS);
+        let matcher = TriggerMatcher::new(
+            &[Condition::Event(order.with_field(comparison))],
+            (0, Arc::new(limiter)),
+            Arc::new(Functions::new(crate::Pid::this())),
+            (Ticks(10), 1_000_000_000),
+        );
+        (matcher.unwrap(), matches)
+    }
+
+    fn times(matches: &mut Matches) -> Vec<u64> {
+        std::iter::from_fn(|| matches.next_now())
+            .map(|hit| hit.at.0)
+            .collect()
+    }
+
+    #[test]
+    fn the_first_event_that_meets_the_comparison_waits_for_its_name() {
+        let (matcher, mut matches) = for_orders();
+        let emit = |number, data: &[u8], at| {
+            matcher.user_event(number, data, EventOrigin::default(), Ticks(at));
+        };
+        // Before the trigger, custom, too low, without data.
+        emit(Some(7), &[200], 9);
+        emit(None, &[200], 20);
+        emit(Some(7), &[100], 30);
+        emit(Some(7), &[], 40);
+        emit(Some(7), &[101, 1], 50);
+        emit(Some(7), &[102], 60);
+        emit(Some(8), &[200], 70);
+        assert_eq!(times(&mut matches), [0; 0]);
+        matcher.named(8, "trade");
+        matcher.named(7, "order");
+        assert_eq!(times(&mut matches), [50]);
+        emit(Some(7), &[100], 80);
+        emit(Some(8), &[200], 90);
+        emit(Some(7), &[255], 100);
+        assert_eq!(times(&mut matches), [100]);
+    }
 }

@@ -23,7 +23,7 @@ use std::sync::{
 
 use xray_trace::model::EventType;
 
-pub use condition::{CallTime, Condition, DeathWanted, EventWanted, MOST_CONDITIONS};
+pub use condition::{CallTime, Condition, DeathWanted, MOST_CONDITIONS};
 pub(crate) use limiter::{EventOrigin, FiringLimiter, limiter};
 pub use limiter::{LongCalls, MOST_FIRINGS, Match, Matches, Value};
 pub(crate) use matcher::{ConditionMask, TriggerMatcher};

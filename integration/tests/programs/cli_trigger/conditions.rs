@@ -230,6 +230,63 @@ fn each_condition_fires_for_what_it_says() -> Result<()> {
     stage.target.still_running()
 }
 
+/// A condition on a field fires for events whose data meets it, also for the first event of a type
+/// whose name the daemon does not know yet.
+#[test]
+fn a_condition_on_a_field_fires_for_data_that_meets_it() -> Result<()> {
+    let mut stage = Stage::new("1")?;
+    // The data is the text: `d` is 100, and `e` is 101.
+    for (condition, format, others, its) in [
+        (
+            "event(order).price > 100",
+            "order=price:u8",
+            vec!["say", "say order d", "say 7 e", "say trade e"],
+            "say order e",
+        ),
+        // The first event of its type.
+        (
+            "event(offer).price > 100",
+            "offer=pad1,price:u8",
+            vec!["say trade ee"],
+            "say offer de",
+        ),
+        (
+            "event(request).symbol == \"AB\"",
+            "request=symbol:str2",
+            vec!["say request A", "say request AC", "say reply AB"],
+            "say request ABC",
+        ),
+        (
+            "event(7).key != \"0x61\"",
+            "7=key:bytes1",
+            vec!["say 7 a", "say 8 b"],
+            "say 7 b",
+        ),
+    ] {
+        let what = || condition.to_owned();
+        let arguments = ["--when", condition, "--event-format", format];
+        let running = stage.trigger(&[&arguments[..], &["--do", "exec true"]].concat())?;
+        for other in others {
+            stage.target.ask(other, "said")?;
+        }
+        let before = now_monotonic()?;
+        stage.target.ask(its, "said")?;
+        let reported = Told::ok(running).with_context(what)?;
+        let fired = reported.one("fired").with_context(what)?;
+        ensure!(
+            fired["condition"] == condition && fired["function"] == "say_typed",
+            "{fired}"
+        );
+        ensure!(
+            fired["monotonic_ns"].as_u64() >= Some(before - 1_000_000),
+            "{before}: {fired}"
+        );
+        reported.over("limit")?;
+        stage.ensure_nothing_left().with_context(what)?;
+    }
+    stage.target.still_running()
+}
+
 /// The trigger fires when the rate is reached, not while it stays, and again after it was lower.
 #[test]
 fn a_rate_fires_when_it_is_reached() -> Result<()> {

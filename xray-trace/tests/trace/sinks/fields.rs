@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use xray_trace::analysis::{Filter, Order, Shown, Tree, TreeLine};
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::event_format::{
-    EventCondition, EventFilter, EventFormats, EventOptions, EventsOf, Literal, Relation,
+    EventCondition, EventFilter, EventFormats, EventOptions, EventsOf, FieldComparison, Literal,
+    Relation,
 };
 use xray_trace::model::{DataKind, EventType, ProcessId, ThreadId, Ticks, Trace};
 use xray_trace::sink::{self, FORMATS, Format};
@@ -84,11 +85,12 @@ fn described() -> EventOptions {
 /// The orders of a price above 100.
 fn expensive() -> EventFilter {
     let formats = formats();
-    let format = formats.described(&of_order()).unwrap();
-    let condition = EventCondition::of_type(of_order());
+    let format = formats.described(&of_order()).unwrap().clone();
     let number = Literal::Integer(100);
-    let condition = condition.with_field(format, "price", Relation::Greater, number);
-    EventFilter::new(vec![condition.unwrap()])
+    let comparison = FieldComparison::new(format, "price", Relation::Greater, number).unwrap();
+    EventFilter::new(vec![
+        EventCondition::of_type(of_order()).with_field(comparison),
+    ])
 }
 
 /// The fields of the events that are described, in their order, with all numbers as numbers.

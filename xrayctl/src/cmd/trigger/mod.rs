@@ -4,6 +4,7 @@
 //! and runs commands, with the rights of its user.
 
 mod action;
+mod fields;
 mod files;
 mod limit;
 
@@ -22,8 +23,8 @@ use xrayd::{triggers::MOST_CONDITIONS, types::Capture, types::Wanted};
 use xrayd_proto::v1::trigger_condition::What;
 use xrayd_proto::v1::trigger_event::Event;
 use xrayd_proto::v1::{
-    Selection, SnapshotWanted, TriggerDone, TriggerEvent, TriggerRequest, TriggerSwitch,
-    TriggerSwitched,
+    Selection, SnapshotWanted, TriggerCondition, TriggerDone, TriggerEvent, TriggerRequest,
+    TriggerSwitch, TriggerSwitched,
 };
 
 use self::action::Action;
@@ -49,6 +50,7 @@ use crate::{
     toggle,
     toggle::Switching,
     trace_file::Overwrite,
+    user_events::EventFormatArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -61,6 +63,8 @@ Conditions (several --when: any of them fires):
                               or >=; fires again after the rate was lower
   event(custom)               the program emits a custom event; event(7), event(NAME): a typed event
                               with this number or name
+  event(…).FIELD > NUMBER     the same, if the field is greater; or >=, <, <=, ==, !=; a text stands
+                              in quotation marks; needs --event-format
   death                       a signal ends a process; death(SIGSEGV): this signal; death(any): the
                               process ends in any way
   demand                      never by itself
@@ -83,7 +87,8 @@ Examples:
   xrayctl trigger --when 'duration(ns::handle) > 10ms' -o slow.xtrace
   xrayctl trigger --when death --all-processes --before 5s -o crash.xtrace
   xrayctl trigger --pid 1234 --when 'rate(retry*) > 100/s' --limit 3/1h --expire 8h -o storms/
-  xrayctl trigger --when 'call(cache::flush)' --do 'enable cache::*' --do 'exec notify-send $XRAY_FUNCTION'";
+  xrayctl trigger --when 'call(cache::flush)' --do 'enable cache::*' --do 'exec notify-send $XRAY_FUNCTION'
+  xrayctl trigger --when 'event(order).price > 100' --event-format 'order=id:u64,price:f64' -o order.xtrace";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -91,6 +96,8 @@ pub(crate) struct Args {
     /// Wait for this condition, see below; can be given up to 8 times
     #[arg(long, value_name = "CONDITION", required = true, value_parser = condition::argument)]
     when: Vec<Condition>,
+    #[command(flatten)]
+    formats: EventFormatArgs,
     #[command(flatten)]
     process: OnlyProcess,
     /// If no loaded function matches a condition, wait for libraries that are loaded later
@@ -167,6 +174,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut signals = Signals::hold()?;
     let mut demands = Demands::hold()?;
     args.check()?;
+    let conditions = args.conditions_on_the_wire()?;
     let pid = args.process.find()?;
     let mut rpc = daemon.connect().await?;
     if pid.is_none() {
@@ -175,7 +183,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let pid = pid.unwrap_or(0);
     ensure_matches(&mut rpc, &args, pid, console).await?;
     let files = args.files()?;
-    let (requests, mut events) = arm(&mut rpc, args.request(pid)).await?;
+    let (requests, mut events) = arm(&mut rpc, args.request(pid, conditions)).await?;
     let mut waiting = Waiting {
         args: &args,
         console,
@@ -219,6 +227,12 @@ impl Args {
         let usage = |what: &str| Err(Failure::Usage(what.to_owned()).into());
         if self.conditions().count() > MOST_CONDITIONS {
             return usage(&format!("expected at most {MOST_CONDITIONS} conditions"));
+        }
+        let mut when = self.when.iter();
+        if !self.formats.is_empty() && when.all(|condition| condition.comparison.is_none()) {
+            return usage(
+                "--event-format is for conditions on fields, like --when 'event(order).price > 100'",
+            );
         }
         match (self.takes_snapshots(), &self.output) {
             (true, None) => usage("a snapshot needs --output"),
@@ -279,15 +293,20 @@ impl Args {
         format!("{}, or on Ctrl-C", ends.join(", "))
     }
 
-    fn request(&self, pid: u32) -> TriggerRequest {
+    /// The conditions that the daemon waits for, as it takes them.
+    fn conditions_on_the_wire(&self) -> Result<Vec<TriggerCondition>, Failure> {
+        let formats = self.formats.formats();
+        let conditions = self.when.iter();
+        let wire = conditions.map(|condition| fields::on_the_wire(condition, &formats));
+        wire.filter_map(Result::transpose).collect()
+    }
+
+    fn request(&self, pid: u32, conditions: Vec<TriggerCondition>) -> TriggerRequest {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let optional = |time: Option<Duration>| time.map_or(0, ns);
         TriggerRequest {
             pid,
-            conditions: self
-                .conditions()
-                .filter_map(|condition| condition.wire.clone())
-                .collect(),
+            conditions,
             switches: self.switches().map(|(_, switch)| switch).collect(),
             snapshot: self.takes_snapshots().then(|| SnapshotWanted {
                 all_processes: self.all_processes,

@@ -286,7 +286,8 @@ impl ThreadDecoder {
                 DataKind::Typed(number) => Some(number),
                 DataKind::Custom => None,
             };
-            beside.say(number, function, self.last, self.stacks.depth());
+            let depth = self.stacks.depth();
+            beside.user_event((number, bytes), function, self.last, depth);
         }
     }
 

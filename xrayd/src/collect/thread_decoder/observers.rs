@@ -68,13 +68,19 @@ impl Present {
         }
     }
 
-    /// A user event within `depth` calls. A typed event has a number.
-    pub(super) fn say(&mut self, number: Option<u16>, function: FunctionId, at: u64, depth: u64) {
+    /// A user event with this recorded data within `depth` calls. A typed event has a number.
+    pub(super) fn user_event(
+        &mut self,
+        event: (Option<u16>, &[u8]),
+        function: FunctionId,
+        at: u64,
+        depth: u64,
+    ) {
         if let Some(profiler) = &mut self.profiler {
             profiler.pass(at);
         }
         if let Some(watch) = &mut self.watch {
-            watch.say(number, function, Ticks(at), depth);
+            watch.user_event(event, function, Ticks(at), depth);
         }
     }
 

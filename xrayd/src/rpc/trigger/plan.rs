@@ -3,10 +3,16 @@
 
 use std::time::Duration;
 
-use xray_trace::instr_map::Selection;
+use xray_trace::{
+    event_format::{
+        EventCondition, EventFormatError, EventsOf, FieldComparison, Literal, MOST_FIELD_BYTES,
+        Relation,
+    },
+    instr_map::Selection,
+};
 use xrayd_proto::v1::{
-    self, death_condition::How, event_condition::Which, trigger_condition::What,
-    trigger_switch::Switch,
+    self, death_condition::How, event_condition::Which, field_comparison::Constant,
+    trigger_condition::What, trigger_switch::Switch,
 };
 
 use crate::{
@@ -14,13 +20,20 @@ use crate::{
     refusal::{Reason, Refusal},
     rpc::{authorise::Targets, convert::selection},
     target::Caller,
-    triggers::{CallTime, Condition, DeathWanted, EventWanted, MOST_CONDITIONS, MOST_FIRINGS},
+    triggers::{CallTime, Condition, DeathWanted, MOST_CONDITIONS, MOST_FIRINGS},
     types::Capture,
     types::{Run, Wanted},
 };
 
 /// Limit on selections that one trigger switches.
 const MOST_SWITCHES: usize = 16;
+
+/// The longest description of the fields of an event, in bytes.
+const LONGEST_FORMAT: usize = 16_384;
+
+/// The longest text that a field is compared with, in bytes: the most bytes of a field, in
+/// hexadecimal digits behind `0x`.
+const LONGEST_TEXT: usize = 2 + 2 * MOST_FIELD_BYTES;
 
 /// Limit on the time of a snapshot after the moment that it is about.
 const LONGEST_AFTER: Duration = Duration::from_secs(60);
@@ -178,20 +191,7 @@ fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
                 of: required(of)?,
                 at_least,
             },
-            What::Event(v1::EventCondition { which }) => Condition::Event(match which {
-                Some(Which::Custom(true)) => EventWanted::Custom,
-                Some(Which::Type(number)) => {
-                    let number = u16::try_from(number);
-                    EventWanted::Typed(
-                        number
-                            .map_err(|_| limit_of("the type of an event must fit into 16 bits"))?,
-                    )
-                }
-                Some(Which::Name(name)) if !name.is_empty() => EventWanted::Named(name),
-                Some(Which::Custom(false) | Which::Name(_)) | None => {
-                    return Err(limit_of("an event condition names no event"));
-                }
-            }),
+            What::Event(event) => Condition::Event(event_condition(event)?),
             What::Death(v1::DeathCondition { how }) => Condition::Death(match how {
                 Some(How::AnySignal(true)) => DeathWanted::AnySignal,
                 Some(How::Signal(signal)) if signal > 0 => DeathWanted::Signal(signal),
@@ -200,6 +200,71 @@ fn condition(condition: v1::TriggerCondition) -> Result<Condition, Refusal> {
             }),
         },
     )
+}
+
+fn event_condition(condition: v1::EventCondition) -> Result<EventCondition, Refusal> {
+    let v1::EventCondition { which, comparison } = condition;
+    let events = match which {
+        Some(Which::Custom(true)) => EventsOf::Custom,
+        Some(Which::Type(number)) => EventsOf::Number(
+            u16::try_from(number)
+                .map_err(|_| limit_of("the type of an event must fit into 16 bits"))?,
+        ),
+        Some(Which::Name(name)) if !name.is_empty() => EventsOf::Name(name),
+        Some(Which::Custom(false) | Which::Name(_)) | None => {
+            return Err(limit_of("an event condition names no event"));
+        }
+    };
+    let condition = EventCondition::of_type(events);
+    Ok(match comparison {
+        None => condition,
+        Some(comparison) => condition.with_field(field_comparison(comparison)?),
+    })
+}
+
+fn field_comparison(comparison: v1::FieldComparison) -> Result<FieldComparison, Refusal> {
+    let v1::FieldComparison {
+        format,
+        field,
+        relation,
+        constant,
+    } = comparison;
+    if format.len() > LONGEST_FORMAT {
+        return Err(limit_of(&format!(
+            "the description of the fields of an event can have at most {LONGEST_FORMAT} bytes"
+        )));
+    }
+    let relation = match v1::Relation::try_from(relation) {
+        Ok(v1::Relation::Less) => Relation::Less,
+        Ok(v1::Relation::AtMost) => Relation::AtMost,
+        Ok(v1::Relation::Equal) => Relation::Equal,
+        Ok(v1::Relation::NotEqual) => Relation::NotEqual,
+        Ok(v1::Relation::AtLeast) => Relation::AtLeast,
+        Ok(v1::Relation::Greater) => Relation::Greater,
+        Ok(v1::Relation::Unspecified) | Err(_) => {
+            return Err(limit_of("a comparison of a field has no known `relation`"));
+        }
+    };
+    let literal = match constant {
+        Some(Constant::Unsigned(number)) => Literal::Integer(number.into()),
+        Some(Constant::Signed(number)) => Literal::Integer(number.into()),
+        Some(Constant::Number(number)) if !number.is_nan() => Literal::Float(number),
+        Some(Constant::Text(text)) if text.len() <= LONGEST_TEXT => Literal::Text(text),
+        Some(Constant::Text(_)) => {
+            return Err(limit_of(&format!(
+                "the text that a field is compared with can have at most {LONGEST_TEXT} bytes"
+            )));
+        }
+        Some(Constant::Number(_)) | None => {
+            return Err(limit_of(
+                "a comparison of a field needs a number or a text to compare it with",
+            ));
+        }
+    };
+    let format = format.parse();
+    let format = format.map_err(|error: EventFormatError| limit_of(&error.to_string()))?;
+    let comparison = FieldComparison::new(format, &field, relation, literal);
+    comparison.map_err(|error| limit_of(&error.to_string()))
 }
 
 fn call_time(time: i32) -> Result<CallTime, Refusal> {
@@ -286,10 +351,152 @@ mod tests {
         }
     }
 
+    /// A condition on the events 7, with this comparison.
+    fn compared(comparison: v1::FieldComparison) -> Result<Condition, Refusal> {
+        condition(v1::TriggerCondition {
+            what: Some(What::Event(v1::EventCondition {
+                which: Some(Which::Type(7)),
+                comparison: Some(comparison),
+            })),
+        })
+    }
+
+    #[test]
+    fn a_comparison_of_a_field_is_understood() {
+        for (relation, constant, below, at, above) in [
+            (
+                v1::Relation::Less,
+                Constant::Unsigned(5),
+                true,
+                false,
+                false,
+            ),
+            (v1::Relation::AtMost, Constant::Signed(5), true, true, false),
+            (
+                v1::Relation::Equal,
+                Constant::Number(5.0),
+                false,
+                true,
+                false,
+            ),
+            (
+                v1::Relation::NotEqual,
+                Constant::Unsigned(5),
+                true,
+                false,
+                true,
+            ),
+            (
+                v1::Relation::AtLeast,
+                Constant::Number(4.5),
+                false,
+                true,
+                true,
+            ),
+            (
+                v1::Relation::Greater,
+                Constant::Signed(5),
+                false,
+                false,
+                true,
+            ),
+        ] {
+            let condition = compared(v1::FieldComparison {
+                format: "pad1,price:u8".to_owned(),
+                field: "price".to_owned(),
+                relation: relation.into(),
+                constant: Some(constant),
+            });
+            let Ok(Condition::Event(wanted)) = condition else {
+                panic!("{condition:?}");
+            };
+            let holds = [4, 5, 6].map(|price| wanted.holds(Some((7, None)), &[0, price]));
+            assert_eq!(holds, [below, at, above], "{relation:?}");
+            assert!(!wanted.holds(Some((8, None)), &[0, 5]));
+        }
+    }
+
+    #[test]
+    fn a_bad_comparison_of_a_field_is_refused() {
+        let good = || v1::FieldComparison {
+            format: "price:u8,symbol:str".to_owned(),
+            field: "price".to_owned(),
+            relation: v1::Relation::Less.into(),
+            constant: Some(Constant::Unsigned(5)),
+        };
+        assert!(compared(good()).is_ok());
+        let text = |length| Some(Constant::Text("x".repeat(length)));
+        let of_symbol = |constant| v1::FieldComparison {
+            field: "symbol".to_owned(),
+            relation: v1::Relation::Equal.into(),
+            constant,
+            ..good()
+        };
+        assert!(compared(of_symbol(text(LONGEST_TEXT))).is_ok());
+        let mut long = good();
+        long.format = format!("{}:u8,price:u8", "x".repeat(LONGEST_FORMAT));
+        for (comparison, problem) in [
+            (long, "at most 16384 bytes"),
+            (of_symbol(text(LONGEST_TEXT + 1)), "at most 8194 bytes"),
+            (of_symbol(Some(Constant::Unsigned(1))), "is no number"),
+            (
+                v1::FieldComparison {
+                    format: String::new(),
+                    ..good()
+                },
+                "not NAME:KIND",
+            ),
+            (
+                v1::FieldComparison {
+                    field: "prize".to_owned(),
+                    ..good()
+                },
+                "no field 'prize'",
+            ),
+            (
+                v1::FieldComparison {
+                    relation: 0,
+                    ..good()
+                },
+                "no known `relation`",
+            ),
+            (
+                v1::FieldComparison {
+                    relation: 7,
+                    ..good()
+                },
+                "no known `relation`",
+            ),
+            (
+                v1::FieldComparison {
+                    constant: None,
+                    ..good()
+                },
+                "a number or a text",
+            ),
+            (
+                v1::FieldComparison {
+                    constant: Some(Constant::Number(f64::NAN)),
+                    ..good()
+                },
+                "a number or a text",
+            ),
+        ] {
+            let refusal = compared(comparison).unwrap_err();
+            assert_eq!(refusal.reason, Reason::Limit);
+            assert!(refusal.message.contains(problem), "{refusal:?}");
+        }
+    }
+
     #[test]
     fn an_empty_plan_is_refused() {
         let of = |what| v1::TriggerCondition { what };
-        let event = |which| of(Some(What::Event(v1::EventCondition { which })));
+        let event = |which| {
+            of(Some(What::Event(v1::EventCondition {
+                which,
+                comparison: None,
+            })))
+        };
         let death = |how| of(Some(What::Death(v1::DeathCondition { how })));
         let bad = [
             of(None),
