@@ -215,7 +215,7 @@ fn event(events: &EventsOf, comparison: Option<&WrittenComparison>) -> Meant {
         ),
         Some(comparison) => meaning(
             format!("event({events}).{comparison}"),
-            format!("the program emits {kind} and {comparison}"),
+            format!("the program emits {kind}, and its {comparison}"),
         ),
     };
     let condition = EventCondition {
@@ -390,12 +390,12 @@ mod tests {
             (
                 "event(order).price>1e2",
                 "event(order).price > 100.0",
-                "the program emits a typed event with the name order and price > 100.0",
+                "the program emits a typed event with the name order, and its price > 100.0",
             ),
             (
                 "event(custom).state == \"up\"",
                 "event(custom).state == \"up\"",
-                "the program emits a custom event and state == \"up\"",
+                "the program emits a custom event, and its state == \"up\"",
             ),
             ("death", "death", "a signal ends a process"),
             ("death(SEGV)", "death(SEGV)", "SIGSEGV ends a process"),

@@ -188,7 +188,9 @@ pub(crate) fn compared(
             }
             ConditionError::Number(_)
             | ConditionError::NoNumber(_)
-            | ConditionError::NoOrder(_) => String::new(),
+            | ConditionError::NoOrder(_)
+            | ConditionError::NoSuchText(..)
+            | ConditionError::NoSuchBytes(..) => String::new(),
         };
         Failure::Usage(format!("{written}: {error}{hint}"))
     })
@@ -197,6 +199,7 @@ pub(crate) fn compared(
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use xray_trace::event_format::RecordedData;
 
     use super::*;
 
@@ -251,10 +254,14 @@ mod tests {
         ];
         let options = options(&[&format[..], &conditions].concat()).unwrap();
         let order = Some((8, Some("order")));
-        assert!(options.filter.wants(order, b"\x01AB"));
-        assert!(!options.filter.wants(order, b"\x01AC"));
-        assert!(options.filter.wants(Some((7, None)), b""));
-        assert!(!options.filter.wants(None, b""));
+        assert!(options.filter.wants(order, RecordedData::whole(b"\x01AB")));
+        assert!(!options.filter.wants(order, RecordedData::whole(b"\x01AC")));
+        assert!(
+            options
+                .filter
+                .wants(Some((7, None)), RecordedData::whole(b""))
+        );
+        assert!(!options.filter.wants(None, RecordedData::whole(b"")));
     }
 
     #[test]

@@ -1348,13 +1348,14 @@ pub mod event_condition {
         #[prost(uint32, tag = "2")]
         Type(u32),
         /// Typed events of the type with this name, which is not empty. If the daemon finds the name
-        /// after the first event of the type, this event counts then.
+        /// after the first event of the type that meets the comparison, this event counts then. Further
+        /// ones before that do not count.
         #[prost(string, tag = "3")]
         Name(::prost::alloc::string::String),
     }
 }
 /// A comparison of a field in the data of an event with a constant. An event does not meet it if its
-/// recorded data ends before the field.
+/// recorded data ends before the field, or in it. A constant that the field never has is refused.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FieldComparison {
     /// The fields of the data in their order, as NAME:KIND with commas between them, like
@@ -1364,7 +1365,7 @@ pub struct FieldComparison {
     /// and at most 16384 bytes of description. Required.
     #[prost(string, tag = "1")]
     pub format: ::prost::alloc::string::String,
-    /// The name of one of these fields. Required.
+    /// The name of one of these fields, at most 1024 bytes. Required.
     #[prost(string, tag = "2")]
     pub field: ::prost::alloc::string::String,
     /// The relation of the field to the constant. Text and bytes can only be equal or not. Required.
@@ -1379,13 +1380,13 @@ pub mod field_comparison {
     /// A number for a numeric field, and a text for other fields. Required.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Constant {
-        /// A number that is not negative. Integers are compared exactly.
+        /// A number that is not negative. Numbers are compared exactly, without rounding.
         #[prost(uint64, tag = "4")]
         Unsigned(u64),
         /// Any 64-bit integer.
         #[prost(sint64, tag = "5")]
         Signed(i64),
-        /// A number, but not NaN. Integers are rounded for the comparison.
+        /// A number, but not NaN.
         #[prost(double, tag = "6")]
         Number(f64),
         /// A text of at most 8194 bytes. Bytes are compared with it as hexadecimal digits, `0x001f`.

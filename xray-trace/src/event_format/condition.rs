@@ -1,8 +1,11 @@
 //! Conditions that select events by their type, and by the value of a field.
 
 use std::cmp::Ordering;
+use std::fmt;
 
-use super::{EventFormat, EventFormats, EventsOf, FieldValue, Kind};
+use super::{
+    EventFormat, EventFormats, EventsOf, FieldValue, Kind, MOST_FIELD_BYTES, RecordedData,
+};
 
 /// The custom and typed events that an output shows, and the fields in their data. The default is
 /// all events, without fields.
@@ -55,9 +58,9 @@ pub enum Relation {
 /// A constant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
-    /// A number without a fraction. Its comparison with an integer is exact.
+    /// A number without a fraction.
     Integer(i128),
-    /// Any other number. An integer is rounded for the comparison.
+    /// Any other number. Its comparison with an integer is exact, too.
     Float(f64),
     /// A text. Bytes are compared with it as they are displayed, `0x001f`.
     Text(String),
@@ -81,7 +84,20 @@ pub enum ConditionError {
     /// The field is text or bytes, which have no order.
     #[error("the field '{0}' is no number: compare it with == or !=")]
     NoOrder(String),
+    /// The field never has this text: it is too long, or has a zero byte.
+    #[error("the field '{0}' never has this text: it ends at a zero byte, or after {1} bytes")]
+    NoSuchText(String, usize),
+    /// The field never has these bytes.
+    #[error(
+        "the field '{0}' never has this value: write its bytes as 0x and two digits of 0-9a-f for \
+         each byte{1}"
+    )]
+    NoSuchBytes(String, ByteCount),
 }
+
+/// The number of bytes of a field, for an error; `None` if it takes the rest of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteCount(pub Option<usize>);
 
 // === impl EventFilter ===
 
@@ -106,7 +122,7 @@ impl EventFilter {
     /// Whether an event is selected. `typed` is the number and the name of its type, `None` for a
     /// custom event.
     #[must_use]
-    pub fn wants(&self, typed: Option<(u16, Option<&str>)>, data: &[u8]) -> bool {
+    pub fn wants(&self, typed: Option<(u16, Option<&str>)>, data: RecordedData<'_>) -> bool {
         self.0.is_empty() || self.0.iter().any(|condition| condition.holds(typed, data))
     }
 }
@@ -138,16 +154,16 @@ impl EventCondition {
         &self.events
     }
 
-    /// Whether an event meets the condition. An event whose data ends before the field does not
-    /// meet it.
+    /// Whether an event meets the condition. An event whose recorded data ends before the field
+    /// does not meet it.
     #[must_use]
-    pub fn holds(&self, typed: Option<(u16, Option<&str>)>, data: &[u8]) -> bool {
+    pub fn holds(&self, typed: Option<(u16, Option<&str>)>, data: RecordedData<'_>) -> bool {
         self.events.has(typed) && self.holds_for_data(data)
     }
 
     /// Whether an event with this data meets the condition if it is one of [`Self::events`].
     #[must_use]
-    pub fn holds_for_data(&self, data: &[u8]) -> bool {
+    pub fn holds_for_data(&self, data: RecordedData<'_>) -> bool {
         let comparison = self.comparison.as_ref();
         comparison.is_none_or(|comparison| comparison.holds(data))
     }
@@ -159,7 +175,8 @@ impl FieldComparison {
     /// The comparison of the field with this name. `format` describes the data of the events.
     ///
     /// # Errors
-    /// If the description has no such field, or the field cannot be compared in this way.
+    /// If the description has no such field, or the field cannot be compared in this way or never
+    /// has this value.
     pub fn new(
         format: EventFormat,
         field: &str,
@@ -181,6 +198,27 @@ impl FieldComparison {
         if !is_number && !matches!(relation, Relation::Equal | Relation::NotEqual) {
             return Err(ConditionError::NoOrder(name()));
         }
+        if let Literal::Text(text) = &literal {
+            match kind {
+                Kind::Text(length) => {
+                    let longest = length.unwrap_or(MOST_FIELD_BYTES);
+                    if text.len() > longest || text.contains('\0') {
+                        return Err(ConditionError::NoSuchText(name(), longest));
+                    }
+                }
+                Kind::Bytes(length) => {
+                    let bytes = bytes_in(text).map(Iterator::count);
+                    let can_be = bytes.is_some_and(|bytes| match length {
+                        Some(length) => bytes == length,
+                        None => bytes <= MOST_FIELD_BYTES,
+                    });
+                    if !can_be {
+                        return Err(ConditionError::NoSuchBytes(name(), ByteCount(length)));
+                    }
+                }
+                Kind::Unsigned(_) | Kind::Signed(_) | Kind::Float(_) | Kind::Skipped(_) => {}
+            }
+        }
         Ok(Self {
             field: name(),
             format,
@@ -189,9 +227,21 @@ impl FieldComparison {
         })
     }
 
-    fn holds(&self, data: &[u8]) -> bool {
+    fn holds(&self, data: RecordedData<'_>) -> bool {
         let value = self.format.value(&self.field, data);
         value.is_some_and(|value| self.relation.holds(self.literal.order_of(&value)))
+    }
+}
+
+// === impl ByteCount ===
+
+impl fmt::Display for ByteCount {
+    /// A clause for the end of a sentence.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(bytes) => write!(out, "; it has {bytes} bytes"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -224,16 +274,21 @@ impl Literal {
                 Some(i128::from(*value).cmp(number))
             }
             (FieldValue::Float(value), Self::Integer(number)) => {
-                value.partial_cmp(&(*number as f64))
+                order_of_integer(*number, *value).map(Ordering::reverse)
             }
             (FieldValue::Unsigned(value), Self::Float(number)) => {
-                (*value as f64).partial_cmp(number)
+                order_of_integer((*value).into(), *number)
             }
-            (FieldValue::Signed(value), Self::Float(number)) => (*value as f64).partial_cmp(number),
+            (FieldValue::Signed(value), Self::Float(number)) => {
+                order_of_integer((*value).into(), *number)
+            }
             (FieldValue::Float(value), Self::Float(number)) => value.partial_cmp(number),
             (FieldValue::Text(bytes), Self::Text(text)) => Some((*bytes).cmp(text.as_bytes())),
-            (FieldValue::Bytes(_), Self::Text(text)) => {
-                Some(value.to_string().as_str().cmp(text.as_str()))
+            // Bytes have no order: they are equal, or not.
+            (FieldValue::Bytes(bytes), Self::Text(text)) => {
+                let is_equal = text.len() == 2 + 2 * bytes.len()
+                    && bytes_in(text).is_some_and(|wanted| wanted.eq(bytes.iter().copied()));
+                is_equal.then_some(Ordering::Equal)
             }
             (FieldValue::Text(_) | FieldValue::Bytes(_), Self::Integer(_) | Self::Float(_))
             | (
@@ -242,6 +297,47 @@ impl Literal {
             ) => None,
         }
     }
+}
+
+/// The order of an integer and another number, without rounding; `None` for NaN.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a number without a fraction, within the range of the integers"
+)]
+fn order_of_integer(integer: i128, number: f64) -> Option<Ordering> {
+    // 2^127, which is above each `i128`.
+    const ABOVE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+    if number.is_nan() {
+        return None;
+    }
+    if number >= ABOVE {
+        return Some(Ordering::Less);
+    }
+    if number < -ABOVE {
+        return Some(Ordering::Greater);
+    }
+    let below = number.floor();
+    let fraction = match number > below {
+        true => Ordering::Less,
+        false => Ordering::Equal,
+    };
+    Some(integer.cmp(&(below as i128)).then(fraction))
+}
+
+/// The bytes that a text like `0x001f` stands for; `None` if it stands for none.
+fn bytes_in(text: &str) -> Option<impl Iterator<Item = u8>> {
+    let digits = text.strip_prefix("0x")?.as_bytes();
+    let digit = |letter: u8| match letter {
+        b'0'..=b'9' => Some(letter - b'0'),
+        b'a'..=b'f' => Some(letter - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let are_digits = digits.iter().all(|letter| digit(*letter).is_some());
+    (rest.is_empty() && are_digits).then(|| {
+        let pairs = pairs.iter();
+        pairs.filter_map(move |[high, low]| Some(digit(*high)? << 4 | digit(*low)?))
+    })
 }
 
 #[cfg(test)]
@@ -288,6 +384,25 @@ mod tests {
             ("delta", AtMost, Literal::Integer(-3), true),
             ("delta", AtMost, Literal::Integer(-4), false),
             ("delta", Greater, Literal::Float(-3.5), true),
+            (
+                "id",
+                Less,
+                Literal::Float(18_446_744_073_709_551_616.0),
+                true,
+            ),
+            (
+                "id",
+                Equal,
+                Literal::Float(18_446_744_073_709_551_616.0),
+                false,
+            ),
+            ("id", Greater, Literal::Float(-0.5), true),
+            ("id", Less, Literal::Float(f64::INFINITY), true),
+            ("delta", Greater, Literal::Float(f64::NEG_INFINITY), true),
+            ("delta", Equal, Literal::Float(-3.0), true),
+            ("delta", Less, Literal::Float(-2.5), true),
+            ("price", Greater, Literal::Integer(0), true),
+            ("price", Less, Literal::Integer(i128::MAX), true),
             ("delta", NotEqual, Literal::Integer(-3), false),
             ("price", Less, Literal::Integer(1), true),
             ("price", Equal, Literal::Float(0.5), true),
@@ -299,7 +414,7 @@ mod tests {
             ("key", NotEqual, text("0x001f"), false),
         ] {
             let condition = condition(field, relation, literal.clone()).unwrap();
-            let holds = condition.holds(ORDER, &data);
+            let holds = condition.holds(ORDER, RecordedData::whole(&data));
             assert_eq!(holds, expected, "{field} {relation:?} {literal:?}");
         }
     }
@@ -316,38 +431,45 @@ mod tests {
         ] {
             for literal in [Literal::Integer(0), Literal::Float(0.0)] {
                 let condition = condition("price", relation, literal).unwrap();
-                assert!(!condition.holds(ORDER, &data), "{relation:?}");
+                assert!(
+                    !condition.holds(ORDER, RecordedData::whole(&data)),
+                    "{relation:?}"
+                );
             }
         }
         let differs = condition("price", Relation::NotEqual, Literal::Integer(0)).unwrap();
-        assert!(differs.holds(ORDER, &data));
+        assert!(differs.holds(ORDER, RecordedData::whole(&data)));
     }
 
     #[test]
     fn other_events_and_short_data_do_not_meet_a_condition() {
         let condition = condition("delta", Relation::NotEqual, Literal::Integer(9)).unwrap();
         let data = data(1, 2, 3.0);
-        assert!(condition.holds(ORDER, &data));
-        assert!(condition.holds(ORDER, &data[..10]));
-        assert!(!condition.holds(ORDER, &data[..9]));
-        assert!(!condition.holds(None, &data));
-        assert!(!condition.holds(Some((7, None)), &data));
-        assert!(!condition.holds(Some((7, Some("trade"))), &data));
+        assert!(condition.holds(ORDER, RecordedData::whole(&data)));
+        assert!(condition.holds(ORDER, RecordedData::whole(&data[..10])));
+        assert!(!condition.holds(ORDER, RecordedData::whole(&data[..9])));
+        assert!(!condition.holds(None, RecordedData::whole(&data)));
+        assert!(!condition.holds(Some((7, None)), RecordedData::whole(&data)));
+        assert!(!condition.holds(Some((7, Some("trade"))), RecordedData::whole(&data)));
         let all = EventFilter::default();
-        assert!(all.is_empty() && all.wants(None, b"") && all.wants(ORDER, b""));
+        assert!(
+            all.is_empty()
+                && all.wants(None, RecordedData::whole(b""))
+                && all.wants(ORDER, RecordedData::whole(b""))
+        );
         let custom = EventCondition::of_type(EventsOf::Custom);
         let any = EventFilter::new(vec![condition, custom]);
-        assert!(any.wants(None, b""));
-        assert!(any.wants(ORDER, &data));
-        assert!(!any.wants(ORDER, b""));
-        assert!(!any.wants(Some((8, None)), &data));
+        assert!(any.wants(None, RecordedData::whole(b"")));
+        assert!(any.wants(ORDER, RecordedData::whole(&data)));
+        assert!(!any.wants(ORDER, RecordedData::whole(b"")));
+        assert!(!any.wants(Some((8, None)), RecordedData::whole(&data)));
         let order = EventsOf::Name("order".to_owned());
         assert!(any.events().eq([&order, &EventsOf::Custom]));
     }
 
     #[test]
     fn comparisons_without_a_meaning_are_refused() {
-        use Relation::{Equal, Less};
+        use Relation::{Equal, Less, NotEqual};
         let text = || Literal::Text("AB".to_owned());
         let field = |field: &str| field.to_owned();
         for (name, relation, literal, error) in [
@@ -382,8 +504,81 @@ mod tests {
                 text(),
                 ConditionError::NoOrder(field("symbol")),
             ),
+            (
+                "symbol",
+                Equal,
+                Literal::Text("ABCDE".to_owned()),
+                ConditionError::NoSuchText(field("symbol"), 4),
+            ),
+            (
+                "symbol",
+                NotEqual,
+                Literal::Text("A\0".to_owned()),
+                ConditionError::NoSuchText(field("symbol"), 4),
+            ),
         ] {
             assert_eq!(condition(name, relation, literal), Err(error), "{name}");
         }
+    }
+    #[test]
+    fn bytes_that_a_field_never_has_are_refused() {
+        let format: EventFormat = "key:bytes2,rest:bytes".parse().unwrap();
+        let compared = |field, text: &str| {
+            let text = Literal::Text(text.to_owned());
+            FieldComparison::new(format.clone(), field, Relation::NotEqual, text)
+        };
+        for text in ["0x001f", "0xffff"] {
+            assert!(compared("key", text).is_ok(), "{text}");
+        }
+        for text in [
+            "", "0x", "001f", "0x1f", "0x001F", "0x001f00", "0x001g", "0X001f", "0x01f",
+        ] {
+            let refused = compared("key", text).unwrap_err();
+            assert_eq!(
+                refused,
+                ConditionError::NoSuchBytes("key".to_owned(), ByteCount(Some(2)))
+            );
+            assert!(
+                refused.to_string().ends_with("; it has 2 bytes"),
+                "{refused}"
+            );
+        }
+        for text in [
+            "0x",
+            "0x00",
+            &format!("0x{}", "00".repeat(MOST_FIELD_BYTES)),
+        ] {
+            assert!(compared("rest", text).is_ok(), "{text}");
+        }
+        for text in ["0x0", &format!("0x{}", "00".repeat(MOST_FIELD_BYTES + 1))] {
+            assert!(compared("rest", text).is_err(), "{text}");
+        }
+    }
+
+    /// Of long data, only the begin is recorded. A field that takes the rest ends behind it.
+    #[test]
+    fn a_rest_that_is_cut_meets_no_condition() {
+        let cut = |bytes| RecordedData {
+            bytes,
+            is_cut: true,
+        };
+        let compared = |kind: &str, relation, text: &str| {
+            let format = format!("a:u8,b:{kind}").parse().unwrap();
+            let text = Literal::Text(text.to_owned());
+            FieldComparison::new(format, "b", relation, text).unwrap()
+        };
+        for (kind, equal, other) in [("str", "AB", "A"), ("bytes", "0x4142", "0x41")] {
+            let is = compared(kind, Relation::Equal, equal);
+            let differs = compared(kind, Relation::NotEqual, other);
+            let data = b"\0AB";
+            assert!(
+                is.holds(RecordedData::whole(data)) && differs.holds(RecordedData::whole(data))
+            );
+            assert!(!is.holds(cut(data)) && !differs.holds(cut(data)), "{kind}");
+        }
+        // The text ends before the data does.
+        assert!(compared("str", Relation::Equal, "AB").holds(cut(b"\0AB\0x")));
+        assert!(compared("str2", Relation::Equal, "AB").holds(cut(b"\0ABC")));
+        assert!(!compared("str4", Relation::Equal, "AB").holds(cut(b"\0AB")));
     }
 }

@@ -26,7 +26,8 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 
 pub use condition::{
-    ConditionError, EventCondition, EventFilter, EventOptions, FieldComparison, Literal, Relation,
+    ByteCount, ConditionError, EventCondition, EventFilter, EventOptions, FieldComparison, Literal,
+    Relation,
 };
 pub use formats::{EventFormats, EventsOf, EventsOfError, names_of};
 
@@ -35,6 +36,15 @@ pub const MOST_FIELDS: usize = 64;
 
 /// The most bytes of a field. xrayd records no more data of an event.
 pub const MOST_FIELD_BYTES: usize = 4096;
+
+/// The recorded data of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedData<'a> {
+    /// The recorded bytes.
+    pub bytes: &'a [u8],
+    /// True if the program passed more bytes than these.
+    pub is_cut: bool,
+}
 
 /// A description of the data of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +123,28 @@ pub enum EventFormatError {
     TooMany,
 }
 
+// === impl RecordedData ===
+
+impl<'a> RecordedData<'a> {
+    /// The first bytes of data of this size.
+    #[must_use]
+    pub const fn of_size(bytes: &'a [u8], size: u64) -> Self {
+        Self {
+            bytes,
+            is_cut: size > bytes.len() as u64,
+        }
+    }
+
+    /// Data that was recorded as a whole.
+    #[must_use]
+    pub const fn whole(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            is_cut: false,
+        }
+    }
+}
+
 // === impl EventFormat ===
 
 impl EventFormat {
@@ -154,14 +186,20 @@ impl EventFormat {
         Some(field.kind)
     }
 
-    /// The value of the field with this name; `None` if the data ends before the field does.
-    fn value<'a>(&self, name: &str, data: &'a [u8]) -> Option<FieldValue<'a>> {
-        let mut rest = data;
+    /// The value of the field with this name; `None` if the recorded data ends before the field
+    /// does.
+    fn value<'a>(&self, name: &str, data: RecordedData<'a>) -> Option<FieldValue<'a>> {
+        let mut rest = data.bytes;
         for field in &self.fields {
             let length = field.kind.length().unwrap_or(rest.len());
             let (bytes, after) = rest.split_at_checked(length)?;
             if field.name.as_deref() == Some(name) {
-                return Some(field.kind.value(bytes));
+                let is_whole = match field.kind {
+                    Kind::Bytes(None) => !data.is_cut,
+                    Kind::Text(None) => !data.is_cut || bytes.contains(&0),
+                    _ => true,
+                };
+                return is_whole.then(|| field.kind.value(bytes));
             }
             rest = after;
         }

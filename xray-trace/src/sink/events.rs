@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use super::Report;
 use super::report::DAMAGED_BLOCKS;
 use super::unpack_thread::{Bytes, Outlet, ahead};
-use crate::event_format::EventFilter;
+use crate::event_format::{EventFilter, RecordedData};
 use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
 
 /// A consumer of events.
@@ -46,12 +46,13 @@ pub(super) fn each_event(
                         break;
                     };
                     if let EventBody::Data { kind, data } = &mut event.body {
-                        if !filter.is_empty()
-                            && !filter.wants(trace.typed(thread, *kind), events.data(*data))
+                        let bytes = events.data(*data);
+                        let recorded = RecordedData::of_size(bytes, data.size());
+                        if !filter.is_empty() && !filter.wants(trace.typed(thread, *kind), recorded)
                         {
                             continue;
                         }
-                        *data = outlet.keep(events.data(*data), *data);
+                        *data = outlet.keep(bytes, *data);
                     }
                     outlet.put(Item::Event(event))?;
                 }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
-use xray_trace::event_format::{EventOptions, EventsOf, names_of};
+use xray_trace::event_format::{EventOptions, EventsOf, RecordedData, names_of};
 use xrayd_proto::v1::{Event, EventBatch, EventKind, UserEvent};
 
 use super::event_data::EventData;
@@ -272,7 +272,8 @@ impl Watched {
                 let user_event = user_event.unwrap_or_default();
                 let typed = self.typed(pid, &user_event);
                 let filter = &self.shown.user_events.filter;
-                if !filter.wants(typed, &user_event.data) {
+                let data = RecordedData::of_size(&user_event.data, user_event.size);
+                if !filter.wants(typed, data) {
                     self.unselected += 1;
                     return Ok(());
                 }

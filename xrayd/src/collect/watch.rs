@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use xray_trace::model::{FunctionId, ThreadId, Ticks};
+use xray_trace::{
+    event_format::RecordedData,
+    model::{FunctionId, ThreadId, Ticks},
+};
 
 use crate::triggers::{ConditionMask, EventOrigin, TriggerMatcher};
 
@@ -104,10 +107,10 @@ impl Watch {
         }
     }
 
-    /// Handles a user event with this recorded data within `depth` open calls.
+    /// Handles a user event with this data within `depth` open calls.
     pub(super) fn user_event(
         &mut self,
-        (number, data): (Option<u16>, &[u8]),
+        (number, data): (Option<u16>, RecordedData<'_>),
         function: FunctionId,
         at: Ticks,
         depth: u64,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use xray_trace::{
-    event_format::{EventCondition, EventsOf},
+    event_format::{EventCondition, EventsOf, RecordedData},
     instr_map::{Candidate, CompiledSelection},
     model::{FunctionId, Ticks},
 };
@@ -216,11 +216,11 @@ impl TriggerMatcher {
         }
     }
 
-    /// The program emits an event with this recorded data; `number` is the type of a typed event.
+    /// The program emits an event with this data; `number` is the type of a typed event.
     pub(crate) fn user_event(
         &self,
         number: Option<u16>,
-        data: &[u8],
+        data: RecordedData<'_>,
         place: EventOrigin,
         at: Ticks,
     ) {
@@ -410,6 +410,7 @@ mod tests {
     fn the_first_event_that_meets_the_comparison_waits_for_its_name() {
         let (matcher, mut matches) = for_orders();
         let emit = |number, data: &[u8], at| {
+            let data = RecordedData::whole(data);
             matcher.user_event(number, data, EventOrigin::default(), Ticks(at));
         };
         // Before the trigger, custom, too low, without data.

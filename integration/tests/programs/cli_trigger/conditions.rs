@@ -269,6 +269,8 @@ fn a_condition_on_a_field_fires_for_data_that_meets_it() -> Result<()> {
         for other in others {
             stage.target.ask(other, "said")?;
         }
+        // Longer than the inaccuracy of the time that is compared below.
+        wait_a_moment();
         let before = now_monotonic()?;
         stage.target.ask(its, "said")?;
         let reported = Told::ok(running).with_context(what)?;

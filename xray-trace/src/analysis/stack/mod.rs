@@ -31,7 +31,7 @@ use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
 use crate::container::{Block, Events, Form, OpenCall};
-use crate::event_format::EventFilter;
+use crate::event_format::{EventFilter, RecordedData};
 use crate::model::{CallKind, Clock, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace};
 
 /// The steps of one thread's stack, in order of time.
@@ -374,7 +374,8 @@ impl<'a> Steps<'a> {
         match (step, self.user_events) {
             (Step::Data(user_event), Some((trace, filter))) => {
                 let typed = trace.typed(user_event.thread, user_event.kind);
-                filter.wants(typed, self.data(user_event))
+                let data = RecordedData::of_size(self.data(user_event), user_event.data.size());
+                filter.wants(typed, data)
             }
             (Step::Enter(_) | Step::Leave(_) | Step::Data(_) | Step::Lost { .. }, _) => true,
         }

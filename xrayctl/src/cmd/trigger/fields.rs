@@ -59,7 +59,7 @@ fn constant(literal: &Literal) -> Constant {
         Literal::Integer(number) => match (u64::try_from(*number), i64::try_from(*number)) {
             (Ok(number), _) => Constant::Unsigned(number),
             (_, Ok(number)) => Constant::Signed(number),
-            // Beyond each value of a field: rounding changes no comparison with an integer.
+            // Beyond each integer, also if it is rounded.
             (Err(_), Err(_)) => Constant::Number(*number as f64),
         },
         Literal::Float(number) => Constant::Number(*number),

@@ -23,6 +23,7 @@ use shm_ring::{Data, Item, Sink, word};
 use xray_trace::{
     analysis::Profiler,
     container::{Block, BlockEncoder, ClosedBlock, OpenCall},
+    event_format::RecordedData,
     model::{CallKind, DataKind, FunctionId, ThreadId, ThreadWait, Ticks, Values},
 };
 
@@ -287,7 +288,8 @@ impl ThreadDecoder {
                 DataKind::Custom => None,
             };
             let depth = self.stacks.depth();
-            beside.user_event((number, bytes), function, self.last, depth);
+            let data = RecordedData::of_size(bytes, size.into());
+            beside.user_event((number, data), function, self.last, depth);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use xray_trace::{
     analysis::Profiler,
+    event_format::RecordedData,
     model::{FunctionId, Ticks},
 };
 
@@ -68,10 +69,10 @@ impl Present {
         }
     }
 
-    /// A user event with this recorded data within `depth` calls. A typed event has a number.
+    /// A user event with this data within `depth` calls. A typed event has a number.
     pub(super) fn user_event(
         &mut self,
-        event: (Option<u16>, &[u8]),
+        event: (Option<u16>, RecordedData<'_>),
         function: FunctionId,
         at: u64,
         depth: u64,

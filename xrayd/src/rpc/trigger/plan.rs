@@ -31,6 +31,9 @@ const MOST_SWITCHES: usize = 16;
 /// The longest description of the fields of an event, in bytes.
 const LONGEST_FORMAT: usize = 16_384;
 
+/// The longest name of a compared field, in bytes.
+const LONGEST_NAME: usize = 1024;
+
 /// The longest text that a field is compared with, in bytes: the most bytes of a field, in
 /// hexadecimal digits behind `0x`.
 const LONGEST_TEXT: usize = 2 + 2 * MOST_FIELD_BYTES;
@@ -229,6 +232,11 @@ fn field_comparison(comparison: v1::FieldComparison) -> Result<FieldComparison, 
         relation,
         constant,
     } = comparison;
+    if field.len() > LONGEST_NAME {
+        return Err(limit_of(&format!(
+            "the name of a field can have at most {LONGEST_NAME} bytes"
+        )));
+    }
     if format.len() > LONGEST_FORMAT {
         return Err(limit_of(&format!(
             "the description of the fields of an event can have at most {LONGEST_FORMAT} bytes"
@@ -309,6 +317,8 @@ fn limit_of(message: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use xray_trace::event_format::RecordedData;
+
     use super::*;
 
     fn request() -> v1::TriggerRequest {
@@ -410,9 +420,10 @@ mod tests {
             let Ok(Condition::Event(wanted)) = condition else {
                 panic!("{condition:?}");
             };
-            let holds = [4, 5, 6].map(|price| wanted.holds(Some((7, None)), &[0, price]));
+            let holds = [4, 5, 6]
+                .map(|price| wanted.holds(Some((7, None)), RecordedData::whole(&[0, price])));
             assert_eq!(holds, [below, at, above], "{relation:?}");
-            assert!(!wanted.holds(Some((8, None)), &[0, 5]));
+            assert!(!wanted.holds(Some((8, None)), RecordedData::whole(&[0, 5])));
         }
     }
 
@@ -426,17 +437,21 @@ mod tests {
         };
         assert!(compared(good()).is_ok());
         let text = |length| Some(Constant::Text("x".repeat(length)));
+        let mut far = good();
+        far.field = "x".repeat(LONGEST_NAME + 1);
         let of_symbol = |constant| v1::FieldComparison {
             field: "symbol".to_owned(),
             relation: v1::Relation::Equal.into(),
             constant,
             ..good()
         };
-        assert!(compared(of_symbol(text(LONGEST_TEXT))).is_ok());
+        assert!(compared(of_symbol(text(MOST_FIELD_BYTES))).is_ok());
         let mut long = good();
         long.format = format!("{}:u8,price:u8", "x".repeat(LONGEST_FORMAT));
         for (comparison, problem) in [
             (long, "at most 16384 bytes"),
+            (far, "at most 1024 bytes"),
+            (of_symbol(text(LONGEST_TEXT)), "never has this text"),
             (of_symbol(text(LONGEST_TEXT + 1)), "at most 8194 bytes"),
             (of_symbol(Some(Constant::Unsigned(1))), "is no number"),
             (
