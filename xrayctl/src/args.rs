@@ -2,15 +2,17 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
-use xray_trace::analysis::Order;
+use xray_trace::analysis::{LeastTimes, Order};
 
 use crate::cmd;
 use crate::llvm_xray;
 use crate::output::folded_lines::Folding;
 use crate::output::{ColourChoice, Names};
+use crate::parse;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -82,6 +84,20 @@ pub(crate) struct TreeLayout {
     /// call
     #[arg(long)]
     unfold: bool,
+}
+
+/// The calls of a trace that are shown, by their times.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct TimesOfCalls {
+    /// Show only calls that took at least this time, like 1ms
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
+    min_duration: Duration,
+    /// Show only calls in which their thread had a processor for at least this time
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
+    min_on_cpu: Duration,
+    /// Show only calls in which their thread had no processor for at least this time
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
+    min_off_cpu: Duration,
 }
 
 /// What to do.
@@ -225,6 +241,24 @@ impl Global {
         } else {
             Names::Short
         }
+    }
+}
+
+// === impl TimesOfCalls ===
+
+impl TimesOfCalls {
+    pub(crate) fn least(&self) -> LeastTimes {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        LeastTimes {
+            duration_ns: ns(self.min_duration),
+            on_cpu_ns: ns(self.min_on_cpu),
+            off_cpu_ns: ns(self.min_off_cpu),
+        }
+    }
+
+    /// True if it has to be known when threads had a processor.
+    pub(crate) fn need_runs(&self) -> bool {
+        !self.min_on_cpu.is_zero() || !self.min_off_cpu.is_zero()
     }
 }
 
@@ -470,6 +504,7 @@ mod tests {
             "report f --sort self --interleave --json",
             "report f --tree --unfold --full-names",
             "report f --slowest 3 --min-duration 1ms",
+            "report f --min-on-cpu 1ms --min-off-cpu 1us",
             "report f --table --slowest 0",
             "--full-names functions",
             "extract f",
@@ -491,6 +526,7 @@ mod tests {
             "graph-diff f g -k1 -d2 -m1 prog -m2=prog -e sum -c count -v 90p -b max -t 20",
             "graph-diff f g -keep-going -deduce-sibling-calls -instr-map=x -vertex-label-trun=9",
             "tree f --min-duration 1us --depth 3 --function g --diff h",
+            "tree f --min-off-cpu 1ms",
             "tree f --interleave --unfold --json",
             "flame f -o f.svg --icicle --diff g",
             "report f --html -o f.html --since 1s --thread 12",
@@ -569,6 +605,9 @@ mod tests {
             "report f --html -o f.html --unfold",
             "report f --html -o f.html --slowest 3",
             "report f --open --min-duration 1ms",
+            "report f --open --min-off-cpu 1ms",
+            "report f --html -o f.html --min-off-cpu 1ms",
+            "tree f --min-on-cpu 1ms --diff h",
             "report f --slowest -1",
             "report f --open --interleave",
             "tree f --diff g --interleave",

@@ -6,10 +6,10 @@ use xray_trace::analysis::{Side, StackRoots, StackTrie};
 use xray_trace::model::Calibration;
 use xray_trace::source::Opened;
 
-use crate::failure::Failure;
 use crate::input::{Selection, Unpaired};
 use crate::log::Log;
 use crate::output::Console;
+use crate::run_times::no_run_times;
 
 /// The way in which stacks are gathered from all files.
 #[derive(Debug, Clone, Copy)]
@@ -68,14 +68,4 @@ impl Gathering<'_> {
             }
         }
     }
-}
-
-/// The error for a file that does not have when threads had a processor.
-pub(crate) fn no_run_times(file: &Path) -> anyhow::Error {
-    let what = format!(
-        "{} does not have when threads had a processor: traces of record have it, unless it was \
-         left out with --no-sched",
-        file.display()
-    );
-    Failure::Usage(what).into()
 }

@@ -35,6 +35,7 @@ mod private;
 mod process;
 mod progress;
 mod recording;
+mod run_times;
 mod selectors;
 mod setting;
 mod signals;

@@ -77,15 +77,20 @@ fn ensure_true(trace: &Trace) -> Result<()> {
             "{} of {wanted}: {name}",
             known.len()
         );
-        for (call, off) in known {
-            let (on, off) = (call.duration_ns() - off.total_ns, off.total_ns);
-            let (least_on, least_off) = match name {
-                "work" => (WORK_NS, 0),
-                "doze" => (0, DOZE_NS),
-                _ => (WORK_NS, DOZE_NS),
-            };
-            ensure!(on >= least_on && off >= least_off, "{name}: {call:?}");
-        }
+        let (least_on, least_off) = match name {
+            "work" => (WORK_NS, 0),
+            "doze" => (0, DOZE_NS),
+            _ => (WORK_NS, DOZE_NS),
+        };
+        // A virtual machine may lose its processor at any moment, and its kernel takes the thread
+        // to be running then. If that happens just before a thread waits, the wait may be over
+        // already. So a few calls have other times.
+        let others = known.iter().filter(|(call, off)| {
+            let on = call.duration_ns() - off.total_ns;
+            on < least_on || off.total_ns < least_off
+        });
+        let others: Vec<_> = others.collect();
+        ensure!(others.len() <= known.len() / 4, "{name}: {others:?}");
     }
     // Both threads have one processor. Never do both run at a time, and sometimes each waits for
     // the other.
@@ -173,6 +178,44 @@ fn ensure_shown(scene: &Scene, cli: &Cli) -> Result<()> {
             .is_some_and(|line| line.contains(",on_cpu_ns,")),
         "{account}"
     );
+    // Most calls of `doze` wait for a millisecond, and most of `work` have a processor for 300 µs.
+    let waits = cli.ok(["tree", "f.xtrace", "--min-off-cpu", "200us"])?;
+    ensure!(
+        waits.contains("doze") && waits.contains(" off-CPU"),
+        "{waits}"
+    );
+    for (option, function) in [("--min-off-cpu", "doze"), ("--min-on-cpu", "work")] {
+        let tree = cli.json(["tree", "f.xtrace", option, "200us"])?;
+        let lines = rows(&tree["tree"], "lines")?;
+        let leaves = lines.iter().filter(|line| line["kind"] == "leaf");
+        let leaves: Vec<_> = leaves.collect();
+        ensure!(
+            leaves.iter().any(|leaf| leaf["function"] == function),
+            "{tree}"
+        );
+        for leaf in leaves {
+            let times = leaf["duration_ns"]
+                .as_u64()
+                .zip(leaf["off_cpu_ns"].as_u64());
+            let (duration, off) = times.with_context(|| format!("no times: {leaf}"))?;
+            let selected = match option {
+                "--min-off-cpu" => off,
+                _ => duration - off,
+            };
+            ensure!(selected >= 200_000, "{option}: {leaf}");
+        }
+    }
+    let nothing = cli.ok(["tree", "f.xtrace", "--min-off-cpu", "1h"])?;
+    ensure!(!nothing.contains("doze"), "{nothing}");
+    let slow = cli.json([
+        "report",
+        "f.xtrace",
+        "--slowest",
+        "5",
+        "--min-off-cpu",
+        "1h",
+    ])?;
+    ensure!(rows(&slow, "slowest")?.is_empty(), "{slow}");
     // Threads spend most of their time without a processor in `doze`.
     let drawn = cli.ok(["flame", "f.xtrace", "--off-cpu", "-o", "f.svg"])?;
     ensure!(drawn.contains(" without a processor"), "{drawn}");
@@ -196,6 +239,10 @@ fn without_a_wish_nothing_about_processors_is_recorded() -> Result<()> {
     for command in ["report", "account"] {
         let sorted = cli.run([command, "f.xtrace", "--sort", "off-cpu"])?;
         sorted.failed(2, &refused)?;
+    }
+    for options in [["tree", "--min-off-cpu"], ["report", "--min-on-cpu"]] {
+        let bounded = cli.run([&options[..], &["1ms", "f.xtrace"]].concat())?;
+        bounded.failed(2, &refused)?;
     }
     Ok(())
 }

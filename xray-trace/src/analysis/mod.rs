@@ -62,7 +62,7 @@ pub use timeline::{
     TimelineLimits,
 };
 pub use tree::Tree;
-pub use tree_line::{Order, Shown, TreeLine};
+pub use tree_line::{LeastTimes, Order, Shown, TreeLine};
 pub use trie::{Side, StackCounts, StackNode, StackRoots, StackTrie};
 pub use unmatched_exit::UnmatchedExit;
 pub use waits::Waits;

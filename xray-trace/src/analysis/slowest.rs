@@ -17,6 +17,7 @@ use std::collections::BinaryHeap;
 use super::Filter;
 use super::slow_lines::{CallSoFar, SlowCall, SlowCallLines, SlowLines};
 use super::step::{Call, Ending, Open, UserEvent};
+use super::tree_line::LeastTimes;
 use crate::model::{ThreadId, Ticks};
 
 /// The slow calls to find.
@@ -24,8 +25,9 @@ use crate::model::{ThreadId, Ticks};
 pub struct SlowestOptions {
     /// The number of calls.
     pub most: usize,
-    /// Only calls that took at least this time, in nanoseconds. Shorter ones have no line either.
-    pub min_ns: u64,
+    /// Only calls that took at least these times. Calls of too short a duration have no line
+    /// either.
+    pub least: LeastTimes,
     /// The lines of each call.
     pub lines: SlowCallLines,
 }
@@ -174,18 +176,16 @@ impl<'a> Finder<'a> {
 
     #[inline(always)]
     pub(super) fn leave(&mut self, call: &Call) {
-        let SlowestOptions {
-            most,
-            min_ns,
-            lines,
-        } = self.options;
+        let SlowestOptions { most, least, lines } = self.options;
         let depth = call.open.depth;
         let is_selected = self.open.pop_if(|open| *open == depth).is_some();
         let Some(ended) = self.lines.leave() else {
             return;
         };
         // A shorter call has no line in any call of the list.
-        let shortest_ns = min_ns.max(self.slowest.least_ns(most) / lines.parts.max(1));
+        let shortest_ns = least
+            .duration_ns
+            .max(self.slowest.least_ns(most) / lines.parts.max(1));
         let has_longest = self
             .longest
             .last()
@@ -201,13 +201,9 @@ impl<'a> Finder<'a> {
 
     /// Lists a selected call that ended, and the longest call within it.
     fn list(&mut self, call: &Call, ended: &CallSoFar) {
-        let SlowestOptions {
-            most,
-            min_ns,
-            lines,
-        } = self.options;
+        let SlowestOptions { most, least, lines } = self.options;
         let ns = call.duration_ns();
-        let is_listed = call.how != Ending::Closed && ns >= min_ns;
+        let is_listed = call.how != Ending::Closed && least.are_met_by(call);
         let depth = call.open.depth;
         if let Some((_, within)) = self.longest.pop_if(|(caller, _)| *caller == depth) {
             let is_shown = is_listed && within.call.duration_ns() > ns / 2;
@@ -219,7 +215,7 @@ impl<'a> Finder<'a> {
         if !is_listed || !self.slowest.takes(call, most) {
             return;
         }
-        let slow_call = self.lines.slow_call(ended, call, min_ns, lines);
+        let slow_call = self.lines.slow_call(ended, call, least.duration_ns, lines);
         let Some(caller) = self.open.last() else {
             self.slowest.offer(slow_call, most);
             return;
@@ -277,7 +273,7 @@ mod tests {
             table: TableOption::NotesOnly,
             slowest: Some(SlowestOptions {
                 most,
-                min_ns,
+                least: LeastTimes::of_duration(min_ns),
                 lines: SlowCallLines {
                     levels: 8,
                     parts: 100,

@@ -39,7 +39,8 @@ pub(super) struct ThreadLines<'a, V> {
     lines: VecDeque<TreeLine>,
     /// The depth of the outermost open call of a selected function.
     inside: Option<usize>,
-    /// The selected calls so far that have no line: they are too short or too deep.
+    /// The selected calls so far that have no line: their times are too short, or they are too
+    /// deep.
     hidden: u64,
 }
 
@@ -122,7 +123,7 @@ impl<'a, V: Visitor> ThreadLines<'a, V> {
         if self.held.pop_if(|held| held == open).is_none() {
             // A line within it was shown, and so was its begin.
             self.lines.push_back(TreeLine::End(call));
-        } else if call.duration_ns() >= self.shown.min_ns {
+        } else if self.shown.least.are_met_by(&call) {
             self.show(TreeLine::Leaf(call));
         } else {
             self.hidden += 1;

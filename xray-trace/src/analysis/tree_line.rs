@@ -36,12 +36,25 @@ pub enum TreeLine {
 /// The selected calls that have a line. The default is all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Shown {
-    /// Only calls of at least this duration in nanoseconds. A call without an exit has the time for
-    /// which it was certainly open.
-    pub min_ns: u64,
+    /// Only calls that took at least these times.
+    pub least: LeastTimes,
     /// Only this number of levels, counted from the outermost call of a selected function. `None`
     /// for all levels.
     pub levels: Option<usize>,
+}
+
+/// The least times of a call, in nanoseconds. 0 is no bound.
+///
+/// A call without an exit has the times for which it was certainly open. A call whose time on a
+/// processor is not known meets no bound on that time, nor on the time without a processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct LeastTimes {
+    /// From its begin to its end.
+    pub duration_ns: u64,
+    /// For which its thread had a processor.
+    pub on_cpu_ns: u64,
+    /// For which its thread had no processor.
+    pub off_cpu_ns: u64,
 }
 
 /// The order of the threads' lines.
@@ -51,6 +64,37 @@ pub enum Order {
     ByThread,
     /// All threads together, in order of time.
     ByTime,
+}
+
+// === impl LeastTimes ===
+
+impl LeastTimes {
+    /// A bound on the duration alone.
+    #[must_use]
+    pub const fn of_duration(ns: u64) -> Self {
+        Self {
+            duration_ns: ns,
+            on_cpu_ns: 0,
+            off_cpu_ns: 0,
+        }
+    }
+
+    /// Whether a call meets all bounds.
+    #[inline]
+    #[must_use]
+    pub fn are_met_by(self, call: &Call) -> bool {
+        call.duration_ns() >= self.duration_ns && self.parts_are_met_by(call)
+    }
+
+    /// Whether a call meets the bounds on the time with and without a processor.
+    #[inline]
+    fn parts_are_met_by(self, call: &Call) -> bool {
+        if self.on_cpu_ns == 0 && self.off_cpu_ns == 0 {
+            return true;
+        }
+        let times = call.on_cpu_ns().zip(call.off_cpu);
+        times.is_some_and(|(on_ns, off)| on_ns >= self.on_cpu_ns && off.total_ns >= self.off_cpu_ns)
+    }
 }
 
 // === impl TreeLine ===

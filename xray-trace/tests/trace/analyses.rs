@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::common::{Enter, Exit, TailExit, call, call_with, lost, trace};
 use proptest::prelude::*;
 use xray_trace::analysis::{
-    Account, AccountRow, Direction, Distribution, Ending, Filter, Notes, Order, Shown, SortBy,
-    Step, Steps, Subject, Tree, TreeLine,
+    Account, AccountRow, Direction, Distribution, Ending, Filter, LeastTimes, Notes, Order, Shown,
+    SortBy, Step, Steps, Subject, Tree, TreeLine,
 };
 use xray_trace::model::{Event, FunctionId, ThreadId, Ticks, Trace};
 
@@ -519,7 +519,10 @@ fn the_tree_leaves_out_what_is_short_or_deep() {
         });
         assert_eq!(lines.collect::<Vec<_>>(), expected, "{shown:?}");
     };
-    let shown = |min_ns, levels| Shown { min_ns, levels };
+    let shown = |min_ns, levels| Shown {
+        least: LeastTimes::of_duration(min_ns),
+        levels,
+    };
     check(
         shown(5, None),
         &[(0, false), (1, true), (2, true), (0, false)],

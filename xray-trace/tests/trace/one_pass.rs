@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use xray_trace::analysis::{
-    AccountOptions, Call, Filter, OnePass, OnePassOptions, Open, Order, Shown, SlowCallLines,
-    SlowestOptions, TableOption, Tree, TreeLine, account,
+    AccountOptions, Call, Filter, LeastTimes, OnePass, OnePassOptions, Open, Order, Shown,
+    SlowCallLines, SlowestOptions, TableOption, Tree, TreeLine, account,
 };
 use xray_trace::container::{BlockEncoder, Writer};
 use xray_trace::model::{CallKind, DataKind, FunctionId, ThreadId, Ticks, Trace};
@@ -87,7 +87,7 @@ fn subtree(trace: &Trace, call: &Call, min_ns: u64, wanted: SlowCallLines) -> (V
         ..Filter::default()
     };
     let shown = Shown {
-        min_ns: min_ns.max(call.duration_ns() / wanted.parts),
+        least: LeastTimes::of_duration(min_ns.max(call.duration_ns() / wanted.parts)),
         levels: Some(call.open.depth + wanted.levels),
     };
     let is_root = |open: &Open| (open.start, open.depth) == (call.open.start, call.open.depth);
@@ -148,14 +148,14 @@ fn one_pass_finds_what_the_analyses_find_one_by_one() {
                 (1, 0, Order::ByTime, usize::MAX),
             ] {
                 let shown = Shown {
-                    min_ns,
+                    least: LeastTimes::of_duration(min_ns),
                     levels: None,
                 };
                 let options = OnePassOptions {
                     table: TableOption::Rows,
                     slowest: Some(SlowestOptions {
                         most,
-                        min_ns,
+                        least: LeastTimes::of_duration(min_ns),
                         lines: wanted,
                     }),
                     shown,
@@ -203,7 +203,7 @@ fn a_slow_call_has_its_first_user_events_and_the_number_of_the_others() {
             table: TableOption::NotesOnly,
             slowest: Some(SlowestOptions {
                 most: 40,
-                min_ns: 0,
+                least: LeastTimes::default(),
                 lines: wanted,
             }),
             shown: Shown::default(),
@@ -250,7 +250,7 @@ fn calls_that_take_no_time_are_left_out_if_they_are_many() {
         table: TableOption::NotesOnly,
         slowest: Some(SlowestOptions {
             most: 1,
-            min_ns: 0,
+            least: LeastTimes::default(),
             lines: LINES[0],
         }),
         shown: Shown::default(),

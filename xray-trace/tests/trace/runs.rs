@@ -3,7 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use xray_trace::analysis::{
-    Filter, OnCpu, Siblings, Side, StackRoots, StackTrie, Step, Steps, account,
+    Filter, LeastTimes, OnCpu, OnePass, OnePassOptions, Order, Shown, Siblings, Side,
+    SlowCallLines, SlowestOptions, StackRoots, StackTrie, Step, Steps, TableOption, Tree, TreeLine,
+    account,
 };
 use xray_trace::container::{RunsEncoder, RunsPart, Writer};
 use xray_trace::model::{
@@ -342,4 +344,79 @@ proptest! {
         let _ = (runs.off_between(from, until), runs.processor_at(from), runs.runs().count());
         prop_assert!(runs.off_runs(from, until).all(|run| run.from_ns < run.until_ns));
     }
+}
+
+/// Functions and durations of the ended calls in the tree, and of the slowest calls.
+fn with_least(trace: &Trace, least: LeastTimes) -> [Vec<(u32, u64)>; 2] {
+    let filter = Filter::default();
+    let shown = Shown {
+        least,
+        levels: None,
+    };
+    let ended = Tree::new(trace, &filter, shown, Order::ByThread).filter_map(|line| match line {
+        TreeLine::Leaf(call) | TreeLine::End(call) => Some(call),
+        TreeLine::Begin(_) | TreeLine::Data { .. } | TreeLine::Lost { .. } => None,
+    });
+    let options = OnePassOptions {
+        table: TableOption::NotesOnly,
+        slowest: Some(SlowestOptions {
+            most: 10,
+            least,
+            lines: SlowCallLines {
+                levels: 1,
+                parts: 1,
+                user_events: 0,
+            },
+        }),
+        shown,
+        order: Order::ByThread,
+    };
+    let ended = ended.map(|call| (call.open.function.0, call.duration_ns()));
+    let slowest = OnePass::new(trace, &filter, options).finish().slowest;
+    let slowest = slowest.iter().map(|slow| &slow.call);
+    let slowest = slowest.map(|call| (call.open.function.0, call.duration_ns()));
+    [ended.collect(), slowest.collect()]
+}
+
+/// f has 550 of its 800 ns on a processor, and the first call of g 200 of its 400. Of the second
+/// call of g, of 40 ns, that is not known.
+#[test]
+fn calls_are_selected_by_their_time_with_and_without_a_processor() {
+    let trace = with_runs();
+    let [f, g, unknown] = [(0, 800), (1, 400), (1, 40)];
+    for (duration_ns, on_cpu_ns, off_cpu_ns, tree, slowest) in [
+        (0, 0, 0, vec![g, f, unknown], vec![f, g, unknown]),
+        (0, 1, 0, vec![g, f], vec![f, g]),
+        (0, 200, 200, vec![g, f], vec![f, g]),
+        (0, 201, 0, vec![f], vec![f]),
+        (0, 551, 0, vec![], vec![]),
+        (0, 0, 200, vec![g, f], vec![f, g]),
+        (0, 0, 201, vec![f], vec![f]),
+        (0, 0, 251, vec![], vec![]),
+        (0, 551, 250, vec![], vec![]),
+        (401, 200, 200, vec![f], vec![f]),
+    ] {
+        let least = LeastTimes {
+            duration_ns,
+            on_cpu_ns,
+            off_cpu_ns,
+        };
+        let found = with_least(&trace, least);
+        assert_eq!(found, [tree, slowest], "{least:?}");
+    }
+}
+
+/// The run times begin after f, so nothing is known about f. The tree shows f around the call in
+/// it, and the list has only that call.
+#[test]
+fn a_caller_without_known_run_times_is_shown_around_its_callee() {
+    let known = [(200, READY), (250, RUNNING), (400, WAITING), (600, RUNNING)];
+    let trace = traced(&[part(150, 920, &known)]);
+    let least = LeastTimes {
+        off_cpu_ns: 100,
+        ..LeastTimes::default()
+    };
+    let [tree, slowest] = with_least(&trace, least);
+    assert_eq!(slowest, [(1, 400)]);
+    assert_eq!(tree, [(1, 400), (0, 800)]);
 }

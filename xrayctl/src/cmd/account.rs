@@ -4,12 +4,12 @@ use clap::ValueEnum;
 use xray_trace::analysis::{self, AccountOptions, Counted, Direction, GroupBy, SortBy};
 
 use crate::failure::Failure;
-use crate::gathering::no_run_times;
 use crate::input::{Destination, Logs, Selection, Unpaired};
 use crate::inputs::Inputs;
 use crate::log::Log;
 use crate::output::Console;
 use crate::output::account::{Columns, Format, Table};
+use crate::run_times::no_run_times;
 
 pub(crate) const EXAMPLE: &str = "\
 Example:

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::vec;
 
 use clap::ValueEnum;
@@ -15,8 +14,7 @@ use xray_trace::analysis::{
 use xray_trace::event_format::EventOptions;
 use xray_trace::sink::Standing;
 
-use crate::args::{Format, TreeLayout};
-use crate::gathering::no_run_times;
+use crate::args::{Format, TimesOfCalls, TreeLayout};
 use crate::input::{self, Logs, Selection};
 use crate::inputs::Inputs;
 use crate::output::call_table::CallTable;
@@ -25,8 +23,9 @@ use crate::output::open_calls::OpenCalls;
 use crate::output::slowest_calls::SlowestCalls;
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, slowest_calls, trace_summary, units};
+use crate::page;
+use crate::run_times::{no_run_times, note_on_unknown};
 use crate::user_events::UserEventArgs;
-use crate::{page, parse};
 
 /// The number of slow calls in a whole report.
 const SLOWEST: usize = 10;
@@ -40,12 +39,15 @@ lines of its tree. These lines leave out calls shorter than 1 % of the slow call
 than 8 levels deep. A call that takes more than half of the time of its caller is shown in the lines
 of its caller only. Calls without an exit are not among the slowest; --open shows the open ones.
 
-Times of calls are complete, even if only a part of the trace is shown. --html writes a page in one
-file: flame graph, timeline, table of functions. It also reads profiles.
+--min-duration, --min-on-cpu and --min-off-cpu select the slow calls and the lines of the tree. The
+table counts all calls. Times of calls are complete, even if only a part of the trace is shown.
+--html writes a page in one file: flame graph, timeline, table of functions. It also reads
+profiles.
 
 Examples:
   xrayctl report run.xtrace
   xrayctl report run.xtrace --slowest 3 --min-duration 1ms --function ns::handle
+  xrayctl report run.xtrace --slowest 3 --min-off-cpu 1ms
   xrayctl report run.xtrace --table --sort self --limit 20
   xrayctl report run.xtrace --tree --function 'ns::parse*' --thread worker-1
   xrayctl report run.xtrace --open
@@ -59,8 +61,8 @@ pub(crate) struct Args {
     inputs: Inputs,
     /// Write a page for a browser
     #[arg(long, requires = "output", conflicts_with_all = [
-        "tree", "table", "slowest", "min_duration", "limit", "sort", "interleave", "unfold",
-        "event_format", "where", "json",
+        "tree", "table", "slowest", "min_duration", "min_on_cpu", "min_off_cpu", "limit", "sort",
+        "interleave", "unfold", "event_format", "where", "json",
     ])]
     html: bool,
     /// The page to write; - is standard output
@@ -76,15 +78,13 @@ pub(crate) struct Args {
     /// --table the default is 10
     #[arg(long, value_name = "N")]
     slowest: Option<usize>,
-    /// Show only slow calls and lines of the tree of calls that took at least this time, like 1ms;
-    /// the table counts all calls
-    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
-    min_duration: Duration,
+    #[command(flatten)]
+    times: TimesOfCalls,
     /// Show the calls that are open at the end (or at --until) in each thread, like a debugger's
     /// stacks of all threads; with --function, of threads in such a function
     #[arg(long, conflicts_with_all = [
-        "html", "tree", "table", "slowest", "min_duration", "since", "limit", "sort", "interleave", "unfold",
-        "event_format", "where",
+        "html", "tree", "table", "slowest", "min_duration", "min_on_cpu", "min_off_cpu", "since",
+        "limit", "sort", "interleave", "unfold", "event_format", "where",
     ])]
     open: bool,
     #[command(flatten)]
@@ -154,7 +154,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         return args.write_page(output, console);
     }
     let trace = args.inputs.open(&args.logs, console)?;
-    if matches!(args.sort, Sort::OnCpu | Sort::OffCpu) && !trace.has_runs() {
+    let needs_runs = args.times.need_runs() || matches!(args.sort, Sort::OnCpu | Sort::OffCpu);
+    if needs_runs && !trace.has_runs() {
         return Err(no_run_times(&args.inputs.name()));
     }
     let EventOptions {
@@ -182,7 +183,12 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         (false, false) => (true, true, args.slowest.unwrap_or(SLOWEST)),
         (tree, table) => (tree, table, args.slowest.unwrap_or(0)),
     };
-    let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
+    let least = args.times.least();
+    if args.times.need_runs()
+        && let Some(note) = note_on_unknown(&trace, &filter, least)
+    {
+        console.note(&note);
+    }
     let origin = trace_summary::span(&trace).map_or(0, |(first, _)| first);
 
     let layout = Layout {
@@ -195,7 +201,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         limit,
     };
     let shown = Shown {
-        min_ns,
+        least,
         levels: None,
     };
     let mut pass = OnePass::new(
@@ -207,7 +213,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
             } else {
                 TableOption::NotesOnly
             },
-            slowest: (slowest > 0).then(|| slowest_calls::options(slowest, min_ns)),
+            slowest: (slowest > 0).then(|| slowest_calls::options(slowest, least)),
             shown,
             order: layout.order,
         },

@@ -1,7 +1,6 @@
 //! `xrayctl tree`: the call tree of a trace, thread by thread, or the difference of two.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::Serialize;
 use xray_trace::analysis::{
@@ -9,14 +8,14 @@ use xray_trace::analysis::{
 };
 use xray_trace::event_format::EventOptions;
 
-use crate::args::{Format, TreeLayout};
+use crate::args::{Format, TimesOfCalls, TreeLayout};
 use crate::input::{Logs, Selection};
 use crate::inputs::Inputs;
 use crate::output::call_tree::{self, CallTree, Layout, ShownTrace};
 use crate::output::diff_tree::{self, DiffTree};
 use crate::output::trace_summary::TraceSummary;
 use crate::output::{Console, stacks, trace_summary};
-use crate::parse;
+use crate::run_times::{no_run_times, note_on_unknown};
 use crate::user_events::UserEventArgs;
 
 pub(crate) const EXAMPLE: &str = "\
@@ -32,11 +31,12 @@ pub(crate) struct Args {
     inputs: Inputs,
     /// Compare with this trace: the calls of both as one tree, by the names of functions, with
     /// their times before and after
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["interleave", "unfold", "event_format", "where"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "interleave", "unfold", "event_format", "where", "min_on_cpu", "min_off_cpu",
+    ])]
     diff: Option<PathBuf>,
-    /// Print only calls that took at least this time
-    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "0")]
-    min_duration: Duration,
+    #[command(flatten)]
+    times: TimesOfCalls,
     /// Print only the outermost N levels
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
@@ -72,6 +72,9 @@ struct DiffReport<'a> {
 
 pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     let trace = args.inputs.open(&args.logs, console)?;
+    if args.times.need_runs() && !trace.has_runs() {
+        return Err(no_run_times(&args.inputs.name()));
+    }
     let EventOptions {
         formats,
         filter: user_events,
@@ -80,7 +83,12 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         user_events,
         ..args.selection.filter(&trace)?
     };
-    let min_ns = u64::try_from(args.min_duration.as_nanos()).unwrap_or(u64::MAX);
+    let least = args.times.least();
+    if args.times.need_runs()
+        && let Some(note) = note_on_unknown(&trace, &filter, least)
+    {
+        console.note(&note);
+    }
     let limit = if args.limit == 0 {
         usize::MAX
     } else {
@@ -103,7 +111,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         }
         let shown = diff_tree::Shown {
             levels: args.depth.unwrap_or(usize::MAX),
-            min_ns,
+            min_ns: least.duration_ns,
             limit,
         };
         let tree = DiffTree::new(&stacks, shown);
@@ -121,7 +129,7 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
         formats: &formats,
     };
     let shown = Shown {
-        min_ns,
+        least,
         levels: args.depth,
     };
     let tree = |order| Tree::new(&trace, &filter, shown, order);

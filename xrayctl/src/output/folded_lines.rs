@@ -27,6 +27,16 @@ pub(super) struct EqualCalls {
     pub(super) calls: u64,
     pub(super) total_ns: u64,
     pub(super) longest_ns: u64,
+    /// The known time for which their thread had no processor.
+    pub(super) off_cpu: KnownTime,
+}
+
+/// A time for which the thread of calls had no processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct KnownTime {
+    pub(super) ns: u64,
+    /// True if it is known of all of the calls.
+    pub(super) is_whole: bool,
 }
 
 /// A line, and the calls that it stands for if they are several. The line is that of the first.
@@ -54,6 +64,7 @@ impl EqualCalls {
             calls: 1,
             total_ns: ns,
             longest_ns: ns,
+            off_cpu: KnownTime::of(call),
         }
     }
 
@@ -62,6 +73,24 @@ impl EqualCalls {
         self.calls = self.calls.saturating_add(1);
         self.total_ns = self.total_ns.saturating_add(ns);
         self.longest_ns = self.longest_ns.max(ns);
+        let KnownTime { ns, is_whole } = KnownTime::of(call);
+        self.off_cpu.ns = self.off_cpu.ns.saturating_add(ns);
+        self.off_cpu.is_whole &= is_whole;
+    }
+}
+
+// === impl KnownTime ===
+
+impl KnownTime {
+    /// The time without a processor of a call. Of a call without an exit, none is known.
+    pub(super) fn of(call: &Call) -> Self {
+        match call.off_cpu {
+            Some(off) if call.how != Ending::Closed => Self {
+                ns: off.total_ns,
+                is_whole: true,
+            },
+            Some(_) | None => Self::default(),
+        }
     }
 }
 
@@ -124,7 +153,7 @@ fn are_equal(one: &Call, other: &Call) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use xray_trace::analysis::Open;
-    use xray_trace::model::{FunctionId, ThreadId, Ticks, Values};
+    use xray_trace::model::{FunctionId, OffCpu, ThreadId, Ticks, Values};
 
     use super::*;
 
@@ -182,6 +211,35 @@ pub(super) mod tests {
         );
         assert_eq!(folded(Folding::None, lines()), [one; 9]);
         assert_eq!(folded(Folding::EqualCalls, Vec::new()), []);
+    }
+
+    /// The time without a processor is the sum of the calls of which it is known.
+    #[test]
+    fn equal_calls_have_the_known_time_without_a_processor() {
+        let off = |total_ns| {
+            Some(OffCpu {
+                total_ns,
+                ..OffCpu::default()
+            })
+        };
+        let known = |times: [Option<OffCpu>; 3]| {
+            let calls = times.map(|off_cpu| {
+                TreeLine::Leaf(Call {
+                    off_cpu,
+                    ..call(1, 0, 10)
+                })
+            });
+            let mut lines = FoldedLines::new(calls.into_iter(), Folding::EqualCalls);
+            lines.next().unwrap().equal.unwrap().off_cpu
+        };
+        let whole = |ns| KnownTime { ns, is_whole: true };
+        let part = |ns| KnownTime {
+            ns,
+            is_whole: false,
+        };
+        assert_eq!(known([off(3), off(0), off(4)]), whole(7));
+        assert_eq!(known([off(3), None, off(4)]), part(7));
+        assert_eq!(known([None, off(0), None]), part(0));
     }
 
     #[test]

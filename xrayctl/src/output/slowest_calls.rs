@@ -13,7 +13,7 @@
 use std::io;
 
 use serde::{Serialize, Serializer};
-use xray_trace::analysis::{Call, SlowCall, SlowCallLines, SlowestOptions};
+use xray_trace::analysis::{Call, LeastTimes, SlowCall, SlowCallLines, SlowestOptions};
 use xray_trace::model::OffCpu;
 
 use super::call_tree::{self, ShownTrace, TreeRow};
@@ -76,11 +76,11 @@ fn off_cpu(off: OffCpu) -> String {
     }
 }
 
-/// The options of an analysis for the `most` slowest calls that took at least `min_ns` nanoseconds.
-pub(crate) fn options(most: usize, min_ns: u64) -> SlowestOptions {
+/// The options of an analysis for the `most` slowest calls that took at least these times.
+pub(crate) fn options(most: usize, least: LeastTimes) -> SlowestOptions {
     SlowestOptions {
         most,
-        min_ns,
+        least,
         lines: SlowCallLines {
             levels: MOST_LEVELS,
             parts: SHORTEST_PART,
@@ -271,7 +271,7 @@ mod tests {
         let slowest = |min_ns, most| {
             let wanted = OnePassOptions {
                 table: TableOption::NotesOnly,
-                slowest: Some(options(most, min_ns)),
+                slowest: Some(options(most, LeastTimes::of_duration(min_ns))),
                 shown: Shown::default(),
                 order: Order::ByThread,
             };

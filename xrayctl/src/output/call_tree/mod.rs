@@ -24,7 +24,7 @@ use xray_trace::event_format::EventFormats;
 use xray_trace::model::{DataKind, ThreadId, Trace};
 
 use super::event_data::EventData;
-use super::folded_lines::EqualCalls;
+use super::folded_lines::{EqualCalls, KnownTime};
 use super::{Look, Names, Tone, text, units};
 
 pub(super) use lines::render_heading;
@@ -39,6 +39,8 @@ const TID_WIDTH: usize = 7;
 const NARROWEST: usize = 16;
 /// The least part of a name that is worth a line of its own figures.
 const SHORTEST: usize = 8;
+/// The part of a name that the time without a processor does not cut.
+const MUCH_OF_A_NAME: usize = 24;
 
 /// One line of the tree, with all its values.
 #[derive(Debug, Serialize)]
@@ -53,6 +55,13 @@ pub(crate) struct TreeRow {
     /// For a call without an exit: the time for which it is known to have been open.
     #[serde(skip_serializing_if = "Option::is_none")]
     open_ns: Option<u64>,
+    /// The time within an ended call for which its thread had no processor, if it is known.
+    #[serde(
+        rename = "off_cpu_ns",
+        serialize_with = "known_ns",
+        skip_serializing_if = "is_unknown"
+    )]
+    off_cpu: KnownTime,
     function: Option<String>,
     /// The first arguments that were recorded.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -221,6 +230,7 @@ impl TreeRow {
             start_ns: None,
             duration_ns: None,
             open_ns: None,
+            off_cpu: KnownTime::default(),
             function: None,
             arguments: Vec::new(),
             result: None,
@@ -262,6 +272,7 @@ impl TreeRow {
         Self {
             duration_ns,
             open_ns,
+            off_cpu: KnownTime::of(call),
             result: call.result,
             ..Self::of_open(kind, &call.open, trace, origin_ns)
         }
@@ -285,8 +296,15 @@ impl TreeRow {
         let room = room - indent;
         let (body, tone) = self.body(look.names);
         let figures = self.figures();
-        // The name is cut, and not the figures behind it, while both have room.
-        let body = match room.saturating_sub(figures.chars().count()) {
+        let off_cpu = self.off_cpu_figure();
+        // The time without a processor gives way first, and then the name. The number of calls
+        // stays while it has room.
+        let left_by = |figures: &str| room.saturating_sub(figures.chars().count());
+        let figures = match figures.clone() + &off_cpu {
+            all if left_by(&all) >= SHORTEST.max(body.chars().count().min(MUCH_OF_A_NAME)) => all,
+            _ => figures,
+        };
+        let body = match left_by(&figures) {
             left if left >= SHORTEST => text::cut(&body, left) + &figures,
             _ => text::cut(&(body + &figures), room),
         };
@@ -304,6 +322,7 @@ impl TreeRow {
             None => self,
             Some(all) => Self {
                 duration_ns: Some(all.total_ns),
+                off_cpu: all.off_cpu,
                 equal,
                 ..self
             },
@@ -324,6 +343,19 @@ impl TreeRow {
             let calls = units::count(equal.calls);
             format!("  × {calls}, max {}", units::time(equal.longest_ns))
         })
+    }
+
+    /// The time without a processor, if there was any.
+    fn off_cpu_figure(&self) -> String {
+        let KnownTime { ns, is_whole } = self.off_cpu;
+        match ns {
+            0 => String::new(),
+            _ => format!(
+                "  {}{} off-CPU",
+                if is_whole { "" } else { "≥" },
+                units::time(ns)
+            ),
+        }
     }
 
     fn unfinished(&self) -> String {
@@ -359,6 +391,15 @@ impl TreeRow {
             },
         }
     }
+}
+
+/// Serialises a time that is known.
+fn known_ns<S: Serializer>(time: &KnownTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.ns)
+}
+
+fn is_unknown(time: &KnownTime) -> bool {
+    !time.is_whole
 }
 
 /// The name of a call. A demangled name has its parameters already; a plain name gets brackets.

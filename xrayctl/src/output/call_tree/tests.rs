@@ -195,6 +195,7 @@ fn a_narrow_terminal_cuts_the_name_and_not_the_number_of_calls() {
             calls: 12_345,
             total_ns: 1_000,
             longest_ns: 471,
+            off_cpu: KnownTime::default(),
         };
         let mut out = Vec::new();
         row.standing_for(Some(all)).render(&mut out, look).unwrap();
@@ -203,6 +204,57 @@ fn a_narrow_terminal_cuts_the_name_and_not_the_number_of_calls() {
     let expected = "  1.000 µs     4711    ns::a_function_…  × 12,345, max 471 ns\n";
     assert_eq!(row(61), expected);
     assert_eq!(row(40), "  1.000 µs     4711    ns::a_function_w…\n");
+}
+
+#[test]
+fn a_time_without_a_processor_stands_behind_the_name_where_it_has_room() {
+    let line = |calls: Option<u64>, ns, is_whole, width| {
+        let off_cpu = KnownTime { ns, is_whole };
+        let row = TreeRow {
+            duration_ns: Some(1_000_000),
+            off_cpu,
+            ..row(Kind::Leaf, 1, "ns::f(int)")
+        };
+        let equal = calls.map(|calls| EqualCalls {
+            calls,
+            total_ns: 1_000_000,
+            longest_ns: 471,
+            off_cpu,
+        });
+        let look = Look {
+            width,
+            ..Look::PLAIN
+        };
+        let mut out = Vec::new();
+        row.standing_for(equal).render(&mut out, look).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let begin = "  1.000 ms     4711    ns::f(int);";
+    for (calls, ns, is_whole, width, behind) in [
+        (None, 0, true, None, ""),
+        (None, 0, false, None, ""),
+        (None, 900_000, true, None, "  900.0 µs off-CPU"),
+        (
+            Some(3),
+            900_000,
+            true,
+            None,
+            "  × 3, max 471 ns  900.0 µs off-CPU",
+        ),
+        (
+            Some(3),
+            900_000,
+            false,
+            None,
+            "  × 3, max 471 ns  ≥900.0 µs off-CPU",
+        ),
+        // The time gives way, the number of calls does not.
+        (Some(3), 900_000, true, Some(60), "  × 3, max 471 ns"),
+        (None, 900_000, true, Some(45), ""),
+    ] {
+        let expected = format!("{begin}{behind}\n");
+        assert_eq!(line(calls, ns, is_whole, width), expected);
+    }
 }
 
 #[test]
