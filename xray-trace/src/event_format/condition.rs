@@ -239,6 +239,7 @@ impl fmt::Display for ByteCount {
     /// A clause for the end of a sentence.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
+            Some(1) => out.write_str("; it has 1 byte"),
             Some(bytes) => write!(out, "; it has {bytes} bytes"),
             None => Ok(()),
         }
