@@ -7,8 +7,8 @@
 //!  death | death(SIGNAL) | death(any)     demand
 //! ```
 //!
-//! Each comparison can be `>=`; `event_condition` has those of fields. A selector is the name of a
-//! function or a glob. Parentheses in it must be in pairs.
+//! Each comparison can be `>=`, and a field has further relations (`event_condition`). A
+//! selector is the name of a function or a glob. Parentheses in it must be in pairs.
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
