@@ -66,6 +66,8 @@ pub(crate) struct Contents {
     pub(crate) duration: Option<Duration>,
     /// Also when threads have a processor.
     pub(crate) run_times: bool,
+    /// Also the events of these kernel tracepoints.
+    pub(crate) kernel_tracepoints: Vec<String>,
     /// The time for which a thread waits for room in its full ring.
     pub(crate) wait: Option<Duration>,
 }
@@ -113,6 +115,7 @@ impl Recording {
             selection,
             duration,
             run_times,
+            kernel_tracepoints,
             wait,
         } = contents;
         let ns = |time: Option<Duration>| {
@@ -124,6 +127,7 @@ impl Recording {
             selection: Some(selection),
             duration_ns: ns(duration),
             run_times,
+            kernel_tracepoints,
             wait_ns: ns(wait),
         };
         let response = rpc.stream_trace(request).await;

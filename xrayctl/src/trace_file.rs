@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
+use serde::Serialize;
 use xray_trace::analysis::{SPACING, Survey};
 use xray_trace::container::{Completeness, OpenCalls, SectionCheck, Writer};
 use xray_trace::model::{Totals, Trace};
@@ -74,6 +75,17 @@ pub(crate) struct Tally {
     pub(crate) processes: u64,
     /// Time from the first event to the last.
     pub(crate) duration_ns: u64,
+    /// `None` if no tracepoints were recorded.
+    pub(crate) kernel_events: Option<KernelEvents>,
+}
+
+/// The kernel events of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct KernelEvents {
+    /// Events of kernel tracepoints.
+    pub(crate) events: u64,
+    /// How many are missing, at most.
+    pub(crate) most_lost: u64,
 }
 
 // === impl OutputFile ===
@@ -236,6 +248,10 @@ impl Tally {
             threads: trace.blocks_by_thread().len() as u64,
             processes: trace.processes().len() as u64,
             duration_ns: span.map_or(0, |(first, last)| last.saturating_sub(first)),
+            kernel_events: trace.tracepoints().next().map(|_| KernelEvents {
+                events: trace.kernel_events().values().sum(),
+                most_lost: trace.lost_kernel_events(),
+            }),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! `--event-format` and `--where`: the fields in the data of custom and typed events, and the
-//! events that are shown. Triggers have conditions on such fields, too.
+//! `--event-format` and `--where`: the fields in the data of custom, typed and kernel events, and
+//! the events that are shown. Triggers have conditions on such fields, too.
 
 use xray_trace::event_format::{
     self, ConditionError, EventCondition, EventFilter, EventFormat, EventFormats, EventOptions,
-    EventsOf, FieldComparison, Literal, Relation,
+    EventsOf, FieldComparison, Literal, Relation, Tracepoint, TypeOfEvent,
 };
 use xray_trace::model::Trace;
 
@@ -19,8 +19,9 @@ pub(crate) struct EventFormatArgs {
     /// TYPE is custom, or the number or the name of a type of typed events. FIELDS are the fields
     /// in their order, without gaps between them, as NAME:KIND. Kinds are u8 to u64, i8 to i64, f32
     /// and f64 (little-endian), strN (a text in N bytes, up to the first zero byte), bytesN (N
-    /// bytes), and str and bytes for the rest. padN skips N bytes. The option can be given several
-    /// times; the last one for a type counts.
+    /// bytes), str and bytes for the rest, and lenstr and lenbytes (behind their length in 2
+    /// bytes). padN skips N bytes. The option can be given several times; the last one for a type
+    /// counts.
     #[arg(long, value_name = "TYPE=FIELDS", value_parser = described)]
     event_format: Vec<(EventsOf, EventFormat)>,
 }
@@ -30,12 +31,13 @@ pub(crate) struct EventFormatArgs {
 pub(crate) struct UserEventArgs {
     #[command(flatten)]
     formats: EventFormatArgs,
-    /// Select custom and typed events by a condition, like 'event(order).price > 100'
+    /// Select custom, typed and kernel events by a condition, like 'event(order).price > 100'
     ///
     /// A condition is event(TYPE), or event(TYPE).FIELD with >, >=, <, <=, == or != and a number,
-    /// or with == or != and a text in quotation marks. A condition with a field needs
-    /// --event-format for the same TYPE. The option can be given several times: an event is shown
-    /// if it meets any of the conditions. Calls are shown as without the option.
+    /// or with == or != and a text in quotation marks. TYPE can be a kernel tracepoint of the
+    /// trace. A condition with a field of another TYPE needs --event-format for it. The option can
+    /// be given several times: an event is shown if it meets any of the conditions. Calls are shown
+    /// as without the option.
     #[arg(
         id = "where",
         long = "where",
@@ -84,30 +86,48 @@ impl UserEventArgs {
 
     /// The options for events whose types are not known yet.
     pub(crate) fn options(&self) -> Result<EventOptions, Failure> {
-        let formats = self.formats.formats();
+        self.options_with(Vec::new())
+    }
+
+    /// The options, with these descriptions for conditions on kernel events.
+    fn options_with(
+        &self,
+        mut formats: Vec<(EventsOf, EventFormat)>,
+    ) -> Result<EventOptions, Failure> {
+        formats.extend_from_slice(&self.formats.event_format);
+        let formats = EventFormats::new(formats);
         let conditions = self.conditions.iter();
         let conditions: Result<Vec<_>, _> = conditions
             .map(|condition| resolved(condition, &formats))
             .collect();
         Ok(EventOptions {
             filter: EventFilter::new(conditions?),
-            formats,
+            formats: self.formats.formats(),
         })
     }
 
     /// The options for the events of a trace. Refuses a condition on a type that has no name in the
     /// trace.
     pub(crate) fn options_for(&self, trace: &Trace) -> Result<EventOptions, Failure> {
-        let options = self.options()?;
+        let tracepoints = || trace.tracepoints().map(|(_, tracepoint)| tracepoint);
+        let described = tracepoints().filter_map(|Tracepoint { name, format }| {
+            Some((EventsOf::Name(name.clone()), format.clone()?))
+        });
+        let options = self.options_with(described.collect())?;
         let types = || trace.event_types().iter();
         let names = types().flat_map(|known| event_format::names_of(&known.name));
+        let names = names.chain(tracepoints().map(|tracepoint| tracepoint.name.as_str()));
         for condition in &self.conditions {
             let events = &condition.events;
             if let EventsOf::Name(wanted) = events
-                && !types().any(|known| events.has(Some((known.number, Some(&known.name)))))
+                && !types()
+                    .any(|known| events.has(TypeOfEvent::Typed(known.number, Some(&known.name))))
+                && !tracepoints().any(|known| events.has(TypeOfEvent::Kernel(known)))
             {
                 let hint = match trace.event_types() {
-                    [] => ": it has no names of types, so use the number of the type".to_owned(),
+                    [] if tracepoints().next().is_none() => {
+                        ": it has no names of types, so use the number of the type".to_owned()
+                    }
                     _ => suggest::hint(std::slice::from_ref(wanted), names.clone()),
                 };
                 let what = format!(
@@ -237,8 +257,18 @@ mod tests {
     #[test]
     fn a_format_is_for_the_type_before_the_last_equals_sign() {
         let options = options(&["--event-format", "x=y=a:u8"]).unwrap();
-        assert!(options.formats.of(Some((1, Some("x=y")))).is_some());
-        assert!(options.formats.of(Some((1, Some("x")))).is_none());
+        assert!(
+            options
+                .formats
+                .of(TypeOfEvent::Typed(1, Some("x=y")))
+                .is_some()
+        );
+        assert!(
+            options
+                .formats
+                .of(TypeOfEvent::Typed(1, Some("x")))
+                .is_none()
+        );
         assert!(options.filter.is_empty());
         assert!(parsed(&[]).unwrap().is_empty());
     }
@@ -253,15 +283,19 @@ mod tests {
             "event(7)",
         ];
         let options = options(&[&format[..], &conditions].concat()).unwrap();
-        let order = Some((8, Some("order")));
+        let order = TypeOfEvent::Typed(8, Some("order"));
         assert!(options.filter.wants(order, RecordedData::whole(b"\x01AB")));
         assert!(!options.filter.wants(order, RecordedData::whole(b"\x01AC")));
         assert!(
             options
                 .filter
-                .wants(Some((7, None)), RecordedData::whole(b""))
+                .wants(TypeOfEvent::Typed(7, None), RecordedData::whole(b""))
         );
-        assert!(!options.filter.wants(None, RecordedData::whole(b"")));
+        assert!(
+            !options
+                .filter
+                .wants(TypeOfEvent::Custom, RecordedData::whole(b""))
+        );
     }
 
     #[test]

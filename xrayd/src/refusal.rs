@@ -307,8 +307,8 @@ impl Reason {
             }
             Self::Selection => {
                 "xrayd cannot use a selection or a filter of the request: a selection is missing \
-                 or empty, a regular expression, glob or id is invalid, or a value of the filter \
-                 is out of its range. The message names it."
+                 or empty, a regular expression, glob or id is invalid, a kernel tracepoint is \
+                 unknown, or a value of the filter is out of its range. The message names it."
             }
             Self::Limit => {
                 "A value of the request is missing, does not fit the others, or is out of its \

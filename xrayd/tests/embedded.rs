@@ -189,6 +189,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
                 selection: None,
                 duration_ns: 0,
                 wait_ns: 0,
+                kernel_tracepoints: Vec::new(),
             })
             .await
             .unwrap_err(),

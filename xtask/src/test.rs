@@ -241,8 +241,10 @@ fn check_interleavings() -> Result<()> {
     execute(&mut loom)
 }
 
-/// Installs the packages that the tests need, or fails if one is missing.
+/// Installs the packages that the tests need, or fails if one is missing. Shows the kernel's
+/// tracepoints to the tests.
 pub(crate) fn install_missing(on_missing: OnMissing) -> Result<()> {
+    mount_tracefs(on_missing)?;
     let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
@@ -253,6 +255,26 @@ pub(crate) fn install_missing(on_missing: OnMissing) -> Result<()> {
         bail!("still missing after the installation: {}", still.join(" "));
     }
     Ok(())
+}
+
+/// Mounts the file system of the kernel's tracepoints, unless it is there or this process may not.
+/// The tests that need it report that they do.
+fn mount_tracefs(on_missing: OnMissing) -> Result<()> {
+    const FOLDER: &str = "/sys/kernel/tracing";
+    let is_there = Path::new(FOLDER).join("events").exists();
+    let may_mount =
+        matches!(on_missing, OnMissing::Install) && matches!(Installer::find(), Installer::Root);
+    if is_there || !may_mount {
+        return Ok(());
+    }
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tracefs", "tracefs", FOLDER]);
+    match execute(&mut mount) {
+        Ok(()) => Ok(()),
+        Err(error) => say(&format!(
+            "tests of kernel tracepoints cannot run: {error:#}"
+        )),
+    }
 }
 
 /// Installs packages, or fails with the command that does.

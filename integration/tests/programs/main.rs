@@ -13,6 +13,7 @@ mod cli_events;
 mod cli_exit_codes;
 mod cli_follow;
 mod cli_hostile_files;
+mod cli_kernel;
 mod cli_launch;
 mod cli_names;
 mod cli_off;

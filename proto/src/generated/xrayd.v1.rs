@@ -1105,6 +1105,13 @@ pub struct StreamTraceRequest {
     /// Events for other readers of the process stay in the rings for that long.
     #[prost(uint64, tag = "6")]
     pub wait_ns: u64,
+    /// Names of kernel tracepoints, such as `sched:sched_wakeup`, 16 at most. The trace also has their
+    /// events that happen while one of the threads runs, from the moment at which the stream meets the
+    /// thread. This needs `run_times`, and each tracepoint of a thread counts as a thread there. Root
+    /// and the daemon's user may record all tracepoints, and other users those of system calls
+    /// (`syscalls:*`, `raw_syscalls:*`).
+    #[prost(string, repeated, tag = "7")]
+    pub kernel_tracepoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
 /// a client that is killed leaves nothing behind. If the client has undone the change itself, the

@@ -20,7 +20,7 @@ impl<'a> Steps<'a> {
 }
 
 /// Every thread that the filter selects and that has events or open calls in the filter's
-/// window, by thread.
+/// window, by thread. A thread that has kernel events alone there is left out.
 pub(super) fn threads_in_window<'a>(trace: &'a Trace, filter: &Filter) -> Vec<ThreadBlocks<'a>> {
     let window = Window::of(filter);
     let threads = trace.blocks_by_thread().into_iter();

@@ -192,10 +192,14 @@ impl BlockEncoder {
     }
 
     /// Adds a user event. Returns the number of its bytes beyond [`MAX_DATA_LEN`], which are
+    /// dropped. Kernel events have sections of their own, so of such an event all bytes are
     /// dropped.
     pub fn push_data(&mut self, ticks: Ticks, kind: DataKind, data: &[u8]) -> usize {
+        let Some(number) = number_of(kind) else {
+            return data.len();
+        };
         self.begin_extended(ticks, extended::DATA);
-        self.packed.put_number(number_of(kind));
+        self.packed.put_number(number);
         self.packed.put_data(data)
     }
 
@@ -210,8 +214,11 @@ impl BlockEncoder {
         size: u32,
         data: &[u8],
     ) -> usize {
+        let Some(number) = number_of(kind) else {
+            return data.len();
+        };
         self.begin_extended(ticks, extended::SAID);
-        self.packed.put_number(number_of(kind));
+        self.packed.put_number(number);
         self.packed
             .put_number(function.map_or(0, |function| u64::from(function.0) + 1));
         if let Some(function) = function {
@@ -319,9 +326,11 @@ impl BlockEncoder {
     }
 }
 
-fn number_of(kind: DataKind) -> u64 {
+/// The number of a kind in a block. Blocks have no kernel events.
+fn number_of(kind: DataKind) -> Option<u64> {
     match kind {
-        DataKind::Custom => 0,
-        DataKind::Typed(event_type) => u64::from(event_type) + 1,
+        DataKind::Custom => Some(0),
+        DataKind::Typed(event_type) => Some(u64::from(event_type) + 1),
+        DataKind::Kernel(_) => None,
     }
 }

@@ -17,6 +17,7 @@ mod excerpt;
 mod function_set;
 #[cfg(feature = "import")]
 pub(crate) mod in_log;
+mod kernel_events;
 mod open_calls;
 mod packed_bytes;
 mod payload;
@@ -43,6 +44,7 @@ pub use events::Events;
 pub(crate) use events::Form;
 pub use excerpt::{Excerpt, ThreadEnd};
 pub use function_set::FunctionSet;
+pub use kernel_events::{KernelEncoder, KernelPart, KernelRecord, KernelRecordKind, KernelRecords};
 pub use open_calls::{OpenCall, OpenCalls, OpenCallsEncoder};
 pub use payload::Payload;
 pub(crate) use plain_calls::PlainCalls;

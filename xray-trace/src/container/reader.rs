@@ -4,11 +4,13 @@
 use std::io::{self, Read};
 
 use super::end::End;
+use super::kernel_events::{KernelPart, kernel_fields};
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::profile::{ProfilePart, part_fields};
 use super::runs::{RunsPart, runs_fields};
 use super::section::{FieldError, FieldReader, SectionKind};
 use super::{Block, DecodeError, HEADER_LEN, MAGIC, MAX_SECTION_LEN, OpenCalls, VERSION, tables};
+use crate::event_format::Tracepoint;
 use crate::model::{
     ClockAnchor, DutyWindow, EventBody, EventType, FilterNote, Function, Gap, Lifetime, Module,
     Origin, Overwritten, Process, ProcessId, RecordingWindow, SnapshotWindow, Suppression, Thread,
@@ -68,6 +70,15 @@ pub enum Item {
     OpenCalls(OpenCalls),
     /// When a thread had a processor.
     Runs(RunsPart),
+    /// A kernel tracepoint. A later one with the same number replaces it.
+    Tracepoint {
+        /// The number of the tracepoint in the trace.
+        number: u16,
+        /// The tracepoint.
+        tracepoint: Tracepoint,
+    },
+    /// Events of kernel tracepoints.
+    Kernel(KernelPart),
     /// Sums of calls of a thread.
     Profile(ProfilePart),
     /// The end mark of a finished trace. Sections may have been appended to it later.
@@ -351,6 +362,9 @@ impl<R: Read> Reader<R> {
             SectionKind::RECORDING => tables::recording(fields).map(Item::Recording),
             SectionKind::OPEN => open_calls(payload).map(Item::OpenCalls),
             SectionKind::RUNS => runs_part(payload).map(Item::Runs),
+            SectionKind::TRACEPOINT => tables::tracepoint(fields)
+                .map(|(number, tracepoint)| Item::Tracepoint { number, tracepoint }),
+            SectionKind::KERNEL => kernel_part(payload).map(Item::Kernel),
             SectionKind::PROFILE => profile_part(payload).map(Item::Profile),
             SectionKind::END => tables::end(fields).map(Item::End),
             _ => return Ok(None),
@@ -404,6 +418,13 @@ fn open_calls(payload: &[u8]) -> Result<OpenCalls, FieldError> {
 fn runs_part(payload: &[u8]) -> Result<RunsPart, FieldError> {
     let (mut part, begin) = runs_fields(payload)?;
     part.switches = Payload::from(&payload[begin..]);
+    Ok(part)
+}
+
+/// Kernel events from their section's payload. The events are not read.
+fn kernel_part(payload: &[u8]) -> Result<KernelPart, FieldError> {
+    let (mut part, begin) = kernel_fields(payload)?;
+    part.events = Payload::from(&payload[begin..]);
     Ok(part)
 }
 

@@ -54,6 +54,10 @@ impl SectionKind {
     pub const OPEN: Self = Self(*b"OPEN");
     /// When a thread had a processor.
     pub const RUNS: Self = Self(*b"RUNS");
+    /// A kernel tracepoint.
+    pub const TRACEPOINT: Self = Self(*b"TRPT");
+    /// Events of kernel tracepoints.
+    pub const KERNEL: Self = Self(*b"KERN");
     /// Sums of calls, by stack.
     pub const PROFILE: Self = Self(*b"PROF");
     /// The end of a finished trace.

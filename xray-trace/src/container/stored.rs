@@ -1,11 +1,12 @@
 //! Reads a trace from a file, and leaves the long parts there: the events of blocks, the open
-//! calls, and the switches of threads.
+//! calls, the switches of threads, and kernel events.
 
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use super::kernel_events::kernel_fields;
 use super::payload::{CHECKSUM_LEN, FRAME_LEN, Payload};
 use super::reader::{Item, ReadError, Reader, block_fields, le_u32, open_calls_fields};
 use super::runs::runs_fields;
@@ -50,9 +51,14 @@ impl Reader<BufReader<File>> {
     /// valid.
     fn section_in_file(&self, file: &Arc<File>, file_len: u64) -> Option<Section> {
         let stays = |kind: &[u8]| {
-            [SectionKind::BLOCK, SectionKind::OPEN, SectionKind::RUNS]
-                .iter()
-                .any(|stays| kind == stays.0)
+            [
+                SectionKind::BLOCK,
+                SectionKind::OPEN,
+                SectionKind::RUNS,
+                SectionKind::KERNEL,
+            ]
+            .iter()
+            .any(|stays| kind == stays.0)
         };
         // For nearly all other sections the bytes that were read already show the kind.
         if self
@@ -96,6 +102,11 @@ impl Reader<BufReader<File>> {
                 let (mut part, begin) = runs_fields(fields).ok()?;
                 part.switches = rest(begin)?;
                 Item::Runs(part)
+            }
+            SectionKind::KERNEL => {
+                let (mut part, begin) = kernel_fields(fields).ok()?;
+                part.events = rest(begin)?;
+                Item::Kernel(part)
             }
             _ => return None,
         };

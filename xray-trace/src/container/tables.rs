@@ -4,6 +4,7 @@
 use super::end::End;
 use super::section::{FieldError, FieldReader, Fields, SectionKind};
 use crate::addr::FileAddr;
+use crate::event_format::Tracepoint;
 use crate::model::{
     Birth, BuildId, ClockAnchor, DutyWindow, EventType, FilterNote, Function, FunctionId, Gap,
     GapCause, Lifetime, Module, ModuleId, Origin, Overwritten, Process, ProcessId, RecordingWindow,
@@ -370,6 +371,24 @@ pub(super) fn event_type(mut fields: FieldReader<'_>) -> Result<EventType, Field
         number: fields.number16("number")?,
         name: fields.text("name")?,
     })
+}
+
+pub(super) fn put_tracepoint(mut out: Fields<'_>, number: u16, tracepoint: &Tracepoint) {
+    let Tracepoint { name, format } = tracepoint;
+    let format = format.as_ref().map(ToString::to_string);
+    out.number(number)
+        .text(name)
+        .text(&format.unwrap_or_default());
+}
+
+pub(super) fn tracepoint(mut fields: FieldReader<'_>) -> Result<(u16, Tracepoint), FieldError> {
+    let number = fields.number16("number")?;
+    let tracepoint = Tracepoint {
+        name: fields.text("name")?,
+        // A later version may have further kinds of fields.
+        format: fields.text("fields")?.parse().ok(),
+    };
+    Ok((number, tracepoint))
 }
 
 impl TableEntry for ClockAnchor {

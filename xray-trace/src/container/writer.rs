@@ -4,11 +4,13 @@
 use std::io::{self, Write};
 
 use super::end::End;
+use super::kernel_events::{KernelPart, put_kernel};
 use super::profile::{ProfilePart, put_part};
 use super::runs::{RunsPart, put_runs};
 use super::section::{Fields, SectionKind};
 use super::tables::{self, TableEntry};
 use super::{Block, MAGIC, MAX_SECTION_LEN, OpenCalls, Payload, VERSION};
+use crate::event_format::Tracepoint;
 use crate::model::{Origin, ProcessId, ThreadId};
 
 /// Writes a trace. A section takes two or three writes, so put a `BufWriter` around a file.
@@ -138,6 +140,27 @@ impl<W: Write> Writer<W> {
     pub fn runs(&mut self, part: &RunsPart) -> io::Result<()> {
         put_runs(&mut self.begin_section(SectionKind::RUNS), part);
         self.finish_with(&part.switches)
+    }
+
+    /// Adds a kernel tracepoint, whose events have this number.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the inner writer.
+    pub fn tracepoint(&mut self, number: u16, tracepoint: &Tracepoint) -> io::Result<()> {
+        let section = self.begin_section(SectionKind::TRACEPOINT);
+        tables::put_tracepoint(section, number, tracepoint);
+        self.finish_frame(&[])
+    }
+
+    /// Adds kernel events of a thread.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Self::block`].
+    pub fn kernel_events(&mut self, part: &KernelPart) -> io::Result<()> {
+        put_kernel(&mut self.begin_section(SectionKind::KERNEL), part);
+        self.finish_with(&part.events)
     }
 
     /// Adds sums of calls of a thread.

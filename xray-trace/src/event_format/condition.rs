@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::{
     EventFormat, EventFormats, EventsOf, FieldValue, Kind, MOST_FIELD_BYTES, RecordedData,
+    TypeOfEvent,
 };
 
 /// The custom and typed events that an output shows, and the fields in their data. The default is
@@ -119,11 +120,10 @@ impl EventFilter {
         self.0.iter().map(|condition| &condition.events)
     }
 
-    /// Whether an event is selected. `typed` is the number and the name of its type, `None` for a
-    /// custom event.
+    /// Whether an event of this type is selected.
     #[must_use]
-    pub fn wants(&self, typed: Option<(u16, Option<&str>)>, data: RecordedData<'_>) -> bool {
-        self.0.is_empty() || self.0.iter().any(|condition| condition.holds(typed, data))
+    pub fn wants(&self, of: TypeOfEvent<'_>, data: RecordedData<'_>) -> bool {
+        self.0.is_empty() || self.0.iter().any(|condition| condition.holds(of, data))
     }
 }
 
@@ -157,8 +157,8 @@ impl EventCondition {
     /// Whether an event meets the condition. An event whose recorded data ends before the field
     /// does not meet it.
     #[must_use]
-    pub fn holds(&self, typed: Option<(u16, Option<&str>)>, data: RecordedData<'_>) -> bool {
-        self.events.has(typed) && self.holds_for_data(data)
+    pub fn holds(&self, of: TypeOfEvent<'_>, data: RecordedData<'_>) -> bool {
+        self.events.has(of) && self.holds_for_data(data)
     }
 
     /// Whether an event with this data meets the condition if it is one of [`Self::events`].
@@ -200,17 +200,24 @@ impl FieldComparison {
         }
         if let Literal::Text(text) = &literal {
             match kind {
-                Kind::Text(length) => {
-                    let longest = length.unwrap_or(MOST_FIELD_BYTES);
+                Kind::Text(_) | Kind::CountedText => {
+                    let longest = match kind {
+                        Kind::Text(length) => length.unwrap_or(MOST_FIELD_BYTES),
+                        _ => u16::MAX.into(),
+                    };
                     if text.len() > longest || text.contains('\0') {
                         return Err(ConditionError::NoSuchText(name(), longest));
                     }
                 }
-                Kind::Bytes(length) => {
+                Kind::Bytes(_) | Kind::CountedBytes => {
+                    let (length, longest) = match kind {
+                        Kind::Bytes(length) => (length, MOST_FIELD_BYTES),
+                        _ => (None, u16::MAX.into()),
+                    };
                     let bytes = bytes_in(text).map(Iterator::count);
                     let can_be = bytes.is_some_and(|bytes| match length {
                         Some(length) => bytes == length,
-                        None => bytes <= MOST_FIELD_BYTES,
+                        None => bytes <= longest,
                     });
                     if !can_be {
                         return Err(ConditionError::NoSuchBytes(name(), ByteCount(length)));
@@ -365,7 +372,7 @@ mod tests {
         Ok(order.with_field(comparison))
     }
 
-    const ORDER: Option<(u16, Option<&str>)> = Some((7, Some("order")));
+    const ORDER: TypeOfEvent<'_> = TypeOfEvent::Typed(7, Some("order"));
 
     #[test]
     fn fields_are_compared_with_constants() {
@@ -449,21 +456,24 @@ mod tests {
         assert!(condition.holds(ORDER, RecordedData::whole(&data)));
         assert!(condition.holds(ORDER, RecordedData::whole(&data[..10])));
         assert!(!condition.holds(ORDER, RecordedData::whole(&data[..9])));
-        assert!(!condition.holds(None, RecordedData::whole(&data)));
-        assert!(!condition.holds(Some((7, None)), RecordedData::whole(&data)));
-        assert!(!condition.holds(Some((7, Some("trade"))), RecordedData::whole(&data)));
+        assert!(!condition.holds(TypeOfEvent::Custom, RecordedData::whole(&data)));
+        assert!(!condition.holds(TypeOfEvent::Typed(7, None), RecordedData::whole(&data)));
+        assert!(!condition.holds(
+            TypeOfEvent::Typed(7, Some("trade")),
+            RecordedData::whole(&data)
+        ));
         let all = EventFilter::default();
         assert!(
             all.is_empty()
-                && all.wants(None, RecordedData::whole(b""))
+                && all.wants(TypeOfEvent::Custom, RecordedData::whole(b""))
                 && all.wants(ORDER, RecordedData::whole(b""))
         );
         let custom = EventCondition::of_type(EventsOf::Custom);
         let any = EventFilter::new(vec![condition, custom]);
-        assert!(any.wants(None, RecordedData::whole(b"")));
+        assert!(any.wants(TypeOfEvent::Custom, RecordedData::whole(b"")));
         assert!(any.wants(ORDER, RecordedData::whole(&data)));
         assert!(!any.wants(ORDER, RecordedData::whole(b"")));
-        assert!(!any.wants(Some((8, None)), RecordedData::whole(&data)));
+        assert!(!any.wants(TypeOfEvent::Typed(8, None), RecordedData::whole(&data)));
         let order = EventsOf::Name("order".to_owned());
         assert!(any.events().eq([&order, &EventsOf::Custom]));
     }

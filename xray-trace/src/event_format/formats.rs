@@ -3,17 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::EventFormat;
+use super::{EventFormat, TypeOfEvent};
 
-/// Events of one type, as a user names it: `custom`, the number of a type of typed events, or its
-/// name. `"custom"` and `"7"`, in quotation marks, are names.
+/// Events of one type, as a user names it: `custom`, the number of a type of typed events, its
+/// name, or the name of a kernel tracepoint. `"custom"` and `"7"`, in quotation marks, are names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventsOf {
     /// Custom events.
     Custom,
     /// Typed events with this number.
     Number(u16),
-    /// Typed events whose type has this name.
+    /// Typed events whose type has this name, or events of the tracepoint of this name.
     Name(String),
 }
 
@@ -53,18 +53,20 @@ pub fn names_of(names: &str) -> impl Iterator<Item = &str> + Clone {
 // === impl EventsOf ===
 
 impl EventsOf {
-    /// Whether an event of this type, and of this name of the type, is one of them. A custom event
-    /// has no type. A type to which several libraries gave names has each of the names.
+    /// Whether an event of this type is one of them. A type to which several libraries gave names
+    /// has each of the names.
     #[must_use]
-    pub fn has(&self, typed: Option<(u16, Option<&str>)>) -> bool {
-        match (self, typed) {
-            (Self::Custom, None) => true,
-            (Self::Number(wanted), Some((number, _))) => *wanted == number,
-            (Self::Name(wanted), Some((_, Some(names)))) => {
+    pub fn has(&self, of: TypeOfEvent<'_>) -> bool {
+        match (self, of) {
+            (Self::Custom, TypeOfEvent::Custom) => true,
+            (Self::Number(wanted), TypeOfEvent::Typed(number, _)) => *wanted == number,
+            (Self::Name(wanted), TypeOfEvent::Typed(_, Some(names))) => {
                 names == wanted || names_of(names).any(|name| name == wanted)
             }
-            (Self::Name(_), Some((_, None))) => false,
-            (Self::Custom, Some(_)) | (Self::Number(_) | Self::Name(_), None) => false,
+            (Self::Name(wanted), TypeOfEvent::Kernel(tracepoint)) => *wanted == tracepoint.name,
+            (Self::Custom, TypeOfEvent::Typed(..) | TypeOfEvent::Kernel(_))
+            | (Self::Number(_), TypeOfEvent::Custom | TypeOfEvent::Kernel(_))
+            | (Self::Name(_), TypeOfEvent::Custom | TypeOfEvent::Typed(_, None)) => false,
         }
     }
 }
@@ -109,18 +111,20 @@ impl EventFormats {
         Self(formats)
     }
 
-    /// True without descriptions.
+    /// True without descriptions. A tracepoint has one all the same.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The description of events of this type and of this name of the type; of custom events if
-    /// there is no type.
+    /// The description of events of this type. The trace describes the events of a tracepoint.
     #[must_use]
-    pub fn of(&self, typed: Option<(u16, Option<&str>)>) -> Option<&EventFormat> {
+    pub fn of<'a>(&'a self, of: TypeOfEvent<'a>) -> Option<&'a EventFormat> {
+        if let TypeOfEvent::Kernel(tracepoint) = of {
+            return tracepoint.format.as_ref();
+        }
         let mut formats = self.0.iter().rev();
-        let found = formats.find(|(events, _)| events.has(typed));
+        let found = formats.find(|(events, _)| events.has(of));
         found.map(|(_, format)| format)
     }
 
@@ -169,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_type_has_each_of_its_names() {
-        let has = |wanted: &str, name| EventsOf::Name(wanted.to_owned()).has(Some((7, name)));
+        let has =
+            |wanted: &str, name| EventsOf::Name(wanted.to_owned()).has(TypeOfEvent::Typed(7, name));
         for wanted in ["a", "b c", "a | b c"] {
             assert!(has(wanted, Some("a | b c")), "{wanted}");
             assert!(!has(wanted, None), "{wanted}");
@@ -183,7 +188,7 @@ mod tests {
     fn a_long_text_is_one_name() {
         let names = |count| vec!["a"; count].join(BETWEEN_NAMES);
         let has = |wanted: &str, names: &str| {
-            EventsOf::Name(wanted.to_owned()).has(Some((7, Some(names))))
+            EventsOf::Name(wanted.to_owned()).has(TypeOfEvent::Typed(7, Some(names)))
         };
         // A name takes 4 bytes, the first one 1 byte.
         let (short, long) = (names(512), names(513));
@@ -209,12 +214,12 @@ mod tests {
         });
         let formats = EventFormats::new(formats.to_vec());
         let name = |typed| formats.of(typed)?.names().next();
-        assert_eq!(name(None), Some("a"));
-        assert_eq!(name(Some((7, None))), Some("d"));
-        assert_eq!(name(Some((7, Some("x=y")))), Some("d"));
-        assert_eq!(name(Some((8, Some("x=y")))), Some("c"));
-        assert_eq!(name(Some((8, Some("custom")))), None);
-        assert_eq!(EventFormats::default().of(None), None);
+        assert_eq!(name(TypeOfEvent::Custom), Some("a"));
+        assert_eq!(name(TypeOfEvent::Typed(7, None)), Some("d"));
+        assert_eq!(name(TypeOfEvent::Typed(7, Some("x=y"))), Some("d"));
+        assert_eq!(name(TypeOfEvent::Typed(8, Some("x=y"))), Some("c"));
+        assert_eq!(name(TypeOfEvent::Typed(8, Some("custom"))), None);
+        assert_eq!(EventFormats::default().of(TypeOfEvent::Custom), None);
         let described = |events: &EventsOf| formats.described(events)?.names().next();
         assert_eq!(described(&EventsOf::Number(7)), Some("d"));
         assert_eq!(described(&EventsOf::Number(8)), None);

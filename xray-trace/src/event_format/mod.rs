@@ -12,13 +12,16 @@
 //! | `f32`, `f64` | 4, 8 | a floating point number |
 //! | `strN`, `str` | N, or the rest | text up to the first zero byte |
 //! | `bytesN`, `bytes` | N, or the rest | bytes |
+//! | `lenstr`, `lenbytes` | 2, and as many as these give | text or bytes behind their length |
 //! | `padN` | N | nothing: the field is skipped, and has no name |
 //!
 //! [`EventFormats`] are the descriptions by types of events. An [`EventFilter`] selects events by
-//! their types and by the values of their fields.
+//! their types and by the values of their fields. A trace describes the events of kernel
+//! [`Tracepoint`]s itself.
 
 mod condition;
 mod formats;
+mod type_of_event;
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,6 +33,7 @@ pub use condition::{
     Relation,
 };
 pub use formats::{EventFormats, EventsOf, EventsOfError, names_of};
+pub use type_of_event::{Tracepoint, TypeOfEvent};
 
 /// The most fields of a description.
 pub const MOST_FIELDS: usize = 64;
@@ -69,6 +73,9 @@ enum Kind {
     /// So many bytes, or the rest.
     Text(Option<usize>),
     Bytes(Option<usize>),
+    /// A length in 2 bytes, and so many bytes.
+    CountedText,
+    CountedBytes,
     Skipped(usize),
 }
 
@@ -108,8 +115,8 @@ pub enum EventFormatError {
     NoField(String),
     /// A kind is unknown.
     #[error(
-        "'{0}' is not a kind of field: u8 to u64, i8 to i64, f32, f64, str, strN, bytes, bytesN; N \
-         is 1 to {MOST_FIELD_BYTES}"
+        "'{0}' is not a kind of field: u8 to u64, i8 to i64, f32, f64, str, strN, lenstr, bytes, \
+         bytesN, lenbytes; N is 1 to {MOST_FIELD_BYTES}"
     )]
     NoKind(String),
     /// Two fields have one name.
@@ -154,8 +161,7 @@ impl EventFormat {
         let mut rest = data;
         let mut fields = Vec::with_capacity(self.fields.len());
         for field in &self.fields {
-            let length = field.kind.length().unwrap_or(rest.len());
-            let Some((bytes, after)) = rest.split_at_checked(length) else {
+            let Some((bytes, after)) = field.kind.split(rest) else {
                 return DecodedFields {
                     fields,
                     is_cut: true,
@@ -191,8 +197,7 @@ impl EventFormat {
     fn value<'a>(&self, name: &str, data: RecordedData<'a>) -> Option<FieldValue<'a>> {
         let mut rest = data.bytes;
         for field in &self.fields {
-            let length = field.kind.length().unwrap_or(rest.len());
-            let (bytes, after) = rest.split_at_checked(length)?;
+            let (bytes, after) = field.kind.split(rest)?;
             if field.name.as_deref() == Some(name) {
                 let is_whole = match field.kind {
                     Kind::Bytes(None) => !data.is_cut,
@@ -223,7 +228,7 @@ impl FromStr for EventFormat {
                 return Err(EventFormatError::SameName(name.clone()));
             }
             if let Some(last) = fields.last()
-                && last.kind.length().is_none()
+                && last.kind.takes_the_rest()
             {
                 let name = last.name.clone().unwrap_or_default();
                 return Err(EventFormatError::AfterTheRest(name));
@@ -295,6 +300,8 @@ impl Kind {
             "f64" => Self::Float(8),
             "str" => Self::Text(None),
             "bytes" => Self::Bytes(None),
+            "lenstr" => Self::CountedText,
+            "lenbytes" => Self::CountedBytes,
             _ => match (text.strip_prefix("str"), text.strip_prefix("bytes")) {
                 (Some(number), _) => Self::Text(Some(length(number)?)),
                 (_, Some(number)) => Self::Bytes(Some(length(number)?)),
@@ -303,18 +310,29 @@ impl Kind {
         })
     }
 
-    /// Its bytes; `None` if it takes the rest.
-    fn length(self) -> Option<usize> {
+    fn takes_the_rest(self) -> bool {
+        matches!(self, Self::Text(None) | Self::Bytes(None))
+    }
+
+    /// The bytes of the value at the begin of `data`, and the data behind it; `None` if the field
+    /// is not whole.
+    fn split(self, data: &[u8]) -> Option<(&[u8], &[u8])> {
         match self {
             Self::Unsigned(length)
             | Self::Signed(length)
             | Self::Float(length)
-            | Self::Skipped(length) => Some(length),
-            Self::Text(length) | Self::Bytes(length) => length,
+            | Self::Skipped(length)
+            | Self::Text(Some(length))
+            | Self::Bytes(Some(length)) => data.split_at_checked(length),
+            Self::Text(None) | Self::Bytes(None) => Some((data, &[])),
+            Self::CountedText | Self::CountedBytes => {
+                let (length, rest) = data.split_first_chunk()?;
+                rest.split_at_checked(u16::from_le_bytes(*length).into())
+            }
         }
     }
 
-    /// The value in as many bytes as [`Self::length`] says.
+    /// The value in the bytes that [`Self::split`] returns.
     fn value(self, bytes: &[u8]) -> FieldValue<'_> {
         match self {
             Self::Unsigned(_) => FieldValue::Unsigned(unsigned(bytes)),
@@ -330,11 +348,11 @@ impl Kind {
                 FieldValue::Float(format!("{single:?}").parse().unwrap_or(single.into()))
             }
             Self::Float(_) => FieldValue::Float(f64::from_bits(unsigned(bytes))),
-            Self::Text(_) => {
+            Self::Text(_) | Self::CountedText => {
                 let end = bytes.iter().position(|byte| *byte == 0);
                 FieldValue::Text(&bytes[..end.unwrap_or(bytes.len())])
             }
-            Self::Bytes(_) | Self::Skipped(_) => FieldValue::Bytes(bytes),
+            Self::Bytes(_) | Self::CountedBytes | Self::Skipped(_) => FieldValue::Bytes(bytes),
         }
     }
 }
@@ -349,6 +367,8 @@ impl fmt::Display for Kind {
             Self::Text(None) => out.write_str("str"),
             Self::Bytes(Some(length)) => write!(out, "bytes{length}"),
             Self::Bytes(None) => out.write_str("bytes"),
+            Self::CountedText => out.write_str("lenstr"),
+            Self::CountedBytes => out.write_str("lenbytes"),
             Self::Skipped(length) => write!(out, "pad{length}"),
         }
     }
@@ -451,6 +471,11 @@ mod tests {
             ("a:bytes2", &[0, 0xab], "a=0x00ab"),
             ("a:bytes", &[1, 2, 3], "a=0x010203"),
             ("pad3,a:u8,b:str", b"xyz\x07rest", "a=7 b=rest"),
+            ("a:lenstr,b:u8", b"\x03\0ab\0\x07", "a=ab b=7"),
+            ("a:lenstr", b"\0\0", "a="),
+            ("a:lenbytes,b:u8", b"\x02\0\0\xab\x07", "a=0x00ab b=7"),
+            ("a:u8,b:lenstr", b"\x07\x03\0ab", "a=7 cut"),
+            ("a:u8,b:lenbytes", b"\x07\x03", "a=7 cut"),
         ] {
             assert_eq!(decoded(text, data), expected, "{text}");
         }
@@ -476,6 +501,7 @@ mod tests {
             "a:i8,pad3,b:i16,c:i32,d:i64,e:f32,f:f64,pad1",
             "a:str4,b:bytes16,c:str",
             "_1:bytes",
+            "a:lenstr,b:lenbytes,c:u8",
         ] {
             assert_eq!(format(text).to_string(), text);
         }

@@ -139,6 +139,35 @@ impl Clock {
         self.convert(ticks, |anchor| anchor.wall_ns)
     }
 
+    /// The first tick at which [`Self::monotonic_ns`] is this time or later. For a time that each
+    /// tick has reached, some early tick. Saturates at 0 and at the greatest number.
+    #[must_use]
+    pub fn ticks_at(&self, monotonic_ns: u64) -> Ticks {
+        let (from, to) = match self.anchors.as_slice() {
+            [] => return Ticks(monotonic_ns),
+            [only] => {
+                let passed = i128::from(monotonic_ns) - i128::from(only.monotonic_ns);
+                return Ticks(saturate(i128::from(only.ticks.0) + passed));
+            }
+            anchors => {
+                let after = anchors.partition_point(|anchor| anchor.monotonic_ns < monotonic_ns);
+                let to = after.clamp(1, anchors.len() - 1);
+                (&anchors[to - 1], &anchors[to])
+            }
+        };
+        let span = i128::from(to.ticks.0) - i128::from(from.ticks.0);
+        let rise = i128::from(to.monotonic_ns) - i128::from(from.monotonic_ns);
+        if rise == 0 {
+            return from.ticks;
+        }
+        let passed = i128::from(monotonic_ns) - i128::from(from.monotonic_ns);
+        // Rounded up.
+        let passed_ticks = -(-passed.saturating_mul(span)).div_euclid(rise);
+        Ticks(saturate(
+            i128::from(from.ticks.0).saturating_add(passed_ticks),
+        ))
+    }
+
     fn convert(&self, ticks: Ticks, time: impl Fn(&ClockAnchor) -> u64) -> u64 {
         let (from, to) = match self.anchors.as_slice() {
             [] => return ticks.0,
@@ -396,6 +425,36 @@ mod tests {
     }
 
     #[test]
+    fn a_time_has_the_first_tick_at_which_it_is_reached() {
+        for anchors in [
+            vec![],
+            vec![anchor(1000, 77, 0)],
+            vec![anchor(1000, 500, 0), anchor(4001, 1502, 0)],
+            vec![anchor(3, 0, 0), anchor(7, 1_000_000_007, 0)],
+            vec![
+                anchor(3, 9, 0),
+                anchor(7, 9, 0),
+                anchor(1_000_003, 77_777, 0),
+                anchor(2_000_003, 277_777, 0),
+            ],
+        ] {
+            let clock = Clock::new(anchors);
+            for ns in (1..5000).chain((1..400_000).step_by(97)) {
+                let ticks = clock.ticks_at(ns);
+                if ticks.0 == 0 {
+                    continue;
+                }
+                assert!(clock.monotonic_ns(ticks) >= ns, "{ns} {clock:?}");
+                let before = clock.monotonic_ns(Ticks(ticks.0 - 1));
+                let is_always = clock.monotonic_ns(Ticks(0)) >= ns;
+                assert!(before < ns || is_always, "{ns} {clock:?}");
+            }
+        }
+        let clock = Clock::new(vec![anchor(5, 9, 0), anchor(7, 9, 0)]);
+        assert_eq!(clock.ticks_at(100), Ticks(5), "time stands still");
+    }
+
+    #[test]
     fn extreme_anchors_do_not_overflow() {
         for (first, wall) in [(0, [u64::MAX, 0]), (1, [0, u64::MAX])] {
             let anchors = [anchor(0, first, wall[0]), anchor(1, u64::MAX, wall[1])];
@@ -403,6 +462,8 @@ mod tests {
             let all = [0, 1, 2, u64::MAX].map(|ticks| clock.monotonic_ns(Ticks(ticks)));
             assert!(all.is_sorted(), "{all:?}");
             let _ = [0, 1, 2, u64::MAX].map(|ticks| clock.wall_ns(Ticks(ticks)));
+            let ticks = [0, 1, 2, u64::MAX].map(|ns| clock.ticks_at(ns));
+            assert!(ticks.is_sorted(), "{ticks:?}");
         }
     }
 }

@@ -63,13 +63,15 @@ pub enum EventBody {
     },
 }
 
-/// The kind of a user event.
+/// The kind of an event with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataKind {
     /// `__xray_customevent`.
     Custom,
     /// `__xray_typedevent`, with the number of its type.
     Typed(u16),
+    /// An event of the kernel tracepoint with this number in the trace. Blocks have no such events.
+    Kernel(u16),
 }
 
 /// The place of a user event's data in the block of the event.

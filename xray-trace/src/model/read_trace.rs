@@ -12,9 +12,10 @@ use super::{
     Suppression, Thread, ThreadId, ThreadWait, Ticks, Trace,
 };
 use crate::container::{
-    Block, Completeness, End, Item, OpenCalls, ProfilePart, ReadError, Reader, RunsPart,
-    SectionKind,
+    Block, Completeness, End, Item, KernelPart, OpenCalls, ProfilePart, ReadError, Reader,
+    RunsPart, SectionKind,
 };
+use crate::event_format::Tracepoint;
 
 /// The most suppressions, duty windows, filters and gaps of a trace that are kept, of each. Further
 /// ones are dropped.
@@ -99,6 +100,8 @@ struct Tables {
     recordings: BTreeMap<ProcessId, RecordingWindow>,
     open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     runs: BTreeMap<ThreadId, Vec<RunsPart>>,
+    tracepoints: BTreeMap<u16, Tracepoint>,
+    kernel_events: BTreeMap<ThreadId, Vec<KernelPart>>,
     profile: Vec<ProfilePart>,
 }
 
@@ -151,6 +154,13 @@ impl Tables {
             Item::Recording(window) => keep(&mut self.recordings, window.process, window),
             Item::OpenCalls(open) => self.open_calls.entry(open.thread).or_default().push(open),
             Item::Runs(part) => self.runs.entry(part.thread).or_default().push(part),
+            Item::Tracepoint { number, tracepoint } => {
+                self.tracepoints.insert(number, tracepoint);
+            }
+            Item::Kernel(part) => {
+                let parts = self.kernel_events.entry(part.thread).or_default();
+                parts.push(part);
+            }
             Item::Profile(part) => self.profile.push(part),
             Item::End(End { .. }) => {}
         }
@@ -173,6 +183,8 @@ impl Tables {
             blocks: self.blocks,
             open_calls: self.open_calls,
             runs: self.runs,
+            tracepoints: self.tracepoints,
+            kernel_events: self.kernel_events,
             profile: self.profile,
             clock: Clock::new(self.anchors),
             coverage: Coverage {

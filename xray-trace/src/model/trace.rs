@@ -9,7 +9,10 @@ use super::{
     Clock, DataKind, EventType, Function, FunctionId, Module, ModuleId, Origin, Process, ProcessId,
     Thread, ThreadId, ThreadRuns, Ticks,
 };
-use crate::container::{Block, End, OpenCall, OpenCalls, ProfilePart, RunsPart, Writer};
+use crate::container::{
+    Block, End, KernelPart, KernelRecordKind, OpenCall, OpenCalls, ProfilePart, RunsPart, Writer,
+};
+use crate::event_format::{Tracepoint, TypeOfEvent};
 
 /// A trace in memory. Its tables are sorted by id. Its blocks are in the order in which they were
 /// written; the blocks of one thread are in order of time.
@@ -28,6 +31,10 @@ pub struct Trace {
     pub(super) open_calls: BTreeMap<ThreadId, Vec<OpenCalls>>,
     /// By thread, in the order in which they were written.
     pub(super) runs: BTreeMap<ThreadId, Vec<RunsPart>>,
+    /// By number.
+    pub(super) tracepoints: BTreeMap<u16, Tracepoint>,
+    /// By thread, in the order in which they were written.
+    pub(super) kernel_events: BTreeMap<ThreadId, Vec<KernelPart>>,
     pub(super) profile: Vec<ProfilePart>,
     pub(super) clock: Clock,
     pub(super) coverage: Coverage,
@@ -104,6 +111,16 @@ impl Trace {
         for part in self.runs.values().flatten() {
             match writer.runs(part) {
                 // Nothing else depends on the switches.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                written => written?,
+            }
+        }
+        for (number, tracepoint) in &self.tracepoints {
+            writer.tracepoint(*number, tracepoint)?;
+        }
+        for part in self.kernel_events.values().flatten() {
+            match writer.kernel_events(part) {
+                // Nothing else depends on them.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                 written => written?,
             }
@@ -188,6 +205,66 @@ impl Trace {
         self.runs.get(&thread).map(|parts| ThreadRuns::of(parts))
     }
 
+    /// The kernel tracepoints whose events the trace has, by number.
+    pub fn tracepoints(&self) -> impl Iterator<Item = (u16, &Tracepoint)> + Clone {
+        let tracepoints = self.tracepoints.iter();
+        tracepoints.map(|(number, tracepoint)| (*number, tracepoint))
+    }
+
+    /// The parts of a thread's kernel events, in order of time. A part that overlaps an earlier one
+    /// is left out.
+    pub(crate) fn kernel_parts(&self, thread: ThreadId) -> Vec<&KernelPart> {
+        let mut parts: Vec<_> = self
+            .kernel_events
+            .get(&thread)
+            .into_iter()
+            .flatten()
+            .collect();
+        parts.sort_by_key(|part| part.from_ns);
+        let mut until = 0;
+        parts.retain(|part| {
+            let follows = part.from_ns >= until;
+            until = until.max(part.until_ns);
+            follows
+        });
+        parts
+    }
+
+    /// The kernel events of all threads, in parts.
+    #[cfg(feature = "import")]
+    pub(crate) fn all_kernel_parts(&self) -> impl Iterator<Item = &KernelPart> {
+        self.kernel_events.values().flatten()
+    }
+
+    /// The numbers of kernel events of all threads, by the numbers of the tracepoints.
+    #[must_use]
+    pub fn kernel_events(&self) -> BTreeMap<u16, u64> {
+        let mut events = BTreeMap::new();
+        for what in self.kernel_records() {
+            if let KernelRecordKind::Event { tracepoint, .. } = what {
+                *events.entry(tracepoint).or_default() += 1;
+            }
+        }
+        events
+    }
+
+    /// The greatest possible number of kernel events that are missing in the times that the trace
+    /// covers, over all threads.
+    #[must_use]
+    pub fn lost_kernel_events(&self) -> u64 {
+        self.kernel_records().fold(0, |lost: u64, what| match what {
+            KernelRecordKind::Lost { events } => lost.saturating_add(events),
+            KernelRecordKind::Event { .. } => lost,
+        })
+    }
+
+    fn kernel_records(&self) -> impl Iterator<Item = KernelRecordKind> {
+        let threads = self.kernel_events.keys();
+        let parts = threads.flat_map(|thread| self.kernel_parts(*thread));
+        let records = parts.flat_map(KernelPart::records);
+        records.map(|record| record.what)
+    }
+
     /// All types of typed events with a name, by process and number.
     #[must_use]
     pub fn event_types(&self) -> &[EventType] {
@@ -205,13 +282,16 @@ impl Trace {
         Some(&known.name)
     }
 
-    /// The number and, if its program has registered one, the name of the type of a thread's typed
-    /// event; `None` for a custom event.
+    /// The type of a thread's event of this kind.
     #[must_use]
-    pub fn typed(&self, thread: ThreadId, kind: DataKind) -> Option<(u16, Option<&str>)> {
+    pub fn type_of(&self, thread: ThreadId, kind: DataKind) -> TypeOfEvent<'_> {
         match kind {
-            DataKind::Custom => None,
-            DataKind::Typed(number) => Some((number, self.event_type(thread, number))),
+            DataKind::Custom => TypeOfEvent::Custom,
+            DataKind::Typed(number) => TypeOfEvent::Typed(number, self.event_type(thread, number)),
+            DataKind::Kernel(number) => {
+                let known = self.tracepoints.get(&number);
+                TypeOfEvent::Kernel(known.unwrap_or(Tracepoint::UNKNOWN))
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use super::records::{self, Record, VALUES, What, each_record};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
 use crate::event_format::EventFilter;
-use crate::model::{NoXrayId, Trace, XrayIds};
+use crate::model::{DataKind, NoXrayId, Trace, XrayIds};
 
 /// LLVM's log of basic mode.
 #[derive(Debug, Clone, Copy)]
@@ -87,8 +87,8 @@ impl Sink for Basic {
                 },
                 What::Leave(Ending::Normal | Ending::Closed, _) => (kind::EXIT, None),
                 What::Leave(Ending::TailExit, _) => (kind::TAIL_EXIT, None),
-                What::Data(..) => {
-                    data += 1;
+                What::Data(kind, _) => {
+                    data += u64::from(!matches!(kind, DataKind::Kernel(_)));
                     return Ok(());
                 }
                 What::Lost(_) => return Ok(()),
@@ -116,6 +116,7 @@ impl Sink for Basic {
         })?;
         met.tell(trace, &mut report);
         report.leave_out("custom and typed events", data);
+        report.leave_out_kernel_events(trace);
         report.leave_out(VALUES, values);
         report.leave_out("records of processors above 255", cpus);
         report.leave_out("calls of functions whose id does not fit 32 bits (more than 256 modules, or 2^24 functions in one)", too_great);

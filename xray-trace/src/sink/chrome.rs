@@ -306,12 +306,21 @@ impl Output<'_> {
     fn put_user_event(&mut self, kind: DataKind, data: DataRef, bytes: &Bytes) {
         self.text.put(",\"name\":");
         self.text.json(&user_event_name(self.trace, self.of, kind));
-        self.text.put(",\"s\":\"t\",\"args\":{\"data\":");
-        self.text.json_bytes(bytes.get(data));
+        self.text.put(",\"s\":\"t\",\"args\":{");
         let of = (self.of, kind);
-        if let Some(decoded) = fields::decoded(self.options, self.trace, of, bytes.get(data)) {
+        let decoded = fields::decoded(self.options, self.trace, of, bytes.get(data));
+        let has_data = !fields::are_all(kind, decoded.as_ref());
+        if has_data {
+            self.text.put("\"data\":");
+            self.text.json_bytes(bytes.get(data));
+        }
+        if let Some(decoded) = decoded {
             let object = fields::json(&decoded, Integers::TextIfLarge);
-            self.text.put(",\"fields\":");
+            self.text.put(if has_data {
+                ",\"fields\":"
+            } else {
+                "\"fields\":"
+            });
             self.text.bytes(&object);
         }
         if let DataKind::Typed(number) = kind {

@@ -85,7 +85,7 @@ impl EventSink for Csv {
             functions: PerFunction::new(trace, |function| described(trace, function)),
         };
         output.text.put(NAMES);
-        if !options.formats.is_empty() {
+        if fields::are_described(options, trace) {
             output.text.put(NAME_OF_FIELDS);
         }
         output.text.put("\r\n");
@@ -215,22 +215,23 @@ impl EachEvent for Output<'_> {
                 text.put(",,,");
                 if let DataKind::Typed(event_type) = kind {
                     text.number(event_type);
-                    text.put(",");
-                    if let Some(name) = self.trace.event_type(self.of, event_type) {
-                        put_field(text, name);
-                    }
-                } else {
-                    text.put(",");
                 }
                 text.put(",");
-                match std::str::from_utf8(bytes.get(data)) {
+                if let Some(name) = self.trace.type_of(self.of, kind).name() {
+                    put_field(text, name);
+                }
+                text.put(",");
+                let bytes = bytes.get(data);
+                let decoded = fields::decoded(self.options, self.trace, (self.of, kind), bytes);
+                match std::str::from_utf8(bytes) {
+                    _ if fields::are_all(kind, decoded.as_ref()) => text.put(","),
                     Ok(text_of_data) => {
                         put_field(text, text_of_data);
                         text.put(",");
                     }
                     Err(_) => {
                         text.put(",");
-                        text.hex(bytes.get(data));
+                        text.hex(bytes);
                     }
                 }
                 text.put(",");
@@ -255,7 +256,7 @@ impl EachEvent for Output<'_> {
             }
             EventBody::UnmatchedExit => text.put(",,,,,,,,,,,,,"),
         }
-        if !self.options.formats.is_empty() {
+        if fields::are_described(self.options, self.trace) {
             text.put(",");
             if let EventBody::Data { kind, data } = event.body {
                 let (of, bytes) = ((self.of, kind), bytes.get(data));

@@ -129,8 +129,9 @@ impl FolderSink for Ctf {
             span: None,
             now: 0,
         };
-        let report = each_event(trace, &EventFilter::default(), &mut output)?;
+        let mut report = each_event(trace, &EventFilter::default(), &mut output)?;
         output.end_packet()?;
+        report.leave_out_kernel_events(trace);
         Ok(report)
     }
 }
@@ -281,6 +282,8 @@ impl EachEvent for Output<'_> {
             }
             EventBody::Data { kind, data } => {
                 match kind {
+                    // The report counts them.
+                    DataKind::Kernel(_) => return Ok(()),
                     DataKind::Custom => self.begin(class::CUSTOM),
                     DataKind::Typed(event_type) => {
                         self.begin(class::TYPED);

@@ -7,8 +7,9 @@ use std::ops::ControlFlow;
 use super::Report;
 use super::report::DAMAGED_BLOCKS;
 use super::unpack_thread::{Bytes, Outlet, ahead};
+use crate::analysis::KernelQueue;
 use crate::event_format::{EventFilter, RecordedData};
-use crate::model::{CallKind, DataKind, Event, EventBody, ThreadId, Trace};
+use crate::model::{CallKind, DataKind, DataRef, Event, EventBody, ThreadId, Ticks, Trace};
 
 /// A consumer of events.
 pub(super) trait EachEvent {
@@ -26,8 +27,8 @@ enum Item {
     Event(Event),
 }
 
-/// Passes the events of the trace to `taker`, thread by thread: all but the user events that
-/// `filter` does not select.
+/// Passes the events of the trace to `taker`, thread by thread, and kernel events at their times
+/// between them: all but the custom, typed and kernel events that `filter` does not select.
 pub(super) fn each_event(
     trace: &Trace,
     filter: &EventFilter,
@@ -38,6 +39,25 @@ pub(super) fn each_event(
         let mut damaged = 0;
         for (thread, blocks) in trace.blocks_by_thread() {
             outlet.put(Item::Thread(thread))?;
+            let wants = |kind: DataKind, data: DataRef, bytes: &[u8]| {
+                let recorded = RecordedData::of_size(bytes, data.size());
+                filter.is_empty() || filter.wants(trace.type_of(thread, kind), recorded)
+            };
+            let mut kernel = KernelQueue::of(trace, thread);
+            let mut put_kernel_events = |until: Ticks, outlet: &mut Outlet<Item>| {
+                let Some(kernel) = &mut kernel else {
+                    return ControlFlow::Continue(());
+                };
+                while let Some(taken) = kernel.take_before(until) {
+                    if !wants(taken.kind, taken.data, kernel.data()) {
+                        continue;
+                    }
+                    let (kind, data) = (taken.kind, outlet.keep(kernel.data(), taken.data));
+                    let (ticks, body) = (taken.ticks, EventBody::Data { kind, data });
+                    outlet.put(Item::Event(Event { ticks, body }))?;
+                }
+                ControlFlow::Continue(())
+            };
             for block in blocks {
                 let mut events = block.events();
                 while let Some(event) = events.next() {
@@ -45,11 +65,10 @@ pub(super) fn each_event(
                         damaged += 1;
                         break;
                     };
+                    put_kernel_events(event.ticks, outlet)?;
                     if let EventBody::Data { kind, data } = &mut event.body {
                         let bytes = events.data(*data);
-                        let recorded = RecordedData::of_size(bytes, data.size());
-                        if !filter.is_empty() && !filter.wants(trace.typed(thread, *kind), recorded)
-                        {
+                        if !wants(*kind, *data, bytes) {
                             continue;
                         }
                         *data = outlet.keep(bytes, *data);
@@ -57,6 +76,7 @@ pub(super) fn each_event(
                     outlet.put(Item::Event(event))?;
                 }
             }
+            put_kernel_events(Ticks(u64::MAX), outlet)?;
         }
         ControlFlow::Continue(damaged)
     };
@@ -87,6 +107,7 @@ pub(super) fn word(body: &EventBody) -> &'static str {
         EventBody::Data { kind, .. } => match kind {
             DataKind::Custom => "custom",
             DataKind::Typed(_) => "typed",
+            DataKind::Kernel(_) => "kernel",
         },
         EventBody::Cpu { .. } => "processor",
         EventBody::Unwound { .. } => "unwound",

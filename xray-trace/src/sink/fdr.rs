@@ -113,7 +113,9 @@ impl Sink for Fdr {
             .losses
             .iter()
             .fold(left_out.lost, |sum, loss| sum.saturating_add(loss.1));
-        Ok(left_out.report(calls))
+        let mut report = left_out.report(calls);
+        report.leave_out_kernel_events(trace);
+        Ok(report)
     }
 }
 
@@ -304,6 +306,8 @@ impl Records<'_> {
         let size = i32::try_from(data.len()).map_err(io::Error::other)?;
         let size = size.to_le_bytes();
         (self.put)(&match user_event.kind {
+            // These steps have none.
+            DataKind::Kernel(_) => return Ok(()),
             DataKind::Custom => metadata(metadata::CUSTOM_EVENT, &[&size, &delta]),
             DataKind::Typed(event_type) => metadata(
                 metadata::TYPED_EVENT,

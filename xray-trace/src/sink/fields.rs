@@ -16,17 +16,27 @@ pub(super) enum Integers {
 /// The greatest integer up to which floating point has every integer.
 const EXACT: u64 = 1 << 53;
 
-/// The fields of a user event with this data; `None` if no description is for its type.
+/// Whether any event of the trace may have fields.
+pub(super) fn are_described(options: &EventOptions, trace: &Trace) -> bool {
+    !options.formats.is_empty() || trace.tracepoints().next().is_some()
+}
+
+/// Whether the fields of an event are all of its data. The kernel's are.
+pub(super) fn are_all(kind: DataKind, decoded: Option<&DecodedFields<'_>>) -> bool {
+    matches!(kind, DataKind::Kernel(_)) && decoded.is_some()
+}
+
+/// The fields of an event with this data; `None` if no description is for its type.
 pub(super) fn decoded<'a>(
     options: &'a EventOptions,
-    trace: &Trace,
+    trace: &'a Trace,
     (thread, kind): (ThreadId, DataKind),
     data: &'a [u8],
 ) -> Option<DecodedFields<'a>> {
-    if options.formats.is_empty() {
+    if options.formats.is_empty() && !matches!(kind, DataKind::Kernel(_)) {
         return None;
     }
-    let format = options.formats.of(trace.typed(thread, kind))?;
+    let format = options.formats.of(trace.type_of(thread, kind))?;
     Some(format.decode(data))
 }
 

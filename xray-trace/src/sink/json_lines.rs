@@ -154,13 +154,16 @@ impl EachEvent for Output<'_> {
                 if let DataKind::Typed(event_type) = kind {
                     text.put(",\"event_type\":");
                     text.number(event_type);
-                    if let Some(name) = self.trace.event_type(self.of, event_type) {
-                        text.put(",\"event_type_name\":");
-                        text.json(name);
-                    }
+                }
+                if let Some(name) = self.trace.type_of(self.of, kind).name() {
+                    text.put(",\"event_type_name\":");
+                    text.json(name);
                 }
                 let bytes = bytes.get(data);
+                let of = (self.of, kind);
+                let decoded = fields::decoded(self.options, self.trace, of, bytes);
                 match std::str::from_utf8(bytes) {
+                    _ if fields::are_all(kind, decoded.as_ref()) => {}
                     Ok(data) => {
                         text.put(",\"data\":");
                         text.json(data);
@@ -171,8 +174,7 @@ impl EachEvent for Output<'_> {
                         text.put("\"");
                     }
                 }
-                let of = (self.of, kind);
-                if let Some(decoded) = fields::decoded(self.options, self.trace, of, bytes) {
+                if let Some(decoded) = decoded {
                     text.put(",\"fields\":");
                     text.bytes(&fields::json(&decoded, Integers::Numbers));
                 }

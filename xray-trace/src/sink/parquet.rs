@@ -148,7 +148,7 @@ impl EventFolderSink for Parquet {
         options: &EventOptions,
         folder: &mut dyn Folder,
     ) -> io::Result<Report> {
-        let fields = if options.formats.is_empty() {
+        let fields = if !fields::are_described(options, trace) {
             ""
         } else {
             FIELDS
@@ -337,12 +337,14 @@ impl EachEvent for Output<'_> {
                 function = data.function();
                 if let DataKind::Typed(number) = kind {
                     event_type = Some(number.into());
-                    event_type_name = self.trace.event_type(self.id, number).map(text);
                 }
+                event_type_name = self.trace.type_of(self.id, kind).name().map(text);
                 let bytes = bytes.get(data);
-                user_data = Some(ByteArray::from(bytes.to_vec()));
                 let of = (self.id, kind);
                 let decoded = fields::decoded(self.options, self.trace, of, bytes);
+                if !fields::are_all(kind, decoded.as_ref()) {
+                    user_data = Some(ByteArray::from(bytes.to_vec()));
+                }
                 user_fields = decoded
                     .map(|decoded| ByteArray::from(fields::json(&decoded, Integers::Numbers)));
                 size = data.is_cut().then(|| bits(data.size()));
@@ -434,7 +436,7 @@ impl Output<'_> {
         optional::<Int64Type>(&mut group, &processor)?;
         optional::<Int64Type>(&mut group, &lost)?;
         optional::<Int64Type>(&mut group, &unwound)?;
-        if !self.options.formats.is_empty() {
+        if fields::are_described(self.options, self.trace) {
             optional::<ByteArrayType>(&mut group, &fields)?;
         }
         group.close().map(drop)

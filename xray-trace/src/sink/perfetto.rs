@@ -482,17 +482,20 @@ impl Output<'_> {
     /// Writes a user event as text. Bytes that are not UTF-8 are escaped.
     fn put_user_event(&mut self, ns: u64, kind: DataKind, data: DataRef, bytes: &Bytes) {
         let name = user_event_name(self.trace, self.of, kind);
-        let text = readable(bytes.get(data)).into_owned();
-        let mut annotations = vec![annotation("data", None, Some(text))];
+        let of = (self.of, kind);
+        let decoded = fields::decoded(self.options, self.trace, of, bytes.get(data));
+        let decoded = decoded.filter(|decoded| !decoded.fields.is_empty());
+        let mut annotations = Vec::new();
+        if !fields::are_all(kind, decoded.as_ref()) {
+            let text = readable(bytes.get(data)).into_owned();
+            annotations.push(annotation("data", None, Some(text)));
+        }
         if let DataKind::Typed(number) = kind {
             annotations.push(annotation("type", Some(number.into()), None));
         }
         if data.is_cut() {
             annotations.push(annotation("size", Some(data.size()), None));
         }
-        let of = (self.of, kind);
-        let decoded = fields::decoded(self.options, self.trace, of, bytes.get(data));
-        let decoded = decoded.filter(|decoded| !decoded.fields.is_empty());
         annotations.extend(decoded.as_ref().map(annotation_of_fields));
         self.instant(ns, name.into_owned(), annotations);
     }

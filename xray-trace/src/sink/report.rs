@@ -8,6 +8,9 @@ use crate::model::{Profile, Trace};
 /// How the report names damaged blocks.
 pub(super) const DAMAGED_BLOCKS: &str = "damaged blocks, of which some events cannot be decoded";
 
+/// How the report names kernel events.
+pub(super) const KERNEL_EVENTS: &str = "events of kernel tracepoints";
+
 /// The report of a sink.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
@@ -49,6 +52,11 @@ impl Report {
             notes.exits_without_entry,
         );
         self.leave_out(DAMAGED_BLOCKS, notes.damaged_blocks);
+    }
+
+    /// Counts the kernel events, for formats that cannot hold them.
+    pub(super) fn leave_out_kernel_events(&mut self, trace: &Trace) {
+        self.leave_out(KERNEL_EVENTS, trace.kernel_events().values().sum());
     }
 
     /// The report for a profile of which every stack was written.

@@ -81,6 +81,9 @@ impl Sink for Yaml {
             let Known { misfit, callee } = known
                 .entry(record.function)
                 .get_or_insert_with(|| Known::new(trace, &ids, record.function));
+            if let What::Data(DataKind::Kernel(_), _) = record.what {
+                return Ok(());
+            }
             if let (Some(misfit), false) = (misfit, matches!(record.what, What::Data(..))) {
                 let entered = u64::from(matches!(record.what, What::Enter(_)));
                 match misfit {
@@ -109,8 +112,8 @@ impl Sink for Yaml {
                 What::Leave(Ending::TailExit, _) => writer.call(callee, place, Kind::TailExit, tsc),
                 What::Data(kind, data) => {
                     let (kind, record_type) = match kind {
-                        DataKind::Custom => (Kind::Custom, 0),
                         DataKind::Typed(event_type) => (Kind::Typed, event_type),
+                        DataKind::Custom | DataKind::Kernel(_) => (Kind::Custom, 0),
                     };
                     cut += u64::from(data.is_cut());
                     let data = bytes.get(data);
@@ -120,6 +123,7 @@ impl Sink for Yaml {
             }
         })?;
         met.tell(trace, &mut report);
+        report.leave_out_kernel_events(trace);
         report.leave_out("events whose data is not text", writer.altered());
         report.leave_out(CUT, cut);
         report.leave_out(VALUES, values);

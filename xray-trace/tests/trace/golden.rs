@@ -9,6 +9,7 @@
 //! | `snapshot` | `xrayctl snapshot PID --last 30ms`, of a process in mode `flight` with a filter |
 //! | `profile` | `xrayctl profile PID --glob 'shop::*' --duration 300ms` |
 //! | `cut` | the first 2,200 bytes of `calls` |
+//! | `kernel` | `xrayctl record PID --kernel sched:sched_switch,…`, of two threads that work and wait |
 //! | `lossless` | `xrayctl record --ring-size 64KiB --lossless=100ms -- ./worker`, with run times |
 
 use std::fs;
@@ -20,12 +21,13 @@ use xray_trace::sink;
 use xray_trace::source::{self, Options};
 
 /// Each file with the CRC-32 of its bytes, and the format of its contents as text.
-const FILES: [(&str, u32, &str); 5] = [
+const FILES: [(&str, u32, &str); 6] = [
     ("calls", 0x674c_5140, "jsonl"),
     ("processes", 0xbd38_eaf5, "jsonl"),
     ("snapshot", 0x691b_fc5d, "jsonl"),
     ("profile", 0x086e_e761, "csv"),
     ("cut", 0x63c5_8e5c, "jsonl"),
+    ("kernel", 0xadc7_7b78, "jsonl"),
 ];
 
 #[test]

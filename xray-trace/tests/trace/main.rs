@@ -17,6 +17,7 @@ mod function_call_trie;
 mod golden;
 mod graph;
 mod imports;
+mod kernel_events;
 mod merge;
 mod one_pass;
 mod profile_sums;

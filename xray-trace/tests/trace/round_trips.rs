@@ -69,6 +69,7 @@ fn happenings(trace: &Trace, keeps: Keeps) -> Happenings {
                     };
                     let what = match user_event.kind {
                         DataKind::Custom => format!("said {data}"),
+                        DataKind::Kernel(_) => unreachable!("the trace has none"),
                         DataKind::Typed(number) => format!("said {number} {data}"),
                     };
                     Some((user_event.ticks.0, cpu, what, None))

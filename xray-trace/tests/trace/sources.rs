@@ -53,6 +53,7 @@ fn happenings(trace: &Trace) -> Vec<Happening> {
                     let data = steps.data(&user_event).escape_ascii();
                     let what = match user_event.kind {
                         DataKind::Custom => format!("said {data}"),
+                        DataKind::Kernel(_) => unreachable!("the trace has none"),
                         DataKind::Typed(number) => format!("said {number} {data}"),
                     };
                     Some((tid, what, user_event.ticks.0, None))

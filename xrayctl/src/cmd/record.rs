@@ -136,6 +136,20 @@ pub(crate) struct Args {
     /// Do not record when threads have a processor
     #[arg(long)]
     no_sched: bool,
+    /// Also record the events of these kernel tracepoints in the recorded threads, such as
+    /// sched:sched_wakeup,syscalls:sys_enter_futex
+    ///
+    /// A thread has the events that happen while it runs, within its calls and with their fields.
+    /// From a daemon that runs as root, users other than root can have the tracepoints of system
+    /// calls (syscalls:NAME, raw_syscalls:NAME). At most 16 names. The option can be given several
+    /// times.
+    #[arg(
+        long,
+        value_name = "TRACEPOINT",
+        value_delimiter = ',',
+        conflicts_with = "no_sched"
+    )]
+    kernel: Vec<String>,
     /// Exit with code 6 if events were lost
     #[arg(long)]
     strict: bool,
@@ -456,6 +470,7 @@ async fn stream(
         selection: wanted,
         duration: args.duration,
         run_times: !args.no_sched,
+        kernel_tracepoints: args.kernel.clone(),
         wait: args.lossless,
     };
     let recording = Recording::begin(rpc, pid, undo, contents, output).await?;

@@ -1,29 +1,33 @@
-//! What a custom or typed event holds, in words and in JSON.
+//! What a custom, typed or kernel event holds, in words and in JSON.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use xray_trace::event_format::{DecodedFields, EventFormats, FieldValue};
+use xray_trace::event_format::{DecodedFields, EventFormats, FieldValue, TypeOfEvent};
 
 use super::text;
 
-/// The type of a user event and its data.
+/// The type of an event and its data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct EventData {
     /// The type of a typed event.
     #[serde(skip_serializing_if = "Option::is_none")]
     event_type: Option<u16>,
-    /// The name of that type, if the program registered one.
+    /// The name of that type, if the program registered one; of a kernel event, its tracepoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     event_type_name: Option<String>,
-    /// Bytes that are not UTF-8 are escaped.
-    data: String,
+    #[serde(skip)]
+    is_of_kernel: bool,
+    /// Bytes that are not UTF-8 are escaped. `None` for a kernel event with fields, which are all
+    /// of its data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
     /// The bytes of the data before a limit cut it; absent if nothing was cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     /// Bytes of `data` before anything was escaped.
     #[serde(skip)]
     kept: usize,
-    /// The fields of the data, where `--event-format` describes it.
+    /// The fields of the data, where `--event-format` describes it, and of a kernel event.
     #[serde(skip_serializing_if = "Option::is_none")]
     fields: Option<Fields>,
 }
@@ -42,23 +46,27 @@ struct Fields {
 // === impl EventData ===
 
 impl EventData {
-    /// The first bytes of the data, whose whole size is `size`, and for a typed event its type and
-    /// the type's name, if known.
-    pub(crate) fn new(
-        data: &[u8],
-        size: u64,
-        typed: Option<(u16, Option<&str>)>,
-        formats: &EventFormats,
-    ) -> Self {
-        let format = formats.of(typed);
+    /// The first bytes of the data, whose whole size is `size`, of an event of this type.
+    pub(crate) fn new(data: &[u8], size: u64, of: TypeOfEvent<'_>, formats: &EventFormats) -> Self {
+        let fields = formats
+            .of(of)
+            .map(|format| Fields::new(format.decode(data)));
+        let is_of_kernel = matches!(of, TypeOfEvent::Kernel(_));
+        let event_type = match of {
+            TypeOfEvent::Typed(number, _) => Some(number),
+            TypeOfEvent::Custom | TypeOfEvent::Kernel(_) => None,
+        };
+        let is_in_fields = is_of_kernel && fields.is_some();
+        let shown = || match std::str::from_utf8(data) {
+            Ok(data) => data.to_owned(),
+            Err(_) => data.escape_ascii().to_string(),
+        };
         Self {
-            fields: format.map(|format| Fields::new(format.decode(data))),
-            event_type: typed.map(|(number, _)| number),
-            event_type_name: typed.and_then(|(_, name)| name).map(str::to_owned),
-            data: match std::str::from_utf8(data) {
-                Ok(data) => data.to_owned(),
-                Err(_) => data.escape_ascii().to_string(),
-            },
+            fields,
+            event_type,
+            event_type_name: of.name().map(str::to_owned),
+            is_of_kernel,
+            data: (!is_in_fields).then(shown),
             size: (size > data.len() as u64).then_some(size),
             kept: data.len(),
         }
@@ -68,9 +76,10 @@ impl EventData {
     pub(crate) fn line(&self) -> String {
         let name = self.event_type_name.as_deref().map(text::printable);
         let number = self.event_type.map(|number| number.to_string());
-        let of_type = match name.or(number) {
-            Some(event_type) => format!(" of type {event_type}"),
-            None => String::new(),
+        let what = match name.or(number) {
+            Some(tracepoint) if self.is_of_kernel => format!("kernel {tracepoint}"),
+            Some(event_type) => format!("event of type {event_type}"),
+            None => "event".to_owned(),
         };
         let cut = match self.size {
             Some(size) => format!("({} of {size} bytes) ", self.kept),
@@ -78,8 +87,11 @@ impl EventData {
         };
         let fields = self.fields.as_ref().filter(|fields| fields.have_values());
         match fields {
-            Some(fields) => format!("// event{of_type}: {cut}{}", fields.line()),
-            None => format!("// event{of_type}: {cut}{}", text::printable(&self.data)),
+            Some(fields) => format!("// {what}: {cut}{}", fields.line()),
+            None => {
+                let data = self.data.as_deref().unwrap_or_default();
+                format!("// {what}: {cut}{}", text::printable(data))
+            }
         }
     }
 }
@@ -153,7 +165,7 @@ mod tests {
     fn order(data: &[u8], size: u64) -> EventData {
         let events = EventsOf::Name("order".to_owned());
         let formats = EventFormats::new(vec![(events, "id:u16,symbol:str4".parse().unwrap())]);
-        EventData::new(data, size, Some((7, Some("order"))), &formats)
+        EventData::new(data, size, TypeOfEvent::Typed(7, Some("order")), &formats)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::excluded::Excluded;
 use super::remedies::Remedies;
 use super::trace_summary::waits_in_words;
 use super::{Look, Tone, group_status, text, units};
-use crate::trace_file::Tally;
+use crate::trace_file::{KernelEvents, Tally};
 
 /// A finished recording.
 #[derive(Debug, Serialize)]
@@ -41,6 +41,9 @@ pub(crate) struct Recorded {
     /// Time for which threads waited for xrayd, of all threads together; absent if none waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waited_ns: Option<u64>,
+    /// The events of kernel tracepoints; absent if none were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel_events: Option<KernelEvents>,
     pub(crate) bytes: u64,
 }
 
@@ -88,6 +91,7 @@ impl Recorded {
             excluded: tally.excluded,
             threads_without_run_times: 0,
             waited_ns: None,
+            kernel_events: tally.kernel_events,
             bytes: tally.bytes,
         }
     }
@@ -99,7 +103,8 @@ impl Recorded {
             Tone::Bad
         };
         let lost = look.paint(lost, &format!("{} lost", units::count(self.lost)));
-        let each = units::bytes_per_event(self.bytes, self.events)
+        let kernel_events = self.kernel_events.map_or(0, |kernel| kernel.events);
+        let each = units::bytes_per_event(self.bytes, self.events.saturating_add(kernel_events))
             .map(|each| format!(" ({each} bytes/event)"))
             .unwrap_or_default();
         let processes = match self.processes {
@@ -115,6 +120,19 @@ impl Recorded {
             units::time(self.duration_ns),
             units::bytes(self.bytes),
         )?;
+        if let Some(KernelEvents { events, most_lost }) = self.kernel_events {
+            let line = units::counted(events, "kernel event");
+            match most_lost {
+                0 => writeln!(out, "{line}")?,
+                lost => {
+                    let lost = format!(
+                        "up to {} missing: xrayd did not read the kernel's buffers in time",
+                        units::count(lost)
+                    );
+                    writeln!(out, "{line}, {}", look.paint(Tone::Bad, &lost))?;
+                }
+            }
+        }
         if let Some(remedies) = &self.remedies {
             remedies.render(out, look, (self.events, self.lost))?;
         }
@@ -197,6 +215,7 @@ mod tests {
             excluded: None,
             threads_without_run_times: 0,
             waited_ns: None,
+            kernel_events: None,
             bytes: 4_620_000,
         }
     }
@@ -235,7 +254,14 @@ mod tests {
                 ..sample(Outcome::StillAttached)
             }
             .render(out, Look::PLAIN)?;
-            sample(Outcome::DetachedElsewhere).render(out, Look::PLAIN)?;
+            Recorded {
+                kernel_events: Some(KernelEvents {
+                    events: 1_234,
+                    most_lost: 56,
+                }),
+                ..sample(Outcome::DetachedElsewhere)
+            }
+            .render(out, Look::PLAIN)?;
             Recorded {
                 events: 0,
                 ..sample(Outcome::DaemonGone)

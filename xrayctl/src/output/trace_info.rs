@@ -25,6 +25,10 @@ pub(crate) struct TraceInfo {
     events: EventCounts,
     clock: ClockInfo,
     event_types: Vec<EventTypeInfo>,
+    /// The kernel tracepoints, and the numbers of their events.
+    tracepoints: Vec<TracepointInfo>,
+    /// Kernel events that are missing, at most.
+    lost_kernel_events: u64,
     /// Time of the first event, by `CLOCK_MONOTONIC`.
     begin_ns: Option<u64>,
     modules: Vec<ModuleInfo>,
@@ -59,6 +63,13 @@ struct EventTypeInfo {
     pid: Option<u32>,
     number: u16,
     name: Option<String>,
+    events: u64,
+}
+
+/// A kernel tracepoint whose events were recorded.
+#[derive(Debug, Serialize)]
+struct TracepointInfo {
+    name: String,
     events: u64,
 }
 
@@ -160,6 +171,12 @@ impl TraceInfo {
                 name,
                 events,
             });
+        let counts = trace.kernel_events();
+        let tracepoints = trace.tracepoints();
+        let tracepoints = tracepoints.map(|(number, tracepoint)| TracepointInfo {
+            name: tracepoint.name.clone(),
+            events: counts.get(&number).copied().unwrap_or(0),
+        });
         let threads = threads.into_iter().map(|(id, (events, lost))| {
             let thread = trace.thread(id);
             ThreadInfo {
@@ -193,6 +210,8 @@ impl TraceInfo {
                 frequency: trace.clock().frequency(),
             },
             event_types: event_types.collect(),
+            tracepoints: tracepoints.collect(),
+            lost_kernel_events: trace.lost_kernel_events(),
             begin_ns: begin.map(|ticks| trace.clock().monotonic_ns(ticks)),
             modules: modules.collect(),
             threads: threads.collect(),
@@ -281,6 +300,20 @@ impl TraceInfo {
             }
             table.render(out, look)?;
         }
+        if !self.tracepoints.is_empty() {
+            let mut table = Table::new([Column::right("EVENTS"), Column::elastic("TRACEPOINT")]);
+            for tracepoint in &self.tracepoints {
+                table.push([
+                    units::count(tracepoint.events).into(),
+                    text::printable(&tracepoint.name).into(),
+                ]);
+            }
+            table.render(out, look)?;
+        }
+        if self.lost_kernel_events > 0 {
+            let lost = units::counted(self.lost_kernel_events, "kernel event");
+            writeln!(out, "up to {lost} missing")?;
+        }
         let mut table = Table::new([
             Column::right("PID"),
             Column::right("FUNCTIONS"),
@@ -356,6 +389,8 @@ impl EventCounts {
             EventBody::Data { kind, .. } => match kind {
                 DataKind::Custom => &mut self.custom_events,
                 DataKind::Typed(_) => &mut self.typed_events,
+                // They are not in blocks.
+                DataKind::Kernel(_) => return,
             },
             EventBody::Cpu { .. } => &mut self.cpu_changes,
             EventBody::Lost { .. } => &mut self.losses,

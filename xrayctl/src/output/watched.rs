@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
-use xray_trace::event_format::{EventOptions, EventsOf, RecordedData, names_of};
+use xray_trace::event_format::{EventOptions, EventsOf, RecordedData, TypeOfEvent, names_of};
 use xrayd_proto::v1::{Event, EventBatch, EventKind, UserEvent};
 
 use super::event_data::EventData;
@@ -149,7 +149,7 @@ impl Watched {
             if let EventsOf::Name(wanted) = events
                 && !known
                     .clone()
-                    .any(|names| events.has(Some((0, Some(names)))))
+                    .any(|names| events.has(TypeOfEvent::Typed(0, Some(names))))
             {
                 unmet.push(wanted.clone());
             }
@@ -270,10 +270,10 @@ impl Watched {
             }
             EventKind::Custom | EventKind::Typed if self.shown.least.is_zero() => {
                 let user_event = user_event.unwrap_or_default();
-                let typed = self.typed(pid, &user_event);
+                let of = self.type_of(pid, &user_event);
                 let filter = &self.shown.user_events.filter;
                 let data = RecordedData::of_size(&user_event.data, user_event.size);
-                if !filter.wants(typed, data) {
+                if !filter.wants(of, data) {
                     self.unselected += 1;
                     return Ok(());
                 }
@@ -317,11 +317,13 @@ impl Watched {
         name.map_or("?", String::as_str)
     }
 
-    /// The number and, if it is known, the name of the type of a typed event.
-    fn typed(&self, pid: u32, user_event: &UserEvent) -> Option<(u16, Option<&str>)> {
-        let number = user_event.r#type?;
+    /// The type of a user event.
+    fn type_of(&self, pid: u32, user_event: &UserEvent) -> TypeOfEvent<'_> {
+        let Some(number) = user_event.r#type else {
+            return TypeOfEvent::Custom;
+        };
         let name = self.event_types.get(&(pid, number)).map(String::as_str);
-        Some((u16::try_from(number).unwrap_or(u16::MAX), name))
+        TypeOfEvent::Typed(u16::try_from(number).unwrap_or(u16::MAX), name)
     }
 
     fn show(
@@ -390,17 +392,17 @@ impl Watched {
     ) -> io::Result<()> {
         let function = self.name(pid, function);
         let thread = self.thread_name((pid, tid));
-        let typed = self.typed(pid, user_event);
+        let of = self.type_of(pid, user_event);
         let event = EventData::new(
             &user_event.data,
             user_event.size,
-            typed,
+            of,
             &self.shown.user_events.formats,
         );
         if self.shown.json {
-            let kind = match typed {
-                Some(_) => "typed-event",
-                None => "custom-event",
+            let kind = match of {
+                TypeOfEvent::Custom => "custom-event",
+                _ => "typed-event",
             };
             let shown = ShownEvent {
                 kind,

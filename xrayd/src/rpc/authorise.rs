@@ -9,7 +9,8 @@
 //! A process is a caller's own if the kernel lets the caller trace it. `target/access.rs` has the
 //! rule. Each call checks it anew for the process as it is. For the process of a session it also
 //! checks the state at the attach. Pid 0 stands for every attached process that the caller may
-//! trace. Only root and the daemon's user may restart the daemon.
+//! trace. Only root and the daemon's user may restart the daemon, and have events of all kernel
+//! tracepoints.
 
 use std::sync::Arc;
 
@@ -67,12 +68,33 @@ pub(super) fn admits(caller: Caller) -> Result<(), Refusal> {
 
 /// Checks that `caller` may restart the daemon.
 pub(super) fn restarting(caller: Caller) -> Result<(), Refusal> {
-    let of_daemon = geteuid().as_raw();
-    if caller.uid == 0 || caller.uid == of_daemon {
+    if has_all_rights(caller) {
         return Ok(());
     }
     let message = "only root and the daemon's user may restart the daemon";
     Err(Refusal::new(Reason::Permission, message))
+}
+
+/// Checks that `caller` may have the events of a kernel tracepoint in the threads of its processes.
+/// Tracepoints of system calls show what the process itself passes to the kernel. So the kernel
+/// allows them to all users, too. Others show addresses of the kernel and data of other users.
+pub(super) fn tracepoint(caller: Caller, name: &str) -> Result<(), Refusal> {
+    let is_of_calls = ["syscalls:", "raw_syscalls:"]
+        .iter()
+        .any(|system| name.starts_with(system));
+    if is_of_calls || has_all_rights(caller) {
+        return Ok(());
+    }
+    let message = format!(
+        "only root and the daemon's user may record {name}; other users may record syscalls:* and \
+         raw_syscalls:*"
+    );
+    Err(Refusal::new(Reason::Permission, message))
+}
+
+/// True for root and the daemon's user.
+fn has_all_rights(caller: Caller) -> bool {
+    caller.uid == 0 || caller.uid == geteuid().as_raw()
 }
 
 /// Turns a denial of the rule into a refusal.

@@ -12,7 +12,7 @@ use super::{
     admission::{Admission, Admitted},
     authorise::{self, OperationKind, Targets},
     convert, described, error, live,
-    run_records::THREADS_FOR_USER,
+    run_records::PERF_EVENTS_OF_USER,
     undo::Undo,
     workers::{WorkerKind, Workers},
 };
@@ -51,7 +51,7 @@ pub(super) struct Service {
     /// Calls that restore processes. Other calls never keep them out.
     releases: Arc<Admission>,
     streams: Arc<Admission>,
-    /// Threads whose run times are recorded.
+    /// Perf events of threads.
     pub(super) run_times: Arc<Admission>,
 }
 
@@ -73,7 +73,7 @@ impl Service {
             calls: Admission::new(CALLS_PER_USER),
             releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
-            run_times: Admission::new(THREADS_FOR_USER),
+            run_times: Admission::new(PERF_EVENTS_OF_USER),
         }
     }
 

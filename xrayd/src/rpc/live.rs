@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 use xray_trace::{
-    container::{ClosedPart, RunsPart},
+    container::ClosedPart,
     instr_map::Selection,
     model::{ClockAnchor, FunctionId},
 };
@@ -24,7 +24,7 @@ use super::{
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
     recorded::Recorded,
-    run_records::{RunRecords, Unrecorded},
+    run_records::{RunRecords, ThreadPart, Unrecorded},
     workers::{WorkerKind, Workers},
 };
 use crate::{
@@ -211,7 +211,8 @@ pub(super) struct TraceMessages {
     sessions: Sessions,
     /// The part of a recording with a lease. `None`: everything.
     recorded: Option<Recorded>,
-    /// When threads have a processor. `None`: that is not wanted.
+    /// When threads have a processor, and the events of kernel tracepoints. `None`: that is not
+    /// wanted.
     runs: Option<RunRecords>,
     writer: TraceWriter<Vec<u8>>,
 }
@@ -329,11 +330,16 @@ impl TraceMessages {
     /// Encodes everything, or the part of a recording with a lease, and when threads have a
     /// processor, if that is wanted.
     pub(super) fn new(recorded: Option<Recorded>, runs: Option<RunRecords>) -> io::Result<Self> {
+        let mut writer = TraceWriter::new(Vec::new())?;
+        let tracepoints = runs.as_ref().map_or(&[][..], RunRecords::tracepoints);
+        for (number, tracepoint) in (0..).zip(tracepoints) {
+            writer.tracepoint(number, &tracepoint.described)?;
+        }
         Ok(Self {
             sessions: Sessions::default(),
             recorded,
             runs,
-            writer: TraceWriter::new(Vec::new())?,
+            writer,
         })
     }
 
@@ -437,7 +443,7 @@ impl TraceMessages {
             }
             StreamItem::Thread(thread) => {
                 if let (Some(runs), Some(session)) = (runs, sessions.here.get(&source)) {
-                    let write = |source, part: &RunsPart| writer.runs(source, part);
+                    let write = |source, part| write_part(writer, source, part);
                     runs.begin(source, &**session, &thread, write)?;
                 }
                 writer.thread(source, &thread)
@@ -446,7 +452,9 @@ impl TraceMessages {
             StreamItem::EventType(event_type) => writer.event_type(source, &event_type),
             StreamItem::Ended => {
                 if let Some(runs) = runs {
-                    runs.end(Some(source), |source, part| writer.runs(source, part))?;
+                    runs.end(Some(source), |source, part| {
+                        write_part(writer, source, part)
+                    })?;
                 }
                 let window = recorded
                     .as_mut()
@@ -471,6 +479,18 @@ impl TraceMessages {
     }
 }
 
+/// Writes what was recorded of a thread beside its events.
+fn write_part(
+    writer: &mut TraceWriter<Vec<u8>>,
+    source: Source,
+    part: ThreadPart,
+) -> io::Result<()> {
+    match part {
+        ThreadPart::Runs(part) => writer.runs(source, &part),
+        ThreadPart::Kernel(part) => writer.kernel_events(source, &part),
+    }
+}
+
 impl Encode for TraceMessages {
     type Message = v1::TraceChunk;
 
@@ -483,7 +503,7 @@ impl Encode for TraceMessages {
             self.take(source, item)?;
         }
         if let Some(runs) = &mut self.runs {
-            runs.look(|source, part| self.writer.runs(source, part))?;
+            runs.look(|source, part| write_part(&mut self.writer, source, part))?;
         }
         Ok(self.chunks())
     }
@@ -498,7 +518,9 @@ impl Encode for TraceMessages {
 
     fn end(&mut self) -> io::Result<Vec<v1::TraceChunk>> {
         if let Some(runs) = &mut self.runs {
-            runs.end(None, |source, part| self.writer.runs(source, part))?;
+            runs.end(None, |source, part| {
+                write_part(&mut self.writer, source, part)
+            })?;
         }
         self.writer.end()?;
         Ok(self.chunks())

@@ -29,6 +29,7 @@ mod fetch;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod handling;
+mod kernel_tracepoints;
 mod live;
 mod peer;
 mod profile;

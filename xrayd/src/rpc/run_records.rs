@@ -1,12 +1,13 @@
-//! When the threads of a live stream have a processor. The stream itself records it, so only
-//! streams that want it cost anything, and it ends with them.
+//! When the threads of a live stream have a processor, and the events of kernel tracepoints. The
+//! stream itself records them, so only streams that want them cost anything, and they end with it.
 //!
 //! Recording begins with all threads of a process. Those that trace nothing in the first second are
 //! dropped. A thread that begins to trace later is recorded from the moment at which the stream
 //! meets it, some milliseconds after its first event.
 //!
-//! The kernel writes a ring for each thread. A reader that is too slow loses switches. The run
-//! times of the thread are then unknown from the last switch before to the next one.
+//! The kernel writes a ring for each thread. A reader that is too slow loses records. The run times
+//! of the thread are then unknown from the last switch before to the next one, and the trace has
+//! the number of kernel events that are missing at most.
 
 use std::{
     collections::HashMap,
@@ -16,7 +17,7 @@ use std::{
 };
 
 use xray_trace::{
-    container::{RunsEncoder, RunsPart},
+    container::{KernelEncoder, KernelPart, RunsEncoder, RunsPart},
     model::{Thread, ThreadId},
 };
 
@@ -25,11 +26,12 @@ use crate::{
     pid::{Pid, Tid},
     store::{Source, TracedProcess},
     sys::{DescriptorRoom, monotonic_now},
-    target::{RunRecord, RunRecorder, Threads},
+    target::{KernelTracepoint, RunRecord, RunRecorder, Threads, tracepoint_of},
 };
 
-/// Threads of all streams of a user whose run times are recorded.
-pub(super) const THREADS_FOR_USER: u32 = 1024;
+/// Perf events of all streams and triggers of a user: one for each thread whose run times are
+/// recorded, and one for each tracepoint of each of these threads.
+pub(super) const PERF_EVENTS_OF_USER: u32 = 1024;
 /// The time between two looks at the rings. It is the shorter the faster they fill up.
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(200);
@@ -40,6 +42,8 @@ const HURRY_TIME: Duration = Duration::from_secs(10);
 const WANTED_PART: u32 = 4;
 /// Switches of a thread are written once there are so many bytes of them, or after so much time.
 const PART_BYTES: usize = 4096;
+/// The same of kernel events.
+const KERNEL_PART_BYTES: usize = 64 * 1024;
 const PART_TIME: Duration = Duration::from_secs(1);
 /// A thread that traces nothing is dropped after so much time, or so many bytes of switches.
 const SILENT_TIME: Duration = Duration::from_secs(1);
@@ -51,8 +55,16 @@ pub(super) struct RunRecords {
     threads: HashMap<(Pid, Tid), ThreadRecord>,
     admission: Arc<Admission>,
     uid: u32,
+    tracepoints: Vec<KernelTracepoint>,
     pace: Pace,
     unrecorded: Unrecorded,
+}
+
+/// A part of what was recorded of a thread.
+#[derive(Debug)]
+pub(super) enum ThreadPart {
+    Runs(RunsPart),
+    Kernel(KernelPart),
 }
 
 /// When the kernel's rings of switches are read next.
@@ -79,21 +91,27 @@ struct ThreadRecord {
     thread: Option<(Source, ThreadId)>,
     /// `None` from a loss to the next switch.
     encoder: Option<RunsEncoder>,
+    kernel_events: KernelEncoder,
     written: Instant,
     /// When the kernel was asked whether the thread has ended.
     polled: Instant,
-    _place: Admitted,
+    _places: Vec<Admitted>,
 }
 
 // === impl RunRecords ===
 
 impl RunRecords {
     /// Records nothing so far. Threads take places of the user.
-    pub(super) fn new(admission: Arc<Admission>, uid: u32) -> Self {
+    pub(super) fn new(
+        admission: Arc<Admission>,
+        uid: u32,
+        tracepoints: Vec<KernelTracepoint>,
+    ) -> Self {
         Self {
             threads: HashMap::new(),
             admission,
             uid,
+            tracepoints,
             pace: Pace::new(LONGEST),
             unrecorded: Unrecorded::default(),
         }
@@ -108,6 +126,16 @@ impl RunRecords {
         &self.unrecorded
     }
 
+    /// The tracepoints. In the trace, their numbers are their places here.
+    pub(super) fn tracepoints(&self) -> &[KernelTracepoint] {
+        &self.tracepoints
+    }
+
+    /// The perf events of a thread.
+    fn events_of_thread(&self) -> usize {
+        1 + self.tracepoints.len()
+    }
+
     /// Begins to record all threads of a process, before they trace anything. They take half of the
     /// user's places at most.
     pub(super) fn begin_process(&mut self, process: &dyn TracedProcess) {
@@ -116,7 +144,8 @@ impl RunRecords {
             if self.threads.contains_key(&(pid, tid)) {
                 continue;
             }
-            if self.threads.len() >= THREADS_FOR_USER as usize / 2 {
+            let taken = self.threads.len() * self.events_of_thread();
+            if taken >= PERF_EVENTS_OF_USER as usize / 2 {
                 return;
             }
             match self.begin_thread(process, tid, None) {
@@ -137,7 +166,7 @@ impl RunRecords {
         source: Source,
         process: &dyn TracedProcess,
         thread: &Thread,
-        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
     ) -> io::Result<()> {
         // Without an id it stands for the losses of several threads.
         let Ok(tid) = Tid::try_from(thread.tid) else {
@@ -164,7 +193,7 @@ impl RunRecords {
             if begun.as_ref().is_err_and(is_gone) {
                 former.thread.get_or_insert(own);
             }
-            former.read(&mut write)?;
+            former.read(&self.tracepoints, &mut write)?;
             former.finish(None, &mut write)?;
         }
         match begun {
@@ -192,24 +221,27 @@ impl RunRecords {
         tid: Tid,
         thread: Option<(Source, ThreadId)>,
     ) -> io::Result<ThreadRecord> {
-        let place = admit(&self.admission, self.uid)?;
+        let places = (0..self.events_of_thread()).map(|_| admit(&self.admission, self.uid));
+        let places = places.collect::<io::Result<_>>()?;
         let start_time = process.process().start_time_ticks;
-        let (recorder, since) = RunRecorder::begin(process.pid(), start_time, tid)?;
+        let (pid, tracepoints) = (process.pid(), &self.tracepoints[..]);
+        let (recorder, since) = RunRecorder::begin(pid, start_time, tid, tracepoints)?;
         let now = Instant::now();
         Ok(ThreadRecord {
             recorder,
             thread,
             encoder: Some(RunsEncoder::new(since)),
+            kernel_events: KernelEncoder::new(since),
             written: now,
             polled: now,
-            _place: place,
+            _places: places,
         })
     }
 
     /// Reads all rings, if it is time, and passes what is to be written to `write`.
     pub(super) fn look(
         &mut self,
-        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
     ) -> io::Result<()> {
         let Some(passed) = self.pace.begin_look() else {
             return Ok(());
@@ -218,7 +250,7 @@ impl RunRecords {
         for (&key, record) in &mut self.threads {
             // First, so that nothing comes after what is read now.
             let has_ended = record.polls_ended();
-            most = most.max(record.read(&mut write)?);
+            most = most.max(record.read(&self.tracepoints, &mut write)?);
             let has_ended = has_ended || record.recorder.is_over();
             // A thread that the stream has not met may still come.
             if has_ended && record.thread.is_some() {
@@ -242,7 +274,7 @@ impl RunRecords {
     pub(super) fn end(
         &mut self,
         source: Option<Source>,
-        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
     ) -> io::Result<()> {
         let over = self.threads.extract_if(|_, record| {
             source.is_none_or(|source| record.thread.is_some_and(|(of, _)| of == source))
@@ -250,7 +282,7 @@ impl RunRecords {
         for (_, mut record) in over {
             // All switches before that are in the ring then.
             let until = monotonic_now()?;
-            record.read(&mut write)?;
+            record.read(&self.tracepoints, &mut write)?;
             record.finish(Some(until), &mut write)?;
         }
         Ok(())
@@ -264,7 +296,7 @@ impl RunRecords {
 pub(super) fn admit(admission: &Arc<Admission>, uid: u32) -> io::Result<Admitted> {
     let place = admission.admit(uid).ok_or_else(|| {
         io::Error::other(format!(
-            "the run times of {THREADS_FOR_USER} threads are recorded for you already"
+            "{PERF_EVENTS_OF_USER} perf events record threads for you already"
         ))
     })?;
     if !DescriptorRoom::look()?.is_enough {
@@ -341,54 +373,106 @@ impl Unrecorded {
 // === impl ThreadRecord ===
 
 impl ThreadRecord {
-    /// Reads the ring. Returns the number of switches in it.
+    /// Reads the ring. Returns the number of switches that fill the same part of a ring.
     fn read(
         &mut self,
-        mut write: impl FnMut(Source, &RunsPart) -> io::Result<()>,
+        tracepoints: &[KernelTracepoint],
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
     ) -> io::Result<u64> {
-        let (encoder, thread, mut parts) = (&mut self.encoder, self.thread, Vec::new());
-        let mut close = |encoder: &mut RunsEncoder| {
+        let Self {
+            encoder,
+            thread,
+            kernel_events,
+            ..
+        } = self;
+        let (mut parts, mut packed, mut latest_ns) = (Vec::new(), Vec::new(), 0);
+        let close = |encoder: &mut RunsEncoder, parts: &mut Vec<_>| {
             let last = encoder.last_ns();
-            parts.extend(thread.map(|(source, id)| (source, encoder.take(id, last))));
+            parts.extend(thread.map(|(of, id)| (of, ThreadPart::Runs(encoder.take(id, last)))));
         };
         let taken = self.recorder.take(|record| match record {
             RunRecord::Switch(switch) => {
+                latest_ns = switch.at_ns;
                 let encoder = encoder.get_or_insert_with(|| RunsEncoder::new(switch.at_ns));
                 encoder.push(switch);
                 if encoder.len() >= PART_BYTES {
-                    close(encoder);
+                    close(encoder, &mut parts);
                 }
             }
-            RunRecord::Lost => {
+            RunRecord::Event { when, record } => {
+                latest_ns = when;
+                let id = tracepoint_of(&record);
+                let known = (0..).zip(tracepoints);
+                let of = known.into_iter().find(|(_, of)| Some(of.id) == id);
+                let Some((number, tracepoint)) = of else {
+                    return;
+                };
+                packed.clear();
+                tracepoint.pack(&record, &mut packed);
+                kernel_events.push(when, number, &packed);
+                if let Some((of, id)) = *thread
+                    && kernel_events.len() >= KERNEL_PART_BYTES
+                {
+                    parts.push((of, ThreadPart::Kernel(kernel_events.take(id, when))));
+                }
+            }
+            RunRecord::Lost(records) => {
                 if let Some(mut encoder) = encoder.take()
                     && !encoder.is_empty()
                 {
-                    close(&mut encoder);
+                    close(&mut encoder, &mut parts);
+                }
+                if !tracepoints.is_empty() {
+                    kernel_events.push_lost(latest_ns, records);
                 }
             }
         });
         if !parts.is_empty() {
             self.written = Instant::now();
         }
-        for (source, part) in &parts {
-            write(*source, part)?;
+        for (source, part) in parts {
+            write(source, part)?;
         }
         Ok(taken)
     }
 
     /// True if the thread has traced nothing for too long.
     fn is_silent(&self) -> bool {
-        let bytes = self.encoder.as_ref().map_or(0, RunsEncoder::len);
+        let bytes = self.encoder.as_ref().map_or(0, RunsEncoder::len) + self.kernel_events.len();
         self.thread.is_none() && (self.written.elapsed() >= SILENT_TIME || bytes >= SILENT_BYTES)
     }
 
-    /// Writes the switches so far, if there are any.
-    fn write(&mut self, write: impl FnOnce(Source, &RunsPart) -> io::Result<()>) -> io::Result<()> {
-        match (self.thread, &mut self.encoder) {
-            (Some((source, id)), Some(encoder)) if !encoder.is_empty() => {
+    /// Writes the records so far, if there are any.
+    fn write(
+        &mut self,
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some((source, id)) = self.thread else {
+            return Ok(());
+        };
+        if let Some(encoder) = &mut self.encoder
+            && !encoder.is_empty()
+        {
+            self.written = Instant::now();
+            let last = encoder.last_ns();
+            write(source, ThreadPart::Runs(encoder.take(id, last)))?;
+        }
+        self.write_kernel_events(0, write)
+    }
+
+    /// Writes the kernel events so far, if there are any. All events before `until` are among them.
+    fn write_kernel_events(
+        &mut self,
+        until: u64,
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.thread {
+            Some((source, id)) if !self.kernel_events.is_empty() => {
                 self.written = Instant::now();
-                let last = encoder.last_ns();
-                write(source, &encoder.take(id, last))
+                write(
+                    source,
+                    ThreadPart::Kernel(self.kernel_events.take(id, until)),
+                )
             }
             _ => Ok(()),
         }
@@ -398,16 +482,14 @@ impl ThreadRecord {
     fn finish(
         &mut self,
         until: Option<u64>,
-        write: impl FnOnce(Source, &RunsPart) -> io::Result<()>,
+        mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
     ) -> io::Result<()> {
         let until = until.filter(|_| !self.recorder.is_over() && !self.recorder.may_miss());
-        match (self.thread, &mut self.encoder) {
-            (Some((source, id)), Some(encoder)) => {
-                let until = until.unwrap_or_else(|| encoder.last_ns());
-                write(source, &encoder.take(id, until))
-            }
-            _ => Ok(()),
+        if let (Some((source, id)), Some(encoder)) = (self.thread, &mut self.encoder) {
+            let until = until.unwrap_or_else(|| encoder.last_ns());
+            write(source, ThreadPart::Runs(encoder.take(id, until)))?;
         }
+        self.write_kernel_events(until.unwrap_or(0), write)
     }
 
     /// True if the thread has ended. It asks the kernel now and then: usually, the ring shows it.

@@ -18,6 +18,7 @@ use super::{
     convert, counts, described,
     fetch::{CHUNKS, Pace, send_all, send_shot},
     handling::{Answer, Service, for_each},
+    kernel_tracepoints,
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     recorded::Recorded,
@@ -315,10 +316,10 @@ impl Xrayd for Service {
             duration_ns,
             run_times,
             wait_ns,
+            kernel_tracepoints,
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let admission = Arc::clone(&self.run_times);
-        let mut runs = run_times.then(|| RunRecords::new(admission, caller.uid));
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
         let admitted = self.stream(&mut call)?;
         let (what, pid, traced, subscription, encoder) = self
@@ -327,6 +328,9 @@ impl Xrayd for Service {
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let wait = convert::wait_ticks(wait_ns)?;
+                let tracepoints = kernel_tracepoints::find(&kernel_tracepoints, run_times, caller)?;
+                let mut runs =
+                    run_times.then(|| RunRecords::new(admission, caller.uid, tracepoints));
                 let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
                 let lease = match what {
                     Some(Undo::Lease(lease)) => Some(lease),

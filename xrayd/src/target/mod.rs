@@ -40,6 +40,7 @@ mod seccomp;
 mod settle;
 mod sleds;
 mod threads;
+mod tracepoint;
 mod tree;
 mod vm_size;
 mod walk;
@@ -81,6 +82,7 @@ pub(crate) use seccomp::Passage;
 pub(crate) use settle::let_threads_run;
 pub(crate) use sleds::{Survey, survey};
 pub(crate) use threads::{StartTime, ThreadCount, ThreadState, ThreadStatus, Threads};
+pub(crate) use tracepoint::{KernelTracepoint, TracepointError, tracepoint_of};
 pub(crate) use tree::{
     Children, Glance, Incarnation, Program, age_of, has_sleds, is_older, is_there,
 };

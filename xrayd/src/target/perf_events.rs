@@ -16,7 +16,7 @@ use nix::{
 };
 use shm_ring::Mapping;
 
-use super::record::{PerfRecord, RING_BYTES, Ring};
+use super::record::{DATA_BYTES, PerfRecord, Ring, mapped_bytes};
 use crate::{
     lock::lock,
     sys::{open_mapping_event, open_task_event},
@@ -87,7 +87,10 @@ impl Subject {
             Self::Mappings => open_mapping_event(cpu)?,
             Self::Processes => open_task_event(cpu)?,
         };
-        let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
+        let ring = Ring::new(
+            Mapping::new(&event, 0, mapped_bytes(DATA_BYTES))?,
+            DATA_BYTES,
+        );
         Ok(Source {
             cpu,
             event: Arc::new(event),

@@ -251,8 +251,8 @@ impl Shared {
                 } if process == thread => {
                     to(process).for_each(|noted| noted.ring_since(switch.at_ns));
                 }
-                PerfRecord::Switched { .. } => {}
-                PerfRecord::Lost => {
+                PerfRecord::Switched { .. } | PerfRecord::Event { .. } => {}
+                PerfRecord::Lost(_) => {
                     let all = listeners.values().flatten();
                     all.for_each(|noted| noted.ring_lost());
                 }

@@ -9,6 +9,7 @@
 //!  forked, ended    process u32, parent u32 | thread u32, parent's thread u32 | time
 //!  named            process u32, thread u32 | name; a flag marks an exec
 //!  switch           thread again, time, processor; flags: gives it up, and could go on
+//!  sample           process u32, thread u32 | time | processor | bytes u32, event of a tracepoint
 //!  lost             event | records
 //! ```
 
@@ -24,11 +25,12 @@ const TAIL: u64 = 1032;
 /// of a thread.
 const DATA_PAGES: u64 = 8;
 pub(super) const DATA_BYTES: u64 = DATA_PAGES * PAGE;
-/// Mapped bytes of a ring. A record of the longest possible path fits into the data.
-pub(super) const RING_BYTES: u64 = PAGE + DATA_BYTES;
+/// The same of a ring for events of tracepoints, which takes about a thousand of them.
+pub(super) const TRACEPOINT_DATA_BYTES: u64 = 16 * PAGE;
 
 const MMAP: u32 = 1;
 const LOST: u32 = 2;
+const SAMPLE: u32 = 9;
 const COMM: u32 = 3;
 const EXIT: u32 = 4;
 const FORK: u32 = 7;
@@ -76,27 +78,43 @@ pub(crate) enum PerfRecord {
         /// True if the thread has ended.
         ended: bool,
     },
-    /// The kernel dropped records because the ring had no room.
-    Lost,
+    /// A tracepoint of a thread has had an event.
+    Event {
+        /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
+        when: u64,
+        /// The kernel's record of the event.
+        record: Vec<u8>,
+    },
+    /// The kernel dropped this number of records because the ring had no room, or at most so many.
+    Lost(u64),
 }
 
 /// The reader's end of a ring.
 #[derive(Debug)]
 pub(super) struct Ring<M> {
     memory: M,
+    /// Bytes of the ring behind the first page, a power of two.
+    data_bytes: u64,
     /// Position up to which the ring has been read.
     tail: u64,
     /// Words of the current record.
     record: Vec<u64>,
 }
 
+/// The mapped bytes of a ring with so many bytes of records.
+pub(super) const fn mapped_bytes(data_bytes: u64) -> u64 {
+    PAGE + data_bytes
+}
+
 // === impl Ring ===
 
 impl<M: SharedMemory> Ring<M> {
-    pub(super) fn new(memory: M) -> Self {
+    /// The ring of a perf event, with so many bytes of records.
+    pub(super) fn new(memory: M, data_bytes: u64) -> Self {
         Self {
             tail: memory.load(TAIL),
             memory,
+            data_bytes,
             record: Vec::new(),
         }
     }
@@ -109,16 +127,18 @@ impl<M: SharedMemory> Ring<M> {
         if bytes == 0 {
             return 0;
         }
-        if head.wrapping_sub(self.tail) > DATA_BYTES {
+        // As many of the shortest records as the ring can hold.
+        let lost = || PerfRecord::Lost(self.data_bytes / 8);
+        if head.wrapping_sub(self.tail) > self.data_bytes {
             self.tail = head;
-            each(PerfRecord::Lost);
+            each(lost());
         }
         while self.tail != head {
             let first = self.word(self.tail);
             let bytes = first >> 48;
             if bytes < 8 || !bytes.is_multiple_of(8) || bytes > head.wrapping_sub(self.tail) {
                 self.tail = head;
-                each(PerfRecord::Lost);
+                each(lost());
                 break;
             }
             let mut record = std::mem::take(&mut self.record);
@@ -136,7 +156,7 @@ impl<M: SharedMemory> Ring<M> {
     }
 
     fn word(&self, position: u64) -> u64 {
-        self.memory.load(PAGE + position % DATA_BYTES)
+        self.memory.load(PAGE + position % self.data_bytes)
     }
 }
 
@@ -148,7 +168,7 @@ impl PerfRecord {
         let low = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or_default();
         let processor = |word: u64| u16::try_from(low(word)).unwrap_or(u16::MAX);
         match (low(*words.first()?), words) {
-            (LOST, _) => Some(Self::Lost),
+            (LOST, &[_, _, records, ..]) => Some(Self::Lost(records)),
             (MMAP, &[_, process, address, bytes, _, ref rest @ ..])
                 if words.len() > HEADER_WORDS + 4 + END_WORDS =>
             {
@@ -195,6 +215,14 @@ impl PerfRecord {
                     ended: false,
                 })
             }
+            (SAMPLE, &[_, _, when, _, first, ref rest @ ..]) => {
+                // The length of the event, and its first bytes.
+                let mut record = first.to_le_bytes().to_vec();
+                record.drain(..4);
+                record.extend(rest.iter().flat_map(|word| word.to_le_bytes()));
+                record.truncate(usize::try_from(low(first)).unwrap_or(usize::MAX));
+                Some(Self::Event { when, record })
+            }
             (COMM, &[header, process, .., when]) if header >> 32 & BY_EXEC != 0 => {
                 let process = low(process);
                 Some(Self::Turned { process, when })
@@ -230,8 +258,8 @@ mod tests {
     }
 
     fn ring() -> Ring<Words> {
-        let words = vec![0; usize::try_from(RING_BYTES / 8).unwrap()];
-        Ring::new(Words(RefCell::new(words)))
+        let words = vec![0; usize::try_from((PAGE + DATA_BYTES) / 8).unwrap()];
+        Ring::new(Words(RefCell::new(words)), DATA_BYTES)
     }
 
     fn write(ring: &Ring<Words>, words: &[u64]) {
@@ -277,7 +305,7 @@ mod tests {
             write(&ring, &mapped(b"[vdso]\0\0", round));
             write(&ring, &record(LOST, &[1, 5, 0, 0]));
             write(&ring, &record(99, &[]));
-            let expected = [name(round), PerfRecord::Lost];
+            let expected = [name(round), PerfRecord::Lost(5)];
             assert_eq!(taken(&mut ring), expected);
         }
         assert_eq!(taken(&mut ring), []);
@@ -350,13 +378,17 @@ mod tests {
         for bytes in [0u64, 7, 12, 4096] {
             let mut ring = ring();
             write(&ring, &[u64::from(MMAP) | bytes << 48, 0]);
-            assert_eq!(taken(&mut ring), [PerfRecord::Lost], "{bytes}");
+            assert_eq!(
+                taken(&mut ring),
+                [PerfRecord::Lost(DATA_BYTES / 8)],
+                "{bytes}"
+            );
             write(&ring, &mapped(b"/lib/a.s", 1));
             assert_eq!(taken(&mut ring).len(), 1, "{bytes}");
         }
         let mut ring = ring();
         ring.memory.store(HEAD, DATA_BYTES + 8);
-        assert_eq!(taken(&mut ring), [PerfRecord::Lost]);
+        assert_eq!(taken(&mut ring), [PerfRecord::Lost(DATA_BYTES / 8)]);
     }
 
     proptest! {

@@ -46,7 +46,7 @@ impl RunHistory {
     /// # Errors
     /// As [`RunRecorder::begin`].
     pub(crate) fn begin(pid: Pid, start_time: u64, tid: Tid) -> io::Result<Self> {
-        let (recorder, since) = RunRecorder::begin(pid, start_time, tid)?;
+        let (recorder, since) = RunRecorder::begin(pid, start_time, tid, &[])?;
         Ok(Self {
             recorder: Some(recorder),
             parts: VecDeque::new(),
@@ -73,7 +73,9 @@ impl RunHistory {
                     parts.push_back(Part::of(encoder));
                 }
             }
-            RunRecord::Lost => {
+            // There are no tracepoints.
+            RunRecord::Event { .. } => {}
+            RunRecord::Lost(_) => {
                 if let Some(mut encoder) = encoder.take()
                     && !encoder.is_empty()
                 {

@@ -1,5 +1,5 @@
-//! Records when one thread has a processor: a perf event of the thread, with a ring that the kernel
-//! fills.
+//! Records when one thread has a processor, and the events of tracepoints: perf events of the
+//! thread, with one ring that the kernel fills.
 
 use std::{fs::File, io, os::fd::AsFd as _};
 
@@ -8,24 +8,30 @@ use shm_ring::Mapping;
 use xray_trace::model::ContextSwitch;
 
 use super::{
-    record::{DATA_BYTES, PerfRecord, RING_BYTES, Ring, SWITCH_BYTES},
+    record::{DATA_BYTES, PerfRecord, Ring, SWITCH_BYTES, TRACEPOINT_DATA_BYTES, mapped_bytes},
     threads::Threads,
+    tracepoint::KernelTracepoint,
 };
 use crate::{
     pid::{Pid, Tid},
-    sys::{monotonic_now, open_switch_event},
+    sys::{monotonic_now, open_switch_event, open_tracepoint},
 };
 
 /// Bytes of a report of a loss, and of the longest record behind it.
 const LARGEST_RECORDS: u64 = 48 + 56;
+/// The same with the longest event of a tracepoint: `PERF_MAX_TRACE_SIZE` of the kernel.
+const LARGEST_WITH_EVENTS: u64 = 48 + 64 + 8192;
 
-/// The kernel's records of one thread's switches. Dropping it ends them.
+/// The kernel's records of one thread's switches, and of its tracepoints. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct RunRecorder {
     pid: Pid,
     tid: Tid,
     event: File,
+    /// The events of the tracepoints, which write to the same ring.
+    tracepoints: Vec<File>,
     ring: Ring<Mapping>,
+    data_bytes: u64,
     /// The ring was so full when it was read that the kernel may have dropped records after that.
     /// It reports a loss with the next record.
     may_miss: bool,
@@ -34,12 +40,19 @@ pub(crate) struct RunRecorder {
 }
 
 /// What [`RunRecorder::take`] has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunRecord {
     /// The thread has got or given up a processor.
     Switch(ContextSwitch),
-    /// Switches are missing before the next one.
-    Lost,
+    /// A tracepoint has had an event.
+    Event {
+        /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
+        when: u64,
+        /// The kernel's record of the event.
+        record: Vec<u8>,
+    },
+    /// This number of switches and events is missing before the next one, or fewer.
+    Lost(u64),
 }
 
 // === impl RunRecorder ===
@@ -48,15 +61,30 @@ impl RunRecorder {
     /// The most switches that wait to be taken.
     pub(crate) const ROOM: u64 = (DATA_BYTES - 1) / SWITCH_BYTES;
 
-    /// Begins to record the switches of a thread of this process, which began at `start_time`.
-    /// Returns the nanoseconds of `CLOCK_MONOTONIC` since when all of them are recorded.
+    /// Begins to record the switches of a thread of this process, which began at `start_time`, and
+    /// the events of these tracepoints. Returns the nanoseconds of `CLOCK_MONOTONIC` since when all
+    /// of them are recorded.
     ///
     /// # Errors
     /// The kernel does not allow it, there is no more memory that may be locked, or the thread has
     /// ended.
-    pub(crate) fn begin(pid: Pid, start_time: u64, tid: Tid) -> io::Result<(Self, u64)> {
+    pub(crate) fn begin(
+        pid: Pid,
+        start_time: u64,
+        tid: Tid,
+        tracepoints: &[KernelTracepoint],
+    ) -> io::Result<(Self, u64)> {
         let event = open_switch_event(tid.as_raw())?;
-        let ring = Ring::new(Mapping::new(&event, 0, RING_BYTES)?);
+        let data_bytes = match tracepoints {
+            [] => DATA_BYTES,
+            _ => TRACEPOINT_DATA_BYTES,
+        };
+        let memory = Mapping::new(&event, 0, mapped_bytes(data_bytes))?;
+        let ring = Ring::new(memory, data_bytes);
+        let tracepoints = tracepoints.iter();
+        let opened =
+            tracepoints.map(|tracepoint| open_tracepoint(tid.as_raw(), tracepoint.id, &event));
+        let tracepoints = opened.collect::<io::Result<Vec<_>>>()?;
         // The kernel drops records silently until the ring is mapped.
         let since = monotonic_now()?;
         // The event belongs to the thread that had the id when it was opened. If the process has
@@ -68,7 +96,9 @@ impl RunRecorder {
             pid,
             tid,
             event,
+            tracepoints,
             ring,
+            data_bytes,
             may_miss: false,
             is_over: false,
         };
@@ -79,10 +109,11 @@ impl RunRecorder {
         }
     }
 
-    /// Passes the switches since the last call to `each`. Returns their number.
+    /// Passes the records since the last call to `each`. Returns the number of switches that take
+    /// the same part of a ring without tracepoints.
     pub(crate) fn take(&mut self, mut each: impl FnMut(RunRecord)) -> u64 {
         let own = (self.pid.as_u32(), self.tid.as_u32());
-        let (mut taken, mut is_over) = (0, self.is_over);
+        let (mut has_lost, mut is_over) = (false, self.is_over);
         let bytes = self.ring.take(&mut |record| match record {
             PerfRecord::Switched {
                 process,
@@ -90,7 +121,6 @@ impl RunRecorder {
                 switch,
                 ended,
             } => {
-                taken += 1;
                 // A thread that calls exec takes the id of the first one.
                 is_over |= (process, thread) != own;
                 if !is_over {
@@ -98,17 +128,29 @@ impl RunRecorder {
                 }
                 is_over |= ended;
             }
-            PerfRecord::Lost => {
-                taken = Self::ROOM;
-                each(RunRecord::Lost);
+            PerfRecord::Event { when, record } => {
+                if !is_over {
+                    each(RunRecord::Event { when, record });
+                }
             }
-            _ => {}
+            PerfRecord::Lost(records) => {
+                has_lost = true;
+                each(RunRecord::Lost(records));
+            }
+            PerfRecord::Mapped { .. } | PerfRecord::Turned { .. } => {}
         });
         self.is_over = is_over;
         if bytes > 0 {
-            self.may_miss = DATA_BYTES.saturating_sub(bytes) < LARGEST_RECORDS;
+            let largest = match self.tracepoints.as_slice() {
+                [] => LARGEST_RECORDS,
+                _ => LARGEST_WITH_EVENTS,
+            };
+            self.may_miss = self.data_bytes.saturating_sub(bytes) < largest;
         }
-        taken
+        match has_lost {
+            true => Self::ROOM,
+            false => (bytes * DATA_BYTES / self.data_bytes).div_ceil(SWITCH_BYTES),
+        }
     }
 
     /// True if switches after the last one may be missing.
@@ -173,7 +215,7 @@ mod tests {
     fn a_thread_that_sleeps_gives_up_its_processor_and_gets_one_again() {
         let (pid, start) = own_start();
         let (tid, orders, thread) = sleeper();
-        let (mut recorder, since) = RunRecorder::begin(pid, start, tid).unwrap();
+        let (mut recorder, since) = RunRecorder::begin(pid, start, tid, &[]).unwrap();
         orders.send(100).unwrap();
         drop(orders);
         thread.join().unwrap();
@@ -185,7 +227,7 @@ mod tests {
         let mut switches = Vec::new();
         recorder.take(|record| match record {
             RunRecord::Switch(switch) => switches.push(switch),
-            RunRecord::Lost => panic!("too many switches"),
+            RunRecord::Event { .. } | RunRecord::Lost(_) => panic!("{record:?}"),
         });
         assert!(recorder.is_over() && !recorder.may_miss());
         let waits = switches
@@ -210,14 +252,15 @@ mod tests {
     fn switches_without_room_are_lost_and_reported() {
         let (pid, start) = own_start();
         let (tid, orders, thread) = sleeper();
-        let (mut recorder, _) = RunRecorder::begin(pid, start, tid).unwrap();
+        let (mut recorder, _) = RunRecorder::begin(pid, start, tid, &[]).unwrap();
         orders
             .send(u32::try_from(RunRecorder::ROOM).unwrap())
             .unwrap();
         orders.send(0).unwrap();
         let mut records = Vec::new();
         recorder.take(|record| records.push(record));
-        assert!(!records.contains(&RunRecord::Lost));
+        let is_loss = |record: &RunRecord| matches!(record, RunRecord::Lost(_));
+        assert!(!records.iter().any(is_loss));
         assert!(recorder.may_miss(), "the ring is full");
         // The kernel reports the loss with the next record.
         orders.send(1).unwrap();
@@ -225,7 +268,7 @@ mod tests {
         thread.join().unwrap();
         records.clear();
         recorder.take(|record| records.push(record));
-        assert_eq!(records[0], RunRecord::Lost);
+        assert!(is_loss(&records[0]), "{records:?}");
         assert!(!recorder.may_miss() && recorder.is_over());
     }
 
@@ -237,9 +280,9 @@ mod tests {
             .spawn()
             .unwrap();
         let tid = Tid::try_from(other.id()).unwrap();
-        assert!(RunRecorder::begin(pid, start, tid).is_err());
+        assert!(RunRecorder::begin(pid, start, tid, &[]).is_err());
         let own = Tid::try_from(unistd::gettid().as_raw().cast_unsigned()).unwrap();
-        assert!(RunRecorder::begin(pid, start + 1, own).is_err());
+        assert!(RunRecorder::begin(pid, start + 1, own, &[]).is_err());
         other.kill().unwrap();
         other.wait().unwrap();
     }

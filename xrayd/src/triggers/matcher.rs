@@ -10,7 +10,7 @@ use std::{
 };
 
 use xray_trace::{
-    event_format::{EventCondition, EventsOf, RecordedData},
+    event_format::{EventCondition, EventsOf, RecordedData, TypeOfEvent},
     instr_map::{Candidate, CompiledSelection},
     model::{FunctionId, Ticks},
 };
@@ -228,6 +228,9 @@ impl TriggerMatcher {
             return;
         }
         let value = number.map_or(Value::None, Value::Type);
+        let of = number.map_or(TypeOfEvent::Custom, |number| {
+            TypeOfEvent::Typed(number, None)
+        });
         for (index, (check, _)) in self.checks.iter().enumerate() {
             let Check::Event(event) = check else {
                 continue;
@@ -253,7 +256,7 @@ impl TriggerMatcher {
                     }
                 }
                 (EventsOf::Custom | EventsOf::Number(_), _) => {
-                    if wanted.holds(number.map(|number| (number, None)), data) {
+                    if wanted.holds(of, data) {
                         self.hit(index, place, (at, at), value);
                     }
                 }

@@ -4,6 +4,7 @@
 use super::call_stack::CallStack;
 use crate::analysis::closing::{Cause, Closing};
 use crate::analysis::frames::Moment;
+use crate::analysis::kernel_queue::TakenEvent;
 use crate::analysis::step::{Ending, Siblings, Step, UserEvent};
 use crate::model::{CallKind, EventBody, FunctionId};
 
@@ -90,6 +91,26 @@ impl CallStack<'_> {
             }
             EventBody::Call { .. } => None,
         }
+    }
+
+    /// The step of a kernel event. It does not show which calls are open, so the time of the latest
+    /// event stays.
+    #[cold]
+    pub(super) fn kernel_event(&self, event: TakenEvent) -> Step {
+        let TakenEvent {
+            ticks,
+            ns,
+            kind,
+            data,
+        } = event;
+        Step::Data(UserEvent {
+            thread: self.thread,
+            ticks,
+            ns,
+            depth: self.frames.len(),
+            kind,
+            data,
+        })
     }
 
     /// Closes the innermost call as `closing` orders. After the last one, returns the step that

@@ -26,13 +26,16 @@ use std::vec;
 use self::call_stack::CallStack;
 use super::closing::{Cause, Closing};
 use super::frames::Moment;
+use super::kernel_queue::{KernelQueue, TakenEvent};
 use super::step::{Call, NoVisitor, Notes, Open, Siblings, Step, UserEvent, Visitor};
 use super::thread_blocks::ThreadBlocks;
 use super::unmatched_exit::{UnmatchedExit, UnmatchedExits};
 use super::window::Window;
 use crate::container::{Block, Events, Form, OpenCall};
 use crate::event_format::{EventFilter, RecordedData};
-use crate::model::{CallKind, Clock, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace};
+use crate::model::{
+    CallKind, Clock, DataKind, Event, EventBody, ThreadId, ThreadRuns, Ticks, Trace,
+};
 
 /// The steps of one thread's stack, in order of time.
 #[derive(Debug)]
@@ -46,6 +49,10 @@ pub struct Steps<'a> {
     pending: Option<Event>,
     /// The next bound: the begin of the window before it is reached, then its end.
     turn: Ticks,
+    /// The kernel events of the thread; `None` if there are none, or they have no steps.
+    kernel: Option<Box<KernelQueue<'a>>>,
+    /// The next bound, or the time of the next kernel event if that is earlier.
+    due: Ticks,
     /// The calls that are open at the begin of the window, and have no step yet.
     begun: vec::IntoIter<Open>,
     /// The steps end when fewer calls are open than this. 0 until the end of the window.
@@ -54,6 +61,12 @@ pub struct Steps<'a> {
     going_on: usize,
     /// The trace, and its user events that have a step; `None` if all of them have one.
     user_events: Option<(&'a Trace, &'a EventFilter)>,
+}
+
+/// The next event of a thread.
+enum NextEvent {
+    Program(Event),
+    Kernel(TakenEvent),
 }
 
 // === impl Steps ===
@@ -68,6 +81,8 @@ impl<'a> Steps<'a> {
             events: None,
             pending: None,
             turn: Window::default().until,
+            kernel: None,
+            due: Window::default().until,
             begun: Vec::new().into_iter(),
             enough: 0,
             going_on: 0,
@@ -97,6 +112,15 @@ impl<'a> Steps<'a> {
         self
     }
 
+    /// The same steps, and the kernel events of the thread. A kernel event does not show whether a
+    /// call is open, so it never changes the end of a call.
+    #[must_use]
+    pub fn with_kernel_events(mut self, trace: &'a Trace) -> Self {
+        self.kernel = KernelQueue::of(trace, self.thread());
+        self.turn_at(self.turn);
+        self
+    }
+
     /// When the thread had a processor, if the steps use that ([`Self::with_runs`]).
     pub(super) fn runs(&self) -> Option<Arc<ThreadRuns>> {
         self.stack.frames.runs()
@@ -113,11 +137,13 @@ impl<'a> Steps<'a> {
         self.stack.unmatched.into_kept()
     }
 
-    /// The steps of every thread of a trace that has events, by thread. Their calls do not have the
-    /// time without a processor ([`Self::with_runs`]).
+    /// The steps of every thread of a trace that has events, by thread, with its kernel events.
+    /// Their calls do not have the time without a processor ([`Self::with_runs`]).
     pub fn of_threads(trace: &'a Trace) -> impl Iterator<Item = Self> {
         let threads = trace.blocks_by_thread().into_iter();
-        threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
+        threads.map(|(thread, blocks)| {
+            Self::new(trace.clock(), thread, blocks).with_kernel_events(trace)
+        })
     }
 
     /// The steps of a thread in its window, and after it until every call of the window has ended.
@@ -134,15 +160,19 @@ impl<'a> Steps<'a> {
         } = thread_blocks;
         let mut this = Self::new(trace.clock(), thread, blocks)
             .with_siblings(siblings)
-            .with_runs(trace.thread_runs(thread));
+            .with_runs(trace.thread_runs(thread))
+            .with_kernel_events(trace);
         this.stack.open(open);
         this.stack.window = window;
         if window.since > Ticks(0) {
-            this.turn = window.since;
+            if let Some(kernel) = &mut this.kernel {
+                kernel.skip_before(window.since);
+            }
+            this.turn_at(window.since);
             this.follow(&mut NoVisitor);
             this.begin();
         }
-        this.turn = window.until;
+        this.turn_at(window.until);
         this
     }
 
@@ -151,7 +181,7 @@ impl<'a> Steps<'a> {
     pub(super) fn open_at(mut self, open: Vec<OpenCall>, at: Ticks) -> (Vec<Open>, Moment) {
         self.stack.open(open);
         self.stack.window.since = at;
-        self.turn = at;
+        self.turn_at(at);
         self.follow(&mut NoVisitor);
         (self.stack.frames.opens().collect(), self.stack.now)
     }
@@ -197,25 +227,57 @@ impl<'a> Steps<'a> {
     /// The data of the user event of the latest step; empty after the next step.
     #[must_use]
     pub fn data(&self, user_event: &UserEvent) -> &[u8] {
-        self.events
-            .as_ref()
-            .map_or(&[], |events| events.data(user_event.data))
+        match (user_event.kind, &self.kernel, &self.events) {
+            (DataKind::Kernel(_), Some(kernel), _) => kernel.data(),
+            (DataKind::Custom | DataKind::Typed(_), _, Some(events)) => {
+                events.data(user_event.data)
+            }
+            _ => &[],
+        }
     }
 
-    /// The next event, or `None` at a bound.
+    /// Makes `turn` the next bound.
+    fn turn_at(&mut self, turn: Ticks) {
+        self.turn = turn;
+        let kernel = self.kernel.as_ref();
+        self.due = kernel.map_or(turn, |kernel| kernel.due().min(turn));
+    }
+
+    /// The next event of the program or the kernel, or `None` at a bound.
     #[inline]
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<NextEvent> {
         if self.stack.frames.len() < self.enough {
             return None;
         }
-        let event = match self.pending.take() {
+        let event = match self.pending.take().or_else(|| self.unpack()) {
             Some(event) => event,
-            None => self.unpack()?,
+            None => return self.kernel_event().map(NextEvent::Kernel),
         };
-        if event.ticks >= self.turn {
-            return self.after_turn(event);
+        if event.ticks >= self.due {
+            return self.after_due(event);
         }
-        Some(event)
+        Some(NextEvent::Program(event))
+    }
+
+    /// The next kernel event, if it is before the bound.
+    #[cold]
+    fn kernel_event(&mut self) -> Option<TakenEvent> {
+        let taken = self.kernel.as_mut()?.take_before(self.turn);
+        self.turn_at(self.turn);
+        taken
+    }
+
+    /// Handles an event at or after the next kernel event or the bound.
+    #[cold]
+    fn after_due(&mut self, event: Event) -> Option<NextEvent> {
+        if let Some(taken) = self.kernel_event() {
+            self.pending = Some(event);
+            return Some(NextEvent::Kernel(taken));
+        }
+        if event.ticks < self.turn {
+            return Some(NextEvent::Program(event));
+        }
+        self.after_turn(event).map(NextEvent::Program)
     }
 
     /// Handles the first event that is not before the bound. Returns it if it is still needed.
@@ -236,7 +298,7 @@ impl<'a> Steps<'a> {
     /// began in the window is open.
     #[cold]
     fn ends(&mut self) -> bool {
-        self.turn = Window::default().until;
+        self.turn_at(Window::default().until);
         self.enough = self.stack.frames.begun_before(self.stack.window.since) + 1;
         self.stack.frames.len() < self.enough
     }
@@ -300,7 +362,8 @@ impl<'a> Steps<'a> {
             let next = self.blocks.as_slice().first()?;
             let over =
                 self.turn == self.stack.window.until && self.stack.window.is_over_at(next.first);
-            if over && self.ends() {
+            // Kernel events of the window are before its end.
+            if over && (self.due < self.turn || self.ends()) {
                 return None;
             }
             self.events = Some(self.blocks.next()?.events());
@@ -356,7 +419,8 @@ impl<'a> Steps<'a> {
             let step = match self.stack.closing {
                 Some(closing) => self.stack.close(closing),
                 None => match self.event() {
-                    Some(event) => self.stack.take(event),
+                    Some(NextEvent::Program(event)) => self.stack.take(event),
+                    Some(NextEvent::Kernel(event)) => Some(self.stack.kernel_event(event)),
                     None => break,
                 },
             };
@@ -373,9 +437,9 @@ impl<'a> Steps<'a> {
     fn is_selected(&self, step: &Step) -> bool {
         match (step, self.user_events) {
             (Step::Data(user_event), Some((trace, filter))) => {
-                let typed = trace.typed(user_event.thread, user_event.kind);
+                let of = trace.type_of(user_event.thread, user_event.kind);
                 let data = RecordedData::of_size(self.data(user_event), user_event.data.size());
-                filter.wants(typed, data)
+                filter.wants(of, data)
             }
             (Step::Enter(_) | Step::Leave(_) | Step::Data(_) | Step::Lost { .. }, _) => true,
         }
@@ -392,7 +456,7 @@ impl<'a> Steps<'a> {
             && self.begun.as_slice().is_empty()
             && let Some(mut events) = self.events.take()
         {
-            let (turn, enough) = (self.turn, self.enough);
+            let (turn, enough) = (self.due, self.enough);
             self.pending = match &mut events.0 {
                 Form::Packed(events) => self.stack.visit_plain_calls(events, turn, enough, visitor),
                 #[cfg(feature = "import")]
@@ -416,7 +480,8 @@ impl Iterator for Steps<'_> {
             let step = match self.stack.closing {
                 Some(closing) => self.stack.close(closing),
                 None => match self.event() {
-                    Some(event) => self.stack.take(event),
+                    Some(NextEvent::Program(event)) => self.stack.take(event),
+                    Some(NextEvent::Kernel(event)) => Some(self.stack.kernel_event(event)),
                     None if self.stack.frames.len() == 0 => return None,
                     None => {
                         self.going_on = self.count_going_on();

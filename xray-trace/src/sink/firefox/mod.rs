@@ -103,6 +103,7 @@ impl Sink for Firefox {
         text.finish()?;
         stacks.tell(&mut report);
         report.leave_out_unplaced(trace);
+        report.leave_out_kernel_events(trace);
         Ok(report)
     }
 }

@@ -1,10 +1,11 @@
-//! The ids of processes, modules, functions and threads, given out anew for the merged trace. It
-//! decides when functions of several traces are one function.
+//! The ids of processes, modules, functions, threads and tracepoints, given out anew for the merged
+//! trace. It decides when functions of several traces are one function.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io;
 
+use crate::event_format::Tracepoint;
 use crate::model::{Function, FunctionId, Module, ModuleId, ProcessId, ThreadId};
 
 /// The thread of losses that no thread had. It is the same in all traces.
@@ -21,6 +22,8 @@ pub(super) struct Ids {
     threads: u32,
     functions: u32,
     known_functions: HashMap<FunctionKey, FunctionId>,
+    /// In the order of their numbers.
+    tracepoints: Vec<Tracepoint>,
 }
 
 /// The ids of one trace in the merged one.
@@ -30,6 +33,7 @@ pub(super) struct Places {
     modules: HashMap<ModuleId, ModuleId>,
     threads: HashMap<ThreadId, ThreadId>,
     functions: HashMap<FunctionId, FunctionId>,
+    tracepoints: HashMap<u16, u16>,
 }
 
 // === impl Ids ===
@@ -100,6 +104,34 @@ impl Places {
         ids.known_functions.insert(key, id);
         self.functions.insert(function.id, id);
         Ok((id, known.is_none()))
+    }
+
+    /// Gives a tracepoint its number in the merged trace. Returns the number if no trace has had
+    /// the tracepoint so far.
+    pub(super) fn add_tracepoint(
+        &mut self,
+        ids: &mut Ids,
+        number: u16,
+        tracepoint: &Tracepoint,
+    ) -> io::Result<Option<u16>> {
+        let known = ids.tracepoints.iter().position(|known| known == tracepoint);
+        let merged = known.unwrap_or(ids.tracepoints.len());
+        let merged = u16::try_from(merged)
+            .ok()
+            .filter(|merged| *merged < u16::MAX)
+            .ok_or_else(|| io::Error::other("the traces have too many tracepoints"))?;
+        self.tracepoints.insert(number, merged);
+        if known.is_some() {
+            return Ok(None);
+        }
+        ids.tracepoints.push(tracepoint.clone());
+        Ok(Some(merged))
+    }
+
+    /// The number of a tracepoint in the merged trace; the greatest one for a tracepoint that the
+    /// trace does not describe.
+    pub(super) fn tracepoint(&self, number: u16) -> u16 {
+        self.tracepoints.get(&number).copied().unwrap_or(u16::MAX)
     }
 
     /// The id of a function in an event. The table may lack it.

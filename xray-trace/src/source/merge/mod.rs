@@ -33,7 +33,7 @@ use self::time::{Moments as _, Time, anchors, are_of_one_boot};
 pub use self::unit::CommonUnit;
 use super::spool::Spool;
 use super::{OpenError, Opened};
-use crate::container::{Block, Completeness, RunsPart};
+use crate::container::{Block, Completeness, KernelPart, RunsPart};
 use crate::llvm::Format;
 use crate::model::{Calibration, Process, SnapshotWindow, Thread, ThreadId, Trace};
 
@@ -172,6 +172,15 @@ fn add(
             from_ns: time.shifted(part.from_ns),
             until_ns: time.shifted(part.until_ns),
             switches: part.switches.clone(),
+        })?;
+    }
+    for part in trace.all_kernel_parts() {
+        let renumbered = part.renumbered(|number| places.tracepoint(number));
+        spool.writer.kernel_events(&KernelPart {
+            thread: places.thread(ids, part.thread)?,
+            from_ns: time.shifted(part.from_ns),
+            until_ns: time.shifted(part.until_ns),
+            ..renumbered
         })?;
     }
     Ok(())

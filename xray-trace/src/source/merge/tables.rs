@@ -1,12 +1,12 @@
-//! The modules, functions and event types of a trace, added to the merged one.
+//! The modules, functions, event types and tracepoints of a trace, added to the merged one.
 
 use super::ids::{Ids, Places};
 use crate::model::{EventType, Function, Module, Trace};
 use crate::source::OpenError;
 use crate::source::spool::Spool;
 
-/// Adds the modules, the functions that no trace has had so far, and the event types. The processes
-/// were added before.
+/// Adds the modules, the event types, and the functions and tracepoints that no trace has had so
+/// far. The processes were added before.
 pub(super) fn add_tables(
     trace: &Trace,
     (places, ids): (&mut Places, &mut Ids),
@@ -39,6 +39,11 @@ pub(super) fn add_tables(
             process,
             ..event_type.clone()
         })?;
+    }
+    for (number, tracepoint) in trace.tracepoints() {
+        if let Some(number) = places.add_tracepoint(ids, number, tracepoint)? {
+            spool.writer.tracepoint(number, tracepoint)?;
+        }
     }
     Ok(())
 }

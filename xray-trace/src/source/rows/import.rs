@@ -28,6 +28,7 @@ pub(super) struct RowImporter {
     /// The next id to try for one of `others`.
     next: u32,
     more_arguments: u64,
+    kernel_events: u64,
 }
 
 /// A process by its number and name.
@@ -98,11 +99,16 @@ impl RowImporter {
             ids: HashSet::new(),
             next: u32::MAX,
             more_arguments: 0,
+            kernel_events: 0,
         })
     }
 
     /// Adds the event of a row. A row that is invalid adds no process, thread or function.
     pub(super) fn add(&mut self, row: &Row<'_>) -> Result<(), RowError> {
+        if row.event == "kernel" {
+            self.kernel_events += 1;
+            return Ok(());
+        }
         let ns = needed("time_ns", row.time_ns)?;
         let pid = needed("pid", row.pid)?;
         let tid = needed("tid", row.tid)?;
@@ -117,7 +123,7 @@ impl RowImporter {
             },
             What::Data(kind, data) => Body::Data {
                 kind: match *kind {
-                    DataKind::Custom => DataKind::Custom,
+                    DataKind::Custom | DataKind::Kernel(_) => DataKind::Custom,
                     DataKind::Typed(number) => {
                         let name = &*row.event_type_name;
                         DataKind::Typed(self.builder.event_type(process, number, name))
@@ -144,6 +150,10 @@ impl RowImporter {
         if self.more_arguments > 0 {
             let what = format!("arguments beyond the first {} of a call", Values::MOST);
             notes.push((what, self.more_arguments));
+        }
+        if self.kernel_events > 0 {
+            let what = "events of kernel tracepoints".to_owned();
+            notes.push((what, self.kernel_events));
         }
         Ok((trace, notes))
     }

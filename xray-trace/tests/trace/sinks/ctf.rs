@@ -77,6 +77,7 @@ fn expected(trace: &Trace) -> Vec<String> {
                         );
                         match kind {
                             DataKind::Custom => ("custom_event", data),
+                            DataKind::Kernel(_) => unreachable!("the trace has none"),
                             DataKind::Typed(number) => {
                                 ("typed_event", format!("{}, {data}", label(trace, number)))
                             }

@@ -118,6 +118,7 @@ fn expected_records(
                     };
                     match event.kind {
                         DataKind::Custom => (event.ticks, Kind::Custom, 0, text),
+                        DataKind::Kernel(_) => unreachable!("the trace has none"),
                         DataKind::Typed(number) => (event.ticks, Kind::Typed, number.into(), text),
                     }
                 }

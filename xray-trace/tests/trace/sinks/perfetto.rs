@@ -41,6 +41,7 @@ fn expected(trace: &Trace) -> Vec<Value> {
                 Step::Data(user_event) => {
                     let name = match user_event.kind {
                         DataKind::Custom => "custom event".to_owned(),
+                        DataKind::Kernel(_) => unreachable!("the trace has none"),
                         DataKind::Typed(number) => {
                             let name = trace.event_type(user_event.thread, number);
                             name.map_or_else(|| format!("typed event {number}"), str::to_owned)

@@ -52,6 +52,7 @@ pub(super) fn events_as_json(trace: &Trace) -> Vec<Value> {
                         }
                         match kind {
                             DataKind::Custom => set("event", "custom".into()),
+                            DataKind::Kernel(_) => unreachable!("the trace has none"),
                             DataKind::Typed(event_type) => {
                                 set("event", "typed".into());
                                 set("event_type", event_type.into());

@@ -116,6 +116,8 @@ enum Kind {
     CustomEvent,
     /// A typed event of the program, with the number of its type.
     TypedEvent,
+    /// An event of a kernel tracepoint.
+    KernelEvent,
     /// Events are missing here.
     Lost,
 }
@@ -250,8 +252,9 @@ impl TreeRow {
         let kind = match user_event.kind {
             DataKind::Custom => Kind::CustomEvent,
             DataKind::Typed(_) => Kind::TypedEvent,
+            DataKind::Kernel(_) => Kind::KernelEvent,
         };
-        let typed = trace.typed(user_event.thread, user_event.kind);
+        let of = trace.type_of(user_event.thread, user_event.kind);
         Self {
             start_ns: Some(user_event.ns.saturating_sub(origin_ns)),
             // Our own traces have the function. Foreign logs do not.
@@ -259,7 +262,7 @@ impl TreeRow {
                 .data
                 .function()
                 .map(|function| trace.function_name(function).into_owned()),
-            event: Some(EventData::new(data, user_event.data.size(), typed, formats)),
+            event: Some(EventData::new(data, user_event.data.size(), of, formats)),
             ..Self::bare(kind, tid(trace, user_event.thread), user_event.depth)
         }
     }
@@ -377,7 +380,7 @@ impl TreeRow {
             Kind::End => (format!("}} {name}{result}"), Tone::Dim),
             Kind::LeafUnfinished => (format!("{call}; {}", self.unfinished()), Tone::Warning),
             Kind::EndUnfinished => (format!("}} {name} {}", self.unfinished()), Tone::Warning),
-            Kind::CustomEvent | Kind::TypedEvent => {
+            Kind::CustomEvent | Kind::TypedEvent | Kind::KernelEvent => {
                 let line = self.event.as_ref().map(EventData::line);
                 (line.unwrap_or_default(), Tone::Dim)
             }

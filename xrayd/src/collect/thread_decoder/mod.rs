@@ -285,7 +285,7 @@ impl ThreadDecoder {
         if let Some(beside) = &mut self.beside.0 {
             let number = match kind {
                 DataKind::Typed(number) => Some(number),
-                DataKind::Custom => None,
+                DataKind::Custom | DataKind::Kernel(_) => None,
             };
             let depth = self.stacks.depth();
             let data = RecordedData::of_size(bytes, size.into());

@@ -29,7 +29,8 @@ use std::io::{self, Write};
 
 use xray_trace::{
     analysis::SPACING,
-    container::{Block, ClosedBlock, OpenCalls, RunsPart, StreamIndex, Writer},
+    container::{Block, ClosedBlock, KernelPart, OpenCalls, RunsPart, StreamIndex, Writer},
+    event_format::Tracepoint,
     model::{
         ClockAnchor, EventType, FunctionId, Lifetime, Origin, Overwritten, Process,
         RecordingWindow, SnapshotWindow, Thread, ThreadId, ThreadWait, Ticks,
@@ -355,6 +356,26 @@ impl<W: Write> TraceWriter<W> {
     pub(crate) fn runs(&mut self, source: Source, part: &RunsPart) -> io::Result<()> {
         let thread = self.descriptions.thread_number(source, part.thread);
         self.writer.runs(&RunsPart {
+            thread,
+            ..part.clone()
+        })
+    }
+
+    /// Adds a kernel tracepoint, whose events have this number.
+    ///
+    /// # Errors
+    /// The error of the inner writer.
+    pub(crate) fn tracepoint(&mut self, number: u16, tracepoint: &Tracepoint) -> io::Result<()> {
+        self.writer.tracepoint(number, tracepoint)
+    }
+
+    /// Adds kernel events of a thread.
+    ///
+    /// # Errors
+    /// The error of the inner writer.
+    pub(crate) fn kernel_events(&mut self, source: Source, part: &KernelPart) -> io::Result<()> {
+        let thread = self.descriptions.thread_number(source, part.thread);
+        self.writer.kernel_events(&KernelPart {
             thread,
             ..part.clone()
         })

@@ -259,6 +259,8 @@ impl<N: Names> EventBatcher<N> {
                     let (event_kind, event_type) = match kind {
                         DataKind::Custom => (v1::EventKind::Custom, None),
                         DataKind::Typed(event_type) => (v1::EventKind::Typed, Some(event_type)),
+                        // Blocks have no such event.
+                        DataKind::Kernel(_) => continue,
                     };
                     let user_event = v1::UserEvent {
                         data: unpacked.data(data).to_vec(),

@@ -28,7 +28,7 @@ use crate::{
     process::Session,
     rpc::{
         admission::{Admission, Admitted},
-        run_records::{Pace, THREADS_FOR_USER, Unrecorded, admit, is_gone},
+        run_records::{PERF_EVENTS_OF_USER, Pace, Unrecorded, admit, is_gone},
     },
     sys::now_anchor,
     target::{RunHistory, Threads},
@@ -37,7 +37,7 @@ use crate::{
 
 /// Threads that a trigger records without a long call of them. The other places of the user are for
 /// threads with long calls, and for streams.
-const MOST_AT_FIRST: usize = THREADS_FOR_USER as usize / 2;
+const MOST_AT_FIRST: usize = PERF_EVENTS_OF_USER as usize / 2;
 /// The longest time between two looks at the kernel's rings.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// The switches of an ended thread are kept for this time, because its last calls may still have to

@@ -317,7 +317,7 @@ fn limit_of(message: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use xray_trace::event_format::RecordedData;
+    use xray_trace::event_format::{RecordedData, TypeOfEvent};
 
     use super::*;
 
@@ -420,10 +420,14 @@ mod tests {
             let Ok(Condition::Event(wanted)) = condition else {
                 panic!("{condition:?}");
             };
-            let holds = [4, 5, 6]
-                .map(|price| wanted.holds(Some((7, None)), RecordedData::whole(&[0, price])));
+            let holds = [4, 5, 6].map(|price| {
+                wanted.holds(
+                    TypeOfEvent::Typed(7, None),
+                    RecordedData::whole(&[0, price]),
+                )
+            });
             assert_eq!(holds, [below, at, above], "{relation:?}");
-            assert!(!wanted.holds(Some((8, None)), RecordedData::whole(&[0, 5])));
+            assert!(!wanted.holds(TypeOfEvent::Typed(8, None), RecordedData::whole(&[0, 5])));
         }
     }
 

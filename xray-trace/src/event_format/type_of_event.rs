@@ -1,0 +1,47 @@
+//! The types of events with data: those of the program, and those of the kernel.
+
+use super::EventFormat;
+
+/// A kernel tracepoint whose events a trace has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tracepoint {
+    /// Its name in the kernel, like `sched:sched_wakeup`.
+    pub name: String,
+    /// The fields of its events; `None` if this version cannot read the description in the trace.
+    pub format: Option<EventFormat>,
+}
+
+/// The type of an event with data, and what is known of the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypeOfEvent<'a> {
+    /// A custom event. It has no type.
+    Custom,
+    /// A typed event: the number of its type, and the type's name, if known.
+    Typed(u16, Option<&'a str>),
+    /// An event of this kernel tracepoint.
+    Kernel(&'a Tracepoint),
+}
+
+// === impl Tracepoint ===
+
+impl Tracepoint {
+    /// A tracepoint of which nothing is known.
+    pub const UNKNOWN: &'static Self = &Self {
+        name: String::new(),
+        format: None,
+    };
+}
+
+// === impl TypeOfEvent ===
+
+impl<'a> TypeOfEvent<'a> {
+    /// The name of the type, or of the tracepoint.
+    #[must_use]
+    pub fn name(self) -> Option<&'a str> {
+        match self {
+            Self::Custom => None,
+            Self::Typed(_, name) => name,
+            Self::Kernel(tracepoint) => Some(&tracepoint.name),
+        }
+    }
+}
