@@ -10,6 +10,11 @@ use crate::{
     text::is_hazard,
 };
 
+/// The most bytes of a message. A message may repeat a text of the request, and gRPC sends it in a
+/// header, where a byte may take three. Clients accept headers of 8 KiB at least.
+const MOST_BYTES: usize = 2048;
+const CUT: char = '…';
+
 /// The reason in a failed call's status. `None` for failures of the transport or of another server.
 #[must_use]
 pub fn reason_of(status: &Status) -> Option<Reason> {
@@ -44,10 +49,19 @@ pub(super) fn bug() -> Status {
 fn with_reason(code: Code, refusal: Refusal) -> Status {
     let Refusal { reason, message } = refusal;
     // The message is one line. Parts of it may come from strings of a process.
-    let message: String = message
-        .chars()
-        .map(|c| if is_hazard(c) { '\u{fffd}' } else { c })
-        .collect();
+    let mut line = String::new();
+    for letter in message.chars() {
+        if line.len() >= MOST_BYTES {
+            line.push(CUT);
+            break;
+        }
+        line.push(if is_hazard(letter) {
+            '\u{fffd}'
+        } else {
+            letter
+        });
+    }
+    let message = line;
     let mut status = Status::new(code, message);
     status
         .metadata_mut()
@@ -106,5 +120,20 @@ mod tests {
     fn a_message_is_one_line() {
         let status = Status::from(Refusal::new(Reason::Io, "a\nb\u{1b}[31m"));
         assert_eq!(status.message(), "a\u{fffd}b\u{fffd}[31m");
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        for text in ["a", "é", "\n"] {
+            let status = Status::from(Refusal::new(Reason::Selection, text.repeat(1 << 14)));
+            let message = status.message();
+            assert!(
+                message.len() < MOST_BYTES + 8 && message.ends_with(CUT),
+                "{text:?}"
+            );
+        }
+        let whole = "a".repeat(MOST_BYTES);
+        let status = Status::from(Refusal::new(Reason::Selection, whole.clone()));
+        assert_eq!(status.message(), whole);
     }
 }
