@@ -144,7 +144,6 @@ impl Drain {
         let mut all = rings.by_slot.values();
         let situation = Situation {
             is_silent: rings.newest || self.counting || rings.adds_up,
-            has_no_events: self.counting || rings.adds_up,
             is_asked: self.last.is_asked && (self.counting || rings.adds_up),
             is_armed: rings.output.armed.load(Relaxed),
             is_live: rings.output.is_live(),

@@ -34,7 +34,7 @@ pub(super) const LIVE: Duration = Duration::from_millis(10);
 const ATTENTIVE: Duration = Duration::from_secs(1);
 /// The rest otherwise.
 const LONG: Duration = Duration::from_secs(10);
-/// The rest while threads record no events, and no scrape reads the counters.
+/// The rest while nothing in the rings waits for a reader, and no scrape reads the counters.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Time between two looks for rings of threads that have not told of them.
 const LOOK_FOR_RINGS: Duration = Duration::from_millis(20);
@@ -67,10 +67,8 @@ pub(super) struct LastLook {
 /// All that the rest depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Situation {
-    /// Rings keep the newest events by themselves, or calls are counted without events.
+    /// Rings keep the newest events by themselves, or calls are counted or added up without events.
     pub(super) is_silent: bool,
-    /// Calls are counted or added up without events: threads do not use their rings.
-    pub(super) has_no_events: bool,
     /// A client waits for counts that could not be read at this look.
     pub(super) is_asked: bool,
     /// Functions are on.
@@ -148,7 +146,7 @@ impl Situation {
             || self.is_measured && has_more
         {
             ATTENTIVE
-        } else if self.has_no_events && !self.is_metered && !self.is_live {
+        } else if self.is_silent && !self.is_metered && !self.is_live {
             LONGEST
         } else {
             LONG
@@ -193,7 +191,6 @@ mod tests {
     /// Rings are read, without a live reader.
     const READ: Situation = Situation {
         is_silent: false,
-        has_no_events: false,
         is_asked: false,
         is_armed: true,
         is_live: false,
@@ -236,7 +233,6 @@ mod tests {
         let counted = Situation {
             is_counted: true,
             is_silent: true,
-            has_no_events: true,
             ..READ
         };
         for situation in [READ, open, counted] {
@@ -246,8 +242,8 @@ mod tests {
                 (Busy::Idle, News::NONE),
             ] {
                 let (pause, wants) = until(situation, busy, news);
-                let has_no_events = situation.has_no_events;
-                assert_eq!(pause, if has_no_events { LONGEST } else { LONG });
+                let is_silent = situation.is_silent;
+                assert_eq!(pause, if is_silent { LONGEST } else { LONG });
                 assert_eq!(wants.promptly.chunk, !situation.is_silent);
                 assert!(!wants.calmly.activity && !wants.lazily.activity && wants.lazily.threads);
             }
@@ -259,7 +255,6 @@ mod tests {
         let counted = Situation {
             is_counted: true,
             is_silent: true,
-            has_no_events: true,
             is_metered: true,
             ..READ
         };
@@ -327,7 +322,12 @@ mod tests {
             assert!(!until(flight, Busy::Idle, news).1.promptly.is_any());
         }
         assert_eq!(until(flight, Busy::Idle, CHUNK).0, CHORES_EVERY);
-        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, LONG);
+        assert_eq!(until(flight, Busy::Idle, ACTIVITY).0, LONGEST);
+        let metered = Situation {
+            is_metered: true,
+            ..flight
+        };
+        assert_eq!(until(metered, Busy::Idle, ACTIVITY).0, LONG);
         let limited = Situation {
             opens_slots: true,
             ..flight
