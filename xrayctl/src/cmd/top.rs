@@ -44,12 +44,13 @@ use crate::{
     signals::Signals,
     toggle,
     toggle::Switching,
-    top::{Action, Header, Interval, State, draw},
+    top::{Action, Header, Interval, State, ThreadTimes, draw},
 };
 
 const EXAMPLES: &str = "\
 Without a selector, all functions are shown. The time in a function is the time of its calls that
-have ended in the interval. Its self time also has the time of calls that go on.
+have ended in the interval. Its self time also has the time of calls that go on. Threads also have
+the time for which they had a processor, whether they were in shown functions or not.
 
 top attaches to a process that is not attached, and detaches at the end. In an attached process,
 functions that top switches on are off again afterwards.
@@ -124,6 +125,8 @@ struct UnderWay {
     _requests: mpsc::Sender<FetchProfileRequest>,
     chunks: Streaming<TraceChunk>,
     since: Instant,
+    /// The processor time of the threads at its begin.
+    times: ThreadTimes,
 }
 
 /// An event that the screen waits for.
@@ -187,6 +190,7 @@ async fn begin(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<UnderWay> 
         _requests: requests,
         chunks,
         since: Instant::now(),
+        times: ThreadTimes::of(pid),
     })
 }
 
@@ -196,11 +200,15 @@ async fn end(rpc: &mut Rpc, pid: u32, under_way: UnderWay) -> anyhow::Result<Int
         _requests: requests,
         chunks,
         since,
+        times,
     } = under_way;
     drop(requests);
     let length = since.elapsed();
+    let now = ThreadTimes::of(pid);
     let profile = parse_profile(&read(chunks, Vec::new()).await?)?;
-    Ok(Interval::new(header(rpc, pid).await, &profile, length))
+    let header = header(rpc, pid).await;
+    let on_cpu = |tid| now.since(&times, tid);
+    Ok(Interval::new(header, &profile, length, on_cpu))
 }
 
 /// The state of the process; empty for a process that is gone.
@@ -241,7 +249,8 @@ async fn once(
             let bytes = chunk.map(|chunk| chunk.data).unwrap_or_default();
             let length = first.since.elapsed();
             let profile = parse_profile(&read(first.chunks, bytes).await?)?;
-            Interval::new(header(rpc, pid).await, &profile, length)
+            // The process has ended.
+            Interval::new(header(rpc, pid).await, &profile, length, |_| None)
         }
     };
     if args.format.json {

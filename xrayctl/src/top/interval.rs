@@ -52,6 +52,10 @@ pub(crate) struct Row {
     pub(crate) calls_per_second: f64,
     /// Time in the function itself, per second.
     pub(crate) self_ns_per_second: f64,
+    /// Time for which a thread had a processor, per second. Absent if it is not known, and for
+    /// functions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) on_cpu_ns_per_second: Option<f64>,
     /// Absent if no exit of a call was seen.
     pub(crate) median_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
@@ -84,8 +88,14 @@ impl Interval {
         }
     }
 
-    /// The figures of an interval of that length, from its profile.
-    pub(crate) fn new(header: Header, profile: &Profile, length: Duration) -> Self {
+    /// The figures of an interval of that length, from its profile. `on_cpu` returns the
+    /// nanoseconds for which a thread had a processor, by thread id.
+    pub(crate) fn new(
+        header: Header,
+        profile: &Profile,
+        length: Duration,
+        on_cpu: impl Fn(u32) -> Option<u64>,
+    ) -> Self {
         let seconds = length.as_secs_f64().max(1e-3);
         let tables = profile.tables();
         let account = |by| analysis::account_profile(profile, &Filter::default(), by);
@@ -104,7 +114,11 @@ impl Interval {
                 _ => None,
             };
             let name = thread.map(|thread| format!("{} {}", thread.tid, thread.name));
-            Row::new(name.unwrap_or_default(), row, seconds)
+            let on_cpu_ns = thread.and_then(|thread| on_cpu(thread.tid));
+            Row {
+                on_cpu_ns_per_second: on_cpu_ns.map(|ns| ns as f64 / seconds),
+                ..Row::new(name.unwrap_or_default(), row, seconds)
+            }
         });
         let rows: Vec<Row> = rows.collect();
         // The sum of an empty iterator would be -0.
@@ -216,6 +230,7 @@ impl Row {
             name,
             calls_per_second: row.calls as f64 / seconds,
             self_ns_per_second: row.self_ns as f64 / seconds,
+            on_cpu_ns_per_second: None,
             median_ns: row.durations.map(|durations| durations.median_ns),
             p99_ns: row.durations.map(|durations| durations.p99_ns),
             max_ns: row.durations.map(|durations| durations.max_ns),
@@ -303,7 +318,8 @@ pub(super) mod tests {
         }
         let trace = Trace::read(writer.get_ref().as_slice()).unwrap();
         let profile = Profile::of_trace(trace).unwrap().unwrap();
-        Interval::new(header, &profile, Duration::from_secs(1))
+        let on_cpu = |_| Some(250_000_000);
+        Interval::new(header, &profile, Duration::from_secs(1), on_cpu)
     }
 
     #[test]
@@ -320,6 +336,9 @@ pub(super) mod tests {
         );
         assert_eq!(callees[0].0, UNIQ);
         assert_eq!(callees[0].1.calls_per_second, 200.0);
-        assert_eq!(interval.threads[0].name, "4712 worker");
+        let thread = &interval.threads[0];
+        assert_eq!(thread.name, "4712 worker");
+        assert_eq!(thread.on_cpu_ns_per_second, Some(250_000_000.0));
+        assert_eq!(row(UNIQ).on_cpu_ns_per_second, None);
     }
 }

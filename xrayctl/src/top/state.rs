@@ -50,6 +50,8 @@ pub(super) enum What {
 pub(super) enum Sort {
     #[default]
     SelfTime,
+    /// Of threads alone.
+    OnCpu,
     Calls,
     Median,
     P99,
@@ -131,7 +133,7 @@ impl State {
             KeyCode::PageUp => self.marked = self.marked.saturating_sub(15),
             KeyCode::Home => self.marked = 0,
             KeyCode::End => self.marked = usize::MAX,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('s') => self.sort = self.sort.next(self.what),
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('t') => {
@@ -139,6 +141,9 @@ impl State {
                     What::Functions => What::Threads,
                     What::Threads => What::Functions,
                 };
+                if self.sort == Sort::OnCpu {
+                    self.sort = Sort::default();
+                }
                 self.inside = None;
             }
             KeyCode::Enter if self.what == What::Functions => self.inside = self.marked_name(),
@@ -211,9 +216,10 @@ impl State {
 // === impl Sort ===
 
 impl Sort {
-    fn next(self) -> Self {
+    fn next(self, what: What) -> Self {
         match self {
-            Self::SelfTime => Self::Calls,
+            Self::SelfTime if what == What::Threads => Self::OnCpu,
+            Self::SelfTime | Self::OnCpu => Self::Calls,
             Self::Calls => Self::Median,
             Self::Median => Self::P99,
             Self::P99 => Self::Max,
@@ -226,6 +232,10 @@ impl Sort {
     fn compare(self, a: &Row, b: &Row) -> Ordering {
         match self {
             Self::SelfTime => b.self_ns_per_second.total_cmp(&a.self_ns_per_second),
+            Self::OnCpu => {
+                let on_cpu = |row: &Row| row.on_cpu_ns_per_second.unwrap_or(-1.0);
+                on_cpu(b).total_cmp(&on_cpu(a))
+            }
             Self::Calls => b.calls_per_second.total_cmp(&a.calls_per_second),
             Self::Median => b.median_ns.cmp(&a.median_ns),
             Self::P99 => b.p99_ns.cmp(&a.p99_ns),

@@ -97,10 +97,14 @@ struct Head {
     from: u16,
 }
 
-fn heads(what: What) -> [Head; 7] {
-    let name = match what {
-        What::Functions => "FUNCTION",
-        What::Threads => "THREAD",
+const COLUMNS: usize = 8;
+/// No terminal is so wide.
+const NEVER: u16 = u16::MAX;
+
+fn heads(what: What) -> [Head; COLUMNS] {
+    let (name, on_cpu_from) = match what {
+        What::Functions => ("FUNCTION", NEVER),
+        What::Threads => ("THREAD", 0),
     };
     let head = |name, sort, width, from| Head {
         name,
@@ -111,6 +115,7 @@ fn heads(what: What) -> [Head; 7] {
     [
         head("CALLS/S", Some(Sort::Calls), 8, 0),
         head("SELF/S", Some(Sort::SelfTime), 9, 0),
+        head("ON-CPU/S", Some(Sort::OnCpu), 9, on_cpu_from),
         head("P50", Some(Sort::Median), 9, 60),
         head("P99", Some(Sort::P99), 9, 50),
         head("MAX", Some(Sort::Max), 9, 70),
@@ -127,7 +132,7 @@ fn heads(what: What) -> [Head; 7] {
 fn rows(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let heads = heads(state.what);
     let shown = heads.each_ref().map(|head| area.width >= head.from);
-    let kept = |cells: [Cell<'static>; 7]| {
+    let kept = |cells: [Cell<'static>; COLUMNS]| {
         let cells = cells.into_iter().zip(shown);
         TableRow::new(cells.filter_map(|(cell, shown)| shown.then_some(cell)))
     };
@@ -156,7 +161,7 @@ fn rows(frame: &mut Frame<'_>, state: &State, area: Rect) {
     frame.render_stateful_widget(table, area, &mut marked);
 }
 
-fn line(state: &State, row: &Row) -> [Cell<'static>; 7] {
+fn line(state: &State, row: &Row) -> [Cell<'static>; COLUMNS] {
     let right = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
     let time = |ns: Option<u64>| right(ns.map_or_else(|| "-".to_owned(), units::time));
     let off = state.off.contains(&row.name);
@@ -174,6 +179,7 @@ fn line(state: &State, row: &Row) -> [Cell<'static>; 7] {
     [
         right(rate(row.calls_per_second)),
         right(units::time(whole(row.self_ns_per_second))),
+        time(row.on_cpu_ns_per_second.map(whole)),
         time(row.median_ns),
         time(row.p99_ns),
         time(row.max_ns),
