@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     pub(crate) threads_without_runs: u32,
     /// The reason why; empty without such threads.
     pub(crate) without_runs_because: String,
+    /// True if events of kernel tracepoints are wanted, too.
+    pub(crate) has_tracepoints: bool,
     /// Time for which threads waited for room in their full rings, all together.
     pub(crate) waited_ns: u64,
 }
@@ -90,10 +92,16 @@ impl Counts {
             threads => units::counted(threads.into(), "thread"),
         };
         let why = printable(&self.without_runs_because);
-        Some(format!(
-            "the trace does not show when {threads} had a processor ({why}); record does not try \
-             with --no-sched"
-        ))
+        Some(match self.has_tracepoints {
+            true => format!(
+                "the trace has no kernel events of {threads}, and not when they had a processor \
+                 ({why})"
+            ),
+            false => format!(
+                "the trace does not show when {threads} had a processor ({why}); record does not \
+                 try with --no-sched"
+            ),
+        })
     }
 }
 
@@ -127,7 +135,7 @@ impl Recording {
             selection: Some(selection),
             duration_ns: ns(duration),
             run_times,
-            kernel_tracepoints,
+            kernel_tracepoints: kernel_tracepoints.clone(),
             wait_ns: ns(wait),
         };
         let response = rpc.stream_trace(request).await;
@@ -135,7 +143,10 @@ impl Recording {
         let mut chunks = response.context("cannot stream the trace")?.into_inner();
         output.begin()?;
         let (leave, left) = oneshot::channel();
-        let (publish, counts) = watch::channel(Counts::default());
+        let (publish, counts) = watch::channel(Counts {
+            has_tracepoints: !kernel_tracepoints.is_empty(),
+            ..Counts::default()
+        });
         let begun = write_next(&mut chunks, &mut output, &publish).await?;
         let task = tokio::spawn(async move {
             match begun {

@@ -249,7 +249,7 @@ impl Tally {
             processes: trace.processes().len() as u64,
             duration_ns: span.map_or(0, |(first, last)| last.saturating_sub(first)),
             kernel_events: trace.tracepoints().next().map(|_| KernelEvents {
-                events: trace.kernel_events().values().sum(),
+                events: trace.kernel_event_counts().values().sum(),
                 most_lost: trace.lost_kernel_events(),
             }),
         }

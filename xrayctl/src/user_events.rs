@@ -3,7 +3,7 @@
 
 use xray_trace::event_format::{
     self, ConditionError, EventCondition, EventFilter, EventFormat, EventFormats, EventOptions,
-    EventsOf, FieldComparison, Literal, Relation, Tracepoint, TypeOfEvent,
+    EventsOf, FieldComparison, Literal, Relation, TypeOfEvent,
 };
 use xray_trace::model::Trace;
 
@@ -31,7 +31,8 @@ pub(crate) struct EventFormatArgs {
 pub(crate) struct UserEventArgs {
     #[command(flatten)]
     formats: EventFormatArgs,
-    /// Select custom, typed and kernel events by a condition, like 'event(order).price > 100'
+    /// Select custom and typed events, and kernel events of a trace, by a condition, like
+    /// 'event(order).price > 100'
     ///
     /// A condition is event(TYPE), or event(TYPE).FIELD with >, >=, <, <=, == or != and a number,
     /// or with == or != and a text in quotation marks. TYPE can be a kernel tracepoint of the
@@ -110,8 +111,9 @@ impl UserEventArgs {
     /// trace.
     pub(crate) fn options_for(&self, trace: &Trace) -> Result<EventOptions, Failure> {
         let tracepoints = || trace.tracepoints().map(|(_, tracepoint)| tracepoint);
-        let described = tracepoints().filter_map(|Tracepoint { name, format }| {
-            Some((EventsOf::Name(name.clone()), format.clone()?))
+        let described = tracepoints().filter_map(|tracepoint| {
+            let events = EventsOf::Name(tracepoint.name.clone());
+            Some((events, tracepoint.format()?.clone()))
         });
         let options = self.options_with(described.collect())?;
         let types = || trace.event_types().iter();

@@ -58,7 +58,8 @@ fn ensure_each_doze_sleeps_once(trace: &Trace) -> Result<()> {
     let mut dozes = 0;
     for thread in trace.threads() {
         let steps = Steps::of_threads(trace).find(|steps| steps.thread() == thread.id);
-        let mut steps = steps.context("a thread without events")?;
+        let steps = steps.context("a thread without events")?;
+        let mut steps = steps.with_kernel_events(trace);
         let mut is_recorded = false;
         // The open calls, each with the number of sleeps in it.
         let mut open: Vec<(bool, String, u64)> = Vec::new();
@@ -80,7 +81,7 @@ fn ensure_each_doze_sleeps_once(trace: &Trace) -> Result<()> {
                         bail!("{event:?}");
                     };
                     is_recorded = true;
-                    let format = tracepoint.format.as_ref().context("no fields")?;
+                    let format = tracepoint.format().context("no fields")?;
                     let decoded = format.decode(steps.data(&event));
                     ensure!(!decoded.is_cut && decoded.rest.is_empty(), "{decoded:?}");
                     let fields: BTreeMap<_, _> = decoded.fields.into_iter().collect();
@@ -169,7 +170,7 @@ fn missing_kernel_events_are_counted_and_no_call_is() -> Result<()> {
     // A call of `work` reads its processor time a thousand times.
     let kernel = "syscalls:sys_enter_clock_gettime,raw_syscalls:sys_enter,raw_syscalls:sys_exit";
     let trace = recorded(&scene, &scene.alone()?, &mut target, kernel)?;
-    let events: u64 = trace.kernel_events().values().sum();
+    let events: u64 = trace.kernel_event_counts().values().sum();
     ensure!(events > 1000, "{events}");
     let totals = trace.totals();
     ensure!(

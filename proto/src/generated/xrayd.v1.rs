@@ -1093,7 +1093,7 @@ pub struct StreamTraceRequest {
     pub duration_ns: u64,
     /// The trace also has when the threads had a processor, from the moment at which the stream meets
     /// each thread. Each switch of these threads then takes less than 1 us longer. The times of up to
-    /// 1024 threads are recorded at once for a user.
+    /// 1024 threads are recorded at once for a user, less with `kernel_tracepoints`.
     #[prost(bool, tag = "5")]
     pub run_times: bool,
     /// The time in nanoseconds for which a thread that finds its ring full waits for the daemon to
@@ -1106,8 +1106,8 @@ pub struct StreamTraceRequest {
     #[prost(uint64, tag = "6")]
     pub wait_ns: u64,
     /// Names of kernel tracepoints, such as `sched:sched_wakeup`, 16 at most. The trace also has their
-    /// events that happen while one of the threads runs, from the moment at which the stream meets the
-    /// thread. This needs `run_times`, and each tracepoint of a thread counts as a thread there. Root
+    /// events that happen while one of the threads runs, for the same time as its run times. This
+    /// needs `run_times`, and each tracepoint of a thread counts as a thread there. Root
     /// and the daemon's user may record all tracepoints, and other users those of system calls
     /// (`syscalls:*`, `raw_syscalls:*`).
     #[prost(string, repeated, tag = "7")]

@@ -10,6 +10,8 @@ use crate::model::{Clock, DataKind, DataRef, ThreadId, Ticks, Trace};
 #[derive(Debug)]
 pub(crate) struct KernelQueue<'a> {
     clock: &'a Clock,
+    /// The first and the last nanosecond whose events are taken.
+    window: (u64, u64),
     /// The parts that were not begun yet.
     parts: vec::IntoIter<&'a KernelPart>,
     /// The rest of the current part.
@@ -46,6 +48,7 @@ impl<'a> KernelQueue<'a> {
         let parts = trace.kernel_parts(thread);
         let mut this = Self {
             clock: trace.clock(),
+            window: trace.kernel_window(thread),
             parts: parts.into_iter(),
             records: None,
             next: None,
@@ -114,7 +117,7 @@ impl<'a> KernelQueue<'a> {
                 Some(KernelRecord {
                     at_ns: ns,
                     what: KernelRecordKind::Event { tracepoint, data },
-                }) => {
+                }) if (self.window.0..=self.window.1).contains(&ns) => {
                     break Some(Next {
                         ticks: self.clock.ticks_at(ns),
                         ns,
@@ -122,10 +125,7 @@ impl<'a> KernelQueue<'a> {
                         data,
                     });
                 }
-                Some(KernelRecord {
-                    what: KernelRecordKind::Lost { .. },
-                    ..
-                }) => {}
+                Some(_) => {}
                 None => self.records = None,
             }
         };

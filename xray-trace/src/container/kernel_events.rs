@@ -49,7 +49,7 @@ pub enum KernelRecordKind {
         /// The place of the data in the packed records: first byte and length.
         data: (usize, usize),
     },
-    /// Events are missing before this moment.
+    /// Events are missing between this record and the next one.
     Lost {
         /// Their greatest possible number.
         events: u64,
@@ -177,7 +177,7 @@ impl KernelEncoder {
             .bytes(data);
     }
 
-    /// Records that events are missing, this number at most.
+    /// Records that events are missing after the latest record, this number at most.
     pub fn push_lost(&mut self, at_ns: u64, events: u64) {
         self.pass_to(at_ns).number(0_u8).number(events);
     }

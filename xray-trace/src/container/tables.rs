@@ -374,21 +374,15 @@ pub(super) fn event_type(mut fields: FieldReader<'_>) -> Result<EventType, Field
 }
 
 pub(super) fn put_tracepoint(mut out: Fields<'_>, number: u16, tracepoint: &Tracepoint) {
-    let Tracepoint { name, format } = tracepoint;
-    let format = format.as_ref().map(ToString::to_string);
     out.number(number)
-        .text(name)
-        .text(&format.unwrap_or_default());
+        .text(&tracepoint.name)
+        .text(tracepoint.description());
 }
 
 pub(super) fn tracepoint(mut fields: FieldReader<'_>) -> Result<(u16, Tracepoint), FieldError> {
     let number = fields.number16("number")?;
-    let tracepoint = Tracepoint {
-        name: fields.text("name")?,
-        // A later version may have further kinds of fields.
-        format: fields.text("fields")?.parse().ok(),
-    };
-    Ok((number, tracepoint))
+    let name = fields.text("name")?;
+    Ok((number, Tracepoint::new(name, fields.text("fields")?)))
 }
 
 impl TableEntry for ClockAnchor {

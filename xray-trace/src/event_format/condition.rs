@@ -158,7 +158,17 @@ impl EventCondition {
     /// does not meet it.
     #[must_use]
     pub fn holds(&self, of: TypeOfEvent<'_>, data: RecordedData<'_>) -> bool {
-        self.events.has(of) && self.holds_for_data(data)
+        if !self.events.has(of) {
+            return false;
+        }
+        match (of, &self.comparison) {
+            // A merged trace may have several descriptions of one tracepoint.
+            (TypeOfEvent::Kernel(tracepoint), Some(comparison)) => {
+                let format = tracepoint.format();
+                format.is_some_and(|format| comparison.holds_in(format, data))
+            }
+            _ => self.holds_for_data(data),
+        }
     }
 
     /// Whether an event with this data meets the condition if it is one of [`Self::events`].
@@ -235,7 +245,12 @@ impl FieldComparison {
     }
 
     fn holds(&self, data: RecordedData<'_>) -> bool {
-        let value = self.format.value(&self.field, data);
+        self.holds_in(&self.format, data)
+    }
+
+    /// The same for data with another description.
+    fn holds_in(&self, format: &EventFormat, data: RecordedData<'_>) -> bool {
+        let value = format.value(&self.field, data);
         value.is_some_and(|value| self.relation.holds(self.literal.order_of(&value)))
     }
 }

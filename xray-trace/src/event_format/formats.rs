@@ -121,7 +121,7 @@ impl EventFormats {
     #[must_use]
     pub fn of<'a>(&'a self, of: TypeOfEvent<'a>) -> Option<&'a EventFormat> {
         if let TypeOfEvent::Kernel(tracepoint) = of {
-            return tracepoint.format.as_ref();
+            return tracepoint.format();
         }
         let mut formats = self.0.iter().rev();
         let found = formats.find(|(events, _)| events.has(of));

@@ -7,8 +7,10 @@ use super::EventFormat;
 pub struct Tracepoint {
     /// Its name in the kernel, like `sched:sched_wakeup`.
     pub name: String,
-    /// The fields of its events; `None` if this version cannot read the description in the trace.
-    pub format: Option<EventFormat>,
+    /// The description of its events' data, as the trace has it.
+    description: String,
+    /// The same; `None` if this version cannot read it.
+    format: Option<EventFormat>,
 }
 
 /// The type of an event with data, and what is known of the type.
@@ -28,8 +30,32 @@ impl Tracepoint {
     /// A tracepoint of which nothing is known.
     pub const UNKNOWN: &'static Self = &Self {
         name: String::new(),
+        description: String::new(),
         format: None,
     };
+
+    /// A tracepoint whose events have the fields of this description. A later version may have
+    /// written it, with kinds of fields that are not known here.
+    #[must_use]
+    pub fn new(name: String, description: String) -> Self {
+        Self {
+            format: description.parse().ok(),
+            name,
+            description,
+        }
+    }
+
+    /// The description of its events' data, as [`Self::new`] has received it.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The fields of its events; `None` if this version cannot read the description.
+    #[must_use]
+    pub fn format(&self) -> Option<&EventFormat> {
+        self.format.as_ref()
+    }
 }
 
 // === impl TypeOfEvent ===

@@ -162,7 +162,7 @@ impl Clock {
         }
         let passed = i128::from(monotonic_ns) - i128::from(from.monotonic_ns);
         // Rounded up.
-        let passed_ticks = -(-passed.saturating_mul(span)).div_euclid(rise);
+        let passed_ticks = -(passed.saturating_mul(span).saturating_neg()).div_euclid(rise);
         Ticks(saturate(
             i128::from(from.ticks.0).saturating_add(passed_ticks),
         ))

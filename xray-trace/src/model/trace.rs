@@ -1,7 +1,7 @@
 //! A whole trace in memory: its tables, and its blocks, which stay packed. It does not interpret
 //! events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use super::coverage::Coverage;
@@ -211,6 +211,18 @@ impl Trace {
         tracepoints.map(|(number, tracepoint)| (*number, tracepoint))
     }
 
+    /// The time of the kernel events of a thread, in nanoseconds of `CLOCK_MONOTONIC`, both ends
+    /// included: that of the recording of its process.
+    pub(crate) fn kernel_window(&self, thread: ThreadId) -> (u64, u64) {
+        let process = self.thread(thread).map(|thread| thread.process);
+        let mut recordings = self.coverage.recordings.iter();
+        let recording = recordings.find(|recording| Some(recording.process) == process);
+        let ns = |ticks| self.clock.monotonic_ns(ticks);
+        let since = recording.and_then(|recording| recording.since);
+        let until = recording.and_then(|recording| recording.until);
+        (since.map_or(0, ns), until.map_or(u64::MAX, ns))
+    }
+
     /// The parts of a thread's kernel events, in order of time. A part that overlaps an earlier one
     /// is left out.
     pub(crate) fn kernel_parts(&self, thread: ThreadId) -> Vec<&KernelPart> {
@@ -236,9 +248,10 @@ impl Trace {
         self.kernel_events.values().flatten()
     }
 
-    /// The numbers of kernel events of all threads, by the numbers of the tracepoints.
+    /// The numbers of kernel events, by the numbers of the tracepoints. A thread without events of
+    /// its own, and a time outside of the recording, have none.
     #[must_use]
-    pub fn kernel_events(&self) -> BTreeMap<u16, u64> {
+    pub fn kernel_event_counts(&self) -> BTreeMap<u16, u64> {
         let mut events = BTreeMap::new();
         for what in self.kernel_records() {
             if let KernelRecordKind::Event { tracepoint, .. } = what {
@@ -248,8 +261,7 @@ impl Trace {
         events
     }
 
-    /// The greatest possible number of kernel events that are missing in the times that the trace
-    /// covers, over all threads.
+    /// The greatest possible number of kernel events that are missing among these.
     #[must_use]
     pub fn lost_kernel_events(&self) -> u64 {
         self.kernel_records().fold(0, |lost: u64, what| match what {
@@ -259,10 +271,16 @@ impl Trace {
     }
 
     fn kernel_records(&self) -> impl Iterator<Item = KernelRecordKind> {
-        let threads = self.kernel_events.keys();
-        let parts = threads.flat_map(|thread| self.kernel_parts(*thread));
-        let records = parts.flat_map(KernelPart::records);
-        records.map(|record| record.what)
+        let with_events: BTreeSet<_> = self.blocks.iter().map(|block| block.thread).collect();
+        let threads = self.kernel_events.keys().copied();
+        let threads = threads.filter(move |thread| with_events.contains(thread));
+        threads.flat_map(|thread| {
+            let (from_ns, until_ns) = self.kernel_window(thread);
+            let parts = self.kernel_parts(thread).into_iter();
+            let records = parts.flat_map(KernelPart::records);
+            let within = records.filter(move |record| (from_ns..=until_ns).contains(&record.at_ns));
+            within.map(|record| record.what)
+        })
     }
 
     /// All types of typed events with a name, by process and number.

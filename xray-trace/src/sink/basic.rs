@@ -15,11 +15,10 @@ use std::io::{self, Write};
 
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
-use super::records::{self, Record, VALUES, What, each_record};
+use super::records::{self, DataEvents, Record, VALUES, What, each_record};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
-use crate::event_format::EventFilter;
-use crate::model::{DataKind, NoXrayId, Trace, XrayIds};
+use crate::model::{NoXrayId, Trace, XrayIds};
 
 /// LLVM's log of basic mode.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +78,7 @@ impl Sink for Basic {
         let threads = records::threads(trace);
         let kernel_ids: Vec<_> = threads.map(|thread| KernelIds::of(trace, thread)).collect();
         let (mut unknown, mut too_great, mut data, mut cpus, mut values) = (0, 0, 0, 0, 0);
-        let met = each_record(trace, &EventFilter::default(), self.order, |record, _| {
+        let met = each_record(trace, DataEvents::OfProgram, self.order, |record, _| {
             let (kind, arg) = match record.what {
                 What::Enter(args) => match args.first() {
                     None => (kind::ENTER, None),
@@ -87,8 +86,8 @@ impl Sink for Basic {
                 },
                 What::Leave(Ending::Normal | Ending::Closed, _) => (kind::EXIT, None),
                 What::Leave(Ending::TailExit, _) => (kind::TAIL_EXIT, None),
-                What::Data(kind, _) => {
-                    data += u64::from(!matches!(kind, DataKind::Kernel(_)));
+                What::Data(..) => {
+                    data += 1;
                     return Ok(());
                 }
                 What::Lost(_) => return Ok(()),

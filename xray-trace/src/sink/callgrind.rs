@@ -99,6 +99,7 @@ impl Sink for Callgrind {
         profile(trace, &costs, &mut Text::new(output))?;
         left_out.tell(&mut report);
         report.leave_out_unplaced(trace);
+        report.leave_out_kernel_events(trace);
         Ok(report)
     }
 

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use super::fields::{self, Integers};
 use super::kernel_ids::KernelIds;
 use super::per_function::PerFunction;
-use super::records::{self, Record, What, each_record};
+use super::records::{self, DataEvents, Record, What, each_record};
 use super::text::{self, Text};
 use super::unpack_thread::Bytes;
 use super::wording::{calibration, user_event_name};
@@ -129,7 +129,8 @@ impl EventSink for Chrome {
         output.tables()?;
         let threads: Vec<_> = records::threads(trace).collect();
         let mut current = None;
-        let met = each_record(trace, &options.filter, Order::ByThread, |record, bytes| {
+        let data_events = DataEvents::Selected(&options.filter);
+        let met = each_record(trace, data_events, Order::ByThread, |record, bytes| {
             if current.replace(record.thread) != Some(record.thread) {
                 output.thread(threads[record.thread]);
             }
@@ -306,10 +307,13 @@ impl Output<'_> {
     fn put_user_event(&mut self, kind: DataKind, data: DataRef, bytes: &Bytes) {
         self.text.put(",\"name\":");
         self.text.json(&user_event_name(self.trace, self.of, kind));
+        if matches!(kind, DataKind::Kernel(_)) {
+            self.text.put(",\"cat\":\"kernel\"");
+        }
         self.text.put(",\"s\":\"t\",\"args\":{");
         let of = (self.of, kind);
         let decoded = fields::decoded(self.options, self.trace, of, bytes.get(data));
-        let has_data = !fields::are_all(kind, decoded.as_ref());
+        let has_data = !fields::replace_data(kind, decoded.as_ref());
         if has_data {
             self.text.put("\"data\":");
             self.text.json_bytes(bytes.get(data));

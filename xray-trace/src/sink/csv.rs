@@ -224,7 +224,7 @@ impl EachEvent for Output<'_> {
                 let bytes = bytes.get(data);
                 let decoded = fields::decoded(self.options, self.trace, (self.of, kind), bytes);
                 match std::str::from_utf8(bytes) {
-                    _ if fields::are_all(kind, decoded.as_ref()) => text.put(","),
+                    _ if fields::replace_data(kind, decoded.as_ref()) => text.put(","),
                     Ok(text_of_data) => {
                         put_field(text, text_of_data);
                         text.put(",");

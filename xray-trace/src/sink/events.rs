@@ -65,7 +65,8 @@ pub(super) fn each_event(
                         damaged += 1;
                         break;
                     };
-                    put_kernel_events(event.ticks, outlet)?;
+                    // As among steps, an event comes after kernel events of the same time.
+                    put_kernel_events(Ticks(event.ticks.0.saturating_add(1)), outlet)?;
                     if let EventBody::Data { kind, data } = &mut event.body {
                         let bytes = events.data(*data);
                         if !wants(*kind, *data, bytes) {

@@ -21,9 +21,11 @@ pub(super) fn are_described(options: &EventOptions, trace: &Trace) -> bool {
     !options.formats.is_empty() || trace.tracepoints().next().is_some()
 }
 
-/// Whether the fields of an event are all of its data. The kernel's are.
-pub(super) fn are_all(kind: DataKind, decoded: Option<&DecodedFields<'_>>) -> bool {
-    matches!(kind, DataKind::Kernel(_)) && decoded.is_some()
+/// Whether fields stand in the place of an event's data: those of a kernel event, if they are all
+/// of its data.
+pub(super) fn replace_data(kind: DataKind, decoded: Option<&DecodedFields<'_>>) -> bool {
+    let is_of_kernel = matches!(kind, DataKind::Kernel(_));
+    is_of_kernel && decoded.is_some_and(|decoded| !decoded.is_cut && decoded.rest.is_empty())
 }
 
 /// The fields of an event with this data; `None` if no description is for its type.

@@ -52,6 +52,7 @@ impl Sink for Folded {
         left_out.tell(&mut report);
         stacks.tell(&mut report);
         report.leave_out_unplaced(trace);
+        report.leave_out_kernel_events(trace);
         Ok(report)
     }
 

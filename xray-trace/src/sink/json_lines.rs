@@ -163,7 +163,7 @@ impl EachEvent for Output<'_> {
                 let of = (self.of, kind);
                 let decoded = fields::decoded(self.options, self.trace, of, bytes);
                 match std::str::from_utf8(bytes) {
-                    _ if fields::are_all(kind, decoded.as_ref()) => {}
+                    _ if fields::replace_data(kind, decoded.as_ref()) => {}
                     Ok(data) => {
                         text.put(",\"data\":");
                         text.json(data);

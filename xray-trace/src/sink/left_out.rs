@@ -1,9 +1,7 @@
 //! Counts data of a trace that formats of calls alone, or of sums, leave out.
 
 use super::Report;
-use super::report::KERNEL_EVENTS;
 use crate::analysis::{Ending, Step};
-use crate::model::DataKind;
 
 /// Counts of the data that such a format leaves out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -11,7 +9,6 @@ pub(super) struct LeftOut {
     arguments: u64,
     results: u64,
     data: u64,
-    kernel_events: u64,
     closed: u64,
     lost: u64,
 }
@@ -27,10 +24,7 @@ impl LeftOut {
                 self.closed += u64::from(call.how == Ending::Closed);
                 self.results += u64::from(call.result.is_some());
             }
-            Step::Data(event) => match event.kind {
-                DataKind::Custom | DataKind::Typed(_) => self.data += 1,
-                DataKind::Kernel(_) => self.kernel_events += 1,
-            },
+            Step::Data(_) => self.data += 1,
             Step::Lost { events, .. } => self.lost = self.lost.saturating_add(*events),
         }
     }
@@ -40,14 +34,12 @@ impl LeftOut {
             arguments,
             results,
             data,
-            kernel_events,
             closed,
             lost,
         } = self;
         report.leave_out("arguments of calls", arguments);
         report.leave_out("results of calls", results);
         report.leave_out("custom and typed events", data);
-        report.leave_out(KERNEL_EVENTS, kernel_events);
         report.leave_out(
             "missing exits, assumed where the call was last seen open",
             closed,

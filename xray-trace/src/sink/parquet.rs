@@ -342,7 +342,7 @@ impl EachEvent for Output<'_> {
                 let bytes = bytes.get(data);
                 let of = (self.id, kind);
                 let decoded = fields::decoded(self.options, self.trace, of, bytes);
-                if !fields::are_all(kind, decoded.as_ref()) {
+                if !fields::replace_data(kind, decoded.as_ref()) {
                     user_data = Some(ByteArray::from(bytes.to_vec()));
                 }
                 user_fields = decoded

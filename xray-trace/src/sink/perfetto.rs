@@ -20,7 +20,7 @@ use prost::Message;
 
 use super::fields;
 use super::kernel_ids::KernelIds;
-use super::records::{self, Record, What, each_record};
+use super::records::{self, DataEvents, Record, What, each_record};
 use super::text::readable;
 use super::unpack_thread::Bytes;
 use super::wording::user_event_name;
@@ -280,7 +280,8 @@ impl EventSink for Perfetto {
         output.tracks()?;
         let threads: Vec<_> = records::threads(trace).collect();
         let mut current = None;
-        let met = each_record(trace, &options.filter, Order::ByThread, |record, bytes| {
+        let data_events = DataEvents::Selected(&options.filter);
+        let met = each_record(trace, data_events, Order::ByThread, |record, bytes| {
             if current.replace(record.thread) != Some(record.thread) {
                 output.thread(threads[record.thread])?;
             }
@@ -486,7 +487,7 @@ impl Output<'_> {
         let decoded = fields::decoded(self.options, self.trace, of, bytes.get(data));
         let decoded = decoded.filter(|decoded| !decoded.fields.is_empty());
         let mut annotations = Vec::new();
-        if !fields::are_all(kind, decoded.as_ref()) {
+        if !fields::replace_data(kind, decoded.as_ref()) {
             let text = readable(bytes.get(data)).into_owned();
             annotations.push(annotation("data", None, Some(text)));
         }

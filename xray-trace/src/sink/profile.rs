@@ -57,6 +57,7 @@ impl Sink for Profile {
         blocks(trace, &stacks, output, &mut report)?;
         left_out.tell(&mut report);
         report.leave_out_unplaced(trace);
+        report.leave_out_kernel_events(trace);
         Ok(report)
     }
 

@@ -87,27 +87,40 @@ const AT_ONCE: usize = 64;
 /// The order of records: by time, then by the index of the thread.
 type Due = (Ticks, usize);
 
+/// The events with data that have a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DataEvents<'a> {
+    /// The custom, typed and kernel events that the filter selects.
+    Selected(&'a EventFilter),
+    /// All custom and typed events.
+    OfProgram,
+}
+
 /// The threads that can have records.
 pub(super) fn threads(trace: &Trace) -> impl Iterator<Item = ThreadId> {
     trace.blocks_by_thread().into_keys()
 }
 
-/// Passes every record to `take`, with the bytes that it refers to. User events that `filter` does
-/// not select have no record.
+/// Passes every record to `take`, with the bytes that it refers to.
 ///
 /// # Errors
 ///
 /// The errors of `take`.
 pub(super) fn each_record(
     trace: &Trace,
-    filter: &EventFilter,
+    data_events: DataEvents<'_>,
     order: Order,
     take: impl FnMut(&Record, &Bytes) -> io::Result<()>,
 ) -> io::Result<Met> {
     let make = |outlet: &mut Outlet<Record>| {
         let threads = (0..).zip(Steps::of_threads(trace));
         let threads = threads.map(|(index, steps)| {
-            let steps = steps.with_user_events(trace, filter);
+            let steps = match data_events {
+                DataEvents::OfProgram => steps,
+                DataEvents::Selected(filter) => steps
+                    .with_kernel_events(trace)
+                    .with_user_events(trace, filter),
+            };
             Thread::new(trace, index, steps)
         });
         let mut met = Met::default();

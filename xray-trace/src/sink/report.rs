@@ -9,7 +9,7 @@ use crate::model::{Profile, Trace};
 pub(super) const DAMAGED_BLOCKS: &str = "damaged blocks, of which some events cannot be decoded";
 
 /// How the report names kernel events.
-pub(super) const KERNEL_EVENTS: &str = "events of kernel tracepoints";
+const KERNEL_EVENTS: &str = "events of kernel tracepoints";
 
 /// The report of a sink.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Report {
 
     /// Counts the kernel events, for formats that cannot hold them.
     pub(super) fn leave_out_kernel_events(&mut self, trace: &Trace) {
-        self.leave_out(KERNEL_EVENTS, trace.kernel_events().values().sum());
+        self.leave_out(KERNEL_EVENTS, trace.kernel_event_counts().values().sum());
     }
 
     /// The report for a profile of which every stack was written.

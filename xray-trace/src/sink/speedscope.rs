@@ -83,6 +83,7 @@ impl Sink for Speedscope {
         shared(trace, &frames, &mut text)?;
         left_out.tell(&mut report);
         report.leave_out_unplaced(trace);
+        report.leave_out_kernel_events(trace);
         Ok(report)
     }
 

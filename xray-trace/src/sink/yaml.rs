@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use super::kernel_ids::KernelIds;
-use super::records::{self, CUT, VALUES, What, each_record};
+use super::records::{self, CUT, DataEvents, VALUES, What, each_record};
 use super::{Report, Sink};
 use crate::analysis::{Ending, Order};
-use crate::event_format::EventFilter;
 use crate::function_map::FunctionMap;
 use crate::llvm::yaml::{Callee, Kind, Record, RecordPrefix as PlaceText, TraceHeader, Writer};
 use crate::model::{DataKind, FunctionId, NoXrayId, ThreadId, Trace, XrayIds};
@@ -76,14 +75,10 @@ impl Sink for Yaml {
         let threads = records::threads(trace).map(|thread| Thread::new(trace, thread));
         let mut threads: Vec<_> = threads.collect();
         let (mut unknown, mut too_great, mut values, mut cut) = (0, 0, 0, 0);
-        let all = EventFilter::default();
-        let met = each_record(trace, &all, self.order, |record, bytes| {
+        let met = each_record(trace, DataEvents::OfProgram, self.order, |record, bytes| {
             let Known { misfit, callee } = known
                 .entry(record.function)
                 .get_or_insert_with(|| Known::new(trace, &ids, record.function));
-            if let What::Data(DataKind::Kernel(_), _) = record.what {
-                return Ok(());
-            }
             if let (Some(misfit), false) = (misfit, matches!(record.what, What::Data(..))) {
                 let entered = u64::from(matches!(record.what, What::Enter(_)));
                 match misfit {

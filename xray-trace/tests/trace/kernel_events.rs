@@ -7,10 +7,15 @@ use xray_trace::analysis::{
     Filter, Notes, Open, Order, Shown, Step, Steps, Tree, TreeLine, Visitor,
 };
 use xray_trace::container::{
-    KernelEncoder, KernelPart, KernelRecord, KernelRecordKind, Payload, Writer,
+    HEADER_LEN, KernelEncoder, KernelPart, KernelRecord, KernelRecordKind, Payload, Writer,
 };
-use xray_trace::event_format::{EventOptions, FieldValue, Tracepoint, TypeOfEvent};
-use xray_trace::model::{DataKind, Event, EventBody, ThreadId, Ticks, Trace};
+use xray_trace::event_format::{
+    EventCondition, EventOptions, EventsOf, FieldComparison, FieldValue, Literal, RecordedData,
+    Relation, Tracepoint, TypeOfEvent,
+};
+use xray_trace::model::{
+    DataKind, Event, EventBody, ProcessId, RecordingWindow, ThreadId, Ticks, Trace,
+};
 use xray_trace::sink::{self, Format};
 use xray_trace::source;
 
@@ -20,10 +25,8 @@ use crate::common::{
 
 /// A tracepoint with an integer and a text.
 fn wakeup() -> Tracepoint {
-    Tracepoint {
-        name: "sched:sched_wakeup".to_owned(),
-        format: Some("common_pid:i32,comm:lenstr".parse().unwrap()),
-    }
+    let description = "common_pid:i32,comm:lenstr";
+    Tracepoint::new("sched:sched_wakeup".to_owned(), description.to_owned())
 }
 
 fn data(pid: i32, comm: &str) -> Vec<u8> {
@@ -73,7 +76,8 @@ fn file(events: &[Event], parts: &[KernelPart], tracepoints: &[(u16, Tracepoint)
 
 /// The steps of the thread as text. Kernel events have their first field.
 fn steps(trace: &Trace) -> (Vec<String>, Notes) {
-    let mut steps = Steps::of_threads(trace).next().unwrap();
+    let steps = Steps::of_threads(trace).next().unwrap();
+    let mut steps = steps.with_kernel_events(trace);
     let mut shown = Vec::new();
     while let Some(step) = steps.next() {
         let line = match step {
@@ -126,13 +130,13 @@ fn kernel_events_have_their_place_between_calls() {
             "500 Kernel(5) 5 in 0",
         ]
     );
-    assert_eq!(trace.kernel_events().get(&5), Some(&6));
+    assert_eq!(trace.kernel_event_counts().get(&5), Some(&6));
     let TypeOfEvent::Kernel(tracepoint) = trace.type_of(ThreadId(0), DataKind::Kernel(5)) else {
         panic!("it is a kernel event");
     };
     assert_eq!(*tracepoint, wakeup());
     let data = data(7, "a b");
-    let decoded = tracepoint.format.as_ref().unwrap().decode(&data);
+    let decoded = tracepoint.format().unwrap().decode(&data);
     assert_eq!(
         decoded.fields,
         [
@@ -266,6 +270,77 @@ fn formats_without_a_place_for_kernel_events_report_their_number() {
     }
 }
 
+/// A recording of some functions has the kernel events of its own time alone, and a thread without
+/// events has none.
+#[test]
+fn kernel_events_are_of_the_recording_and_of_threads_with_events() {
+    let events = [call(100, 0, Enter), call(400, 0, Exit)];
+    let (bytes, other) = (file(&events, &[], &[(5, wakeup())]), ThreadId(1));
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let window = RecordingWindow {
+        process: ProcessId(0),
+        since: Some(Ticks(200)),
+        until: Some(Ticks(300)),
+        earlier_exits: 0,
+        later_events: 0,
+        later_lost: 0,
+    };
+    writer.add(&window).unwrap();
+    let of_thread = part(600, &[50, 200, 250, 300, 350]);
+    writer.kernel_events(&of_thread).unwrap();
+    let of_other = KernelPart {
+        thread: other,
+        ..of_thread
+    };
+    writer.kernel_events(&of_other).unwrap();
+    let more = writer.into_inner().split_off(HEADER_LEN);
+    let trace = Trace::read([bytes, more].concat().as_slice()).unwrap();
+    assert_eq!(trace.kernel_event_counts().get(&5), Some(&3));
+    let (shown, _) = steps(&trace);
+    let kernel: Vec<_> = shown
+        .iter()
+        .filter(|line| line.contains("Kernel"))
+        .collect();
+    assert_eq!(
+        kernel,
+        [
+            "200 Kernel(5) 1 in 1",
+            "250 Kernel(5) 2 in 1",
+            "300 Kernel(5) 3 in 1"
+        ]
+    );
+}
+
+/// A merged trace can have two descriptions of one tracepoint: of two kernels.
+#[test]
+fn a_condition_reads_the_fields_of_each_description() {
+    let name = || "sched:sched_wakeup".to_owned();
+    let later = Tracepoint::new(name(), "flags:u16,common_pid:i32".to_owned());
+    let format = wakeup().format().unwrap().clone();
+    let seven = Literal::Integer(7);
+    let comparison = FieldComparison::new(format, "common_pid", Relation::Equal, seven).unwrap();
+    let condition = EventCondition::of_type(EventsOf::Name(name())).with_field(comparison);
+    let holds = |tracepoint: &Tracepoint, data: &[u8]| {
+        condition.holds(TypeOfEvent::Kernel(tracepoint), RecordedData::whole(data))
+    };
+    assert!(holds(&wakeup(), &data(7, "")) && !holds(&wakeup(), &data(8, "")));
+    assert!(holds(&later, &[1, 1, 7, 0, 0, 0]) && !holds(&later, &data(7, "ab")));
+    let without = Tracepoint::new(name(), "flags:u16".to_owned());
+    assert!(!holds(&without, &data(7, "")));
+}
+
+/// A description of a later version stays as it is.
+#[test]
+fn a_description_that_is_not_understood_is_kept() {
+    let later = Tracepoint::new("a:b".to_owned(), "x:u128".to_owned());
+    assert_eq!(later.format(), None);
+    let bytes = file(&[call(100, 0, Enter)], &[], &[(5, later.clone())]);
+    let trace = Trace::read(bytes.as_slice()).unwrap();
+    let written = trace.write(Vec::new(), &[]).unwrap();
+    let again = Trace::read(written.as_slice()).unwrap();
+    assert!(again.tracepoints().eq([(5, &later)]));
+}
+
 #[test]
 fn files_keep_kernel_events() {
     let mut encoder = KernelEncoder::new(700);
@@ -283,7 +358,10 @@ fn files_keep_kernel_events() {
     let opened = Trace::open(named.reopen().unwrap()).unwrap();
     for trace in [&read, &opened] {
         assert_eq!(
-            (trace.kernel_events().get(&5), trace.lost_kernel_events()),
+            (
+                trace.kernel_event_counts().get(&5),
+                trace.lost_kernel_events()
+            ),
             (Some(&3), 9)
         );
         let written = trace.write(Vec::new(), &[]).unwrap();
@@ -296,10 +374,8 @@ fn files_keep_kernel_events() {
 /// Each trace numbers its tracepoints by itself.
 #[test]
 fn merged_traces_have_the_kernel_events_of_all() {
-    let switch = Tracepoint {
-        name: "sched:sched_switch".to_owned(),
-        format: Some("common_pid:i32".parse().unwrap()),
-    };
+    let name = "sched:sched_switch".to_owned();
+    let switch = Tracepoint::new(name, "common_pid:i32".to_owned());
     let one = |number, tracepoint: &Tracepoint, at| {
         let mut encoder = KernelEncoder::new(0);
         encoder.push(at, number, &data(1, ""));
@@ -322,7 +398,7 @@ fn merged_traces_have_the_kernel_events_of_all() {
         let (number, _) = tracepoints
             .find(|(_, tracepoint)| tracepoint.name == name)
             .unwrap();
-        merged.kernel_events().get(&number).copied()
+        merged.kernel_event_counts().get(&number).copied()
     };
     assert_eq!(merged.tracepoints().count(), 2);
     assert_eq!(named("sched:sched_wakeup"), Some(2));
@@ -381,7 +457,8 @@ proptest! {
         }
         let visited = |trace: &Trace| {
             let mut seen = Seen::default();
-            Steps::of_threads(trace).next().unwrap().visit(&mut seen);
+            let steps = Steps::of_threads(trace).next().unwrap();
+            steps.with_kernel_events(trace).visit(&mut seen);
             seen.0
         };
         prop_assert_eq!(visited(&with), visited(&plain));
@@ -402,7 +479,8 @@ proptest! {
             }
         }
         let trace = trace(&[call(100, 0, Enter), call(400, 0, Exit)], &[hostile]);
-        for mut steps in Steps::of_threads(&trace) {
+        for steps in Steps::of_threads(&trace) {
+            let mut steps = steps.with_kernel_events(&trace);
             while let Some(step) = steps.next() {
                 if let Step::Data(event) = step {
                     prop_assert_eq!(steps.data(&event).len(), event.data.len());

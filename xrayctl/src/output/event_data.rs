@@ -56,7 +56,8 @@ impl EventData {
             TypeOfEvent::Typed(number, _) => Some(number),
             TypeOfEvent::Custom | TypeOfEvent::Kernel(_) => None,
         };
-        let is_in_fields = is_of_kernel && fields.is_some();
+        let is_whole = |fields: &Fields| !fields.is_cut && fields.more == 0;
+        let is_in_fields = is_of_kernel && fields.as_ref().is_some_and(is_whole);
         let shown = || match std::str::from_utf8(data) {
             Ok(data) => data.to_owned(),
             Err(_) => data.escape_ascii().to_string(),

@@ -171,7 +171,7 @@ impl TraceInfo {
                 name,
                 events,
             });
-        let counts = trace.kernel_events();
+        let counts = trace.kernel_event_counts();
         let tracepoints = trace.tracepoints();
         let tracepoints = tracepoints.map(|(number, tracepoint)| TracepointInfo {
             name: tracepoint.name.clone(),

@@ -27,6 +27,20 @@ pub(super) fn selection(selection: Option<&v1::Selection>) -> String {
     text
 }
 
+/// The rules of a stream's selection, and its kernel tracepoints: `+all kernel:sched:sched_switch`.
+pub(super) fn stream(selection: Option<&v1::Selection>, tracepoints: &[String]) -> String {
+    let mut text = self::selection(selection);
+    for name in tracepoints {
+        if text.len() >= LONGEST {
+            break;
+        }
+        let gap = if text.is_empty() { "" } else { " " };
+        let start: String = name.chars().take(LONGEST).collect();
+        let _ = write!(text, "{gap}kernel:{start}");
+    }
+    text
+}
+
 /// The selections of a trigger's conditions.
 pub(super) fn trigger(request: &v1::TriggerRequest) -> String {
     use v1::trigger_condition::What;

@@ -67,7 +67,7 @@ pub(super) enum ThreadPart {
     Kernel(KernelPart),
 }
 
-/// When the kernel's rings of switches are read next.
+/// When the kernel's rings are read next.
 #[derive(Debug)]
 pub(super) struct Pace {
     looked: Instant,
@@ -131,7 +131,7 @@ impl RunRecords {
         &self.tracepoints
     }
 
-    /// The perf events of a thread.
+    /// The number of perf events of each thread.
     fn events_of_thread(&self) -> usize {
         1 + self.tracepoints.len()
     }
@@ -144,8 +144,8 @@ impl RunRecords {
             if self.threads.contains_key(&(pid, tid)) {
                 continue;
             }
-            let taken = self.threads.len() * self.events_of_thread();
-            if taken >= PERF_EVENTS_OF_USER as usize / 2 {
+            let taken = (self.threads.len() + 1) * self.events_of_thread();
+            if taken > PERF_EVENTS_OF_USER as usize / 2 {
                 return;
             }
             match self.begin_thread(process, tid, None) {
@@ -296,7 +296,7 @@ impl RunRecords {
 pub(super) fn admit(admission: &Arc<Admission>, uid: u32) -> io::Result<Admitted> {
     let place = admission.admit(uid).ok_or_else(|| {
         io::Error::other(format!(
-            "{PERF_EVENTS_OF_USER} perf events record threads for you already"
+            "it takes more perf events than are left of the {PERF_EVENTS_OF_USER} that you can have"
         ))
     })?;
     if !DescriptorRoom::look()?.is_enough {
@@ -338,8 +338,8 @@ impl Pace {
         Some(passed)
     }
 
-    /// Ends a look. `passed` is the time since the one before, and `most` the number of switches in
-    /// the fullest ring.
+    /// Ends a look. `passed` is the time since the one before, and `most` the number of switches
+    /// that would fill a ring as far as the fullest one was filled.
     pub(super) fn end_look(&mut self, passed: Duration, most: u64) {
         if most >= RunRecorder::ROOM {
             self.hurries_until = self.looked.checked_add(HURRY_TIME);
@@ -410,10 +410,15 @@ impl ThreadRecord {
                 packed.clear();
                 tracepoint.pack(&record, &mut packed);
                 kernel_events.push(when, number, &packed);
-                if let Some((of, id)) = *thread
-                    && kernel_events.len() >= KERNEL_PART_BYTES
-                {
-                    parts.push((of, ThreadPart::Kernel(kernel_events.take(id, when))));
+                if kernel_events.len() < KERNEL_PART_BYTES {
+                    return;
+                }
+                match *thread {
+                    Some((of, id)) => {
+                        parts.push((of, ThreadPart::Kernel(kernel_events.take(id, when))));
+                    }
+                    // The thread has traced nothing so far: nothing is claimed of its past.
+                    None => *kernel_events = KernelEncoder::new(when),
                 }
             }
             RunRecord::Lost(records) => {
@@ -438,7 +443,7 @@ impl ThreadRecord {
 
     /// True if the thread has traced nothing for too long.
     fn is_silent(&self) -> bool {
-        let bytes = self.encoder.as_ref().map_or(0, RunsEncoder::len) + self.kernel_events.len();
+        let bytes = self.encoder.as_ref().map_or(0, RunsEncoder::len);
         self.thread.is_none() && (self.written.elapsed() >= SILENT_TIME || bytes >= SILENT_BYTES)
     }
 
@@ -488,6 +493,12 @@ impl ThreadRecord {
         if let (Some((source, id)), Some(encoder)) = (self.thread, &mut self.encoder) {
             let until = until.unwrap_or_else(|| encoder.last_ns());
             write(source, ThreadPart::Runs(encoder.take(id, until)))?;
+        }
+        if self.recorder.has_tracepoints() {
+            match self.recorder.unreported_losses() {
+                0 => {}
+                lost => self.kernel_events.push_lost(0, lost),
+            }
         }
         self.write_kernel_events(until.unwrap_or(0), write)
     }

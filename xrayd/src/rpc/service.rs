@@ -320,7 +320,8 @@ impl Xrayd for Service {
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let admission = Arc::clone(&self.run_times);
-        let mut call = call.of(pid).with(described::selection(selection.as_ref()));
+        let described = described::stream(selection.as_ref(), &kernel_tracepoints);
+        let mut call = call.of(pid).with(described);
         let admitted = self.stream(&mut call)?;
         let (what, pid, traced, subscription, encoder) = self
             .blocking(call, move |registry, _| {

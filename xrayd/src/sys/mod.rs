@@ -37,7 +37,8 @@ pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use peer::security_label;
 pub(crate) use perf::{
-    open_mapping_event, open_switch_event, open_task_clock, open_task_event, open_tracepoint,
+    lost_records, open_mapping_event, open_switch_event, open_task_clock, open_task_event,
+    open_tracepoint,
 };
 pub(crate) use pid_namespace::PidNamespace;
 pub(crate) use pidfd::PidFd;

@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read as _},
     os::fd::{AsRawFd as _, FromRawFd},
 };
 
@@ -21,6 +21,8 @@ const PERF_SAMPLE_CPU: u64 = 1 << 7;
 const PERF_SAMPLE_RAW: u64 = 1 << 10;
 /// `PERF_EVENT_IOC_SET_OUTPUT`, which is `_IO('$', 5)`.
 const SET_OUTPUT: libc::Ioctl = 0x2405;
+/// A read of the file also returns the number of records that had no room. Since Linux 6.0.
+const PERF_FORMAT_LOST: u64 = 1 << 4;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -37,7 +39,7 @@ const CONTEXT_SWITCH: u64 = 1 << 26;
 /// The third version of `perf_event_attr`, include/uapi/linux/perf_event.h. Every kernel since 4.1
 /// has it.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Attributes {
     kind: u32,
     size: u32,
@@ -102,7 +104,7 @@ pub(crate) fn open_switch_event(tid: libc::pid_t) -> io::Result<File> {
         wakeup_watermark: FULL,
         ..records(CONTEXT_SWITCH | TASK)
     };
-    open(&attributes, tid, ANY_PROCESSOR)
+    open_with_losses(attributes, tid)
 }
 
 /// Makes the kernel record each event of the tracepoint with this number that happens while a
@@ -126,13 +128,23 @@ pub(crate) fn open_tracepoint(tid: libc::pid_t, id: u16, output: &File) -> io::R
         clockid: libc::CLOCK_MONOTONIC,
         ..Attributes::default()
     };
-    let event = open(&attributes, tid, ANY_PROCESSOR)?;
+    let event = open_with_losses(attributes, tid)?;
     // SAFETY: the request takes a descriptor, and no memory. Both descriptors are open.
     let result = unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, output.as_raw_fd()) };
     match result {
         0 => Ok(event),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The number of records of a thread's event, from [`open_switch_event`] or [`open_tracepoint`],
+/// for which the ring had no room so far. `None` if this kernel does not count them.
+pub(crate) fn lost_records(mut event: &File) -> Option<u64> {
+    // The value of the event, which is 0 or the number of its records, and the losses.
+    let mut both = [0; 16];
+    let length = event.read(&mut both).ok()?;
+    let lost = both.get(8..length)?.first_chunk()?;
+    Some(u64::from_ne_bytes(*lost))
 }
 
 /// Counts the run time of a thread from now on. A read of the file gives 8 bytes, the nanoseconds,
@@ -164,6 +176,20 @@ fn records(what: u64) -> Attributes {
         wakeup_watermark: 1,
         clockid: libc::CLOCK_MONOTONIC,
         ..Attributes::default()
+    }
+}
+
+/// Opens an event of a thread. The kernel counts its lost records, if it can.
+fn open_with_losses(attributes: Attributes, tid: libc::pid_t) -> io::Result<File> {
+    let counting = Attributes {
+        read_format: PERF_FORMAT_LOST,
+        ..attributes
+    };
+    match open(&counting, tid, ANY_PROCESSOR) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            open(&attributes, tid, ANY_PROCESSOR)
+        }
+        opened => opened,
     }
 }
 

@@ -80,6 +80,10 @@ pub(crate) enum PerfRecord {
     },
     /// A tracepoint of a thread has had an event.
     Event {
+        /// The process.
+        process: u32,
+        /// The thread that ran.
+        thread: u32,
         /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
         /// The kernel's record of the event.
@@ -215,13 +219,18 @@ impl PerfRecord {
                     ended: false,
                 })
             }
-            (SAMPLE, &[_, _, when, _, first, ref rest @ ..]) => {
+            (SAMPLE, &[_, both, when, _, first, ref rest @ ..]) => {
                 // The length of the event, and its first bytes.
                 let mut record = first.to_le_bytes().to_vec();
                 record.drain(..4);
                 record.extend(rest.iter().flat_map(|word| word.to_le_bytes()));
                 record.truncate(usize::try_from(low(first)).unwrap_or(usize::MAX));
-                Some(Self::Event { when, record })
+                Some(Self::Event {
+                    process: low(both),
+                    thread: low(both >> 32),
+                    when,
+                    record,
+                })
             }
             (COMM, &[header, process, .., when]) if header >> 32 & BY_EXEC != 0 => {
                 let process = low(process);

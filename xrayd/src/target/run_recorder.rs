@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     pid::{Pid, Tid},
-    sys::{monotonic_now, open_switch_event, open_tracepoint},
+    sys::{lost_records, monotonic_now, open_switch_event, open_tracepoint},
 };
 
 /// Bytes of a report of a loss, and of the longest record behind it.
@@ -32,6 +32,8 @@ pub(crate) struct RunRecorder {
     tracepoints: Vec<File>,
     ring: Ring<Mapping>,
     data_bytes: u64,
+    /// Lost records that the ring has reported.
+    reported: u64,
     /// The ring was so full when it was read that the kernel may have dropped records after that.
     /// It reports a loss with the next record.
     may_miss: bool,
@@ -39,7 +41,7 @@ pub(crate) struct RunRecorder {
     is_over: bool,
 }
 
-/// What [`RunRecorder::take`] has found.
+/// A record that [`RunRecorder::take`] has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunRecord {
     /// The thread has got or given up a processor.
@@ -99,6 +101,7 @@ impl RunRecorder {
             tracepoints,
             ring,
             data_bytes,
+            reported: 0,
             may_miss: false,
             is_over: false,
         };
@@ -113,7 +116,7 @@ impl RunRecorder {
     /// the same part of a ring without tracepoints.
     pub(crate) fn take(&mut self, mut each: impl FnMut(RunRecord)) -> u64 {
         let own = (self.pid.as_u32(), self.tid.as_u32());
-        let (mut has_lost, mut is_over) = (false, self.is_over);
+        let (mut lost, mut is_over) = (0_u64, self.is_over);
         let bytes = self.ring.take(&mut |record| match record {
             PerfRecord::Switched {
                 process,
@@ -128,13 +131,19 @@ impl RunRecorder {
                 }
                 is_over |= ended;
             }
-            PerfRecord::Event { when, record } => {
+            PerfRecord::Event {
+                process,
+                thread,
+                when,
+                record,
+            } => {
+                is_over |= (process, thread) != own;
                 if !is_over {
                     each(RunRecord::Event { when, record });
                 }
             }
             PerfRecord::Lost(records) => {
-                has_lost = true;
+                lost = lost.saturating_add(records);
                 each(RunRecord::Lost(records));
             }
             PerfRecord::Mapped { .. } | PerfRecord::Turned { .. } => {}
@@ -147,13 +156,28 @@ impl RunRecorder {
             };
             self.may_miss = self.data_bytes.saturating_sub(bytes) < largest;
         }
-        match has_lost {
-            true => Self::ROOM,
-            false => (bytes * DATA_BYTES / self.data_bytes).div_ceil(SWITCH_BYTES),
+        self.reported = self.reported.saturating_add(lost);
+        match lost {
+            0 => (bytes * DATA_BYTES / self.data_bytes).div_ceil(SWITCH_BYTES),
+            _ => Self::ROOM,
         }
     }
 
-    /// True if switches after the last one may be missing.
+    /// True if it also records events of tracepoints.
+    pub(crate) fn has_tracepoints(&self) -> bool {
+        !self.tracepoints.is_empty()
+    }
+
+    /// The number of lost records that no record in the ring has reported so far. The kernel
+    /// reports a loss with the next record, so it never reports the last one of a thread. 0 if the
+    /// kernel does not count them.
+    pub(crate) fn unreported_losses(&self) -> u64 {
+        let events = self.tracepoints.iter().chain([&self.event]);
+        let lost = events.filter_map(lost_records).fold(0, u64::saturating_add);
+        lost.saturating_sub(self.reported)
+    }
+
+    /// True if records after the last one may be missing.
     pub(crate) fn may_miss(&self) -> bool {
         self.may_miss
     }
@@ -270,6 +294,52 @@ mod tests {
         recorder.take(|record| records.push(record));
         assert!(is_loss(&records[0]), "{records:?}");
         assert!(!recorder.may_miss() && recorder.is_over());
+    }
+
+    /// The kernel reports a loss with the next record, and after the last loss there is none.
+    #[test]
+    fn each_event_of_a_tracepoint_is_taken_or_counted() {
+        const CALLS: u64 = 100_000;
+        let tracepoint = match KernelTracepoint::find("syscalls:sys_enter_getppid") {
+            Ok(tracepoint) => tracepoint,
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "{error}");
+                eprintln!("NOT RUN: each_event_of_a_tracepoint_is_taken_or_counted: {error}");
+                return;
+            }
+        };
+        let (pid, start) = own_start();
+        let (ids, id) = sync_channel(0);
+        let (orders, received) = sync_channel::<()>(0);
+        let thread = thread::spawn(move || {
+            ids.send(unistd::gettid().as_raw().cast_unsigned()).unwrap();
+            received.recv().unwrap();
+            for _ in 0..CALLS {
+                unistd::getppid();
+            }
+        });
+        let tid = Tid::try_from(id.recv().unwrap()).unwrap();
+        let (mut recorder, _) = RunRecorder::begin(pid, start, tid, &[tracepoint]).unwrap();
+        orders.send(()).unwrap();
+        thread.join().unwrap();
+        let (mut events, mut switches, mut lost) = (0, 0, 0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !recorder.has_ended() {
+            assert!(Instant::now() < deadline, "the event shows no end");
+        }
+        recorder.take(|record| match record {
+            RunRecord::Event { .. } => events += 1,
+            RunRecord::Switch(_) => switches += 1,
+            RunRecord::Lost(records) => lost += records,
+        });
+        lost += recorder.unreported_losses();
+        assert!(events > 100 && lost > 0, "{events} {switches} {lost}");
+        let all = events + lost;
+        // Some of the lost records were switches.
+        assert!(
+            (CALLS..CALLS + CALLS / 10).contains(&all),
+            "{events} {switches} {lost}"
+        );
     }
 
     #[test]

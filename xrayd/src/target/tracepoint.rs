@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use xray_trace::event_format::{EventFormat, MOST_FIELD_BYTES, MOST_FIELDS, Tracepoint};
+use xray_trace::event_format::{MOST_FIELD_BYTES, MOST_FIELDS, Tracepoint};
 
 /// The folders that the kernel may show its tracepoints in.
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -116,13 +116,11 @@ impl KernelTracepoint {
         }
         let fields = fields.iter().map(|(name, kind)| format!("{name}:{kind}"));
         let fields = fields.collect::<Vec<_>>().join(",");
-        let format: EventFormat = fields.parse().ok()?;
+        let described = Tracepoint::new(name.to_owned(), fields);
+        described.format()?;
         Some(Self {
             id,
-            described: Tracepoint {
-                name: name.to_owned(),
-                format: Some(format),
-            },
+            described,
             places,
         })
     }
@@ -292,7 +290,7 @@ mod tests {
 
     fn fields(description: &str) -> String {
         let tracepoint = KernelTracepoint::of(7, "a:b", description);
-        tracepoint.unwrap().described.format.unwrap().to_string()
+        tracepoint.unwrap().described.description().to_owned()
     }
 
     #[test]
@@ -346,7 +344,7 @@ mod tests {
         assert_eq!(tracepoint_of(&record), Some(7));
         let mut packed = Vec::new();
         tracepoint.pack(&record, &mut packed);
-        let format = tracepoint.described.format.as_ref().unwrap();
+        let format = tracepoint.described.format().unwrap();
         let decoded = format.decode(&packed);
         assert!(!decoded.is_cut && decoded.rest.is_empty());
         let shown: Vec<_> = decoded
@@ -421,7 +419,7 @@ mod tests {
             let tracepoint = KernelTracepoint::of(7, "a:b", &line).unwrap();
             let mut packed = Vec::new();
             tracepoint.pack(&record, &mut packed);
-            let format = tracepoint.described.format.as_ref().unwrap();
+            let format = tracepoint.described.format().unwrap();
             prop_assert!(!format.decode(&packed).is_cut);
         }
     }

@@ -137,13 +137,12 @@ impl<'a> Steps<'a> {
         self.stack.unmatched.into_kept()
     }
 
-    /// The steps of every thread of a trace that has events, by thread, with its kernel events.
-    /// Their calls do not have the time without a processor ([`Self::with_runs`]).
+    /// The steps of every thread of a trace that has events, by thread. Their calls do not have the
+    /// time without a processor ([`Self::with_runs`]), and kernel events are no steps
+    /// ([`Self::with_kernel_events`]).
     pub fn of_threads(trace: &'a Trace) -> impl Iterator<Item = Self> {
         let threads = trace.blocks_by_thread().into_iter();
-        threads.map(|(thread, blocks)| {
-            Self::new(trace.clock(), thread, blocks).with_kernel_events(trace)
-        })
+        threads.map(|(thread, blocks)| Self::new(trace.clock(), thread, blocks))
     }
 
     /// The steps of a thread in its window, and after it until every call of the window has ended.
@@ -251,6 +250,8 @@ impl<'a> Steps<'a> {
         }
         let event = match self.pending.take().or_else(|| self.unpack()) {
             Some(event) => event,
+            // The window may have ended.
+            None if self.stack.frames.len() < self.enough => return None,
             None => return self.kernel_event().map(NextEvent::Kernel),
         };
         if event.ticks >= self.due {

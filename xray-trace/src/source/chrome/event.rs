@@ -20,6 +20,8 @@ pub(super) struct TraceEvent<'a> {
     /// The duration in nanoseconds, likewise.
     pub(super) duration_ns: Option<u64>,
     pub(super) name: Option<Cow<'a, str>>,
+    /// Whether it is an event of a kernel tracepoint.
+    pub(super) is_of_kernel: bool,
     pub(super) args: Args<'a>,
 }
 
@@ -77,6 +79,7 @@ impl<'a> TraceEvent<'a> {
                 b"ts" => event.ns = decimal::nanoseconds(unquoted(value)),
                 b"dur" => event.duration_ns = decimal::nanoseconds(unquoted(value)),
                 b"name" => event.name = text(),
+                b"cat" => event.is_of_kernel = unquoted(value) == b"kernel",
                 b"args" => args = Some(value),
                 _ => {}
             }

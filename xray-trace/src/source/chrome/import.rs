@@ -51,6 +51,8 @@ struct Counts {
     timeless: u64,
     /// Metadata other than names of processes and threads.
     metadata: u64,
+    /// Events of kernel tracepoints.
+    kernel_events: u64,
     /// Events with arguments that are not kept.
     args: u64,
     /// Names of processes that replaced another name.
@@ -99,9 +101,14 @@ impl Importer {
             ns,
             duration_ns,
             name,
+            is_of_kernel,
             mut args,
         } = event;
         match phase {
+            Some(b'i' | b'I') if is_of_kernel => {
+                self.counts.kernel_events += 1;
+                return Ok(());
+            }
             Some(b'B' | b'E' | b'X' | b'i' | b'I') => {}
             Some(b'M') => return self.add_name(&pid, &tid, name.as_deref(), args),
             other => {
@@ -315,6 +322,7 @@ impl Counts {
             phases,
             timeless,
             metadata,
+            kernel_events,
             args,
             renamed_processes,
             renamed_threads,
@@ -336,6 +344,7 @@ impl Counts {
                 "ignored metadata other than names of processes and threads",
                 metadata,
             ),
+            ("events of kernel tracepoints", kernel_events),
             ("trace events whose args are not all kept", args),
             (
                 "names of processes that replaced another name of the same pid",

@@ -22,8 +22,8 @@ pub(super) struct Ids {
     threads: u32,
     functions: u32,
     known_functions: HashMap<FunctionKey, FunctionId>,
-    /// In the order of their numbers.
-    tracepoints: Vec<Tracepoint>,
+    /// By name and description.
+    tracepoints: HashMap<(String, String), u16>,
 }
 
 /// The ids of one trace in the merged one.
@@ -114,17 +114,18 @@ impl Places {
         number: u16,
         tracepoint: &Tracepoint,
     ) -> io::Result<Option<u16>> {
-        let known = ids.tracepoints.iter().position(|known| known == tracepoint);
-        let merged = known.unwrap_or(ids.tracepoints.len());
+        let key = (tracepoint.name.clone(), tracepoint.description().to_owned());
+        if let Some(known) = ids.tracepoints.get(&key) {
+            self.tracepoints.insert(number, *known);
+            return Ok(None);
+        }
+        let merged = ids.tracepoints.len();
         let merged = u16::try_from(merged)
             .ok()
             .filter(|merged| *merged < u16::MAX)
             .ok_or_else(|| io::Error::other("the traces have too many tracepoints"))?;
         self.tracepoints.insert(number, merged);
-        if known.is_some() {
-            return Ok(None);
-        }
-        ids.tracepoints.push(tracepoint.clone());
+        ids.tracepoints.insert(key, merged);
         Ok(Some(merged))
     }
 

@@ -174,7 +174,9 @@ fn add(
             switches: part.switches.clone(),
         })?;
     }
-    for part in trace.all_kernel_parts() {
+    // A part that cannot be read would become a time without events.
+    let readable = |part: &&KernelPart| part.events.load().is_ok();
+    for part in trace.all_kernel_parts().filter(readable) {
         let renumbered = part.renumbered(|number| places.tracepoint(number));
         spool.writer.kernel_events(&KernelPart {
             thread: places.thread(ids, part.thread)?,

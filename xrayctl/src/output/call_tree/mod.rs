@@ -256,7 +256,8 @@ impl TreeRow {
         };
         let of = trace.type_of(user_event.thread, user_event.kind);
         Self {
-            start_ns: Some(user_event.ns.saturating_sub(origin_ns)),
+            // A kernel event may be earlier than the first event of the program.
+            start_ns: user_event.ns.checked_sub(origin_ns),
             // Our own traces have the function. Foreign logs do not.
             function: user_event
                 .data
