@@ -7,6 +7,8 @@
 //!              └──────────────────┴── a failure or a signal undoes an attach of this command
 //! ```
 
+use std::fs;
+
 use anyhow::Context as _;
 use xrayd::{
     process::{AttachOptions, Follow},
@@ -95,12 +97,21 @@ struct Enabling {
     no_match: NoMatch,
 }
 
+/// The size of a ring, in bytes.
+const RING_BYTES: u64 = 1 << 20;
+/// The same for a recording. A busy thread fills a ring of 1 MiB in 3 ms, and the daemon does not
+/// always get a processor within that time.
+const RECORDING_RING_BYTES: u64 = 4 << 20;
+/// The most threads of a process whose recording has such rings: they take 256 MiB at most.
+const FEW_THREADS: usize = 64;
+
 /// How much memory the target gives to tracing.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Memory {
-    /// Size of each thread's ring: a power of two from 64KiB to 1GiB
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse::ring_size)]
-    pub(crate) ring_size: u64,
+    /// Size of each thread's ring: a power of two from 64KiB to 1GiB; without this, 1MiB, or 4MiB
+    /// for record if the process has at most 64 threads
+    #[arg(long, value_name = "SIZE", value_parser = parse::ring_size)]
+    pub(crate) ring_size: Option<u64>,
     /// Largest number of threads that are traced at the same time, from 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -129,6 +140,22 @@ impl Args {
 // === impl Memory ===
 
 impl Memory {
+    /// The same for a recording of this process, or of a program that is yet to start.
+    pub(crate) fn for_recording(self, pid: Option<u32>) -> Self {
+        let threads = pid.map_or(0, |pid| {
+            let threads = fs::read_dir(format!("/proc/{pid}/task"));
+            threads.map_or(0, |threads| threads.take(FEW_THREADS + 1).count())
+        });
+        let default = match threads {
+            0..=FEW_THREADS => RECORDING_RING_BYTES,
+            _ => RING_BYTES,
+        };
+        Self {
+            ring_size: self.ring_size.or(Some(default)),
+            ..self
+        }
+    }
+
     /// The request to attach to a process.
     pub(crate) fn request(
         self,
@@ -143,7 +170,7 @@ impl Memory {
         } = self;
         AttachRequest {
             pid,
-            ring_bytes: ring_size,
+            ring_bytes: ring_size.unwrap_or(RING_BYTES),
             max_threads,
             start_time: 0,
             follow: match follow {
@@ -166,7 +193,7 @@ impl Memory {
             max_threads,
         } = self;
         AttachOptions {
-            ring_bytes: ring_size,
+            ring_bytes: ring_size.unwrap_or(RING_BYTES),
             max_threads,
             follow,
             sleds,

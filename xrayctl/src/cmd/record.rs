@@ -246,7 +246,10 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             let follow = args.follow.unwrap_or(Follow::All);
             let options = AttachOptions {
                 budget: args.limits.engine(),
-                ..args.memory.options(follow, args.sleds())
+                ..args
+                    .memory
+                    .for_recording(None)
+                    .options(follow, args.sleds())
             };
             let capture = args.values.capture();
             let stdout = match named {
@@ -416,7 +419,12 @@ async fn begin(
             let follow = args.follow.unwrap_or(Follow::None);
             let request = AttachRequest {
                 budget: args.limits.wire(),
-                ..args.memory.request(pid, follow, args.sleds(), Mode::Stream)
+                ..args.memory.for_recording(Some(pid)).request(
+                    pid,
+                    follow,
+                    args.sleds(),
+                    Mode::Stream,
+                )
             };
             attachment::attach(rpc, request, console).await?
         }
