@@ -248,7 +248,7 @@ impl FieldComparison {
         self.holds_in(&self.format, data)
     }
 
-    /// The same for data with another description.
+    /// Whether data with this description meets the comparison.
     fn holds_in(&self, format: &EventFormat, data: RecordedData<'_>) -> bool {
         let value = format.value(&self.field, data);
         value.is_some_and(|value| self.relation.holds(self.literal.order_of(&value)))

@@ -10,7 +10,8 @@ use super::{
     Thread, ThreadId, ThreadRuns, Ticks,
 };
 use crate::container::{
-    Block, End, KernelPart, KernelRecordKind, OpenCall, OpenCalls, ProfilePart, RunsPart, Writer,
+    Block, End, KernelPart, KernelRecord, KernelRecordKind, OpenCall, OpenCalls, ProfilePart,
+    RunsPart, Writer,
 };
 use crate::event_format::{Tracepoint, TypeOfEvent};
 
@@ -276,10 +277,16 @@ impl Trace {
         let threads = threads.filter(move |thread| with_events.contains(thread));
         threads.flat_map(|thread| {
             let (from_ns, until_ns) = self.kernel_window(thread);
-            let parts = self.kernel_parts(thread).into_iter();
-            let records = parts.flat_map(KernelPart::records);
-            let within = records.filter(move |record| (from_ns..=until_ns).contains(&record.at_ns));
-            within.map(|record| record.what)
+            self.kernel_parts(thread).into_iter().flat_map(move |part| {
+                let within = move |record: &KernelRecord| match record.what {
+                    KernelRecordKind::Event { .. } => (from_ns..=until_ns).contains(&record.at_ns),
+                    // The loss may reach to the end of the part.
+                    KernelRecordKind::Lost { .. } => {
+                        record.at_ns <= until_ns && part.until_ns >= from_ns
+                    }
+                };
+                part.records().filter(within).map(|record| record.what)
+            })
         })
     }
 

@@ -99,17 +99,18 @@ struct Enabling {
 
 /// The size of a ring, in bytes.
 const RING_BYTES: u64 = 1 << 20;
-/// The same for a recording. A busy thread fills a ring of 1 MiB in 3 ms, and the daemon does not
-/// always get a processor within that time.
+/// The size of a ring for a recording of one process. A busy thread fills a ring of 1 MiB in 3 ms,
+/// and the daemon does not always get a processor within that time.
 const RECORDING_RING_BYTES: u64 = 4 << 20;
-/// The most threads of a process whose recording has such rings: they take 256 MiB at most.
-const FEW_THREADS: usize = 64;
+/// The most threads that a process may have at the begin of such a recording. Their rings take 64
+/// MiB at most.
+const FEW_THREADS: usize = 16;
 
 /// How much memory the target gives to tracing.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Memory {
-    /// Size of each thread's ring: a power of two from 64KiB to 1GiB; without this, 1MiB, or 4MiB
-    /// for record if the process has at most 64 threads
+    /// Size of each thread's ring: a power of two from 64KiB to 1GiB; without this, 1MiB (record
+    /// of one process with at most 16 threads: 4MiB)
     #[arg(long, value_name = "SIZE", value_parser = parse::ring_size)]
     pub(crate) ring_size: Option<u64>,
     /// Largest number of threads that are traced at the same time, from 1 to 65536
@@ -140,14 +141,13 @@ impl Args {
 // === impl Memory ===
 
 impl Memory {
-    /// The same for a recording of this process, or of a program that is yet to start.
-    pub(crate) fn for_recording(self, pid: Option<u32>) -> Self {
-        let threads = pid.map_or(0, |pid| {
-            let threads = fs::read_dir(format!("/proc/{pid}/task"));
-            threads.map_or(0, |threads| threads.take(FEW_THREADS + 1).count())
-        });
-        let default = match threads {
-            0..=FEW_THREADS => RECORDING_RING_BYTES,
+    /// These options, with larger rings for a recording of a process with few threads. The memory
+    /// of processes that are followed cannot be foreseen.
+    pub(crate) fn for_recording(self, pid: u32, follow: Follow) -> Self {
+        let threads = fs::read_dir(format!("/proc/{pid}/task"));
+        let threads = threads.map_or(0, |threads| threads.take(FEW_THREADS + 1).count());
+        let default = match (threads, follow) {
+            (0..=FEW_THREADS, Follow::None) => RECORDING_RING_BYTES,
             _ => RING_BYTES,
         };
         Self {

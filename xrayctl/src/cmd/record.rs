@@ -246,10 +246,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             let follow = args.follow.unwrap_or(Follow::All);
             let options = AttachOptions {
                 budget: args.limits.engine(),
-                ..args
-                    .memory
-                    .for_recording(None)
-                    .options(follow, args.sleds())
+                ..args.memory.options(follow, args.sleds())
             };
             let capture = args.values.capture();
             let stdout = match named {
@@ -332,6 +329,16 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         max_threads,
         rings_taken,
     } = before;
+    if let (Some(wanted), Some(there)) = (args.memory.ring_size, ring_bytes)
+        && wanted != there
+    {
+        console.note(&format!(
+            "the rings have {}, and not {}: a process keeps its rings of an earlier attach, and a \
+             limit on its memory makes rings smaller",
+            units::bytes(there),
+            units::bytes(wanted)
+        ));
+    }
     // The rings of a process that another client has attached stay as they are.
     let is_ours = undo == Undo::Detach;
     let counts = counts.borrow().clone();
@@ -419,7 +426,7 @@ async fn begin(
             let follow = args.follow.unwrap_or(Follow::None);
             let request = AttachRequest {
                 budget: args.limits.wire(),
-                ..args.memory.for_recording(Some(pid)).request(
+                ..args.memory.for_recording(pid, follow).request(
                     pid,
                     follow,
                     args.sleds(),

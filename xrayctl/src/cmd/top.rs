@@ -190,7 +190,7 @@ async fn begin(rpc: &mut Rpc, pid: u32, undo: Undo) -> anyhow::Result<UnderWay> 
         _requests: requests,
         chunks,
         since: Instant::now(),
-        times: ThreadTimes::of(pid),
+        times: tokio::task::block_in_place(|| ThreadTimes::of(pid)),
     })
 }
 
@@ -204,7 +204,7 @@ async fn end(rpc: &mut Rpc, pid: u32, under_way: UnderWay) -> anyhow::Result<Int
     } = under_way;
     drop(requests);
     let length = since.elapsed();
-    let now = ThreadTimes::of(pid);
+    let now = tokio::task::block_in_place(|| ThreadTimes::of(pid));
     let profile = parse_profile(&read(chunks, Vec::new()).await?)?;
     let header = header(rpc, pid).await;
     let on_cpu = |tid| now.since(&times, tid);

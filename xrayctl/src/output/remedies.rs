@@ -185,7 +185,7 @@ pub(in crate::output) mod tests {
                 functions: vec!["sdslen".into(), "ns::find(int)".into()],
                 share: 0.314,
             }),
-            ring_bytes: Some(1 << 20),
+            ring_bytes: Some(4 << 20),
             is_limited: false,
             waits: None,
             running: Some(812),

@@ -161,7 +161,7 @@ impl Session {
             && self.source.output.counters.are_old()
     }
 
-    /// State and counters. While few events come, the counters are up to ten seconds old, unless
+    /// State and counters. While few events come, the counters are up to 30 seconds old, unless
     /// [`Self::refresh`] was called a moment before. The drain looks again now, for the next call.
     pub fn status(&self) -> Status {
         self.refresh();

@@ -296,7 +296,7 @@ impl RunRecords {
 pub(super) fn admit(admission: &Arc<Admission>, uid: u32) -> io::Result<Admitted> {
     let place = admission.admit(uid).ok_or_else(|| {
         io::Error::other(format!(
-            "it takes more perf events than are left of the {PERF_EVENTS_OF_USER} that you can have"
+            "a thread takes more perf events than are left of the {PERF_EVENTS_OF_USER} that you can have"
         ))
     })?;
     if !DescriptorRoom::look()?.is_enough {

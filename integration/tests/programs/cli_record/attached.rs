@@ -69,3 +69,39 @@ fn a_recording_of_a_flight_is_a_stream() -> Result<()> {
         .failed(4, &["not attached"])?;
     Ok(())
 }
+
+/// A process keeps its rings of an earlier attach. A user who asks for others is told the size.
+#[test]
+fn the_size_of_rings_that_stay_is_reported() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let target = Target::spawn(Fixture::Counted, ["--threads", "1"])?;
+    let pid = target.pid().to_string();
+    cli.ok(["attach", &pid, "--ring-size", "64KiB"])?;
+    cli.ok(["detach", &pid])?;
+    let record = [
+        "record",
+        &pid,
+        "--duration",
+        "100ms",
+        "--force",
+        "-o",
+        "f.xtrace",
+    ];
+    let ran = cli.run([&record[..], &["--ring-size", "1MiB"]].concat())?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure!(
+        ran.err
+            .contains("the rings have 64.00 KiB, and not 1.00 MiB"),
+        "{ran:?}"
+    );
+    for size in [&["--ring-size", "64KiB"][..], &[]] {
+        let ran = cli.run([&record[..], size].concat())?;
+        ensure!(
+            ran.code == Some(0) && !ran.err.contains("the rings have"),
+            "{ran:?}"
+        );
+    }
+    Ok(())
+}

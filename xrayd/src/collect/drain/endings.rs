@@ -41,6 +41,8 @@ const SWEEP_SLOTS: u32 = 4096;
 /// Rings in one chore whose thread's start time is read, though a listing shows its id. Each read
 /// takes 6 µs.
 const ASKED_AT_ONCE: usize = 16;
+/// The same of a chore after a rest. It takes 1.5 ms at most.
+const ASKED_AFTER_REST: usize = 256;
 /// Time in which all rings have their turn while chores are rare. The kernel reuses an id when it
 /// has given out all others.
 const ASK_ALL_IN: Duration = Duration::from_secs(30);
@@ -146,7 +148,7 @@ impl RingOwners {
                 let elapsed = self.asked_at.elapsed().as_millis();
                 let share = elapsed.saturating_mul(rings as u128);
                 let share = usize::try_from(share / ASK_ALL_IN.as_millis());
-                share.map_or(ASKED_AT_ONCE, |share| share.min(ASKED_AT_ONCE))
+                share.map_or(ASKED_AFTER_REST, |share| share.min(ASKED_AFTER_REST))
             }
         };
         if due == 0 {
