@@ -15,20 +15,21 @@
 
 use std::{
     collections::BTreeMap,
-    env, io, net,
+    env,
+    ffi::{CString, NulError, OsStr, OsString},
+    io, net,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt as _},
+        unix::{ffi::OsStringExt as _, net::UnixStream},
     },
-    path::PathBuf,
-    process::Command,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use nix::{
     sys::resource::{Resource, getrlimit, setrlimit},
-    unistd::Uid,
+    unistd::{Uid, execve},
 };
 use tokio::{
     net::UnixListener,
@@ -142,8 +143,8 @@ pub enum BuildError {
     /// The configured folder of the state cannot be used.
     #[error(transparent)]
     State(#[from] FolderError),
-    /// The signal handlers cannot be installed.
-    #[error("cannot install the signal handlers")]
+    /// Signals cannot be read.
+    #[error("cannot read signals")]
     Signals(#[source] io::Error),
 }
 
@@ -166,8 +167,8 @@ pub enum RunError {
 // === impl App ===
 
 impl App {
-    /// Installs the signal handlers, and binds the socket or takes the one that the service manager
-    /// passed. Works within the context of a runtime only.
+    /// Begins to read the signals that end the daemon, and binds the socket or takes the one that
+    /// the service manager passed. Works within the context of a runtime only.
     ///
     /// # Errors
     ///
@@ -393,6 +394,29 @@ impl App {
 
 // === impl Restart ===
 
+/// Executes a program in the place of this one. Signals stay held, and those that wait are there
+/// for the program to read. Returns only after an error.
+fn execute(
+    program: &Path,
+    arguments: impl Iterator<Item = OsString>,
+    variables: impl Iterator<Item = OsString>,
+) -> io::Error {
+    let text = |text: OsString| CString::new(text.into_vec());
+    let all = || -> Result<_, NulError> {
+        let program = text(program.as_os_str().to_owned())?;
+        let arguments = arguments.map(text).collect::<Result<Vec<_>, _>>()?;
+        let variables = variables.map(text).collect::<Result<Vec<_>, _>>()?;
+        Ok((program, arguments, variables))
+    };
+    match all() {
+        Err(error) => error.into(),
+        Ok((program, arguments, variables)) => match execve(&program, &arguments, &variables) {
+            Err(error) => error.into(),
+            Ok(never) => match never {},
+        },
+    }
+}
+
 impl Restart {
     /// Executes the daemon's program anew, with the same arguments. Returns only after an error.
     #[must_use]
@@ -414,12 +438,17 @@ impl Restart {
             Ok(passed) => passed,
             Err(error) => return error,
         };
-        let mut command = Command::new(program);
-        for variable in notify::OF_MANAGER {
-            command.env_remove(variable);
-        }
-        command.env(notify::DESCRIPTORS, passed);
-        command.args(env::args_os().skip(1)).exec()
+        let arguments = [program.clone().into_os_string()];
+        let arguments = arguments.into_iter().chain(env::args_os().skip(1));
+        let is_passed_on = |name: &OsStr| {
+            let mut others = notify::OF_MANAGER.iter().chain([&notify::DESCRIPTORS]);
+            others.all(|other| name != OsStr::new(other))
+        };
+        let variables = env::vars_os().filter(|(name, _)| is_passed_on(name));
+        let variables =
+            variables.map(|(name, value)| [name, "=".into(), value].join(OsStr::new("")));
+        let descriptors = OsString::from(format!("{}={passed}", notify::DESCRIPTORS));
+        execute(&program, arguments, variables.chain([descriptors]))
     }
 }
 

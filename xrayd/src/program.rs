@@ -9,14 +9,21 @@ use crate::{
     app::{self, App},
     config::Config,
     logs,
+    shutdown::Signals,
     sys::return_large_allocations,
 };
 
 /// Runs the daemon until a signal ends it.
 pub fn main() -> ExitCode {
     let config = Config::parse();
+    // Before the first further thread.
+    let held = Signals::hold();
     logs::init(config.log, config.log_level);
-    match run(&config) {
+    let run = || {
+        held.context("cannot hold signals")?;
+        run(&config)
+    };
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -22,8 +22,8 @@ use crate::{columns, shell::say};
 
 /// The folders and files of `xrayd/src` in their order: each uses only those before it.
 const ORDER: &[&str] = &[
-    "lock", "text", "pid", "panics", "notify", "shutdown", "rate", "size", "refusal", "liveness",
-    "socket", "tasks", "types", "sys", "segments", "target", "quotas", "inject", "triggers",
+    "lock", "text", "pid", "panics", "notify", "rate", "size", "refusal", "liveness", "socket",
+    "tasks", "types", "sys", "shutdown", "segments", "target", "quotas", "inject", "triggers",
     "store", "collect", "control", "export", "process", "metrics", "logs", "audit", "config",
     "rpc", "state", "app", "program", "main", "bin",
 ];

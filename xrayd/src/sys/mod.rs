@@ -10,6 +10,7 @@ mod claim;
 mod clock;
 mod collect_child;
 mod descriptors;
+mod held_signals;
 mod memory;
 mod naming;
 mod peer;
@@ -33,6 +34,7 @@ pub(crate) use clock::{
 };
 pub(crate) use collect_child::{collect_child, try_collect_child};
 pub(crate) use descriptors::DescriptorRoom;
+pub(crate) use held_signals::HeldSignals;
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
 pub(crate) use peer::security_label;
