@@ -10,7 +10,7 @@ pub enum Step {
     Enter(Open),
     /// The innermost call ended.
     Leave(Call),
-    /// A user event, within the open calls.
+    /// A user event or a kernel event, within the open calls.
     Data(UserEvent),
     /// Events are missing here. Every call has been closed before.
     Lost {
@@ -93,7 +93,7 @@ pub struct Call {
     pub result: Option<u64>,
 }
 
-/// A custom or typed event.
+/// A custom, typed or kernel event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserEvent {
     /// The thread.
@@ -104,7 +104,7 @@ pub struct UserEvent {
     pub ns: u64,
     /// The number of traced calls around it.
     pub depth: usize,
-    /// Custom, or typed with its type.
+    /// Custom, typed with its type, or of the kernel.
     pub kind: DataKind,
     /// The reference for [`Steps::data`](super::Steps::data), valid until the next step.
     pub data: DataRef,

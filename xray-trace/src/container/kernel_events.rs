@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::payload::Payload;
 use super::section::{FieldError, FieldReader, Fields};
+use super::timed_part::{PartPacker, TimedPart};
 use crate::model::ThreadId;
 
 /// All events of a thread's tracepoints in a time: one section.
@@ -66,16 +67,20 @@ pub struct KernelRecords {
 
 /// Packs the records of one thread.
 #[derive(Debug, Clone)]
-pub struct KernelEncoder {
-    from_ns: u64,
-    /// The time of the latest record, or `from_ns`.
-    last_ns: u64,
-    bytes: Vec<u8>,
-}
+pub struct KernelEncoder(PartPacker);
 
 // === impl KernelPart ===
 
 impl KernelPart {
+    fn of(part: TimedPart, events: impl Into<Arc<[u8]>>) -> Self {
+        Self {
+            thread: part.thread,
+            from_ns: part.from_ns,
+            until_ns: part.until_ns,
+            events: Payload::from(events),
+        }
+    }
+
     /// Its records. There are none if they cannot be read from the file, or are damaged.
     #[must_use]
     pub fn records(&self) -> KernelRecords {
@@ -162,30 +167,24 @@ impl KernelEncoder {
     /// An encoder without records, for the time from `from_ns` on.
     #[must_use]
     pub fn new(from_ns: u64) -> Self {
-        Self {
-            from_ns,
-            last_ns: from_ns,
-            bytes: Vec::new(),
-        }
+        Self(PartPacker::new(from_ns))
     }
 
     /// Adds an event with this data, of which at most 64 KiB are kept. An event that is not after
     /// the record before counts as at the same time.
     pub fn push(&mut self, at_ns: u64, tracepoint: u16, data: &[u8]) {
-        self.pass_to(at_ns)
+        self.begin(at_ns)
             .number(u32::from(tracepoint) + 1)
             .bytes(data);
     }
 
     /// Records that events are missing after the latest record, this number at most.
     pub fn push_lost(&mut self, at_ns: u64, events: u64) {
-        self.pass_to(at_ns).number(0_u8).number(events);
+        self.begin(at_ns).number(0_u8).number(events);
     }
 
-    fn pass_to(&mut self, at_ns: u64) -> Fields<'_> {
-        let passed = at_ns.saturating_sub(self.last_ns);
-        self.last_ns = self.last_ns.saturating_add(passed);
-        let mut fields = Fields(&mut self.bytes);
+    fn begin(&mut self, at_ns: u64) -> Fields<'_> {
+        let (passed, mut fields) = self.0.begin(at_ns, u64::MAX);
         fields.number(passed);
         fields
     }
@@ -193,46 +192,34 @@ impl KernelEncoder {
     /// The length of the packed records, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.len()
     }
 
     /// Whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.0.len() == 0
     }
 
     /// The part up to `until_ns`, or to the latest record if that is later. The encoder continues
     /// there.
     pub fn take(&mut self, thread: ThreadId, until_ns: u64) -> KernelPart {
-        let until_ns = until_ns.max(self.last_ns);
-        let continued = Self::new(until_ns);
-        let Self { from_ns, bytes, .. } = std::mem::replace(self, continued);
-        KernelPart {
-            thread,
-            from_ns,
-            until_ns,
-            events: Payload::from(bytes),
-        }
+        let (part, bytes) = self.0.take(thread, until_ns);
+        KernelPart::of(part, bytes)
     }
 }
 
 /// A part without its records, and the begin of these.
 pub(super) fn kernel_fields(payload: &[u8]) -> Result<(KernelPart, usize), FieldError> {
-    let mut fields = FieldReader::new(payload);
-    let thread = ThreadId(fields.number32("thread")?);
-    let from_ns = fields.number("from")?;
-    let part = KernelPart {
-        thread,
-        from_ns,
-        until_ns: from_ns.saturating_add(fields.number("length")?),
-        events: Payload::from([]),
-    };
-    Ok((part, fields.position()))
+    let (part, begin) = TimedPart::read(payload)?;
+    Ok((KernelPart::of(part, []), begin))
 }
 
 pub(super) fn put_kernel(out: &mut Fields<'_>, part: &KernelPart) {
-    out.number(part.thread.0)
-        .number(part.from_ns)
-        .number(part.until_ns.saturating_sub(part.from_ns));
+    let timed = TimedPart {
+        thread: part.thread,
+        from_ns: part.from_ns,
+        until_ns: part.until_ns,
+    };
+    timed.put(out);
 }

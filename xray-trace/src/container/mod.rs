@@ -31,6 +31,7 @@ mod section_check;
 mod stored;
 mod stream_index;
 mod tables;
+mod timed_part;
 pub(crate) mod varint;
 mod writer;
 

@@ -10,8 +10,11 @@
 //!  number  the processor
 //! ```
 
+use std::sync::Arc;
+
 use super::payload::Payload;
 use super::section::{FieldError, FieldReader, Fields};
+use super::timed_part::{PartPacker, TimedPart};
 use crate::model::{ContextSwitch, RunState, ThreadId};
 
 /// All switches of a thread in a time: one section.
@@ -39,18 +42,22 @@ pub struct RunsError {
 
 /// Packs the switches of one thread.
 #[derive(Debug, Clone)]
-pub struct RunsEncoder {
-    from_ns: u64,
-    /// The time of the latest switch, or `from_ns`.
-    last_ns: u64,
-    bytes: Vec<u8>,
-}
+pub struct RunsEncoder(PartPacker);
 
 const STATES: [RunState; 3] = [RunState::Running, RunState::Ready, RunState::Waiting];
 
 // === impl RunsPart ===
 
 impl RunsPart {
+    fn of(part: TimedPart, switches: impl Into<Arc<[u8]>>) -> Self {
+        Self {
+            thread: part.thread,
+            from_ns: part.from_ns,
+            until_ns: part.until_ns,
+            switches: Payload::from(switches),
+        }
+    }
+
     /// Passes its switches to `take`, in order, up to the first error.
     ///
     /// # Errors
@@ -97,82 +104,63 @@ impl RunsEncoder {
     /// An encoder without switches, for the time from `from_ns` on.
     #[must_use]
     pub fn new(from_ns: u64) -> Self {
-        Self {
-            from_ns,
-            last_ns: from_ns,
-            bytes: Vec::new(),
-        }
+        Self(PartPacker::new(from_ns))
     }
 
     /// Adds a switch. One that is not after the one before counts as at the same time.
     pub fn push(&mut self, switch: ContextSwitch) {
-        let passed = switch.at_ns.saturating_sub(self.last_ns).min(u64::MAX >> 2);
+        let (passed, mut fields) = self.0.begin(switch.at_ns, u64::MAX >> 2);
         let state = match switch.to {
             RunState::Running => 0,
             RunState::Ready => 1,
             RunState::Waiting => 2,
         };
-        Fields(&mut self.bytes)
-            .number(passed << 2 | state)
-            .number(switch.processor);
-        self.last_ns = self.last_ns.saturating_add(passed);
+        fields.number(passed << 2 | state).number(switch.processor);
     }
 
     /// The begin of the time, in nanoseconds.
     #[must_use]
     pub fn from_ns(&self) -> u64 {
-        self.from_ns
+        self.0.from_ns
     }
 
     /// The time of the latest switch, or the begin of the time, in nanoseconds.
     #[must_use]
     pub fn last_ns(&self) -> u64 {
-        self.last_ns
+        self.0.last_ns
     }
 
     /// The length of the packed switches, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.len()
     }
 
     /// Whether there are no switches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.0.len() == 0
     }
 
     /// The part up to `until_ns`, or to the latest switch if that is later. The encoder continues
     /// there.
     pub fn take(&mut self, thread: ThreadId, until_ns: u64) -> RunsPart {
-        let until_ns = until_ns.max(self.last_ns);
-        let continued = Self::new(until_ns);
-        let Self { from_ns, bytes, .. } = std::mem::replace(self, continued);
-        RunsPart {
-            thread,
-            from_ns,
-            until_ns,
-            switches: Payload::from(bytes),
-        }
+        let (part, bytes) = self.0.take(thread, until_ns);
+        RunsPart::of(part, bytes)
     }
 }
 
 /// A part without its switches, and the begin of these.
 pub(super) fn runs_fields(payload: &[u8]) -> Result<(RunsPart, usize), FieldError> {
-    let mut fields = FieldReader::new(payload);
-    let thread = ThreadId(fields.number32("thread")?);
-    let from_ns = fields.number("from")?;
-    let part = RunsPart {
-        thread,
-        from_ns,
-        until_ns: from_ns.saturating_add(fields.number("length")?),
-        switches: Payload::from([]),
-    };
-    Ok((part, fields.position()))
+    let (part, begin) = TimedPart::read(payload)?;
+    Ok((RunsPart::of(part, []), begin))
 }
 
 pub(super) fn put_runs(out: &mut Fields<'_>, part: &RunsPart) {
-    out.number(part.thread.0)
-        .number(part.from_ns)
-        .number(part.until_ns.saturating_sub(part.from_ns));
+    let timed = TimedPart {
+        thread: part.thread,
+        from_ns: part.from_ns,
+        until_ns: part.until_ns,
+    };
+    timed.put(out);
 }
