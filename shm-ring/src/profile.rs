@@ -271,10 +271,10 @@ impl DurationRange {
 
     /// The range of a duration in ticks.
     pub fn of(duration: u64) -> Self {
-        let duration = if duration < 8 { duration + 8 } else { duration };
-        let highest = u64::from(63 - duration.leading_zeros());
-        let part = duration >> (highest - 3) & 7;
-        Self::of_counter(highest / 2, part | (highest % 2) << 3)
+        let highest = u64::from(63 - (duration | 8).leading_zeros());
+        let shift = highest - 3;
+        let counter = ((duration >> shift) + 8 * shift) % profile::COUNTERS;
+        Self::of_counter(highest / 2, counter)
     }
 
     /// The shortest and the longest of its durations, in ticks.
@@ -282,8 +282,9 @@ impl DurationRange {
         // From 8 to 15 parts of a power of two.
         let parts = u64::from(8 + self.0 % 8);
         let first = |parts: u64| match self.0 / 8 {
-            0..3 => 0,
-            shift => parts << (shift - 3),
+            0..2 => 0,
+            2 => parts - 8,
+            power => parts << (power - 3),
         };
         (first(parts), first(parts + 1).saturating_sub(1))
     }
@@ -378,7 +379,6 @@ mod tests {
         for duration in (0_u64..4096).chain([1 << 20, (1 << 40) - 1, 3 << 50]) {
             let range = DurationRange::of(duration);
             let (low, high) = range.bounds();
-            let duration = if duration < 8 { duration + 8 } else { duration };
             assert!(
                 (low..=high).contains(&duration),
                 "{duration}: {low} to {high}"

@@ -46,7 +46,7 @@ pub const LEFT: u64 = 48;
 /// In a node, u64: calls with an exit that are in no block, since there was no room for one.
 pub const UNSORTED: u64 = 56;
 /// In a node, 28 u16: the numbers of its blocks, 0 for none. The entry `n` is for durations
-/// from `4^n` ticks on. Durations of less than 8 ticks count as 8 to 15.
+/// from `4^n` ticks on. The entry 1 is for all durations of less than 16 ticks.
 pub const BLOCKS: u64 = 64;
 /// In a node whose name is [`MORE_NAME`], u64: ticks of its calls that were made within
 /// another one of its calls.
@@ -54,7 +54,8 @@ pub const NESTED: u64 = 120;
 /// Entries of [`BLOCKS`]. No duration needs more: 2^56 ticks are some months.
 pub const BLOCK_ENTRIES: u64 = 28;
 /// Counters of a block, a u64 each: for durations from `4^n` ticks on, eight parts of one
-/// width, and eight parts of twice that width from `2 * 4^n` on.
+/// width, and eight parts of twice that width from `2 * 4^n` on. The block of the entry 1 has one
+/// counter for each duration from 0 to 15 ticks.
 pub const COUNTERS: u64 = 16;
 
 /// In a frame, u64: the place on the stack at the entry.

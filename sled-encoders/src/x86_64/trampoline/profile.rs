@@ -13,9 +13,14 @@
 //!
 //! ```text
 //!  entry   r10  the profile   r11  the slots        r8  place on the stack   rdi  OPEN, as read
-//!          r9   the innermost frame                 ecx place of the node
-//!  exit    the same, and      rsi  the counter      later r8 the duration, r9 the node
+//!          r9   the innermost frame                 ecx place of the node    rsi  the counter
+//!  exit    the same, and later r8 the duration, r9 the node
 //! ```
+//!
+//! On processors of the measured kinds, `rdtsc` waits for all instructions before it. So the price
+//! of an event is the longest chain of instructions between two readings of the counter. That is
+//! why an entry reads the counter between its two chains: the one to the innermost frame, and the
+//! one to the node.
 //!
 //! The places of nodes and the numbers of blocks are masked, so that a program that overwrites a
 //! profile harms nothing but its own sums.
@@ -186,6 +191,7 @@ fn emit_entry(
     a.cmp(rax, qword_ptr(r11 + header(SWITCHED)))?;
     a.jb(slowly)?;
     a.set_label(&mut outermost)?;
+    emit_counter_read(a)?;
     a.mov(eax, field32(r9, profile::GUESS))?;
     a.and(eax, small(region.size() - 4))?;
     a.mov(ecx, dword_ptr(r10 + rax))?;
@@ -193,13 +199,10 @@ fn emit_entry(
     a.mov(eax, dword_ptr(rsp + at.name))?;
     a.cmp(dword_ptr(r10 + rcx + small(profile::NAME)), eax)?;
     a.jne(other)?;
-    a.mov(esi, field32(r9, profile::NODE))?;
-    a.cmp(dword_ptr(r10 + rcx + small(profile::CALLER)), esi)?;
+    a.mov(eax, field32(r9, profile::NODE))?;
+    a.cmp(dword_ptr(r10 + rcx + small(profile::CALLER)), eax)?;
     a.jne(other)?;
     a.set_label(&mut known)?;
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
     emit_push(a, region, Fork { mine, leave })?;
     a.jne(again)
 }
@@ -233,7 +236,15 @@ impl Fork {
     }
 }
 
-/// Adds a frame behind the innermost one, r9. rax = the counter, ecx = the place of the node, r8 =
+/// Makes rsi the counter. Spoils rax and rdx.
+pub(super) fn emit_counter_read(a: &mut CodeAssembler) -> Result<()> {
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rdx, rax)?;
+    a.mov(rsi, rdx)
+}
+
+/// Adds a frame behind the innermost one, r9. rsi = the counter, ecx = the place of the node, r8 =
 /// the place on the stack. ZF is set unless a handler has changed the frames meanwhile. Spoils rax
 /// and rdx.
 pub(super) fn emit_push(a: &mut CodeAssembler, region: ProfileRegion, fork: Fork) -> Result<()> {
@@ -245,10 +256,10 @@ pub(super) fn emit_push(a: &mut CodeAssembler, region: ProfileRegion, fork: Fork
     };
     fork.emit(a)?;
     a.mov(qword_ptr(r9 + of_frame(profile::STACK, 1)), r8)?;
-    a.mov(qword_ptr(r9 + of_frame(profile::BEGAN, 1)), rax)?;
+    a.mov(qword_ptr(r9 + of_frame(profile::BEGAN, 1)), rsi)?;
     a.mov(dword_ptr(r9 + of_frame(profile::NODE, 1)), ecx)?;
     a.mov(dword_ptr(r9 + of_frame(profile::GUESS, 1)), ecx)?;
-    a.mov(qword_ptr(r10 + of_profile(region, profile::LATEST)), rax)?;
+    a.mov(qword_ptr(r10 + of_profile(region, profile::LATEST)), rsi)?;
     emit_change(a, region, PUSHED, fork)
 }
 
@@ -272,7 +283,7 @@ pub(super) fn emit_change(
 const LOOKS: usize = 2;
 
 /// Goes on with an entry whose callee is not the expected one: finds its node in the table, and
-/// expects it the next time.
+/// expects it the next time. r8 keeps the counter meanwhile.
 fn emit_other(
     a: &mut CodeAssembler,
     region: ProfileRegion,
@@ -281,6 +292,7 @@ fn emit_other(
 ) -> Result<()> {
     let (mut other, mut found) = (ways.other, a.create_label());
     a.set_label(&mut other)?;
+    a.mov(r8, rsi)?;
     a.mov(eax, dword_ptr(rsp + at.name))?;
     a.mov(esi, field32(r9, profile::NODE))?;
     emit_hash(a, region, esi, eax)?;
@@ -304,6 +316,8 @@ fn emit_other(
     a.mov(eax, field32(r9, profile::GUESS))?;
     a.and(eax, small(region.size() - 4))?;
     a.mov(dword_ptr(r10 + rax), ecx)?;
+    a.mov(rsi, r8)?;
+    a.lea(r8, ptr(rsp + at.stack))?;
     a.jmp(ways.known)
 }
 
@@ -333,10 +347,7 @@ fn emit_exit(
         mine: qword_ptr(r11 + header(MINE)),
         leave,
     };
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
-    a.mov(rsi, rax)?;
+    emit_counter_read(a)?;
     a.set_label(&mut again)?;
     a.lea(r8, ptr(rsp + at.stack))?;
     a.mov(rdi, qword_ptr(r10 + of_profile(region, profile::OPEN)))?;
@@ -387,7 +398,7 @@ pub(super) fn emit_duration(
     a.set_label(&mut sort)?;
     emit_sort(a, region, no_block)?;
     fork.emit(a)?;
-    a.inc(qword_ptr(rdx))?;
+    a.inc(qword_ptr(rdx + rax))?;
     a.jmp(fork.leave)?;
     a.set_label(&mut longer)?;
     a.mov(rax, field64(r9, profile::LONGEST))?;
@@ -404,42 +415,36 @@ pub(super) fn emit_duration(
     a.jne(shorter)?;
     a.jmp(sort)?;
     a.set_label(&mut no_block)?;
+    a.add(ecx, 3)?;
+    a.shr(ecx, 1)?;
     a.call(block)?;
     a.jmp(fork.leave)
 }
 
-/// Makes rdx the address of the counter for the duration r8 in a block of the node r9. Goes to
-/// `no_block` if the node has none for it; then ecx = the entry of the block, and eax = the counter
-/// in it. Spoils rax, rcx.
-pub(super) fn emit_sort(
-    a: &mut CodeAssembler,
-    region: ProfileRegion,
-    no_block: CodeLabel,
-) -> Result<()> {
-    // ecx = the position of the highest bit, from 3 on; eax = the three bits behind it.
+/// Makes rdx + rax the address of the counter for the duration r8 in a block of the node r9. Goes
+/// to `no_block` if the node has none for it; then ecx + 3 is twice the entry of the block, or one
+/// more, and eax = the counter in it. Spoils rcx.
+fn emit_sort(a: &mut CodeAssembler, region: ProfileRegion, no_block: CodeLabel) -> Result<()> {
+    // The next event waits for these instructions: the chain is as short as can be.
     a.mov(rcx, r8)?;
     a.or(rcx, 8)?;
     a.bsr(rcx, rcx)?;
+    a.mov(edx, ecx)?;
+    a.shr(edx, 1)?;
+    a.movzx(edx, word_ptr(r9 + rdx * 2 + small(profile::BLOCKS)))?;
     a.mov(rax, r8)?;
     a.sub(ecx, 3)?;
     a.shr(rax, cl)?;
-    a.and(eax, 7)?;
-    a.add(ecx, 3)?;
-    a.mov(edx, ecx)?;
-    a.and(edx, 1)?;
-    a.shl(edx, 3)?;
-    a.or(eax, edx)?;
-    a.shr(ecx, 1)?;
-    a.movzx(edx, word_ptr(r9 + rcx * 2 + small(profile::BLOCKS)))?;
+    a.lea(eax, ptr(rax + rcx * 8))?;
+    a.and(eax, 15)?;
     a.test(edx, edx)?;
     a.jz(no_block)?;
     emit_counter(a, region)
 }
 
-/// Makes rdx the address of the counter eax of the block edx.
+/// Makes rdx + rax the address of the counter eax of the block edx.
 pub(super) fn emit_counter(a: &mut CodeAssembler, region: ProfileRegion) -> Result<()> {
+    a.lea(rax, ptr(r10 + rax * 8 + small(region.blocks_at())))?;
     a.and(edx, small(region.blocks() - 1))?;
-    a.shl(edx, profile::NODE_SHIFT)?;
-    a.add(rdx, r10)?;
-    a.lea(rdx, ptr(rdx + rax * 8 + small(region.blocks_at())))
+    a.shl(edx, profile::NODE_SHIFT)
 }

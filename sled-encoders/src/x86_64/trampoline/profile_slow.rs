@@ -17,8 +17,8 @@ use shm_ring::layout::{LINE_SHIFT, NAME_SHIFT, ProfileRegion, profile, table};
 use super::{
     Result, TrampolineSpec, field32, field64, labels,
     profile::{
-        Fork, NEAR, POPPED, emit_change, emit_counter, emit_duration, emit_hash, emit_push,
-        of_frame, of_profile, place_mask,
+        Fork, NEAR, POPPED, emit_change, emit_counter, emit_counter_read, emit_duration, emit_hash,
+        emit_push, of_frame, of_profile, place_mask,
     },
     slow::{emit_no_slot, emit_own_slot},
     small,
@@ -155,9 +155,7 @@ fn emit_entry(
     a.call(parts.callee)?;
     a.jc(not_followed)?;
     a.mov(r8, r13)?;
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
+    emit_counter_read(a)?;
     emit_push(a, region, fork)?;
     a.jne(again)?;
     a.jmp(out)?;
@@ -186,10 +184,8 @@ fn emit_exit(
     let fork = fork_to(out);
     a.set_label(&mut start)?;
     emit_begin(a, spec, slot, (no_slot, out))?;
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
-    a.mov(r14, rax)?;
+    emit_counter_read(a)?;
+    a.mov(r14, rsi)?;
     a.set_label(&mut again)?;
     a.call(parts.innermost)?;
     a.jc(out)?;
@@ -602,7 +598,7 @@ fn emit_block(a: &mut CodeAssembler, spec: &TrampolineSpec, block: &mut CodeLabe
     a.mov(eax, edi)?;
     emit_counter(a, region)?;
     fork.emit(a)?;
-    a.inc(qword_ptr(rdx))?;
+    a.inc(qword_ptr(rdx + rax))?;
     a.ret()?;
     a.set_label(&mut unsorted)?;
     fork.emit(a)?;
