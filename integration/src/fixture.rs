@@ -55,6 +55,8 @@ pub enum Fixture {
     /// `plugins/`: a host that loads and unloads plugins, and beside it a host without sleds,
     /// `bare_host`.
     Plugins,
+    /// `saying/`: a host and libraries, all with custom and typed events.
+    Saying,
     /// `hugetext.c`: a program that copies its own text elsewhere.
     HugeText,
     /// `arg1.cpp` linked statically, without a dynamic loader.
@@ -148,6 +150,7 @@ impl Fixture {
         Fixture::OldSledsFixed,
         Fixture::Dso,
         Fixture::Plugins,
+        Fixture::Saying,
         Fixture::HugeText,
         Fixture::Static,
         Fixture::Plain,
@@ -207,6 +210,7 @@ impl Fixture {
             Fixture::OldSledsFixed => "oldsleds-fixed",
             Fixture::Dso => "dso",
             Fixture::Plugins => "plugins",
+            Fixture::Saying => "saying",
             Fixture::HugeText => "hugetext",
             Fixture::Static => "static",
             Fixture::Plain => "plain",

@@ -47,6 +47,8 @@ const TYPES: &[&str] = &[
     "../without-runtime/xray_events.c",
     "../without-runtime/xray_events.h",
 ];
+/// The functions that event sleds call as compiled.
+const EVENTS: &str = "{src}/../without-runtime/xray_events.c";
 const CXX: &[&str] = &["-std=c++20"];
 const KIND: &[&str] = &["common.h", "kinds.c"];
 const KIND_FILE: &[&str] = &["{src}/kinds.c"];
@@ -180,16 +182,10 @@ impl Fixture {
                 c(&[&normal(&[
                     "{src}/events/main.c",
                     "{src}/events/sleds.S",
-                    "{src}/../without-runtime/xray_events.c",
+                    EVENTS,
                 ])]),
             ),
-            Fixture::Types => recipe(
-                TYPES,
-                c(&[&normal(&[
-                    "{src}/types.c",
-                    "{src}/../without-runtime/xray_events.c",
-                ])]),
-            ),
+            Fixture::Types => recipe(TYPES, c(&[&normal(&["{src}/types.c", EVENTS])])),
             Fixture::TypesLlvm => recipe(
                 TYPES,
                 c(&[
@@ -211,7 +207,7 @@ impl Fixture {
                     COMMON,
                     CHOSEN,
                     NO_RUNTIME,
-                    &["{src}/triggers.c", "{src}/../without-runtime/xray_events.c"],
+                    &["{src}/triggers.c", EVENTS],
                 ]),
             ),
             Fixture::Budget => recipe(
@@ -282,6 +278,29 @@ impl Fixture {
                     plugin("large_b.so", &["-DNAME=b", "-DROOM=16777216"]),
                     bare_host(),
                     c(&[&normal(&["{src}/plugins/host.c"])]),
+                ]
+                .concat(),
+            },
+            Fixture::Saying => Recipe {
+                sources: &[
+                    "common.h",
+                    "saying/host.c",
+                    "saying/library.c",
+                    "../without-runtime/xray_events.c",
+                    "../without-runtime/xray_events.h",
+                ],
+                generated: None,
+                steps: [
+                    saying_library("libsaid.so", &["-DNAME=linked", "-DLETTER='l'"]),
+                    saying_library("said_a.so", &["-DNAME=a", "-DLETTER='a'"]),
+                    saying_library("said_b.so", &["-DNAME=b", "-DLETTER='b'"]),
+                    c(&[&normal(&[
+                        "{src}/saying/host.c",
+                        EVENTS,
+                        "-L.",
+                        "-lsaid",
+                        "-Wl,-rpath,$ORIGIN",
+                    ])]),
                 ]
                 .concat(),
             },
@@ -409,6 +428,21 @@ fn plugin(file: &'static str, options: &[&'static str]) -> Vec<(Tool, Vec<&'stat
         "-shared",
         "-nostdlib",
         "{src}/plugins/plugin.c",
+        "-o",
+        file,
+    ];
+    let arguments = [OPTIMISED, COMMON, SLEDS, options, &own].concat();
+    vec![(Tool::Clang19, arguments)]
+}
+
+/// One of the libraries of [`Fixture::Saying`], with the name `file`.
+fn saying_library(file: &'static str, options: &[&'static str]) -> Vec<(Tool, Vec<&'static str>)> {
+    let own = [
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-shared",
+        "{src}/saying/library.c",
+        EVENTS,
         "-o",
         file,
     ];

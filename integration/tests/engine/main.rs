@@ -29,6 +29,7 @@ mod kinds;
 mod launching;
 mod leases;
 mod libraries;
+mod library_events;
 mod llvm;
 mod memory;
 mod profile;

@@ -8,7 +8,7 @@ use std::{
 use super::patching::Patching;
 use crate::{
     store::NameRequest,
-    target::{Load, MOST_TYPE_NAMES, new_type_names},
+    target::{Load, MOST_TYPE_NAMES, has_type_names, new_type_names},
 };
 
 /// Time between looks for names that were not there.
@@ -45,8 +45,15 @@ impl Reading {
         patching.output.event_types.clear_request();
         self.last = Some(Instant::now());
         let read = &mut self.read;
+        if patching.output.event_types.take_new_table() {
+            // It may lie where another one was.
+            read.clear();
+        }
         read.retain(|load, _| patching.traced.has(load));
         for module in patching.traced.modules() {
+            if !has_type_names(module) {
+                continue;
+            }
             if read.values().map(HashSet::len).sum::<usize>() >= MOST_READ {
                 break;
             }
@@ -56,5 +63,6 @@ impl Reading {
                 patching.output.name_event_type(number, &name);
             }
         }
+        patching.output.event_types.settle(read.values());
     }
 }

@@ -37,7 +37,7 @@ use crate::{
     sys::ticks_now,
     target::{
         Activity, Functions, Indexes, Load, Loaded, Maps, Module, Objects, RefusedModule, VmSize,
-        loads_of, modules_among, survey,
+        has_type_names, loads_of, modules_among, survey,
     },
     types::{Armed, LeaseId, PatchSite, Since, Switch, ToggleTo, Wanted},
 };
@@ -397,6 +397,9 @@ impl Loading {
             loaded.never_came(now);
             patching.shared.states.forget(loaded.functions());
             return Err(refusal);
+        }
+        if has_type_names(&module) {
+            patching.output.event_types.expect_table();
         }
         patching.patcher.add(index, module, staged);
         loaded.came(now);

@@ -7,12 +7,15 @@
 //!
 //! A program can register types at any time. The first event of a type requests a look at once. A
 //! type that still has no name is looked up once a second. The tables are read in `target`.
+//!
+//! Each library may have a table of its own. So a number is settled only once all tables name it. A
+//! library that comes unsettles all numbers.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{
         Mutex,
-        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -39,10 +42,12 @@ pub(crate) enum NameRequest {
 /// The types of one process.
 #[derive(Debug)]
 pub(crate) struct EventTypes {
-    /// Numbers that events had. Written by the drain.
+    /// Numbers that events had. Set by the drain, cleared by the controller.
     met: Numbers,
-    /// Numbers that have names. Written by the controller.
-    named: Numbers,
+    /// Numbers that every table names. Written by the controller.
+    settled: Numbers,
+    /// A table came, and none was read since.
+    has_new_table: AtomicBool,
     /// A [`NameRequest`]. Raised by the collector, cleared by the controller.
     request: AtomicU8,
     /// At most [`MOST_TYPE_NAMES`]. Written by the controller.
@@ -51,7 +56,10 @@ pub(crate) struct EventTypes {
 
 /// A bit for each number.
 #[derive(Debug)]
-struct Numbers(Box<[AtomicU64]>);
+struct Numbers(Box<[AtomicU64; WORDS]>);
+
+/// Words of [`Numbers`].
+const WORDS: usize = 1 << (16 - 6);
 
 // === impl EventTypes ===
 
@@ -59,7 +67,8 @@ impl EventTypes {
     pub(crate) fn new() -> Self {
         Self {
             met: Numbers::none(),
-            named: Numbers::none(),
+            settled: Numbers::none(),
+            has_new_table: AtomicBool::new(false),
             request: AtomicU8::new(NameRequest::None as u8),
             names: Mutex::default(),
         }
@@ -67,7 +76,7 @@ impl EventTypes {
 
     /// Notes an event with this number. Called by the drain. True if names are to be read at once.
     pub(crate) fn meet(&self, number: u16) -> bool {
-        if self.named.has(number) {
+        if self.settled.has(number) {
             return false;
         }
         let request = match self.met.add(number) {
@@ -113,8 +122,35 @@ impl EventTypes {
             Some(former) => [former, name].join(BETWEEN_NAMES),
         };
         names.insert(number, now.clone());
-        self.named.add(number);
         Some(now)
+    }
+
+    /// Notes that a module with a table was loaded: the next event of each number requests a look
+    /// at once.
+    pub(crate) fn expect_table(&self) {
+        self.has_new_table.store(true, Relaxed);
+        self.settled.set([0; WORDS]);
+        self.met.set([0; WORDS]);
+    }
+
+    /// True once after [`Self::expect_table`].
+    pub(crate) fn take_new_table(&self) -> bool {
+        self.has_new_table.swap(false, Relaxed)
+    }
+
+    /// Sets the numbers that every table names, by the numbers in each table.
+    pub(crate) fn settle<'a>(&self, tables: impl Iterator<Item = &'a HashSet<u16>>) {
+        let mut settled = [u64::MAX; WORDS];
+        for table in tables {
+            let mut named = [0; WORDS];
+            for number in table {
+                named[usize::from(number >> 6)] |= 1 << (number & 63);
+            }
+            for (settled, named) in settled.iter_mut().zip(named) {
+                *settled &= named;
+            }
+        }
+        self.settled.set(settled);
     }
 
     /// All names, by number.
@@ -131,7 +167,13 @@ impl EventTypes {
 
 impl Numbers {
     fn none() -> Self {
-        Self((0..=u16::MAX >> 6).map(|_| AtomicU64::new(0)).collect())
+        Self([0; WORDS].map(AtomicU64::new).into())
+    }
+
+    fn set(&self, words: [u64; WORDS]) {
+        for (own, word) in self.0.iter().zip(words) {
+            own.store(word, Relaxed);
+        }
     }
 
     fn word(&self, number: u16) -> Option<(&AtomicU64, u64)> {
@@ -172,9 +214,33 @@ mod tests {
             types.meet(number);
             assert_eq!(taken(), NameRequest::Retry);
             types.name(number, "name");
+            types.settle([HashSet::from([number])].iter());
             types.meet(number);
             assert_eq!(taken(), NameRequest::None);
+            types.expect_table();
+            types.meet(number);
+            assert_eq!((taken(), types.take_new_table()), (NameRequest::Now, true));
+            assert!(!types.take_new_table());
         }
+    }
+
+    #[test]
+    fn a_number_is_settled_once_every_table_names_it() {
+        let types = EventTypes::new();
+        let tables = [HashSet::from([3, 64, 65535]), HashSet::from([64, 65535])];
+        for (tables, settled, unsettled) in [(&tables[..1], 3, 4), (&tables[..], 64, 3)] {
+            types.settle(tables.iter());
+            types.clear_request();
+            types.meet(settled);
+            assert_eq!(types.request(), NameRequest::None);
+            types.meet(unsettled);
+            assert_eq!(types.request(), NameRequest::Now);
+        }
+        // Without a table, no look finds a name.
+        types.settle([].iter());
+        types.clear_request();
+        types.meet(7);
+        assert_eq!(types.request(), NameRequest::None);
     }
 
     #[test]

@@ -65,6 +65,12 @@ pub(crate) fn has_type_name(called: &str, name: &str) -> bool {
     called.split(BETWEEN_NAMES).any(|part| part == name)
 }
 
+/// True if a module has a table of names.
+pub(crate) fn has_type_names(module: &Module) -> bool {
+    let tables = module.object.event_types();
+    tables.llvm.is_some() || tables.plain.is_some()
+}
+
 /// The names that are registered in a module and not `known` yet. Unreadable and invalid names are
 /// left out: they may be there the next time.
 pub(crate) fn new_type_names(

@@ -57,7 +57,9 @@ pub(crate) use access::{
 };
 pub(crate) use check::{Launch, Preflight, preflight, tracer_of};
 pub(crate) use credentials::{OwnProcess, namespace_at};
-pub(crate) use event_types::{BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name, new_type_names};
+pub(crate) use event_types::{
+    BETWEEN_NAMES, MOST_TYPE_NAMES, has_type_name, has_type_names, new_type_names,
+};
 pub(crate) use exit_watch::{AwaitedExit, ExitWatch};
 pub(crate) use functions::{Functions, Indexes, Loaded};
 pub(crate) use identity::{Target, command_of};
