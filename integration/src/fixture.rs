@@ -52,6 +52,8 @@ pub enum Fixture {
     OldSledsFixed,
     /// `dso/`: a program and a shared library, both with sleds.
     Dso,
+    /// `dso/`: the same program, with a library that clang 22 has compiled with `-fxray-shared`.
+    DsoShared,
     /// `plugins/`: a host that loads and unloads plugins, and beside it a host without sleds,
     /// `bare_host`.
     Plugins,
@@ -149,6 +151,7 @@ impl Fixture {
         Fixture::OldSledsPie,
         Fixture::OldSledsFixed,
         Fixture::Dso,
+        Fixture::DsoShared,
         Fixture::Plugins,
         Fixture::Saying,
         Fixture::HugeText,
@@ -209,6 +212,7 @@ impl Fixture {
             Fixture::OldSledsPie => "oldsleds-pie",
             Fixture::OldSledsFixed => "oldsleds-fixed",
             Fixture::Dso => "dso",
+            Fixture::DsoShared => "dso-shared",
             Fixture::Plugins => "plugins",
             Fixture::Saying => "saying",
             Fixture::HugeText => "hugetext",

@@ -243,29 +243,22 @@ impl Fixture {
                 OLD_SLEDS,
                 c(&[&["-no-pie", "-fno-pie"], &normal(OLD_SLEDS_FILES)]),
             ),
-            Fixture::Dso => Recipe {
-                sources: &["common.h", "dso/main.c", "dso/library.c"],
-                generated: None,
-                steps: [
-                    vec![(
-                        Tool::Clang19,
-                        normal(&[
-                            "-fPIC",
-                            "-shared",
-                            "{src}/dso/library.c",
-                            "-o",
-                            "libtraced.so",
-                        ]),
-                    )],
-                    c(&[&normal(&[
-                        "{src}/dso/main.c",
-                        "-L.",
-                        "-ltraced",
-                        "-Wl,-rpath,$ORIGIN",
-                    ])]),
-                ]
-                .concat(),
-            },
+            Fixture::Dso => dso(
+                &["common.h", "dso/main.c", "dso/library.c"],
+                &["{src}/dso/library.c"],
+                self.name(),
+            ),
+            Fixture::DsoShared => dso(
+                &[
+                    "common.h",
+                    "dso/main.c",
+                    "dso/shared.s",
+                    "../without-runtime/xray_events.c",
+                    "../without-runtime/xray_events.h",
+                ],
+                &["{src}/dso/shared.s", EVENTS],
+                self.name(),
+            ),
             Fixture::Plugins => Recipe {
                 sources: &["common.h", "plugins/host.c", "plugins/plugin.c"],
                 generated: None,
@@ -418,6 +411,28 @@ impl Fixture {
                 steps: cxx(&[&["-O1", "-I{src}"], COMMON, SLEDS, &["many200k.cpp"]]),
             },
         }
+    }
+}
+
+/// The program of `dso/` with a library of these files.
+fn dso(sources: &'static [&'static str], files: &[&'static str], name: &'static str) -> Recipe {
+    let normal = |own: &[&'static str]| {
+        let arguments = [OPTIMISED, COMMON, SLEDS, own].concat();
+        (Tool::Clang19, arguments)
+    };
+    let library = [&["-fPIC", "-shared", "-o", "libtraced.so"], files].concat();
+    let program = [
+        "{src}/dso/main.c",
+        "-L.",
+        "-ltraced",
+        "-Wl,-rpath,$ORIGIN",
+        "-o",
+        name,
+    ];
+    Recipe {
+        sources,
+        generated: None,
+        steps: vec![normal(&library), normal(&program)],
     }
 }
 

@@ -12,7 +12,9 @@ use xrayd::{
     types::{Run, Switch},
 };
 
-use crate::support::{attach, detach, registry, retained, soak, switch, text_is_as_compiled};
+use crate::support::{
+    attach, detach, registry, retained, soak, switch, tally, text_is_as_compiled,
+};
 
 /// The number of events, by function.
 fn said(trace: &Trace) -> Result<BTreeMap<String, u64>> {
@@ -106,6 +108,51 @@ fn a_linked_library_has_events_of_its_own() -> Result<()> {
     let names = names_of_type_0(&trace)?;
     let expected = ["type of host", "type of linked"].map(str::to_owned);
     ensure!(names == BTreeSet::from(expected), "{names:?}");
+    Ok(())
+}
+
+/// A library whose sleds clang 22 has made with `-fxray-shared`.
+#[test]
+fn a_library_of_a_newer_clang_is_traced() -> Result<()> {
+    let mut target = Target::spawn(Fixture::DsoShared, [""; 0])?;
+    let registry = registry();
+    let attached = attach(&registry, &target)?;
+    ensure!(attached.report.skipped.is_empty(), "{:?}", attached.report);
+    let session = attached.session;
+    switch(&session, Switch::On)?;
+    for _ in 0..7 {
+        let answer = target.ask("go", "done")?;
+        ensure!(answer == "done 1032", "{answer}");
+    }
+    detach(&registry, &target)?;
+    let library = target.program().with_file_name("libtraced.so");
+    text_is_as_compiled(&target, &library, &library)?;
+    let trace = retained(&session)?;
+    // Entries, exits and tail exits.
+    let expected = [
+        ("library_call", [7, 7, 0]),
+        ("program_call", [7, 7, 0]),
+        ("shared_inner", [14, 14, 0]),
+        ("shared_says", [7, 7, 0]),
+        ("shared_tail", [14, 7, 7]),
+        ("shared_tells", [7, 7, 0]),
+    ];
+    let expected = expected.map(|(name, counts)| (name.to_owned(), counts));
+    let counts = tally(&trace)?;
+    ensure!(counts == BTreeMap::from(expected), "{counts:?}");
+    let mut said = BTreeMap::new();
+    for block in trace.blocks() {
+        let mut events = block.events();
+        while let Some(event) = events.next() {
+            if let EventBody::Data { kind, data } = event?.body {
+                let bytes = String::from_utf8_lossy(events.data(data)).into_owned();
+                *said.entry((format!("{kind:?}"), bytes)).or_insert(0) += 1;
+            }
+        }
+    }
+    let expected = [("Custom", "said"), ("Typed(7)", "told")];
+    let expected = expected.map(|(kind, bytes)| ((kind.to_owned(), bytes.to_owned()), 7));
+    ensure!(said == BTreeMap::from(expected), "{said:?}");
     Ok(())
 }
 
