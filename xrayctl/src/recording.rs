@@ -236,6 +236,7 @@ async fn write_next(
         threads_without_runs,
         without_runs_because,
         waited_ns,
+        ended_early: _,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),

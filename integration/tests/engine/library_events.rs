@@ -1,5 +1,5 @@
-//! Custom and typed events of libraries: linked, loaded and unloaded, with signal handlers, and with
-//! tables of types that name the same numbers differently.
+//! Custom and typed events of libraries: linked, loaded and unloaded, with signal handlers, and
+//! with tables of types that name the same numbers differently.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -254,3 +254,100 @@ fn a_child_without_memory_of_its_own_does_not_trouble_a_detach() -> Result<()> {
     target.line_with("done ", DEADLINE)?;
     Ok(())
 }
+
+/// The calls of `work` by pid, in the rows by process of an account.
+fn works_of_processes(account: &Value) -> Result<BTreeMap<u64, u64>> {
+    let mut works = BTreeMap::new();
+    for row in rows(account, "rows")? {
+        let pid = row["id"].as_u64().with_context(|| row.to_string())?;
+        let calls = row["calls"].as_u64().with_context(|| row.to_string())?;
+        // Each call of `work` makes one of `inner`.
+        works.insert(pid, calls / 2);
+    }
+    Ok(works)
+}
+
+/// A profile has the calls of children that join it, of those that end meanwhile, too. The same
+/// holds if the process was attached before, in another mode.
+#[test]
+fn a_profile_has_the_calls_of_later_children() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    for mode in [None, Some("profile"), Some("stream")] {
+        let mut target = Target::spawn(Fixture::Group, [""; 0])?;
+        let root = u32::try_from(target.pid())?;
+        let pid = root.to_string();
+        let mut arguments = vec!["profile", &pid, "-o", "p", "--force", "--json"];
+        match mode {
+            None => arguments.extend(["--follow", "fork"]),
+            Some(mode) => {
+                cli.ok(["attach", &pid, "--follow", "fork", "--mode", mode])?;
+            }
+        }
+        let mut running = cli.start(arguments)?;
+        running.until("it is on", || {
+            let on = sleds_on_in(target.pid(), target.program())?;
+            Ok((on > 0).then_some(()))
+        })?;
+        let children = [child_of(&mut target)?, child_of(&mut target)?];
+        for child in children {
+            is_traced(&cli, child)?;
+            work(&mut target, child)?;
+        }
+        send(children[0], Signal::SIGKILL)?;
+        wait_until(DEADLINE, "it has ended", || {
+            let status = cli.json(["status"])?;
+            let mut rows = rows(&status, "processes")?.iter();
+            let is_over = |row: &Value| row["pid"] != children[0] || row["state"] != "tracing";
+            Ok(rows.all(is_over).then_some(()))
+        })?;
+        work(&mut target, children[1])?;
+        ensure!(target.ask("calls 500", "done ")? == "done 500");
+        running.signal(Signal::SIGINT)?;
+        let ran = running.wait()?;
+        ensure!(ran.code == Some(0), "{ran:?}");
+        ensure!(ran.err.contains("2 processes were followed"), "{ran:?}");
+        let account = cli.ok(["account", "p", "--by", "process", "-f", "json"])?;
+        let found = works_of_processes(&serde_json::from_str(&account)?)?;
+        let expected = [(root, 500), (children[0], 1000), (children[1], 2000)];
+        let expected = expected.map(|(pid, calls)| (u64::from(pid), calls));
+        ensure!(found == BTreeMap::from(expected), "{mode:?}: {found:?}");
+        if mode.is_some() {
+            cli.ok(["detach", &pid])?;
+        }
+        ensure!(cli.json(["status"])?["processes"] == Value::Array(Vec::new()));
+        ensure_as_compiled(&target)?;
+        work(&mut target, children[1])?;
+    }
+    Ok(())
+}
+
+/// The profile ends when the first process and all of its children have ended.
+#[test]
+fn a_profile_ends_with_the_last_process() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Group, [""; 0])?;
+    let root = u32::try_from(target.pid())?;
+    let arguments = ["profile", &root.to_string(), "--follow", "fork", "-o", "p"];
+    let mut running = cli.start(arguments)?;
+    running.until("it is on", || {
+        let on = sleds_on_in(target.pid(), target.program())?;
+        Ok((on > 0).then_some(()))
+    })?;
+    // Each child takes a while, so the search finds some of them.
+    target.ask("brief 200", "done ")?;
+    ensure!(target.ask("calls 500", "done ")? == "done 500");
+    target.kill()?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    let account = cli.ok(["account", "p", "--by", "process", "-f", "json"])?;
+    let found = works_of_processes(&serde_json::from_str(&account)?)?;
+    ensure!(found.get(&u64::from(root)) == Some(&500), "{found:?}");
+    ensure!(
+        found.values().all(|calls| *calls <= 10 || *calls == 500),
+        "{found:?}"
+    );
+    Ok(())
+}

@@ -1153,7 +1153,8 @@ pub struct FetchProfileRequest {
     pub pid: u32,
     /// True for sums of calls from now on: from the moment at which the headers of the response
     /// arrive, until the client ends its stream or the processes have ended, in the processes that are
-    /// traced at that moment. False for the sums since the mode became MODE_PROFILE.
+    /// traced at that moment. With the pid of a root also in those that are followed from it later.
+    /// False for the sums since the mode became MODE_PROFILE.
     #[prost(bool, tag = "2")]
     pub from_now: bool,
     /// With `from_now`: what to undo if the client leaves before it has ended its stream. Unset:
@@ -1245,6 +1246,10 @@ pub struct TraceChunk {
     /// threads together, for this reader or another one. 0 in other calls.
     #[prost(uint64, tag = "10")]
     pub waited_ns: u64,
+    /// In FetchProfile: the sums of processes that have ended reached 64 MiB, so the profile ended
+    /// before the client wanted it to. Unset in other calls.
+    #[prost(bool, tag = "11")]
+    pub ended_early: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {

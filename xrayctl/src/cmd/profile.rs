@@ -47,6 +47,10 @@ distribution of their durations. It keeps no event, so a profile can run for day
 profile attaches to a process that is not attached, and detaches at the end. An attached process
 keeps its mode; functions that profile switches on in it are off again afterwards.
 
+With --follow, processes that come from the process are in the profile, too. A process that is
+attached already keeps its --follow setting, and the processes that are followed from it are in the
+profile.
+
 With --kept, profile shows the sums since the mode became profile (`xrayctl mode profile`), and
 switches no function.
 
@@ -56,6 +60,7 @@ and report --html read.
 Examples:
   xrayctl profile 1234 --duration 30s
   xrayctl profile 1234 --glob 'ns::*' --duration 30s -o before.xtrace
+  xrayctl profile 1234 --follow fork --duration 30s
   xrayctl profile 1234 --kept -o now.xtrace
   xrayctl diff before.xtrace now.xtrace";
 
@@ -71,9 +76,13 @@ pub(crate) struct Args {
     /// Stop after this time, like 5s; without this, when the process ends or on Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     duration: Option<Duration>,
+    /// Also profile processes that come from the process: the processes that it forks (fork), the
+    /// program that it becomes (exec), everything (all), or nothing (none, the default)
+    #[arg(long, value_name = "WHAT", value_parser = parse::follow)]
+    follow: Option<Follow>,
     /// Show the sums since the mode became profile
     #[arg(long, conflicts_with_all = [
-        "duration", "pending", "function", "glob", "regex", "module", "source", "id", "all", "except_function",
+        "duration", "follow", "pending", "function", "glob", "regex", "module", "source", "id", "all", "except_function",
         "except_glob", "except_regex", "except_module", "except_source", "except_id",
     ])]
     kept: bool,
@@ -137,7 +146,8 @@ async fn made(
 ) -> anyhow::Result<Vec<u8>> {
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.no_match(args.pending));
-    let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
+    let follow = args.follow.unwrap_or(Follow::None);
+    let request = args.memory.request(pid, follow, sleds, Mode::Profile);
     let made = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
         make(rpc, args, (pid, undo), signals, console).await
     });
@@ -180,8 +190,14 @@ async fn make(
     drop(requests);
     match first {
         Some(first) => {
-            let first = first.map(|chunk| chunk.data).unwrap_or_default();
-            Ok((Ended::Process, read(chunks, first).await?))
+            let first = first.unwrap_or_default();
+            if first.ended_early {
+                console.note(
+                    "the profile ended early: the sums of the processes that have ended take more \
+                     than 64 MiB; profile fewer functions, or for a shorter time",
+                );
+            }
+            Ok((Ended::Process, read(chunks, first.data).await?))
         }
         None => Ok((Ended::Asked, read(chunks, Vec::new()).await?)),
     }

@@ -208,6 +208,7 @@ async fn take(
             threads_without_runs: _,
             without_runs_because: _,
             waited_ns: _,
+            ended_early: _,
         } = chunk;
         if begun.replace(copied_within_ns).is_none() {
             output.begin()?;

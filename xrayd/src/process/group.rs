@@ -443,8 +443,8 @@ impl Group {
         }
     }
 
-    /// Adds a member. The functions that are on in the group are switched on in it, and the readers
-    /// of the group read it, too.
+    /// Adds a member. The functions that are on in the group are switched on in it, the readers of
+    /// the group read it, and its calls are in the sums that are being made of the group.
     ///
     /// # Errors
     /// There are too many members, or functions cannot be switched on. The process is no member
@@ -467,7 +467,12 @@ impl Group {
                 false => session.update(settings.clone()).map(drop),
             }
         };
-        let begun = set.and_then(|()| {
+        let profilings = self.members.profilings();
+        let profiled = set.and_then(|()| {
+            let mut profilings = profilings.iter();
+            profilings.try_for_each(|profiling| profiling.join(session))
+        });
+        let begun = profiled.and_then(|()| {
             let parent = parent.map(|parent| &parent.source);
             switching::begin_as(&session.source, rules.clone(), parent)
         });
@@ -477,6 +482,9 @@ impl Group {
         // This is the only place that sets it, and it runs once.
         let _ = session.source.kinship.set(kinship);
         if let Err(refusal) = begun {
+            for profiling in &profilings {
+                profiling.leave(session);
+            }
             self.members.leave(source);
             return Err(refusal);
         }

@@ -1,9 +1,10 @@
 //! The members of a group: the processes of one trace, and the readers of later members.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::{
     follow::Follow,
+    group_profiling::GroupProfiling,
     group_status::{GroupStatus, News},
     session::Session,
 };
@@ -35,6 +36,8 @@ struct Joined {
     next: u32,
     /// The readers of later members. Emptied when the search has ended.
     publishers: Vec<Publisher>,
+    /// The sums of calls that later members have a part in.
+    profilings: Vec<Weak<GroupProfiling>>,
     /// True if no process can join any more.
     over: bool,
     news: News,
@@ -57,6 +60,7 @@ impl Members {
                 next: u32::try_from(sessions.len()).unwrap_or(1),
                 sessions,
                 publishers: Vec::new(),
+                profilings: Vec::new(),
                 over: true,
                 news: News::default(),
             }),
@@ -175,6 +179,25 @@ impl Members {
         joined
             .publishers
             .retain(|publisher| !publisher.is_for(lease));
+    }
+
+    /// Has later members take part in these sums.
+    pub(super) fn profile_later(&self, profiling: &Arc<GroupProfiling>) {
+        let mut joined = self.joined();
+        joined.profilings.retain(|other| other.strong_count() > 0);
+        joined.profilings.push(Arc::downgrade(profiling));
+    }
+
+    /// The sums that later members have a part in.
+    pub(super) fn profilings(&self) -> Vec<Arc<GroupProfiling>> {
+        let joined = self.joined();
+        let profilings = joined.profilings.iter();
+        profilings.filter_map(Weak::upgrade).collect()
+    }
+
+    /// True if a process can still join.
+    pub(super) fn can_grow(&self) -> bool {
+        !self.joined().over
     }
 
     // --- joining and leaving

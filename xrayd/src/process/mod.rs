@@ -17,11 +17,12 @@
 //! | `group` | process groups: a process, and the processes that are followed from it |
 //! | `members` | the members of a group, and the readers of later ones |
 //! | `trigger` | a trigger, and the sessions that it is armed in |
-//! | `profiling` | sums of calls that a client asks for |
+//! | `profiling` | sums of calls of one process that a client asks for |
 //! | `session` | one attached process |
 //! | `session_record` | what a later daemon needs of a session |
 //! | `switching` | switching the functions of a session |
 //! | `session_status` | the parts of a session's status that are made up of tables |
+//! | `group_profiling` | sums of calls of all members that a group has and gains |
 //! | `group_status` | the state of a group |
 //! | `untraced` | a program without sleds that xrayd started |
 //! | `started` | a process that xrayd started, until it runs |
@@ -40,6 +41,7 @@ mod earlier_sums;
 mod ended;
 mod follow;
 mod group;
+mod group_profiling;
 mod group_status;
 mod inherited;
 mod launch;
@@ -66,13 +68,15 @@ pub use attach_options::AttachOptions;
 pub use attach_report::{AttachReport, SkippedSleds};
 pub use follow::{Finding, Follow, NotFollowed};
 pub use group::Group;
+pub(crate) use group_profiling::GroupProfiling;
+pub use group_profiling::write_profile;
 pub use group_status::GroupStatus;
 pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
 pub(crate) use parallel::MOST_IN_A_GROUP;
 pub(crate) use parallel::{MOST_IN_A_CALL, in_parallel};
 pub(crate) use process_or_group::{Outcomes, ProcessOrGroup, Toggle};
-pub use profiling::{Profiling, write_profile};
+pub use profiling::Profiling;
 pub use registry::{Registry, RegistryConfig};
 pub use session::Session;
 pub(crate) use session_record::{GroupRecord, KeptForNext, SessionRecord, SessionRecords};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{group::Group, registry::Registry, session::Session};
+use super::{group::Group, group_profiling::GroupProfiling, registry::Registry, session::Session};
 use crate::{
     control::Patterns,
     pid::Pid,
@@ -77,6 +77,32 @@ impl ProcessOrGroup {
         match self {
             Self::Group(group) => group.subscribe(lease, wait),
             Self::Session(session) => session.subscribe(lease, wait),
+        }
+    }
+
+    /// Begins sums of calls of all living processes, and of those that join later.
+    ///
+    /// # Errors
+    /// A process or its files do not answer.
+    pub(crate) fn profile(&self) -> Result<Arc<GroupProfiling>, Refusal> {
+        let profiling = Arc::new(GroupProfiling::default());
+        // First, so that no process joins in between.
+        if let Self::Group(group) = self {
+            group.members.profile_later(&profiling);
+        }
+        for session in self.sessions() {
+            if !session.has_exited() {
+                profiling.join(&session)?;
+            }
+        }
+        Ok(profiling)
+    }
+
+    /// True if a process can still join.
+    pub(crate) fn can_grow(&self) -> bool {
+        match self {
+            Self::Group(group) => group.members.can_grow(),
+            Self::Session(_) => false,
         }
     }
 

@@ -1,12 +1,11 @@
-//! Sums of calls that a client asks for: they begin, end, and are written as a trace.
+//! Sums of calls of one process that a client asks for.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use super::session::Session;
 use crate::{
-    export::TraceWriter,
     refusal::Result,
-    store::{Ask, ProfileSums, Source},
+    store::{Ask, ProfileSums},
     types::Mode,
 };
 
@@ -60,24 +59,4 @@ impl Drop for Profiling {
             .profiles
             .answer(Ask::End(self.number));
     }
-}
-
-/// Writes sums of calls of several processes as one `.xtrace` file.
-///
-/// # Errors
-/// The error of writing to `out`.
-pub fn write_profile(
-    profiles: &[(Arc<Session>, ProfileSums)],
-    out: &mut dyn io::Write,
-) -> io::Result<()> {
-    let mut writer = TraceWriter::new(out)?;
-    for (source, (session, sums)) in (0..).map(Source).zip(profiles) {
-        session.source.write_sums(source, sums, &mut writer)?;
-        if let Some(since) = sums.since() {
-            writer.begins(source, since);
-        }
-        writer.ended(source, &*session.source.tables)?;
-    }
-    writer.no_sums()?;
-    writer.end()
 }

@@ -360,6 +360,7 @@ impl TraceMessages {
             indexed: totals.indexed,
             threads_without_runs: threads,
             without_runs_because: reason.clone(),
+            ended_early: false,
         };
         if bytes.len() <= CHUNK_BYTES {
             return if bytes.is_empty() {

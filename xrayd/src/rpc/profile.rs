@@ -10,7 +10,7 @@ use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
 use super::{admission::Admitted, fetch::ChunkPipe, live::Ending, workers::Workers};
 use crate::{
     Pid,
-    process::{ProcessOrGroup, Profiling, Session, write_profile},
+    process::{GroupProfiling, ProcessOrGroup, Session, write_profile},
     refusal::{Reason, Refusal},
     store::ProfileSums,
     target::Caller,
@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) enum Profiles {
     /// Sums that are being made.
-    UnderWay(Vec<Profiling>),
+    UnderWay(Arc<GroupProfiling>, ProcessOrGroup),
     /// Finished sums.
     Made(Vec<(Arc<Session>, ProfileSums)>),
 }
@@ -41,12 +41,11 @@ impl Profiles {
         pid: Pid,
         from_now: bool,
     ) -> Result<Self, Refusal> {
-        let sessions = traced.sessions();
         if from_now {
-            let living = sessions.iter().filter(|session| !session.has_exited());
-            let profiles = living.map(Profiling::begin);
-            return Ok(Self::UnderWay(profiles.collect::<Result<_, _>>()?));
+            let profiling = traced.profile()?;
+            return Ok(Self::UnderWay(profiling, traced.clone()));
         }
+        let sessions = traced.sessions();
         let mut kept = Vec::new();
         for session in sessions {
             if let Some(sums) = session.kept_profile()? {
@@ -63,24 +62,31 @@ impl Profiles {
         Ok(Self::Made(kept))
     }
 
-    /// Waits until all processes have ended.
+    /// Waits until no further calls can be added.
     async fn end(&self) {
-        let Self::UnderWay(profiles) = self else {
+        let Self::UnderWay(profiling, traced) = self else {
             return;
         };
-        while profiles.iter().any(|one| one.session().is_living()) {
+        let is_over = || {
+            let (profiling, traced) = (Arc::clone(profiling), traced.clone());
+            spawn_blocking(move || profiling.look(traced.can_grow()))
+        };
+        // The panic hook has logged a panic.
+        while !is_over().await.unwrap_or(true) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    fn finish(self) -> Result<Vec<(Arc<Session>, ProfileSums)>, Refusal> {
-        let profiles = match self {
-            Self::Made(made) => return Ok(made),
-            Self::UnderWay(profiles) => profiles.into_iter(),
-        };
-        profiles
-            .map(|one| Ok((Arc::clone(one.session()), one.finish()?)))
-            .collect()
+    /// True if sums of ended processes have reached their limit.
+    fn are_full(&self) -> bool {
+        matches!(self, Self::UnderWay(profiling, _) if profiling.is_full())
+    }
+
+    fn finish(self, out: &mut dyn io::Write) -> io::Result<()> {
+        match self {
+            Self::Made(made) => write_profile(&made, out),
+            Self::UnderWay(profiling, _) => profiling.finish(out),
+        }
     }
 }
 
@@ -114,11 +120,12 @@ pub(super) async fn run(
     };
     let written = spawn_blocking(move || {
         let _turn = turn;
-        let mut pipe = ChunkPipe::new(sender, TraceChunk::default());
-        let written = match profiles.finish() {
-            Ok(profiles) => write_profile(&profiles, &mut pipe),
-            Err(refusal) => Err(io::Error::other(refusal)),
+        let template = TraceChunk {
+            ended_early: profiles.are_full(),
+            ..TraceChunk::default()
         };
+        let mut pipe = ChunkPipe::new(sender, template);
+        let written = profiles.finish(&mut pipe);
         pipe.finish(written);
     });
     // The panic hook has logged a panic.

@@ -284,5 +284,6 @@ pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk 
         threads_without_runs: 0,
         waited_ns: 0,
         without_runs_because: String::new(),
+        ended_early: false,
     }
 }
