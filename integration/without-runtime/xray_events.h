@@ -31,6 +31,25 @@ uint16_t __xray_register_event_type(const char *name);
 }
 #endif
 
+// Describes the data of a type's events, for tracers. Stands outside of functions:
+//
+//     XRAY_EVENT_FORMAT("request=id:u64,price:f64,symbol:str16");
+//
+// The text is that of xrayctl's option --event-format. Tools read it from the section, so the
+// program runs nothing for it.
+#define XRAY_EVENT_FORMAT(text) XRAY_EVENT_FORMAT_NUMBERED(text, __COUNTER__)
+#define XRAY_EVENT_FORMAT_NUMBERED(text, number) XRAY_EVENT_FORMAT_NAMED(text, number)
+#define XRAY_EVENT_FORMAT_NAMED(text, number) \
+    static const char xray_event_format_##number[] XRAY_EVENT_FORMAT_KEPT = text
+#if defined(__has_attribute)
+#if __has_attribute(retain)
+#define XRAY_EVENT_FORMAT_KEPT __attribute__((used, retain, section("xray_event_formats")))
+#endif
+#endif
+#ifndef XRAY_EVENT_FORMAT_KEPT
+#define XRAY_EVENT_FORMAT_KEPT __attribute__((used, section("xray_event_formats")))
+#endif
+
 #if defined(__clang__) && defined(__has_builtin)
 #if __has_builtin(__xray_customevent) && __has_builtin(__xray_typedevent)
 #define XRAY_EVENTS 1

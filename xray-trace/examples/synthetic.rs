@@ -204,6 +204,7 @@ impl Xtrace {
             path: program.to_owned(),
             build_id: None,
             load_bias: 0,
+            event_formats: Vec::new(),
         })?;
         for (id, function) in (0..).map(FunctionId).zip(functions) {
             writer.add(&Function {

@@ -69,6 +69,7 @@
 //!         path: "/usr/bin/simulator".to_owned(),
 //!         build_id: None,
 //!         load_bias: 0,
+//!         event_formats: Vec::new(),
 //!     })?;
 //!     writer.add(&Function {
 //!         id: FunctionId(0),

@@ -2,11 +2,13 @@
 //! the events that are shown. Triggers have conditions on such fields, too.
 
 use xray_trace::event_format::{
-    self, ConditionError, EventCondition, EventFilter, EventFormat, EventFormats, EventOptions,
-    EventsOf, FieldComparison, Literal, Relation, TypeOfEvent,
+    self, ConditionError, DescribedEvents, EventCondition, EventFilter, EventFormat, EventFormats,
+    EventOptions, EventsOf, FieldComparison, Literal, Relation, TypeOfEvent,
 };
 use xray_trace::model::Trace;
+use xrayd_proto::v1::StatusRequest;
 
+use crate::client::Rpc;
 use crate::event_condition::{self, WrittenComparison, WrittenCondition};
 use crate::failure::Failure;
 use crate::suggest;
@@ -21,9 +23,9 @@ pub(crate) struct EventFormatArgs {
     /// and f64 (little-endian), strN (a text in N bytes, up to the first zero byte), bytesN (N
     /// bytes), str and bytes for the rest, and lenstr and lenbytes (behind their length in 2
     /// bytes). padN skips N bytes. The option can be given several times; the last one for a type
-    /// counts.
-    #[arg(long, value_name = "TYPE=FIELDS", value_parser = described)]
-    event_format: Vec<(EventsOf, EventFormat)>,
+    /// counts. Without it, the descriptions that the program itself has are used.
+    #[arg(long, value_name = "TYPE=FIELDS")]
+    event_format: Vec<DescribedEvents>,
 }
 
 /// The options about the custom and typed events of an output.
@@ -48,20 +50,15 @@ pub(crate) struct UserEventArgs {
     conditions: Vec<WrittenCondition>,
 }
 
-/// Reads `TYPE=FIELDS`. A name of a type may contain `=`.
-fn described(text: &str) -> Result<(EventsOf, EventFormat), String> {
-    let Some((events, fields)) = text
-        .rsplit_once('=')
-        .filter(|(events, _)| !events.is_empty())
-    else {
-        return Err("it is not TYPE=FIELDS, such as 'order=id:u64,price:f64'".to_owned());
-    };
-    let events = events.parse::<EventsOf>();
-    let format = fields.parse::<EventFormat>();
-    Ok((
-        events.map_err(|error| error.to_string())?,
-        format.map_err(|error| error.to_string())?,
-    ))
+/// The descriptions of events that the modules of an attached process have; with the pid 0 those of
+/// all attached processes. None if the daemon does not answer.
+pub(crate) async fn formats_of_modules(rpc: &mut Rpc, pid: u32) -> EventFormats {
+    let response = rpc.get_status(StatusRequest { pid }).await;
+    let processes = response.map(|response| response.into_inner().processes);
+    let processes = processes.unwrap_or_default();
+    let modules = processes.iter().flat_map(|process| &process.modules);
+    let texts = modules.flat_map(|module| &module.event_formats);
+    EventFormats::of_modules(texts.map(String::as_str))
 }
 
 // === impl EventFormatArgs ===
@@ -72,8 +69,11 @@ impl EventFormatArgs {
         self.event_format.is_empty()
     }
 
-    pub(crate) fn formats(&self) -> EventFormats {
-        EventFormats::new(self.event_format.clone())
+    /// The descriptions that were given, and those of `modules` for other events.
+    pub(crate) fn formats(&self, modules: EventFormats) -> EventFormats {
+        let given = self.event_format.iter().cloned();
+        let given = given.map(|DescribedEvents { events, format }| (events, format));
+        EventFormats::new(given.collect()).or(modules)
     }
 }
 
@@ -85,25 +85,26 @@ impl UserEventArgs {
         self.formats.is_empty() && self.conditions.is_empty()
     }
 
-    /// The options for events whose types are not known yet.
-    pub(crate) fn options(&self) -> Result<EventOptions, Failure> {
-        self.options_with(Vec::new())
+    /// The options for events whose types are not known yet, with the descriptions of modules.
+    pub(crate) fn options(&self, modules: EventFormats) -> Result<EventOptions, Failure> {
+        self.options_with(modules, Vec::new())
     }
 
     /// The options, with these descriptions for conditions on kernel events.
     fn options_with(
         &self,
-        mut formats: Vec<(EventsOf, EventFormat)>,
+        modules: EventFormats,
+        tracepoints: Vec<(EventsOf, EventFormat)>,
     ) -> Result<EventOptions, Failure> {
-        formats.extend_from_slice(&self.formats.event_format);
-        let formats = EventFormats::new(formats);
+        let formats = self.formats.formats(modules);
+        let all = formats.clone().or(EventFormats::new(tracepoints));
         let conditions = self.conditions.iter();
         let conditions: Result<Vec<_>, _> = conditions
-            .map(|condition| resolved(condition, &formats))
+            .map(|condition| resolved(condition, &all))
             .collect();
         Ok(EventOptions {
             filter: EventFilter::new(conditions?),
-            formats: self.formats.formats(),
+            formats,
         })
     }
 
@@ -115,7 +116,7 @@ impl UserEventArgs {
             let events = EventsOf::Name(tracepoint.name.clone());
             Some((events, tracepoint.format()?.clone()))
         });
-        let options = self.options_with(described.collect())?;
+        let options = self.options_with(trace.event_formats(), described.collect())?;
         let types = || trace.event_types().iter();
         let names = types().flat_map(|known| event_format::names_of(&known.name));
         let names = names.chain(tracepoints().map(|tracepoint| tracepoint.name.as_str()));
@@ -238,7 +239,7 @@ mod tests {
     }
 
     fn options(options: &[&str]) -> Result<EventOptions, String> {
-        let options = parsed(options)?.options();
+        let options = parsed(options)?.options(EventFormats::default());
         options.map_err(|failure| failure.to_string())
     }
 

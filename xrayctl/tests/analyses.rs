@@ -49,6 +49,7 @@ fn trace(dir: &Path, name: &str, threads: &[Calls<'_>]) {
         path: "/t".into(),
         build_id: None,
         load_bias: 0,
+        event_formats: Vec::new(),
     };
     writer.add(&module).unwrap();
     for id in 1..4 {
@@ -326,6 +327,7 @@ fn a_graph_of_two_processes_keeps_their_functions_apart() {
             path: "/t".into(),
             build_id: None,
             load_bias: 0x1000 * u64::from(id),
+            event_formats: Vec::new(),
         };
         writer.add(&module).unwrap();
         let function = Function {

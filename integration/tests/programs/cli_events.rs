@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{Fixture, Target, Tool};
+use integration::{DEADLINE, Fixture, Target, Tool, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -212,5 +212,95 @@ fn types_are_shown_by_their_names() -> Result<()> {
         );
         ensure!(types.len() == 8, "{info}");
     }
+    Ok(())
+}
+
+/// Libraries describe the data of their events. A recording has the descriptions, `watch` and
+/// `trigger` ask the daemon for them.
+#[test]
+fn a_programs_own_descriptions_are_used() -> Result<()> {
+    let scene = Scene::new()?;
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    let mut target = Target::spawn(Fixture::Saying, [""; 0])?;
+    let pid = target.pid().to_string();
+    let by_field = ["--where", "event(type of linked).value == 14"];
+
+    let mut running = cli.start(["record", &pid, "-o", "t.xtrace"])?;
+    running.until("everything is on", || all_on(&target))?;
+    target.ask("linked 3", "done")?;
+    running.signal(Signal::SIGINT)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    let tree = cli.ok(["tree", "t.xtrace"])?;
+    let described = "letter=\"l\" value=13 rest=0x1a2734414e5b";
+    ensure!(tree.contains(described), "{tree}");
+    // Of the libraries that describe custom events, only one is loaded.
+    ensure!(tree.contains("event: linked=0x6c0d1a2734414e5b"), "{tree}");
+    let of_one = cli.ok([&["tree", "t.xtrace"][..], &by_field].concat())?;
+    ensure!(
+        of_one.contains("value=14") && !of_one.contains("value=13"),
+        "{of_one}"
+    );
+    // The user's own description counts.
+    let own = cli.ok([
+        "tree",
+        "t.xtrace",
+        "--event-format",
+        "type of linked=all:bytes",
+    ])?;
+    ensure!(own.contains("all=0x6c0d1a2734414e5b"), "{own}");
+    let info = cli.json(["info", "t.xtrace"])?;
+    let formats = rows(&info, "event_formats")?.iter();
+    let formats: Vec<_> = formats.filter_map(Value::as_str).collect();
+    ensure!(
+        formats
+            == [
+                "custom=linked:bytes",
+                "type of linked=letter:str1,value:u8,rest:bytes"
+            ],
+        "{info}"
+    );
+    // A trace that was made of the trace has them, too.
+    cli.ok(["convert", "t.xtrace", "--to", "xtrace", "-o", "u.xtrace"])?;
+    ensure!(cli.ok(["tree", "u.xtrace"])?.contains(described));
+
+    let refused = cli.run(["watch", &pid, "--where", "event(type of linked).valu == 1"])?;
+    ensure!(
+        refused.code == Some(2) && refused.err.contains("did you mean value?"),
+        "{refused:?}"
+    );
+    let mut watching = cli.start([&["watch", &pid, "--all"][..], &by_field].concat())?;
+    watching.until("everything is on", || all_on(&target))?;
+    let printing = watching.printing();
+    watching.until("the event is shown", || {
+        // The first events come before the daemon knows the name of their type.
+        target.ask("linked 3", "done")?;
+        let shown = fs::read_to_string(&printing)?;
+        Ok(shown.contains("value=14").then_some(()))
+    })?;
+    watching.signal(Signal::SIGINT)?;
+    let ran = watching.wait()?;
+    ensure!(
+        ran.code == Some(0) && !ran.out.contains("value=13"),
+        "{ran:?}"
+    );
+
+    cli.ok(["attach", &pid])?;
+    cli.ok(["enable", &pid, "--all"])?;
+    let when = ["--when", "event(type of linked).value == 14"];
+    let trigger = ["trigger", &pid, "--do", "exec true"];
+    let mut trigger = cli.start([&trigger[..], &when].concat())?;
+    let ended = wait_until(DEADLINE, "it fires", || {
+        target.ask("linked 3", "done")?;
+        trigger.has_ended()
+    })?;
+    ensure!(ended.success(), "{ended}: {}", trigger.answer()?);
+    let wrong = ["--when", "event(type of linked).valu == 1"];
+    let refused = cli.run([&["trigger", &pid, "--do", "exec true"][..], &wrong].concat())?;
+    ensure!(
+        refused.code == Some(2) && refused.err.contains("did you mean value?"),
+        "{refused:?}"
+    );
     Ok(())
 }

@@ -49,6 +49,7 @@ impl Run {
             path: "/usr/bin/app".to_owned(),
             build_id: None,
             load_bias: 0,
+            event_formats: Vec::new(),
         })?;
         for (id, name) in (0..).zip(names) {
             writer.add(&Function {

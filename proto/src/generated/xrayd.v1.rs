@@ -944,6 +944,10 @@ pub struct ModuleStatus {
     /// The reason why the module cannot be traced; the numbers are 0 then. Unset if there is none.
     #[prost(message, optional, tag = "7")]
     pub refusal: ::core::option::Option<Refusal>,
+    /// Descriptions that the module has of the data of its events, `TYPE=FIELDS`: 256 at most, of
+    /// 16 KiB together. They need not be valid.
+    #[prost(string, repeated, tag = "9")]
+    pub event_formats: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamEventsRequest {

@@ -157,6 +157,11 @@ impl<'a> FieldReader<'a> {
         Self { payload, at: 0 }
     }
 
+    /// True if no field follows.
+    pub(super) fn is_empty(&self) -> bool {
+        self.at >= self.payload.len()
+    }
+
     /// The begin of the next field.
     pub(super) fn position(&self) -> usize {
         self.at

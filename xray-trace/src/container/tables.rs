@@ -89,6 +89,7 @@ impl TableEntry for Module {
             path,
             build_id,
             load_bias,
+            event_formats,
         } = self;
         out.number(id.0).number(process.0).text(path);
         match build_id {
@@ -96,8 +97,17 @@ impl TableEntry for Module {
             Some(BuildId(bytes)) => out.number(1_u8).bytes(bytes),
         };
         out.number(*load_bias);
+        if !event_formats.is_empty() {
+            out.number(event_formats.len() as u64);
+            for text in event_formats {
+                out.text(text);
+            }
+        }
     }
 }
+
+/// The most descriptions of events that are kept of a module.
+const MOST_EVENT_FORMATS: u64 = 256;
 
 pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> {
     Ok(Module {
@@ -109,6 +119,14 @@ pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> 
             true => Some(BuildId(fields.bytes("build id")?.to_vec())),
         },
         load_bias: fields.number("load bias")?,
+        event_formats: match fields.is_empty() {
+            true => Vec::new(),
+            false => {
+                let count = fields.number("event formats")?.min(MOST_EVENT_FORMATS);
+                let texts = (0..count).map(|_| fields.text("event format"));
+                texts.collect::<Result<_, _>>()?
+            }
+        },
     })
 }
 

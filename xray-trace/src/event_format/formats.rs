@@ -1,13 +1,15 @@
 //! The events that a description is for, and the list of descriptions that a user gives.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use super::{EventFormat, TypeOfEvent};
+use super::{EventFormat, EventFormatError, TypeOfEvent};
 
 /// Events of one type, as a user names it: `custom`, the number of a type of typed events, its
 /// name, or the name of a kernel tracepoint. `"custom"` and `"7"`, in quotation marks, are names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventsOf {
     /// Custom events.
     Custom,
@@ -35,6 +37,9 @@ pub enum EventsOfError {
     )]
     NoNumber,
 }
+
+/// The most texts of [`EventFormats::of_modules`].
+pub const MOST_FORMATS_OF_MODULES: usize = 1 << 16;
 
 /// Descriptions of the data of events, by the types of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,9 +107,87 @@ impl fmt::Display for EventsOf {
     }
 }
 
+/// A description with the events that it is for, as a user writes it: `order=id:u64,price:f64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DescribedEvents {
+    /// The events.
+    pub events: EventsOf,
+    /// The fields of their data.
+    pub format: EventFormat,
+}
+
+/// Reasons why a text is no [`DescribedEvents`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescribedEventsError {
+    /// It has no equals sign, or nothing before it.
+    #[error("it is not TYPE=FIELDS, such as 'order=id:u64,price:f64'")]
+    NoType,
+    /// The text before the equals sign names no type of events.
+    #[error(transparent)]
+    Events(#[from] EventsOfError),
+    /// The text behind it is no description.
+    #[error(transparent)]
+    Format(#[from] EventFormatError),
+}
+
+// === impl DescribedEvents ===
+
+impl FromStr for DescribedEvents {
+    type Err = DescribedEventsError;
+
+    /// A name of a type may contain `=`.
+    fn from_str(text: &str) -> Result<Self, DescribedEventsError> {
+        let (events, fields) = text
+            .rsplit_once('=')
+            .filter(|(events, _)| !events.is_empty())
+            .ok_or(DescribedEventsError::NoType)?;
+        Ok(Self {
+            events: events.parse()?,
+            format: fields.parse()?,
+        })
+    }
+}
+
 // === impl EventFormats ===
 
 impl EventFormats {
+    /// The descriptions that modules have. Texts that cannot be read are left out. If the same
+    /// events have several different descriptions, none of them is used. At most
+    /// [`MOST_FORMATS_OF_MODULES`] texts are read.
+    #[must_use]
+    pub fn of_modules<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
+        let texts: BTreeSet<&str> = texts.take(MOST_FORMATS_OF_MODULES).collect();
+        let mut formats: BTreeMap<EventsOf, Option<EventFormat>> = BTreeMap::new();
+        for text in texts {
+            let Ok(DescribedEvents { events, format }) = text.parse() else {
+                continue;
+            };
+            match formats.entry(events) {
+                Entry::Vacant(place) => {
+                    place.insert(Some(format));
+                }
+                Entry::Occupied(mut place) => {
+                    if place.get().as_ref() != Some(&format) {
+                        place.insert(None);
+                    }
+                }
+            }
+        }
+        let formats = formats.into_iter();
+        Self(
+            formats
+                .filter_map(|(events, format)| Some((events, format?)))
+                .collect(),
+        )
+    }
+
+    /// These descriptions, and those in `others` for other events.
+    #[must_use]
+    pub fn or(mut self, mut others: Self) -> Self {
+        others.0.append(&mut self.0);
+        others
+    }
+
     /// Descriptions. The last one for a type counts.
     #[must_use]
     pub const fn new(formats: Vec<(EventsOf, EventFormat)>) -> Self {
@@ -134,6 +217,12 @@ impl EventFormats {
         let mut formats = self.0.iter().rev();
         let found = formats.find(|(events, _)| events == wanted);
         found.map(|(_, format)| format)
+    }
+
+    /// The descriptions as a user writes them: `order=id:u64,price:f64`.
+    pub fn texts(&self) -> impl Iterator<Item = String> {
+        let texts = self.0.iter();
+        texts.map(|(events, format)| format!("{events}={format}"))
     }
 
     /// The events that have a description.
@@ -169,6 +258,38 @@ mod tests {
                 assert_eq!(events.to_string().parse(), Ok(events), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn modules_that_differ_describe_nothing() {
+        let texts = [
+            "order=id:u64",
+            "order=id:u64",
+            "price=a:u8",
+            "price=b:u8",
+            "7=c:u8",
+            "nonsense",
+            "custom=d:u9",
+        ];
+        let formats = EventFormats::of_modules(texts.into_iter());
+        let name = |events: &str| {
+            let format = formats.described(&events.parse().unwrap())?;
+            format.names().next()
+        };
+        assert_eq!(name("order"), Some("id"));
+        assert_eq!(name("7"), Some("c"));
+        let texts: Vec<_> = formats.texts().collect();
+        assert_eq!(texts, ["7=c:u8", "order=id:u64"]);
+        // A user's own description counts.
+        let DescribedEvents { events, format } = "7=e:u8".parse().unwrap();
+        let own = EventFormats::new(vec![(events, format)]).or(formats.clone());
+        let seven = |formats: &EventFormats| {
+            let format = formats.of(TypeOfEvent::Typed(7, None))?;
+            format.names().next().map(str::to_owned)
+        };
+        assert_eq!(seven(&own).as_deref(), Some("e"));
+        assert_eq!(seven(&formats).as_deref(), Some("c"));
+        assert!(own.of(TypeOfEvent::Typed(1, Some("order"))).is_some());
     }
 
     #[test]

@@ -32,7 +32,10 @@ pub use condition::{
     ByteCount, ConditionError, EventCondition, EventFilter, EventOptions, FieldComparison, Literal,
     Relation,
 };
-pub use formats::{EventFormats, EventsOf, EventsOfError, names_of};
+pub use formats::{
+    DescribedEvents, DescribedEventsError, EventFormats, EventsOf, EventsOfError,
+    MOST_FORMATS_OF_MODULES, names_of,
+};
 pub use type_of_event::{Tracepoint, TypeOfEvent};
 
 /// The most fields of a description.

@@ -1,8 +1,10 @@
-//! The places where a program keeps the names of its typed events' types. This file finds them in
-//! the object file; the names themselves are read from the running process.
+//! The places where a program keeps the names of its typed events' types, and its descriptions of
+//! events. This file finds them in the object file; the names themselves are read from the running
+//! process.
 
 use super::FileAddr;
-use super::bytes::RawName;
+use super::bytes::{ObjectBytes, RawName};
+use super::file::{ObjectFile, address_to_offset};
 
 /// The table of LLVM's runtime, and its counter of registered types:
 /// <https://github.com/llvm/llvm-project/blob/llvmorg-19.1.7/compiler-rt/lib/xray/xray_interface.cpp>
@@ -12,6 +14,13 @@ const LLVM_COUNTER: &[u8] = b"_ZN6__xray26TypeEventDescriptorCounterE";
 /// The section with the table of a program without that runtime:
 /// `integration/without-runtime/xray_events.c`.
 pub(super) const SECTION: &str = "xray_event_types";
+
+/// The section with the descriptions of events, zero-terminated texts, in any program:
+/// `integration/without-runtime/xray_events.h`.
+const FORMATS: &str = "xray_event_formats";
+/// The most bytes of that section that are read, and the most descriptions.
+const MOST_FORMAT_BYTES: u64 = 16 << 10;
+const MOST_FORMATS: usize = 256;
 
 /// The tables that will hold the names of event types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +36,20 @@ pub struct EventTypeTables {
 pub(super) struct LlvmTable {
     table: Option<FileAddr>,
     counter: Option<FileAddr>,
+}
+
+/// The descriptions of events in a file, as texts. Those that are not UTF-8 are left out.
+pub(super) fn formats(file: &dyn ObjectFile, bytes: ObjectBytes<'_>) -> Vec<String> {
+    let segments = &file.identity().segments;
+    let section = file.section_range(FORMATS).and_then(|(address, size)| {
+        let from = usize::try_from(address_to_offset(segments, address)?).ok()?;
+        let size = usize::try_from(size.min(MOST_FORMAT_BYTES)).ok()?;
+        bytes.all().get(from..from.checked_add(size)?)
+    });
+    let texts = section.unwrap_or_default().split(|&byte| byte == 0);
+    let texts = texts.filter(|text| !text.is_empty());
+    let texts = texts.filter_map(|text| std::str::from_utf8(text).ok());
+    texts.take(MOST_FORMATS).map(str::to_owned).collect()
 }
 
 // === impl LlvmTable ===

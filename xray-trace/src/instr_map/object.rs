@@ -30,6 +30,7 @@ pub struct Object {
     index: FunctionIndex,
     runtime: XrayRuntime,
     event_types: EventTypeTables,
+    event_formats: Vec<String>,
     warnings: Vec<Warning>,
 }
 
@@ -101,6 +102,7 @@ impl Object {
                 llvm: None,
                 plain: None,
             },
+            event_formats: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -129,6 +131,7 @@ impl Object {
                 llvm: None,
                 plain: file.section_range(event_types::SECTION),
             },
+            event_formats: event_types::formats(file, bytes),
             warnings,
         };
         object.runtime = object.name_functions(file, bytes).0;
@@ -220,6 +223,12 @@ impl Object {
         self.event_types
     }
 
+    /// The descriptions of the data of its events, as the file has them: `TYPE=FIELDS`. At most
+    /// 256, of 16 KiB together. They need not be valid.
+    pub fn event_formats(&self) -> &[String] {
+        &self.event_formats
+    }
+
     /// Oddities of the file, at most one of each kind. Only [`Warning::NamesLeftOut`] can repeat,
     /// once for each debug file.
     pub fn warnings(&self) -> &[Warning] {
@@ -237,6 +246,11 @@ impl Object {
             + self.functions.capacity() * size_of::<MapFunction>()
             + self.identity.segments.capacity() * size_of::<Segment>()
             + self.identity.soname.as_ref().map_or(0, String::capacity)
+            + self
+                .event_formats
+                .iter()
+                .map(|text| size_of::<String>() + text.capacity())
+                .sum::<usize>()
             + names.sum::<usize>()
     }
 

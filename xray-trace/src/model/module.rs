@@ -22,6 +22,10 @@ pub struct Module {
     pub build_id: Option<BuildId>,
     /// This plus an address of the file is the address in the process, modulo 2^64.
     pub load_bias: u64,
+    /// The descriptions that it has of the data of its events: `TYPE=FIELDS`, see
+    /// [`EventFormats::of_modules`](crate::event_format::EventFormats::of_modules). They need not
+    /// be valid.
+    pub event_formats: Vec<String>,
 }
 
 /// A time for which a module was loaded. A module that was always loaded has none. A module that is

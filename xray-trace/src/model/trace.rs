@@ -13,7 +13,7 @@ use crate::container::{
     Block, End, KernelPart, KernelRecord, KernelRecordKind, OpenCall, OpenCalls, ProfilePart,
     RunsPart, Writer,
 };
-use crate::event_format::{Tracepoint, TypeOfEvent};
+use crate::event_format::{EventFormats, Tracepoint, TypeOfEvent};
 
 /// A trace in memory. Its tables are sorted by id. Its blocks are in the order in which they were
 /// written; the blocks of one thread are in order of time.
@@ -294,6 +294,13 @@ impl Trace {
     #[must_use]
     pub fn event_types(&self) -> &[EventType] {
         &self.event_types
+    }
+
+    /// The descriptions that its programs and libraries have of the data of their events.
+    #[must_use]
+    pub fn event_formats(&self) -> EventFormats {
+        let texts = self.modules.iter().flat_map(|module| &module.event_formats);
+        EventFormats::of_modules(texts.map(String::as_str))
     }
 
     /// The name of a type of a thread's typed events, if its program has registered one.

@@ -296,6 +296,7 @@ impl<'a> Importer<'a> {
                 path,
                 build_id: None,
                 load_bias: 0,
+                event_formats: Vec::new(),
             })?;
             self.objects += 1;
         }

@@ -32,6 +32,7 @@ pub(crate) fn module(id: u32, process: u32) -> Module {
         },
         build_id: (id == 0).then(|| BuildId(vec![0xab, 0xcd, 0x01])),
         load_bias: 0x5555_5555_4000,
+        event_formats: Vec::new(),
     }
 }
 

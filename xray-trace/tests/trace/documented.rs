@@ -50,6 +50,7 @@ fn example() -> Vec<u8> {
         path: "/bin/demo".into(),
         build_id: Some(BuildId(vec![0xab, 0xcd])),
         load_bias: 0x1000,
+        event_formats: Vec::new(),
     };
     writer.add(&module).unwrap();
     for (id, name) in [(0, "main"), (1, "leaf")] {

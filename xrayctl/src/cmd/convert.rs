@@ -282,10 +282,8 @@ impl Args {
         })
     }
 
-    /// Refuses the options about user events if they make no sense, or if the format has no place
-    /// for fields.
+    /// Refuses the options about user events if the format has no place for fields.
     fn check_user_events(&self, format: TraceFormat) -> Result<(), Failure> {
-        self.user_events.options()?;
         if self.user_events.is_empty() || format.has_fields() {
             return Ok(());
         }

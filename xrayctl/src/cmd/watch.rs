@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tonic::Streaming;
+use xray_trace::event_format::EventFormats;
 use xrayd::{
     process::Follow,
     types::{Mode, Wanted},
@@ -33,7 +34,7 @@ use crate::{
     signals::Signals,
     toggle,
     toggle::Switching,
-    user_events::UserEventArgs,
+    user_events::{self, UserEventArgs},
     values::Values,
 };
 
@@ -94,7 +95,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
-    let mut watched = Watched::new(args.shown()?);
+    let mut watched = None;
     let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
     let mut rpc = daemon.connect_or_embed().await?;
@@ -108,7 +109,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         Ok((ended, ()))
     });
     during.await.map(drop)?;
-    if let Some(note) = watched.note() {
+    if let Some(note) = watched.and_then(|watched| watched.note()) {
         console.note(&note);
     }
     Ok(())
@@ -117,11 +118,13 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 async fn watch(
     rpc: &mut Rpc,
     (args, pid, undo): (&Args, u32, Undo),
-    watched: &mut Watched,
+    watched: &mut Option<Watched>,
     stream: &mut Option<Streaming<EventBatch>>,
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
+    let formats = user_events::formats_of_modules(rpc, pid).await;
+    let watched = watched.insert(Watched::new(args.shown(formats)?));
     let selection = selectors::wire(args.selectors.selection_or_all()?);
     let switching = Switching {
         pid,
@@ -169,7 +172,7 @@ async fn watch(
 
 impl Args {
     /// The calls and events that are shown.
-    fn shown(&self) -> Result<Shown, Failure> {
+    fn shown(&self, formats: EventFormats) -> Result<Shown, Failure> {
         Ok(Shown {
             least: self.min_duration.unwrap_or_default(),
             most: self.limit.map_or(u64::MAX, NonZeroU64::get),
@@ -178,7 +181,7 @@ impl Args {
                 Some(_) => Callers::Shown,
                 None => Callers::None,
             },
-            user_events: self.user_events.options()?,
+            user_events: self.user_events.options(formats)?,
         })
     }
 }

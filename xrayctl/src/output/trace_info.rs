@@ -25,6 +25,8 @@ pub(crate) struct TraceInfo {
     events: EventCounts,
     clock: ClockInfo,
     event_types: Vec<EventTypeInfo>,
+    /// The descriptions that the modules have of the data of their events.
+    event_formats: Vec<String>,
     /// The kernel tracepoints, and the numbers of their events.
     tracepoints: Vec<TracepointInfo>,
     /// Kernel events that are missing, at most.
@@ -210,6 +212,7 @@ impl TraceInfo {
                 frequency: trace.clock().frequency(),
             },
             event_types: event_types.collect(),
+            event_formats: trace.event_formats().texts().collect(),
             tracepoints: tracepoints.collect(),
             lost_kernel_events: trace.lost_kernel_events(),
             begin_ns: begin.map(|ticks| trace.clock().monotonic_ns(ticks)),
@@ -297,6 +300,13 @@ impl TraceInfo {
                     units::count(event_type.events).into(),
                     name.unwrap_or_else(|| "-".to_owned()).into(),
                 ]);
+            }
+            table.render(out, look)?;
+        }
+        if !self.event_formats.is_empty() {
+            let mut table = Table::new([Column::elastic("DESCRIBED EVENTS")]);
+            for text in &self.event_formats {
+                table.push([text::printable(text).into()]);
             }
             table.render(out, look)?;
         }

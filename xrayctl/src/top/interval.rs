@@ -283,6 +283,7 @@ pub(super) mod tests {
             path: "/usr/bin/server".to_owned(),
             build_id: None,
             load_bias: 0,
+            event_formats: Vec::new(),
         };
         writer.add(&module).unwrap();
         for (id, name) in [(main, "main"), (parse, "ns::parse"), (next, UNIQ)] {

@@ -73,6 +73,7 @@ pub(crate) fn small_trace(dir: &Path) -> PathBuf {
             path: file.into(),
             build_id: None,
             load_bias: 0,
+            event_formats: Vec::new(),
         };
         writer.add(&module).unwrap();
     }

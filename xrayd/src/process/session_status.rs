@@ -29,6 +29,7 @@ pub(super) fn modules(source: &TraceSource) -> Vec<ModuleStatus> {
             functions_on: count(on.count()),
             copied_bytes: loaded.copied(),
             armed: loaded.armed(),
+            event_formats: loaded.module.object.event_formats().to_vec(),
             refusal: None,
         }
     });
@@ -40,6 +41,7 @@ pub(super) fn modules(source: &TraceSource) -> Vec<ModuleStatus> {
         functions_on: 0,
         copied_bytes: 0,
         armed: None,
+        event_formats: Vec::new(),
         refusal: Some(refusal),
     });
     traced.chain(refused).collect()

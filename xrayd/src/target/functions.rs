@@ -520,6 +520,7 @@ impl Loaded {
             path: self.module.path.clone(),
             build_id: self.module.object.build_id().cloned(),
             load_bias: self.module.bias,
+            event_formats: self.module.object.event_formats().to_vec(),
         }
     }
 

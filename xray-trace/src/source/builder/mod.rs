@@ -158,6 +158,7 @@ impl TraceBuilder {
             path: path.to_owned(),
             build_id: None,
             load_bias: 0,
+            event_formats: Vec::new(),
         });
         Ok(id)
     }

@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use xray_trace::event_format::EventFormats;
 use xrayd::{triggers::MOST_CONDITIONS, types::Capture, types::Wanted};
 use xrayd_proto::v1::trigger_condition::What;
 use xrayd_proto::v1::trigger_event::Event;
@@ -50,7 +51,7 @@ use crate::{
     toggle,
     toggle::Switching,
     trace_file::Overwrite,
-    user_events::EventFormatArgs,
+    user_events::{self, EventFormatArgs},
 };
 
 const EXAMPLES: &str = "\
@@ -174,13 +175,14 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let mut signals = Signals::hold()?;
     let mut demands = Demands::hold()?;
     args.check()?;
-    let conditions = args.conditions_on_the_wire()?;
     let pid = args.process.find()?;
     let mut rpc = daemon.connect().await?;
     if pid.is_none() {
         attached(&mut rpc).await?;
     }
     let pid = pid.unwrap_or(0);
+    let formats = user_events::formats_of_modules(&mut rpc, pid).await;
+    let conditions = args.conditions_on_the_wire(formats)?;
     ensure_matches(&mut rpc, &args, pid, console).await?;
     let files = args.files()?;
     let (requests, mut events) = arm(&mut rpc, args.request(pid, conditions)).await?;
@@ -294,8 +296,11 @@ impl Args {
     }
 
     /// The conditions that the daemon waits for, as it takes them.
-    fn conditions_on_the_wire(&self) -> Result<Vec<TriggerCondition>, Failure> {
-        let formats = self.formats.formats();
+    fn conditions_on_the_wire(
+        &self,
+        modules: EventFormats,
+    ) -> Result<Vec<TriggerCondition>, Failure> {
+        let formats = self.formats.formats(modules);
         let conditions = self.when.iter();
         let wire = conditions.map(|condition| fields::on_the_wire(condition, &formats));
         wire.filter_map(Result::transpose).collect()

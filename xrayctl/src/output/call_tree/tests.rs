@@ -60,6 +60,7 @@ fn trace(processes: u32) -> Trace {
         path: "/usr/bin/server".to_owned(),
         build_id: None,
         load_bias: 0,
+        event_formats: Vec::new(),
     };
     writer.add(&module).unwrap();
     for (id, name) in [(0, "run"), (1, "next (.llvm.77)")] {

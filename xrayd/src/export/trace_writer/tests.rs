@@ -87,6 +87,7 @@ impl Tables for Loaded {
                 path: (*path).to_owned(),
                 build_id: None,
                 load_bias: u64::from(index),
+                event_formats: Vec::new(),
             },
             first: FunctionId(index * 100),
             functions: 100,
