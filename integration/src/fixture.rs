@@ -63,6 +63,8 @@ pub enum Fixture {
     HugeText,
     /// `arg1.cpp` linked statically, without a dynamic loader.
     Static,
+    /// `instrumented.c`: no sleds, but calls of LTTng's functions.
+    Instrumented,
     /// `plain.c`: no sleds at all.
     Plain,
     /// `m32.S`: a 32-bit program.
@@ -156,6 +158,7 @@ impl Fixture {
         Fixture::Saying,
         Fixture::HugeText,
         Fixture::Static,
+        Fixture::Instrumented,
         Fixture::Plain,
         Fixture::M32,
         Fixture::SeccompStrict,
@@ -217,6 +220,7 @@ impl Fixture {
             Fixture::Saying => "saying",
             Fixture::HugeText => "hugetext",
             Fixture::Static => "static",
+            Fixture::Instrumented => "instrumented",
             Fixture::Plain => "plain",
             Fixture::M32 => "m32",
             Fixture::SeccompStrict => "seccomp-strict",

@@ -54,7 +54,7 @@ pub use sleds::{Sled, SledKind, sleds_of};
 pub use soak::soak;
 pub use target::Target;
 pub use text::{TextDifference, text_differences};
-pub use tool::{LTTNG_MALLOC, Tool, missing_packages};
+pub use tool::{LTTNG_CALLS, LTTNG_MALLOC, Tool, missing_packages};
 pub use user::{is_root_for, opens_map_files};
 pub use variant::{copy_into, sectionless_into, stripped_into};
 pub use wait::{DEADLINE, wait_until};

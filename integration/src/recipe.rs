@@ -305,6 +305,14 @@ impl Fixture {
                 &["common.h", "hugetext.c"],
                 c(&[&normal(&["{src}/hugetext.c"])]),
             ),
+            Fixture::Instrumented => recipe(
+                &["common.h", "instrumented.c"],
+                c(&[
+                    OPTIMISED,
+                    COMMON,
+                    &["-finstrument-functions", "{src}/instrumented.c"],
+                ]),
+            ),
             Fixture::Plain => recipe(
                 &["common.h", "plain.c"],
                 c(&[OPTIMISED, COMMON, &["{src}/plain.c"]]),

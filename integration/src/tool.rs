@@ -57,6 +57,12 @@ pub enum Tool {
 
 /// A library that traces `malloc` with LTTng in the program that loads it.
 pub const LTTNG_MALLOC: &str = "/usr/lib/x86_64-linux-gnu/liblttng-ust-libc-wrapper.so.1";
+/// LTTng's libraries that trace the calls of programs that are compiled for it: with the functions
+/// of exits, and without. They come with the one above.
+pub const LTTNG_CALLS: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/liblttng-ust-cyg-profile.so.1",
+    "/usr/lib/x86_64-linux-gnu/liblttng-ust-cyg-profile-fast.so.1",
+];
 
 /// A program, or a library without one, that is present if its package is installed.
 struct Need {

@@ -134,7 +134,13 @@ impl Logs {
         let cannot = || format!("cannot read {}", path.display());
         let options = self.options()?;
         let file = open_input(path).with_context(cannot)?;
-        let bytes = file.metadata().with_context(cannot)?.len();
+        let metadata = file.metadata().with_context(cannot)?;
+        if metadata.is_dir() {
+            let opened = source::open_folder(path, &options).with_context(cannot)?;
+            let bytes = size_of_files(path).with_context(cannot)?;
+            return Ok((Log::Trace(opened), bytes));
+        }
+        let bytes = metadata.len();
         let again = file.try_clone().with_context(cannot)?;
         let log = match source::open(file, &options) {
             Err(OpenError::Profile) => source::open_profile(again, &options).map(Log::Profile),
@@ -364,6 +370,19 @@ pub(crate) fn open_input(path: &Path) -> io::Result<File> {
     io::copy(&mut file, &mut stored)?;
     stored.rewind()?;
     Ok(stored)
+}
+
+/// The size of all files in a folder, in bytes.
+fn size_of_files(path: &Path) -> io::Result<u64> {
+    let sizes = fs::read_dir(path)?.map(|entry| {
+        let metadata = entry?.metadata()?;
+        Ok(if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        })
+    });
+    sizes.sum()
 }
 
 /// Opens an input that is read once from begin to end; `-` is standard input.

@@ -26,6 +26,7 @@ const TARGETS: &[(&str, u32)] = &[
     ("llvm_logs", 10_000),
     ("xtrace", 10_000),
     ("traces", 1_500),
+    ("ctf", 3_000),
 ];
 
 #[derive(Debug, clap::Args)]

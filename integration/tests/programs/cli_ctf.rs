@@ -1,23 +1,66 @@
 //! The Common Trace Format beside traces of another tracer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, LTTNG_MALLOC, Target, Tool, build, is_root_for, wait_until};
+use integration::{
+    DEADLINE, Fixture, LTTNG_CALLS, LTTNG_MALLOC, Target, Tool, build, is_root_for, wait_until,
+};
+use serde_json::Value;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, rows};
 
-/// LTTng's session daemon, which ends with this.
-struct SessionDaemon(Child);
+/// LTTng's session daemon, which ends with this. Its files are in a folder of its own.
+struct SessionDaemon {
+    daemon: Child,
+    home: PathBuf,
+}
+
+impl SessionDaemon {
+    fn start(scene: &Scene) -> Result<Self> {
+        let home = scene.path("lttng");
+        std::fs::create_dir(&home)?;
+        let daemon = Command::new("lttng-sessiond")
+            .arg("--no-kernel")
+            .env("LTTNG_HOME", &home)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start lttng-sessiond")?;
+        let this = Self { daemon, home };
+        wait_until(DEADLINE, "LTTng's daemon answers", || {
+            Ok(lttng(&this.home, &["list"])?.then_some(()))
+        })?;
+        Ok(this)
+    }
+
+    fn tell(&self, commands: &[&[&str]]) -> Result<()> {
+        for arguments in commands {
+            ensure!(
+                lttng(&self.home, arguments)?,
+                "lttng {arguments:?} has failed"
+            );
+        }
+        Ok(())
+    }
+
+    /// Lets a program be traced that loads these libraries. It waits at its start for the daemon.
+    fn lets(&self, command: &mut Command, libraries: &str) {
+        command
+            .env("LD_PRELOAD", libraries)
+            .env("LTTNG_HOME", &self.home)
+            .env("LTTNG_UST_REGISTER_TIMEOUT", "-1");
+    }
+}
 
 impl Drop for SessionDaemon {
     fn drop(&mut self) {
         // It ends its own children at SIGTERM.
-        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM);
-        let _ = self.0.wait();
+        let _ = self.daemon.wait();
     }
 }
 
@@ -54,34 +97,18 @@ fn events_of_lttng_and_calls_are_in_one_timeline() -> Result<()> {
         return Ok(());
     }
     let scene = Scene::new()?;
-    let home = scene.path("lttng");
-    std::fs::create_dir(&home)?;
-    let daemon = Command::new("lttng-sessiond")
-        .arg("--no-kernel")
-        .env("LTTNG_HOME", &home)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let lttng_daemon = SessionDaemon(daemon.context("cannot start lttng-sessiond")?);
-    wait_until(DEADLINE, "LTTng's daemon answers", || {
-        Ok(lttng(&home, &["list"])?.then_some(()))
-    })?;
+    let lttng_daemon = SessionDaemon::start(&scene)?;
     let output = scene.path("mallocs");
     let to = format!("--output={}", output.display());
-    for arguments in [
-        &["create", "xrayd-test", &to][..],
+    lttng_daemon.tell(&[
+        &["create", "xrayd-test", &to],
         &["enable-event", "--userspace", "lttng_ust_libc:malloc"],
         &["start"],
-    ] {
-        ensure!(lttng(&home, arguments)?, "lttng {arguments:?} has failed");
-    }
+    ])?;
     let mut command = Command::new(build(Fixture::Counted)?);
     command.args(["--threads", "2", "--calls", "50"]);
-    command
-        .env("LD_PRELOAD", LTTNG_MALLOC)
-        .env("LTTNG_HOME", &home);
     // The program waits until its mallocs are traced.
-    command.env("LTTNG_UST_REGISTER_TIMEOUT", "-1");
+    lttng_daemon.lets(&mut command, LTTNG_MALLOC);
     let moments = [wall_ns()?];
     let mut target = Target::spawn_command(command)?;
     let pid = target.pid().to_string();
@@ -96,9 +123,7 @@ fn events_of_lttng_and_calls_are_in_one_timeline() -> Result<()> {
     cli.ok(["detach", "--all"])?;
     target.still_running()?;
     target.kill()?;
-    for arguments in [&["stop"][..], &["destroy", "xrayd-test"]] {
-        ensure!(lttng(&home, arguments)?, "lttng {arguments:?} has failed");
-    }
+    lttng_daemon.tell(&[&["stop"], &["destroy", "xrayd-test"]])?;
     drop(lttng_daemon);
     cli.ok(["convert", "calls.xtrace", "-o", "calls.ctf"])?;
     let shown = Tool::Babeltrace2.run([
@@ -128,5 +153,54 @@ fn events_of_lttng_and_calls_are_in_one_timeline() -> Result<()> {
         entries.first(),
         entries.last()
     );
+    Ok(())
+}
+
+/// Calls that LTTng has recorded of a program that was compiled for it.
+#[test]
+fn calls_that_lttng_recorded_are_read() -> Result<()> {
+    if !is_root_for("calls_that_lttng_recorded_are_read")? {
+        return Ok(());
+    }
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let lttng_daemon = SessionDaemon::start(&scene)?;
+    for (library, folder) in LTTNG_CALLS.into_iter().zip(["calls", "fast"]) {
+        let to = format!("--output={}", scene.path(folder).display());
+        let event = ["enable-event", "--userspace", "lttng_ust_cyg_profile*"];
+        let of_thread = ["-t", "vpid", "-t", "vtid", "-t", "procname"];
+        let context = [&["add-context", "--userspace"][..], &of_thread].concat();
+        lttng_daemon.tell(&[&["create", folder, &to], &event, &context, &["start"]])?;
+        let mut command = Command::new(build(Fixture::Instrumented)?);
+        lttng_daemon.lets(&mut command, library);
+        let mut target = Target::spawn_command(command)?;
+        let pid = target.pid();
+        target.ask("go", "done")?;
+        target.kill()?;
+        lttng_daemon.tell(&[&["stop"], &["destroy", folder]])?;
+        // The folder of 64-bit processes of root.
+        let trace = format!("{folder}/ust/uid/0/64-bit");
+        let refused = cli.run(["account", folder])?;
+        refused.failed(1, &["no file 'metadata'"])?;
+        let account: Value = serde_json::from_str(&cli.ok(["account", &trace, "-f", "json"])?)?;
+        let mut calls: Vec<_> = rows(&account, "rows")?
+            .iter()
+            .map(|row| row["calls"].as_u64())
+            .collect();
+        calls.sort_unstable();
+        ensure!(calls == [Some(20), Some(60)], "{folder}: {account}");
+        let info = cli.json(["info", &trace])?;
+        let threads = rows(&info, "threads")?;
+        ensure!(
+            info["format"] == "ctf" && threads.len() == 2,
+            "{folder}: {info}"
+        );
+        for thread in threads {
+            ensure!(
+                thread["pid"] == pid && thread["events"] == 80 && thread["name"] == "instrumented",
+                "{folder}: {info}"
+            );
+        }
+    }
     Ok(())
 }

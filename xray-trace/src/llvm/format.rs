@@ -29,6 +29,8 @@ pub enum Format {
     Csv,
     /// Trace events in JSON (Chrome's `trace_event`), or other JSON.
     Chrome,
+    /// A folder in the Common Trace Format. No file has it.
+    Ctf,
     /// Our own `.xtrace`.
     Xtrace,
     /// Another file.

@@ -44,6 +44,29 @@ pub enum OpenError {
          no list 'traceEvents')"
     )]
     NoTraceEvents,
+    /// The metadata of a trace in CTF cannot be read.
+    #[error("not a trace in the Common Trace Format 1.8: {0}")]
+    CtfMetadata(String),
+    /// A packet of a trace in CTF is damaged.
+    #[error("packet of {file} at offset {offset}: {why}")]
+    CtfPacket {
+        /// The name of the file in the folder.
+        file: String,
+        /// The offset of the packet.
+        offset: u64,
+        /// The reason.
+        why: String,
+    },
+    /// The calls of a trace in CTF have no threads.
+    #[error(
+        "the calls of the trace do not have the ids of their threads; record with          `lttng add-context -u -t vpid -t vtid -t procname`"
+    )]
+    CtfThreads,
+    /// A folder has no trace.
+    #[error(
+        "the folder has no file 'metadata', so it is no trace in the Common Trace Format; give the          folder that contains that file"
+    )]
+    NoMetadata,
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
@@ -73,7 +96,8 @@ pub enum OpenError {
     /// The file has no known format.
     #[error(
         "not a trace: neither an .xtrace, an XRay log (basic mode, flight data recorder), \
-         llvm-xray's YAML, JSON lines or CSV of xrayctl, nor trace events in JSON"
+         llvm-xray's YAML, JSON lines or CSV of xrayctl, trace events in JSON, nor a folder in the \
+         Common Trace Format"
     )]
     Unknown,
 }

@@ -1,5 +1,5 @@
 //! Opens files of all formats as the trace model: our own format directly, and LLVM's logs and
-//! YAML, exports in rows and trace events after a conversion to it.
+//! YAML, exports in rows, trace events and CTF after a conversion to it.
 //! A foreign log is written as an `.xtrace`, block by block, into memory, or into a file without a
 //! name when it grows. Logs of the flight data recorder are not converted: their buffers serve as
 //! blocks. So memory does not grow with the number of events, except
@@ -9,6 +9,7 @@ mod anchors;
 mod basic;
 mod builder;
 mod chrome;
+mod ctf;
 mod damage;
 mod error;
 mod fdr;
@@ -26,6 +27,6 @@ mod yaml;
 
 pub use error::OpenError;
 pub use merge::{CommonUnit, ProfileSum, merge};
-pub use open::{open, open_profile};
+pub use open::{open, open_folder, open_profile};
 pub use opened::{Opened, OpenedProfile};
 pub use options::{KnownFunction, Options};

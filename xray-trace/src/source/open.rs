@@ -1,11 +1,17 @@
 //! Opens a file of any kind: detects its format, and calls the importer of that format.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _, Seek as _};
+use std::path::Path;
 
-use super::{OpenError, Opened, OpenedProfile, Options, basic, chrome, fdr, profile, rows, yaml};
+use super::{
+    OpenError, Opened, OpenedProfile, Options, basic, chrome, ctf, fdr, profile, rows, yaml,
+};
 use crate::llvm::{Format, PREFIX_LEN};
 use crate::model::{Profile, Trace};
+
+/// The most files of a folder.
+const MOST_FILES: usize = 1 << 16;
 
 /// Opens a trace of any format. The content of the file determines the format.
 ///
@@ -26,6 +32,8 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
         Format::JsonLines => rows::import_json_lines(buffered(file), options)?,
         Format::Csv => rows::import_csv(buffered(file), options)?,
         Format::Chrome => chrome::import(buffered(file), options)?,
+        // A folder, and no file.
+        Format::Ctf => return Err(OpenError::Unknown),
         Format::Empty => return Err(OpenError::Empty),
         Format::Profile(_) | Format::ProfileBlocks(_) => return Err(OpenError::Profile),
         Format::Unknown => return Err(OpenError::Unknown),
@@ -33,6 +41,38 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
     Ok(Opened {
         trace,
         format,
+        notes,
+    })
+}
+
+/// Opens a trace in the Common Trace Format, by its folder.
+///
+/// # Errors
+///
+/// If the folder or a file in it cannot be read, has another content, or is damaged and the options
+/// do not salvage it.
+pub fn open_folder(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        // LTTng keeps its index in a folder beside the streams.
+        if entry.file_type()?.is_file()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+        if names.len() > MOST_FILES {
+            return Err(io::Error::other("the folder has more than 65,536 files").into());
+        }
+    }
+    if !names.iter().any(|name| name == ctf::METADATA) {
+        return Err(OpenError::NoMetadata);
+    }
+    let open = |name: &str| File::open(path.join(name));
+    let (trace, notes) = ctf::import(names, open, options)?;
+    Ok(Opened {
+        trace,
+        format: Format::Ctf,
         notes,
     })
 }

@@ -200,6 +200,7 @@ impl TraceInfo {
                 LogFormat::JsonLines => "jsonl",
                 LogFormat::Csv => "csv",
                 LogFormat::Chrome => "chrome",
+                LogFormat::Ctf => "ctf",
                 _ => "other",
             },
             version: (format == LogFormat::Xtrace).then_some(VERSION),

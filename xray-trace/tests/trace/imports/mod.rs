@@ -2,6 +2,7 @@
 //! programs. The tests of both, and helpers, are here.
 
 mod chrome;
+mod ctf;
 mod rows;
 
 use std::fs::File;

@@ -114,7 +114,7 @@ impl Folder for Directory {
     }
 }
 
-fn export_folder(name: &str, trace: &Trace, path: &Path) -> Report {
+pub(crate) fn export_folder(name: &str, trace: &Trace, path: &Path) -> Report {
     let Some(Format::Folder(sink)) = sink::by_name(name) else {
         panic!("{name} is no format of several files");
     };
