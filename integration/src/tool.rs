@@ -43,6 +43,8 @@ pub enum Tool {
     Babeltrace2,
     /// Another tracer that writes this format.
     Lttng,
+    /// The recorder of Linux.
+    Perf,
     /// Builds real programs.
     Make,
     /// Unpacks Debian's source packages.
@@ -127,6 +129,10 @@ const NEEDS: &[Need] = &[
     Need {
         package: "lttng-tools",
         present: || Tool::Lttng.is_present(),
+    },
+    Need {
+        package: "linux-perf",
+        present: || Tool::Perf.is_present(),
     },
     Need {
         package: "liblttng-ust1",
@@ -218,6 +224,7 @@ impl Tool {
             Tool::CallgrindAnnotate => ("callgrind_annotate", "valgrind"),
             Tool::Babeltrace2 => ("babeltrace2", "babeltrace2"),
             Tool::Lttng => ("lttng", "lttng-tools"),
+            Tool::Perf => ("perf", "linux-perf"),
             Tool::Make => ("make", "make"),
             Tool::DpkgSource => ("dpkg-source", "dpkg-dev"),
             Tool::Tclsh => ("tclsh", "tcl"),

@@ -17,6 +17,7 @@ mod cli_kernel;
 mod cli_launch;
 mod cli_names;
 mod cli_off;
+mod cli_perf;
 mod cli_profile;
 mod cli_record;
 mod cli_refusals;

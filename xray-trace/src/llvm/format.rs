@@ -29,6 +29,8 @@ pub enum Format {
     Csv,
     /// Trace events in JSON (Chrome's `trace_event`), or other JSON.
     Chrome,
+    /// A `perf.data` of `perf record`.
+    PerfData,
     /// A folder in the Common Trace Format. No file has it.
     Ctf,
     /// Our own `.xtrace`.
@@ -36,6 +38,9 @@ pub enum Format {
     /// Another file.
     Unknown,
 }
+
+/// The begin of a `perf.data` of a little-endian machine.
+const PERF_MAGIC: &[u8] = b"PERFILE2";
 
 /// The keys of our JSON lines. A line that another tool has written may begin with any of them.
 const KEYS_OF_ROWS: [&[u8]; 19] = [
@@ -72,6 +77,9 @@ impl Format {
         }
         if start.starts_with(&container::MAGIC) {
             return Self::Xtrace;
+        }
+        if start.starts_with(PERF_MAGIC) {
+            return Self::PerfData;
         }
         for order in [ByteOrder::Little, ByteOrder::Big] {
             if start.len() >= 8 && order.u64(start, 0) == PROFILE_MAGIC {

@@ -62,6 +62,23 @@ pub enum OpenError {
         "the calls of the trace do not have the ids of their threads; record with          `lttng add-context -u -t vpid -t vtid -t procname`"
     )]
     CtfThreads,
+    /// A `perf.data` cannot be read.
+    #[error("a perf.data that cannot be read: {0}")]
+    PerfData(String),
+    /// A record of a `perf.data` is damaged.
+    #[error("record at offset {offset}: {why}")]
+    PerfRecord {
+        /// The offset of the record.
+        offset: u64,
+        /// The reason.
+        why: String,
+    },
+    /// A `perf.data` has no events of both the entry and the return of a function.
+    #[error(
+        "the perf.data has no calls: it needs the events of `perf probe -x PROGRAM FUNCTION` and \
+         `perf probe -x PROGRAM FUNCTION%return`"
+    )]
+    PerfCalls,
     /// A folder has no trace.
     #[error(
         "the folder has no file 'metadata', so it is no trace in the Common Trace Format; give the          folder that contains that file"
@@ -96,8 +113,8 @@ pub enum OpenError {
     /// The file has no known format.
     #[error(
         "not a trace: neither an .xtrace, an XRay log (basic mode, flight data recorder), \
-         llvm-xray's YAML, JSON lines or CSV of xrayctl, trace events in JSON, nor a folder in the \
-         Common Trace Format"
+         llvm-xray's YAML, JSON lines or CSV of xrayctl, trace events in JSON, a perf.data, nor a \
+         folder in the Common Trace Format"
     )]
     Unknown,
 }

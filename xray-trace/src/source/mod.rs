@@ -1,5 +1,5 @@
 //! Opens files of all formats as the trace model: our own format directly, and LLVM's logs and
-//! YAML, exports in rows, trace events and CTF after a conversion to it.
+//! YAML, exports in rows, trace events, CTF and `perf.data` after a conversion to it.
 //! A foreign log is written as an `.xtrace`, block by block, into memory, or into a file without a
 //! name when it grows. Logs of the flight data recorder are not converted: their buffers serve as
 //! blocks. So memory does not grow with the number of events, except
@@ -20,6 +20,7 @@ mod notes;
 mod open;
 mod opened;
 mod options;
+mod perf;
 mod profile;
 mod rows;
 mod spool;

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read as _, Seek as _};
 use std::path::Path;
 
 use super::{
-    OpenError, Opened, OpenedProfile, Options, basic, chrome, ctf, fdr, profile, rows, yaml,
+    OpenError, Opened, OpenedProfile, Options, basic, chrome, ctf, fdr, perf, profile, rows, yaml,
 };
 use crate::llvm::{Format, PREFIX_LEN};
 use crate::model::{Profile, Trace};
@@ -32,6 +32,7 @@ pub fn open(mut file: File, options: &Options) -> Result<Opened, OpenError> {
         Format::JsonLines => rows::import_json_lines(buffered(file), options)?,
         Format::Csv => rows::import_csv(buffered(file), options)?,
         Format::Chrome => chrome::import(buffered(file), options)?,
+        Format::PerfData => perf::import(file, options)?,
         // A folder, and no file.
         Format::Ctf => return Err(OpenError::Unknown),
         Format::Empty => return Err(OpenError::Empty),

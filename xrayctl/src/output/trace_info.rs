@@ -201,6 +201,7 @@ impl TraceInfo {
                 LogFormat::Csv => "csv",
                 LogFormat::Chrome => "chrome",
                 LogFormat::Ctf => "ctf",
+                LogFormat::PerfData => "perf",
                 _ => "other",
             },
             version: (format == LogFormat::Xtrace).then_some(VERSION),

@@ -18,8 +18,8 @@ const WORDS: [&str; 7] = [
 
 /// The begin of a packet of metadata. Plain text has none.
 const PACKET_MAGIC: u32 = 0x75d1_1d57;
-/// Bytes of a packet's head: magic, uuid, checksum, sizes in bits of content and packet, compression,
-/// encryption, kind of the checksum, version.
+/// Bytes of a packet's head: magic, uuid, checksum, sizes in bits of content and packet,
+/// compression, encryption, kind of the checksum, version.
 const PACKET_HEAD: usize = 37;
 
 /// Parses words.

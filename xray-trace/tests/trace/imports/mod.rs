@@ -3,6 +3,7 @@
 
 mod chrome;
 mod ctf;
+mod perf;
 mod rows;
 
 use std::fs::File;
