@@ -1,5 +1,6 @@
 //! Opens a file of any kind: detects its format, and calls the importer of that format.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _, Seek as _};
 use std::path::Path;
@@ -56,11 +57,9 @@ pub fn open_folder(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     let mut names = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        // LTTng keeps its index in a folder beside the streams.
-        if entry.file_type()?.is_file()
-            && let Ok(name) = entry.file_name().into_string()
-        {
-            names.push(name);
+        // LTTng keeps its index in a folder beside the streams. Links to files are files.
+        if fs::metadata(entry.path())?.is_file() {
+            names.push(entry.file_name());
         }
         if names.len() > MOST_FILES {
             return Err(io::Error::other("the folder has more than 65,536 files").into());
@@ -69,7 +68,7 @@ pub fn open_folder(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     if !names.iter().any(|name| name == ctf::METADATA) {
         return Err(OpenError::NoMetadata);
     }
-    let open = |name: &str| File::open(path.join(name));
+    let open = |name: &OsStr| File::open(path.join(name));
     let (trace, notes) = ctf::import(names, open, options)?;
     Ok(Opened {
         trace,

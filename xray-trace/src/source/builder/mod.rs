@@ -41,6 +41,8 @@ pub(super) struct TraceBuilder {
     event_types: EventTypes,
     /// The threads with a block in progress, at most [`MOST_OPEN`].
     open: Vec<ThreadId>,
+    /// Events that are missing, of unknown threads.
+    lost: u64,
     notes: Notes,
 }
 
@@ -95,6 +97,7 @@ impl TraceBuilder {
             functions: Vec::new(),
             event_types: EventTypes::default(),
             open: Vec::new(),
+            lost: 0,
             notes: Notes::default(),
         })
     }
@@ -221,6 +224,11 @@ impl TraceBuilder {
         Ok(())
     }
 
+    /// Adds events that are missing, whose threads and places are unknown.
+    pub(super) fn lost(&mut self, events: u64) {
+        self.lost = self.lost.saturating_add(events);
+    }
+
     /// Writes the tables, and returns the trace and the counts of data that was not kept.
     pub(super) fn finish(mut self) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
         for state in &mut self.threads {
@@ -243,6 +251,7 @@ impl TraceBuilder {
             functions,
             event_types,
             open: _,
+            lost,
             mut notes,
         } = self;
         let names = processes.iter().map(|process| &process.command);
@@ -261,6 +270,9 @@ impl TraceBuilder {
         writer.add_all(threads.iter().map(|state| &state.thread))?;
         for event_type in event_types.into_table() {
             writer.add(&event_type)?;
+        }
+        if lost > 0 {
+            writer.lost(ThreadId(u32::MAX), lost)?;
         }
         let notes = notes.into_list().into_iter();
         let notes = notes.filter(|(_, count)| *count > 0).collect();

@@ -1,10 +1,11 @@
 //! The meaning of events: calls and user events of xrayctl's export, and calls of LTTng.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 
 use super::decode::{Fields, Value};
-use super::stream::Decoded;
+use super::stream::{Decoded, Losses};
 use crate::model::{CallKind, DataKind, FunctionId, ModuleId, ProcessId, ThreadId, Trace, Values};
 use crate::source::OpenError;
 use crate::source::builder::{Body, TraceBuilder};
@@ -13,6 +14,8 @@ use crate::source::ids::next_id;
 
 /// The most open calls of a thread whose functions are remembered.
 const DEEPEST: usize = 1 << 16;
+/// The most bytes of all names of processes, threads and functions. Names beyond are empty.
+const MOST_NAMES: usize = 256 << 20;
 
 /// Adds events to a trace.
 #[derive(Debug)]
@@ -20,19 +23,31 @@ pub(super) struct Calls {
     builder: TraceBuilder,
     /// Ticks per second of the clock.
     frequency: u64,
-    /// By pid and name.
-    processes: HashMap<(u32, Vec<u8>), ProcessId>,
-    threads: HashMap<(ProcessId, u32, Vec<u8>), Known>,
+    /// By pid and a hash of the name.
+    processes: HashMap<(u32, u64), ProcessId>,
+    /// By the process, tid and a hash of the name.
+    threads: HashMap<(ProcessId, u32, u64), Known>,
     modules: HashMap<ProcessId, ModuleId>,
     functions: HashMap<Function, FunctionId>,
     /// Open calls of threads whose exits have no function.
-    open: HashMap<ThreadId, Vec<FunctionId>>,
+    open: HashMap<ThreadId, Open>,
+    /// Bytes that names may still take.
+    names_left: usize,
     /// Events that are no calls.
     others: u64,
     /// Calls without a thread.
     threadless: u64,
-    /// Exits without a function and without an entry.
+    /// Calls without a function: exits without an entry, too.
     unmatched: u64,
+    missing_packets: u64,
+}
+
+/// Open calls of a thread.
+#[derive(Debug, Default)]
+struct Open {
+    functions: Vec<FunctionId>,
+    /// Calls within these that are not remembered.
+    deeper: u64,
 }
 
 /// The identity of a function.
@@ -65,19 +80,44 @@ enum What {
 // === impl Calls ===
 
 impl Calls {
-    pub(super) fn new(frequency: u64) -> io::Result<Self> {
+    /// `frequency` is that of the clock. Without one, times are in nanoseconds.
+    pub(super) fn new(frequency: Option<u64>) -> io::Result<Self> {
         Ok(Self {
             builder: TraceBuilder::new()?,
-            frequency,
+            frequency: frequency.unwrap_or(1_000_000_000),
             processes: HashMap::new(),
             threads: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
             open: HashMap::new(),
+            names_left: MOST_NAMES,
             others: 0,
             threadless: 0,
             unmatched: 0,
+            missing_packets: 0,
         })
+    }
+
+    /// Adds what is missing of a file.
+    pub(super) fn lost(&mut self, losses: Losses) {
+        if losses == Losses::default() {
+            return;
+        }
+        self.builder.lost(losses.events);
+        self.missing_packets = self.missing_packets.saturating_add(losses.packets);
+        // Which entries are missing is unknown.
+        self.open.clear();
+    }
+
+    /// A name, unless all names together are too long.
+    fn named(&mut self, name: &[u8]) -> String {
+        match self.names_left.checked_sub(name.len()) {
+            Some(left) => {
+                self.names_left = left;
+                String::from_utf8_lossy(name).into_owned()
+            }
+            None => String::new(),
+        }
     }
 
     /// Adds an event.
@@ -129,7 +169,7 @@ impl Calls {
                     kind,
                     function: None,
                     size: u32::try_from(number("original_size")).ok(),
-                    data: fields.text("data").unwrap_or_default(),
+                    data: fields.text_behind(event.own, "data").unwrap_or_default(),
                 }
             }
             What::Cpu => Body::Cpu(u16::try_from(number("cpu")).unwrap_or(u16::MAX)),
@@ -160,20 +200,21 @@ impl Calls {
             [] => name("procname"),
             thread_name => thread_name,
         };
-        let process = match self.processes.get(&(pid, process_name.to_vec())) {
+        let key = (pid, hash_of(process_name));
+        let process = match self.processes.get(&key) {
             Some(known) => *known,
             None => {
-                let text = String::from_utf8_lossy(process_name);
+                let text = self.named(process_name);
                 let id = self.builder.process(pid, &text)?;
-                self.processes.insert((pid, process_name.to_vec()), id);
+                self.processes.insert(key, id);
                 id
             }
         };
-        let key = (process, tid, thread_name.to_vec());
+        let key = (process, tid, hash_of(thread_name));
         if let Some(known) = self.threads.get(&key) {
             return Ok(Some(*known));
         }
-        let text = String::from_utf8_lossy(thread_name);
+        let text = self.named(thread_name);
         let thread = self.builder.thread(process, tid, &text)?;
         let known = Known { process, thread };
         self.threads.insert(key, known);
@@ -191,9 +232,10 @@ impl Calls {
             (Some(Value::Named(number, of)), _) => (Function::Numbered(low(number)), Some(of)),
             (Some(Value::Number(number)), _) => (Function::Numbered(low(number)), None),
             (_, Some(address)) => (Function::At(known.process, address), None),
+            _ if kind == CallKind::Enter => return Ok(None),
             _ => {
                 let open = self.open.get_mut(&known.thread);
-                return Ok(open.and_then(Vec::pop));
+                return Ok(open.and_then(Open::leave));
             }
         };
         let id = match self.functions.get(&function) {
@@ -211,8 +253,11 @@ impl Calls {
                 let name = match &function {
                     Function::Numbered(number) => {
                         let mut names = names.iter().flat_map(|of| of.names((*number).into()));
-                        let name = names.next().map(str::to_owned);
-                        name.unwrap_or_else(|| format!("#{number}"))
+                        let name = names.next().map(str::as_bytes).unwrap_or_default();
+                        match self.named(name) {
+                            name if name.is_empty() => format!("#{number}"),
+                            name => name,
+                        }
                     }
                     Function::At(_, address) => format!("{address:#x}"),
                 };
@@ -224,10 +269,9 @@ impl Calls {
         if let Function::At(..) = function {
             let open = self.open.entry(known.thread).or_default();
             match kind {
-                CallKind::Enter if open.len() < DEEPEST => open.push(id),
-                CallKind::Enter => {}
+                CallKind::Enter => open.enter(id),
                 CallKind::Exit | CallKind::TailExit => {
-                    open.pop();
+                    open.leave();
                 }
             }
         }
@@ -245,12 +289,45 @@ impl Calls {
         let own = [
             ("events that are no calls", self.others),
             ("calls without the id of their thread", self.threadless),
-            ("exits without a function", self.unmatched),
+            ("calls without a function", self.unmatched),
+            (
+                "packets that are missing, with an unknown number of events",
+                self.missing_packets,
+            ),
         ];
         let own = own.into_iter().filter(|(_, count)| *count > 0);
         notes.extend(own.map(|(what, count)| (what.to_owned(), count)));
         Ok((trace, notes))
     }
+}
+
+// === impl Open ===
+
+impl Open {
+    fn enter(&mut self, function: FunctionId) {
+        match self.functions.len() < DEEPEST {
+            true => self.functions.push(function),
+            false => self.deeper += 1,
+        }
+    }
+
+    /// Ends the innermost call. Returns its function, if it is known.
+    fn leave(&mut self) -> Option<FunctionId> {
+        match self.deeper.checked_sub(1) {
+            Some(deeper) => {
+                self.deeper = deeper;
+                None
+            }
+            None => self.functions.pop(),
+        }
+    }
+}
+
+/// The same for the same bytes, within a run.
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What the event with this name is.

@@ -2,8 +2,13 @@
 
 use super::types::{Enum, Integer, Length, Type};
 
-/// The most fields of an event that are kept.
-const MOST_FIELDS: usize = 1 << 12;
+/// The most fields of an event.
+const MOST_FIELDS: usize = 1 << 13;
+/// The most elements of arrays of numbers that are kept of an event.
+const MOST_ELEMENTS: usize = 1 << 10;
+/// The types of an event that may be looked at beside one for each of its bits. Empty structures
+/// have no bits.
+const MOST_STEPS: usize = 1 << 10;
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +21,11 @@ pub(super) enum Value<'a> {
 
 /// The fields that were decoded, with names. An element of an array has the array's name.
 #[derive(Debug, Default)]
-pub(super) struct Fields<'a>(Vec<(&'a str, Value<'a>)>);
+pub(super) struct Fields<'a> {
+    all: Vec<(&'a str, Value<'a>)>,
+    /// Kept elements of arrays of numbers.
+    elements: usize,
+}
 
 /// Reads bits of a packet.
 #[derive(Debug)]
@@ -26,8 +35,13 @@ pub(super) struct Bits<'a> {
     at: usize,
     /// The bit behind the last one.
     end: usize,
+    /// The first bit of the event, and the types that were looked at since.
+    begun: usize,
+    steps: usize,
     /// The time of the clock. Fields of times change it.
     pub(super) now: u64,
+    /// The first time that was read.
+    pub(super) first_time: Option<u64>,
 }
 
 /// The reason why something cannot be decoded.
@@ -37,6 +51,8 @@ pub(super) enum Bad {
     Short,
     /// No choice of a variant fits.
     Choice,
+    /// There are too many fields.
+    Many,
 }
 
 // === impl Bad ===
@@ -45,7 +61,19 @@ impl Bad {
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Short => "the packet ends within a field",
-            Self::Choice => "a field has no type for its tag",
+            Self::Choice => "a field has no type for its tag, or no length",
+            Self::Many => "an event has too many fields",
+        }
+    }
+}
+
+// === impl Value ===
+
+impl Value<'_> {
+    fn number(self) -> Option<u64> {
+        match self {
+            Self::Number(number) | Self::Named(number, _) => u64::try_from(number).ok(),
+            Self::Text(_) => None,
         }
     }
 }
@@ -55,30 +83,32 @@ impl Bad {
 impl<'a> Fields<'a> {
     /// The latest field with this name.
     pub(super) fn get(&self, name: &str) -> Option<Value<'a>> {
-        let mut fields = self.0.iter().rev();
-        let found = fields.find(|(its, _)| *its == name);
+        self.get_behind(0, name)
+    }
+
+    /// The same, of the fields from this one on.
+    fn get_behind(&self, from: usize, name: &str) -> Option<Value<'a>> {
+        let fields = self.all.get(from..)?;
+        let found = fields.iter().rev().find(|(its, _)| *its == name);
         found.map(|(_, value)| *value)
     }
 
     pub(super) fn number(&self, name: &str) -> Option<u64> {
-        match self.get(name)? {
-            Value::Number(number) | Value::Named(number, _) => u64::try_from(number).ok(),
-            Value::Text(_) => None,
-        }
+        self.get(name)?.number()
     }
 
     /// The same, of the fields from this one on.
     pub(super) fn number_behind(&self, from: usize, name: &str) -> Option<u64> {
-        let fields = self.0.get(from..)?;
-        let found = fields.iter().rev().find(|(its, _)| *its == name);
-        match found?.1 {
-            Value::Number(number) | Value::Named(number, _) => u64::try_from(number).ok(),
-            Value::Text(_) => None,
-        }
+        self.get_behind(from, name)?.number()
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&'a [u8]> {
-        match self.get(name)? {
+        self.text_behind(0, name)
+    }
+
+    /// The same, of the fields from this one on.
+    pub(super) fn text_behind(&self, from: usize, name: &str) -> Option<&'a [u8]> {
+        match self.get_behind(from, name)? {
             Value::Text(text) => Some(text),
             Value::Number(_) | Value::Named(..) => None,
         }
@@ -86,7 +116,7 @@ impl<'a> Fields<'a> {
 
     /// The elements of an array of numbers.
     pub(super) fn numbers(&self, name: &str) -> impl Iterator<Item = i128> {
-        let fields = self.0.iter().filter(move |(its, _)| *its == name);
+        let fields = self.all.iter().filter(move |(its, _)| *its == name);
         fields.filter_map(|(_, value)| match value {
             Value::Number(number) | Value::Named(number, _) => Some(*number),
             Value::Text(_) => None,
@@ -94,13 +124,24 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
-    fn push(&mut self, name: &'a str, value: Value<'a>) {
-        if self.0.len() < MOST_FIELDS {
-            self.0.push((name, value));
+    fn push(&mut self, name: &'a str, value: Value<'a>) -> Result<(), Bad> {
+        if self.all.len() >= MOST_FIELDS {
+            return Err(Bad::Many);
         }
+        self.all.push((name, value));
+        Ok(())
+    }
+
+    /// Adds an element of an array of numbers, unless there are many.
+    fn push_element(&mut self, name: &'a str, number: i128) -> Result<(), Bad> {
+        if self.elements >= MOST_ELEMENTS {
+            return Ok(());
+        }
+        self.elements += 1;
+        self.push(name, Value::Number(number))
     }
 
     /// The name that the tag of a variant has.
@@ -121,7 +162,10 @@ impl<'a> Bits<'a> {
             bytes,
             at: 0,
             end: end.min(bytes.len().saturating_mul(8)),
+            begun: 0,
+            steps: 0,
             now,
+            first_time: None,
         }
     }
 
@@ -133,6 +177,7 @@ impl<'a> Bits<'a> {
     /// Goes on at this bit, up to `end`.
     pub(super) fn go_to(&mut self, at: usize, end: usize) {
         (self.at, self.end) = (at, end.min(self.bytes.len().saturating_mul(8)));
+        (self.begun, self.steps) = (at, 0);
     }
 
     fn align(&mut self, align: u32) -> Result<(), Bad> {
@@ -157,12 +202,15 @@ impl<'a> Bits<'a> {
         of: &'a Type,
         fields: &mut Fields<'a>,
     ) -> Result<(), Bad> {
+        self.steps += 1;
+        if self.steps > MOST_STEPS + self.at.saturating_sub(self.begun) {
+            return Err(Bad::Many);
+        }
         self.align(of.align())?;
         match of {
             Type::Integer(integer) => {
                 let number = self.integer(*integer)?;
-                fields.push(name, Value::Number(number));
-                Ok(())
+                fields.push(name, Value::Number(number))
             }
             Type::Float(bits, _) => {
                 self.skip(*bits as usize)?;
@@ -170,13 +218,11 @@ impl<'a> Bits<'a> {
             }
             Type::Enum(of) => {
                 let number = self.integer(of.integer)?;
-                fields.push(name, Value::Named(number, of));
-                Ok(())
+                fields.push(name, Value::Named(number, of))
             }
             Type::Text => {
                 let text = self.text()?;
-                fields.push(name, Value::Text(text));
-                Ok(())
+                fields.push(name, Value::Text(text))
             }
             Type::Struct(of) => {
                 let mut inner = of.fields.iter();
@@ -185,8 +231,7 @@ impl<'a> Bits<'a> {
             Type::Variant(of) => {
                 let label = fields.tag(&of.tag).ok_or(Bad::Choice)?;
                 let label = label.strip_prefix('_').unwrap_or(label);
-                let mut choices = of.choices.iter();
-                let chosen = choices.find(|(name, _)| name == label);
+                let chosen = of.choices.get_key_value(label);
                 let (name, of) = chosen.ok_or(Bad::Choice)?;
                 self.decode(name, of, fields)
             }
@@ -217,7 +262,13 @@ impl<'a> Bits<'a> {
             let length = usize::try_from(length).map_err(|_| Bad::Short)?;
             self.skip(length.checked_mul(8).ok_or(Bad::Short)?)?;
             let text = self.bytes.get(from..from + length).ok_or(Bad::Short)?;
-            fields.push(name, Value::Text(text));
+            return fields.push(name, Value::Text(text));
+        }
+        if let Type::Integer(integer) = of {
+            for _ in 0..length {
+                let number = self.integer(*integer)?;
+                fields.push_element(name, number)?;
+            }
             return Ok(());
         }
         for _ in 0..length {
@@ -270,6 +321,7 @@ impl<'a> Bits<'a> {
         }
         if of.is_time {
             self.now = later(self.now, value, of.bits);
+            self.first_time.get_or_insert(self.now);
             return Ok(i128::from(self.now));
         }
         if of.is_signed {

@@ -11,6 +11,9 @@ const DEEPEST: u32 = 32;
 /// The most fields of all types together, and the most labels.
 const MOST_PARTS: usize = 1 << 22;
 
+/// The most words of a type's name.
+const MOST_WORDS: usize = 8;
+
 /// Words of C's types, which are no names of fields.
 const WORDS: [&str; 7] = [
     "int", "long", "short", "char", "unsigned", "signed", "const",
@@ -27,13 +30,18 @@ struct Parser<'a> {
     lexer: Lexer<'a>,
     /// Words that were looked at.
     ahead: Vec<Token>,
-    /// Types with names, by their kind: `alias`, `struct`, `enum` or `variant`.
-    types: HashMap<(&'static str, String), Type>,
+    /// Types with names.
+    types: HashMap<Key, Type>,
+    /// For each open block, the types that its own declarations hide.
+    hidden: Vec<Vec<(Key, Option<Type>)>>,
     is_big_endian: bool,
     depth: u32,
     parts: usize,
     metadata: Metadata,
 }
+
+/// The name of a type, and its kind: `alias`, `struct`, `enum` or `variant`.
+type Key = (&'static str, String);
 
 /// The value of an attribute.
 enum Value {
@@ -80,22 +88,30 @@ pub(super) fn text_of(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
 ///
 /// The line, and what is wrong there.
 pub(super) fn parse(text: &[u8]) -> Result<Metadata, String> {
+    // The byte order stands behind types that have it.
+    let (described, is_big_endian) = parse_in(text, false)?;
+    match is_big_endian {
+        false => Ok(described),
+        true => parse_in(text, true).map(|(described, _)| described),
+    }
+}
+
+/// Reads metadata of types in this byte order. Returns the byte order of the trace, too.
+fn parse_in(text: &[u8], is_big_endian: bool) -> Result<(Metadata, bool), String> {
     let mut parser = Parser {
         lexer: Lexer::new(text),
         ahead: Vec::new(),
         types: HashMap::new(),
-        is_big_endian: false,
+        hidden: Vec::new(),
+        is_big_endian,
         depth: 0,
         parts: 0,
-        metadata: Metadata {
-            frequency: 1_000_000_000,
-            ..Metadata::default()
-        },
+        metadata: Metadata::default(),
     };
     let parsed = parser.all();
     let line = parser.lexer.line();
     parsed.map_err(|why| format!("line {line} of the metadata: {why}"))?;
-    Ok(parser.metadata)
+    Ok((parser.metadata, parser.is_big_endian))
 }
 
 // === impl Parser ===
@@ -154,7 +170,6 @@ impl Parser<'_> {
     }
 
     fn all(&mut self) -> Result<(), String> {
-        // The byte order of the trace counts for all types, also for those before it.
         while let Some(token) = self.peek()? {
             match token {
                 Token::Mark(';') => {
@@ -185,13 +200,13 @@ impl Parser<'_> {
                     return Err("a type alias without ':='".to_owned());
                 }
                 let name = self.words()?;
-                self.types.insert(("alias", name), of);
+                self.declare(("alias", name), of);
             }
             Some(Token::Name(word)) if word == "typedef" => {
                 self.next()?;
                 let of = self.type_()?;
                 let (name, of) = self.declared(of)?;
-                self.types.insert(("alias", name), of);
+                self.declare(("alias", name), of);
             }
             _ => {
                 self.type_()?;
@@ -200,19 +215,40 @@ impl Parser<'_> {
         self.expect(';')
     }
 
+    /// Gives a type a name, up to the end of the block.
+    fn declare(&mut self, key: Key, of: Type) {
+        let hidden = self.types.insert(key.clone(), of);
+        if let Some(block) = self.hidden.last_mut() {
+            block.push((key, hidden));
+        }
+    }
+
+    /// Ends a block: what it has hidden counts again.
+    fn leave(&mut self) {
+        for (key, of) in self.hidden.pop().into_iter().flatten().rev() {
+            match of {
+                Some(of) => self.types.insert(key, of),
+                None => self.types.remove(&key),
+            };
+        }
+    }
+
     /// Names up to a mark, with spaces between them.
     fn words(&mut self) -> Result<String, String> {
-        let mut words = self.name()?;
+        let mut words = vec![self.name()?];
         while let Some(Token::Name(_)) = self.peek()? {
-            words.push(' ');
-            words.push_str(&self.name()?);
+            words.push(self.name()?);
+            if words.len() > MOST_WORDS {
+                return Err(format!("a type has more than {MOST_WORDS} words"));
+            }
         }
-        Ok(words)
+        Ok(words.join(" "))
     }
 
     /// The attributes of a block in braces.
     fn block(&mut self) -> Result<Vec<(String, Value)>, String> {
         self.expect('{')?;
+        self.hidden.push(Vec::new());
         let mut attributes = Vec::new();
         while !self.takes('}')? {
             if let Some(Token::Name(word)) = self.peek()?
@@ -231,6 +267,7 @@ impl Parser<'_> {
             self.expect(';')?;
             attributes.push((name, value));
         }
+        self.leave();
         Ok(attributes)
     }
 
@@ -281,7 +318,11 @@ impl Parser<'_> {
                     self.metadata.packet_header = Some(of);
                 }
                 ("clock", "freq", Value::Number(number)) => {
-                    self.metadata.frequency = unsigned(number)?.max(1);
+                    let frequency = unsigned(number)?.max(1);
+                    let known = *self.metadata.frequency.get_or_insert(frequency);
+                    if known != frequency {
+                        return Err("the clocks have different frequencies".to_owned());
+                    }
                 }
                 ("stream", "id", Value::Number(id)) => stream.id = unsigned(id)?,
                 ("stream", "packet.context", Value::Type(of)) => stream.packet_context = Some(of),
@@ -296,7 +337,9 @@ impl Parser<'_> {
             }
         }
         match what {
-            "stream" => self.metadata.streams.push(stream),
+            "stream" => {
+                self.metadata.streams.insert(stream.id, stream);
+            }
             "event" => {
                 let place = self.metadata.events.len();
                 let key = (event.stream, event.id);
@@ -340,7 +383,12 @@ impl Parser<'_> {
     /// A type with this name, or with more words. The last word may be the name of a field.
     fn alias(&mut self, first: String) -> Result<Type, String> {
         let mut name = first;
+        let mut words = 1;
         while let Some(Token::Name(word)) = self.peek()? {
+            words += 1;
+            if words > MOST_WORDS {
+                return Err(format!("a type has more than {MOST_WORDS} words"));
+            }
             let is_word = WORDS.contains(&word.as_str());
             let longer = format!("{name} {word}");
             if !is_word && !self.types.contains_key(&("alias", longer.clone())) {
@@ -422,7 +470,7 @@ impl Parser<'_> {
 
     fn remember(&mut self, kind: &'static str, name: Option<String>, of: &Type) {
         if let Some(name) = name {
-            self.types.insert((kind, name), of.clone());
+            self.declare((kind, name), of.clone());
         }
     }
 
@@ -503,32 +551,29 @@ impl Parser<'_> {
         };
         if self.takes('{')? {
             let choices = self.fields()?;
-            // A variant that is declared without a tag gets one where it is used.
             let depth = depth_of(choices.iter().map(|(_, of)| of))?;
+            // A variant that is declared without a tag gets one where it is used.
             let of = Type::Variant(Rc::new(Variant {
                 tag,
-                choices,
+                choices: Rc::new(choices.into_iter().collect()),
                 depth,
             }));
             self.remember("variant", name, &of);
             return Ok(of);
         }
         match self.known("variant", name)? {
-            Type::Variant(known) if !tag.is_empty() => {
-                self.parts += known.choices.len();
-                self.count()?;
-                Ok(Type::Variant(Rc::new(Variant {
-                    tag,
-                    choices: known.choices.clone(),
-                    depth: known.depth,
-                })))
-            }
+            Type::Variant(known) if !tag.is_empty() => Ok(Type::Variant(Rc::new(Variant {
+                tag,
+                choices: Rc::clone(&known.choices),
+                depth: known.depth,
+            }))),
             known => Ok(known),
         }
     }
 
     /// The fields of a structure or a variant, up to its brace.
     fn fields(&mut self) -> Result<Vec<(String, Type)>, String> {
+        self.hidden.push(Vec::new());
         let mut fields = Vec::new();
         while !self.takes('}')? {
             if let Some(Token::Name(word)) = self.peek()?
@@ -540,10 +585,14 @@ impl Parser<'_> {
             let of = self.type_()?;
             while !self.takes(';')? {
                 self.count()?;
-                fields.push(self.declared(of.clone())?);
+                let (name, of) = self.declared(of.clone())?;
+                // LTTng puts an underscore before the names of fields.
+                let name = name.strip_prefix('_').map(str::to_owned).unwrap_or(name);
+                fields.push((name, of));
                 self.takes(',')?;
             }
         }
+        self.leave();
         Ok(fields)
     }
 
@@ -568,10 +617,6 @@ impl Parser<'_> {
                 depth,
             }));
         }
-        // LTTng puts an underscore before the names of fields.
-        let name = name
-            .strip_prefix('_')
-            .map_or_else(|| name.clone(), str::to_owned);
         Ok((name, of))
     }
 }

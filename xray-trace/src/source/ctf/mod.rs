@@ -22,6 +22,7 @@ mod types;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
 
@@ -46,12 +47,12 @@ pub(super) const METADATA: &str = "metadata";
 ///
 /// A file cannot be read, or is damaged and the options do not salvage it.
 pub(super) fn import(
-    mut names: Vec<String>,
-    open: impl Fn(&str) -> io::Result<File>,
+    mut names: Vec<OsString>,
+    open: impl Fn(&OsStr) -> io::Result<File>,
     options: &Options,
 ) -> Result<(Trace, Vec<(String, u64)>), OpenError> {
     let mut bytes = Vec::new();
-    open(METADATA)?
+    open(METADATA.as_ref())?
         .take(MOST_METADATA)
         .read_to_end(&mut bytes)?;
     let described = text_of(bytes).and_then(|text| parse(&text));
@@ -70,11 +71,13 @@ pub(super) fn import(
     for group in names.chunks(at_once.max(1)) {
         let mut files = Vec::new();
         for name in group {
-            files.push(StreamFile::new(open(name)?, name, &described));
+            let shown = name.to_string_lossy();
+            files.push(StreamFile::new(open(name)?, &shown, &described));
         }
         let mut next = BinaryHeap::new();
         for (place, file) in files.iter_mut().enumerate() {
             advance(file, &mut damage)?;
+            calls.lost(file.take_losses());
             next.extend(file.time().map(|time| Reverse((time, place))));
         }
         while let Some(Reverse((_, place))) = next.pop() {
@@ -85,6 +88,7 @@ pub(super) fn import(
                 calls.add(&event)?;
             }
             advance(file, &mut damage)?;
+            calls.lost(file.take_losses());
             next.extend(file.time().map(|time| Reverse((time, place))));
         }
     }
@@ -96,7 +100,8 @@ fn advance(file: &mut StreamFile<'_>, damage: &mut Damage) -> Result<(), OpenErr
     loop {
         match file.advance() {
             Ok(()) => return Ok(()),
-            Err(error) => damage.skip(error)?,
+            Err(error @ OpenError::CtfPacket { .. }) => damage.skip(error)?,
+            Err(error) => return Err(error),
         }
     }
 }

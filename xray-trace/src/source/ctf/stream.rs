@@ -13,6 +13,11 @@ const MAGIC: u32 = 0xc1fc_1fc1;
 const HEAD: usize = 1 << 16;
 /// The most bytes of a packet.
 const MOST_BYTES: usize = 1 << 28;
+/// The most fields and bytes of a packet's header and context, which are decoded for each event.
+const MOST_HEAD_FIELDS: usize = 64;
+const MOST_HEAD_BYTES: usize = 8 << 10;
+/// Bytes of packets that were read, from which on they are given away.
+const READ_BYTES: usize = 1 << 20;
 
 /// A file of packets.
 #[derive(Debug)]
@@ -20,20 +25,43 @@ pub(super) struct StreamFile<'m> {
     file: File,
     name: String,
     described: &'m Metadata,
-    /// The offset of the packet in the file.
-    offset: u64,
-    /// Bytes of the file from `offset` on: the packet, and perhaps some of the next one.
+    /// Bytes of the file: packets that were read, the packet, and perhaps some of the next one.
     bytes: Vec<u8>,
-    /// The size of the packet in bytes; 0 before the first one.
+    /// The offset in the file of `bytes`.
+    offset: u64,
+    packet: Packet,
+    /// The current event: its begin in bits, and its time.
+    current: Option<(usize, u64)>,
+    /// Events that the latest packet reports as discarded, in all packets so far.
+    discarded: u64,
+    /// The latest packet's place among all packets of its stream.
+    sequence: Option<u64>,
+    losses: Losses,
+}
+
+/// A packet whose header and context were read.
+#[derive(Debug, Default)]
+struct Packet {
+    /// Its place in `bytes`.
+    from: usize,
+    /// Its size in bytes; 0 before the first one.
     size: usize,
-    /// The end of the packet's content, in bits.
+    /// The end of its content, in bits.
     content: usize,
-    /// The next event of the packet, in bits.
+    /// True if the content goes on behind the end of the file.
+    is_cut: bool,
+    /// The next event, in bits.
     at: usize,
     /// The time of the latest event.
     now: u64,
-    /// The current event: its begin in bits, and its time.
-    current: Option<(usize, u64)>,
+}
+
+/// What is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    pub(super) events: u64,
+    /// Packets with an unknown number of events.
+    pub(super) packets: u64,
 }
 
 /// An event and its fields.
@@ -42,6 +70,14 @@ pub(super) struct Decoded<'a> {
     pub(super) name: &'a str,
     pub(super) time: u64,
     pub(super) fields: Fields<'a>,
+    /// The first field that is its own, not its packet's.
+    pub(super) own: usize,
+}
+
+/// Sizes of a packet in bits, if it has them.
+struct Sizes {
+    content: Option<usize>,
+    packet: Option<usize>,
 }
 
 // === impl StreamFile ===
@@ -52,19 +88,24 @@ impl<'m> StreamFile<'m> {
             file,
             name: name.to_owned(),
             described,
-            offset: 0,
             bytes: Vec::new(),
-            size: 0,
-            content: 0,
-            at: 0,
-            now: 0,
+            offset: 0,
+            packet: Packet::default(),
             current: None,
+            discarded: 0,
+            sequence: None,
+            losses: Losses::default(),
         }
     }
 
     /// The time of the current event.
     pub(super) fn time(&self) -> Option<u64> {
         self.current.map(|(_, time)| time)
+    }
+
+    /// What is missing since the last call.
+    pub(super) fn take_losses(&mut self) -> Losses {
+        std::mem::take(&mut self.losses)
     }
 
     /// Goes to the next event. Afterwards there is none if the file has ended.
@@ -75,16 +116,20 @@ impl<'m> StreamFile<'m> {
     /// packet.
     pub(super) fn advance(&mut self) -> Result<(), OpenError> {
         self.current = None;
-        while self.at >= self.content {
+        while self.packet.at >= self.packet.content {
+            if std::mem::take(&mut self.packet.is_cut) {
+                return Err(self.damaged("the file ends within the packet"));
+            }
             if !self.next_packet()? {
                 return Ok(());
             }
         }
-        let begun = self.at;
-        match self.decoded(begun, self.now) {
+        let begun = self.packet.at;
+        match self.decoded(begun, self.packet.now) {
             Ok((event, end)) if end > begun => {
                 let time = event.time;
-                (self.current, self.at, self.now) = (Some((begun, time)), end, time);
+                self.current = Some((begun, time));
+                (self.packet.at, self.packet.now) = (end, time);
                 Ok(())
             }
             Ok(_) => Err(self.damaged("an event has no size")),
@@ -103,138 +148,173 @@ impl<'m> StreamFile<'m> {
     fn damaged(&mut self, why: &str) -> OpenError {
         let error = OpenError::CtfPacket {
             file: self.name.clone(),
-            offset: self.offset,
+            offset: self.offset + self.packet.from as u64,
             why: why.to_owned(),
         };
-        self.at = self.content;
+        self.packet.at = self.packet.content;
+        self.packet.is_cut = false;
         error
+    }
+
+    /// Leaves the rest of the file out.
+    fn ended(&mut self, why: &str) -> Result<OpenError, OpenError> {
+        let error = self.damaged(why);
+        io::copy(&mut self.file, &mut io::sink())?;
+        self.packet.size = usize::MAX;
+        Ok(error)
     }
 
     /// Reads the next packet. False at the end of the file.
     fn next_packet(&mut self) -> Result<bool, OpenError> {
-        let size = self.size.min(self.bytes.len());
-        self.bytes.drain(..size);
-        self.offset += size as u64;
-        (self.size, self.content, self.at) = (0, 0, 0);
+        let behind = self.packet.from.saturating_add(self.packet.size);
+        let mut from = behind.min(self.bytes.len());
+        if from >= READ_BYTES || from == self.bytes.len() {
+            self.bytes.drain(..from);
+            self.offset += from as u64;
+            from = 0;
+        }
+        self.packet = Packet {
+            from,
+            ..Packet::default()
+        };
         self.fill(HEAD)?;
-        if self.bytes.is_empty() {
+        if self.bytes.len() == from {
             return Ok(false);
         }
-        let sizes = self.sizes();
-        let (content, packet) = match sizes {
+        let sizes = match self.head() {
             Ok(sizes) => sizes,
-            Err(why) => {
-                // Without a size, the rest of the file is lost.
-                self.size = usize::MAX;
-                let error = self.damaged(why);
-                self.bytes.clear();
-                io::copy(&mut self.file, &mut io::sink())?;
-                return Err(error);
-            }
+            // Without a size, the rest of the file is lost.
+            Err(why) => return Err(self.ended(why)?),
         };
-        // A packet without a size takes the rest of the file.
-        let wanted = packet.map_or(MOST_BYTES, |bits| bits.div_ceil(8).min(MOST_BYTES));
-        self.fill(wanted)?;
-        self.size = packet.map_or(usize::MAX, |bits| bits.div_ceil(8).max(1));
-        let present = self.bytes.len().min(self.size) * 8;
-        self.content = content.unwrap_or(present).min(present);
-        match self.head() {
-            Ok((at, now)) => (self.at, self.now) = (at, now),
-            Err(bad) => return Err(self.damaged(bad.why())),
+        let wanted = sizes.packet.map_or(MOST_BYTES + 1, |bits| bits.div_ceil(8));
+        if wanted > MOST_BYTES && sizes.packet.is_some() {
+            return Err(self.ended("the packet has more than 256 MiB")?);
         }
-        if content.is_some_and(|content| content > present) {
-            // The events that are there count.
-            self.content = present;
+        self.fill(wanted)?;
+        let present = self.bytes.len() - from;
+        if sizes.packet.is_none() && present > MOST_BYTES {
+            return Err(self.ended("the packet has more than 256 MiB")?);
+        }
+        let packet = &mut self.packet;
+        packet.size = sizes.packet.map_or(present, |bits| bits.div_ceil(8)).max(1);
+        let present = present.min(packet.size) * 8;
+        let content = sizes.content.unwrap_or(present);
+        packet.content = content.min(present);
+        packet.is_cut = content > present;
+        if packet.at > packet.content && !packet.is_cut {
+            return Err(self.damaged("its content is smaller than its head"));
         }
         Ok(true)
     }
 
     /// Reads until so many bytes of the packet are there, or the file ends.
     fn fill(&mut self, wanted: usize) -> io::Result<()> {
-        let missing = wanted.saturating_sub(self.bytes.len()) as u64;
+        let present = self.bytes.len() - self.packet.from;
+        let missing = wanted.saturating_sub(present) as u64;
         let file = &mut self.file;
         file.take(missing).read_to_end(&mut self.bytes)?;
         Ok(())
     }
 
-    /// The sizes of the packet's content and of the packet, in bits, if it has them.
-    fn sizes(&self) -> Result<(Option<usize>, Option<usize>), &'static str> {
-        let mut fields = Fields::default();
-        let mut bits = Bits::new(&self.bytes, usize::MAX, 0);
-        let stream = self.begin(&mut bits, &mut fields).map_err(Bad::why)?;
-        if fields
-            .number("magic")
-            .is_some_and(|magic| magic != u64::from(MAGIC))
-        {
+    /// Decodes the header and the context of the packet.
+    fn begin<'a>(
+        &'a self,
+        bits: &mut Bits<'a>,
+        fields: &mut Fields<'a>,
+    ) -> Result<&'m Stream, &'static str> {
+        let header = bits.decode_any(self.described.packet_header.as_ref(), fields);
+        header.map_err(Bad::why)?;
+        let magic = fields.number("magic");
+        if magic.is_some_and(|magic| magic != u64::from(MAGIC)) {
             return Err("it is no packet: its number is wrong");
         }
-        if stream.is_none() {
-            return Err("the metadata does not describe its stream");
+        let id = fields.number("stream_id").unwrap_or(0);
+        let stream = self.described.streams.get(&id);
+        let stream = stream.ok_or("the metadata does not describe its stream")?;
+        let context = bits.decode_any(stream.packet_context.as_ref(), fields);
+        context.map_err(Bad::why)?;
+        if fields.len() > MOST_HEAD_FIELDS || bits.position() > 8 * MOST_HEAD_BYTES {
+            return Err("its head has more than 64 fields or 8 KiB");
         }
+        Ok(stream)
+    }
+
+    /// The bytes of the packet, and of what follows it.
+    fn here(&self) -> &[u8] {
+        self.bytes.get(self.packet.from..).unwrap_or_default()
+    }
+
+    /// Reads the header and the context of the packet: its sizes, its first time, and what was lost
+    /// before it.
+    fn head(&mut self) -> Result<Sizes, &'static str> {
+        let mut fields = Fields::default();
+        let mut bits = Bits::new(self.here(), usize::MAX, 0);
+        self.begin(&mut bits, &mut fields)?;
         let size = |name| {
             let number = fields.number(name);
             number.map(|bits| usize::try_from(bits).unwrap_or(usize::MAX))
         };
         let (content, packet) = (size("content_size"), size("packet_size"));
-        match (content, packet) {
-            (Some(content), Some(packet)) if content > packet => {
-                Err("its content is larger than the packet")
-            }
-            (content, packet) => Ok((content.or(packet), packet.or(content))),
+        if let (Some(content), Some(packet)) = (content, packet)
+            && content > packet
+        {
+            return Err("its content is larger than the packet");
         }
-    }
-
-    /// Decodes the header and the context of a packet. `None` for an unknown stream.
-    fn begin<'a>(
-        &'a self,
-        bits: &mut Bits<'a>,
-        fields: &mut Fields<'a>,
-    ) -> Result<Option<&'m Stream>, Bad> {
-        let described = self.described;
-        bits.decode_any(described.packet_header.as_ref(), fields)?;
-        let id = fields.number("stream_id").unwrap_or(0);
-        let mut streams = described.streams.iter();
-        let Some(stream) = streams.find(|stream| stream.id == id) else {
-            return Ok(None);
-        };
-        bits.decode_any(stream.packet_context.as_ref(), fields)?;
-        if let Some(begin) = fields.number("timestamp_begin") {
-            bits.now = begin;
+        let begin = fields.number("timestamp_begin").or(bits.first_time);
+        let discarded = fields.number("events_discarded");
+        let sequence = fields.number("packet_seq_num");
+        self.packet.at = bits.position();
+        self.packet.now = begin.unwrap_or(0);
+        if let Some(discarded) = discarded {
+            // The counter goes on over all packets. It begins anew behind its greatest number.
+            let before = std::mem::replace(&mut self.discarded, discarded);
+            let since = discarded.checked_sub(before).unwrap_or(discarded);
+            self.losses.events = self.losses.events.saturating_add(since);
         }
-        Ok(Some(stream))
-    }
-
-    /// The first bit behind the packet's context, and the time of its begin.
-    fn head(&self) -> Result<(usize, u64), Bad> {
-        let mut bits = Bits::new(&self.bytes, usize::MAX, 0);
-        self.begin(&mut bits, &mut Fields::default())?;
-        Ok((bits.position(), bits.now))
+        if let Some(sequence) = sequence {
+            let before = self.sequence.replace(sequence);
+            let next = before.map_or(sequence, |before| before.saturating_add(1));
+            self.losses.packets += sequence.saturating_sub(next);
+        }
+        Ok(Sizes {
+            content: content.or(packet),
+            packet: packet.or(content),
+        })
     }
 
     /// Decodes the event at this bit. `now` is the time of the event before it, or its own. Returns
     /// it, and the bit behind it.
     fn decoded(&self, at: usize, now: u64) -> Result<(Decoded<'_>, usize), &'static str> {
         let mut fields = Fields::default();
-        let mut bits = Bits::new(&self.bytes, usize::MAX, 0);
-        let stream = self.begin(&mut bits, &mut fields).map_err(Bad::why)?;
-        let stream = stream.ok_or("the metadata does not describe its stream")?;
-        bits.go_to(at, self.content);
-        bits.now = now;
+        let mut bits = Bits::new(self.here(), usize::MAX, 0);
+        let stream = self.begin(&mut bits, &mut fields)?;
+        bits.go_to(at, self.packet.content);
+        (bits.now, bits.first_time) = (now, None);
         let before = fields.len();
         let header = bits.decode_any(stream.event_header.as_ref(), &mut fields);
         header.map_err(Bad::why)?;
-        // The packet may have a field of this name, too.
-        let id = fields.number_behind(before, "id").unwrap_or(0);
+        // The packet may have fields of these names, too.
+        let number = |name| fields.number_behind(before, name);
+        let id = number("id").unwrap_or(0);
+        // A time without a clock is in nanoseconds.
+        let time = match bits.first_time {
+            Some(_) => bits.now,
+            None => number("timestamp").unwrap_or(now),
+        };
         let event = self.described.class(stream.id, id);
         let event = event.ok_or("the metadata does not describe an event")?;
-        for of in [&stream.event_context, &event.context, &event.fields] {
+        let context = bits.decode_any(stream.event_context.as_ref(), &mut fields);
+        context.map_err(Bad::why)?;
+        let own = fields.len();
+        for of in [&event.context, &event.fields] {
             let decoded = bits.decode_any(of.as_ref(), &mut fields);
             decoded.map_err(Bad::why)?;
         }
         let decoded = Decoded {
             name: &event.name,
-            time: bits.now,
+            time,
             fields,
+            own,
         };
         Ok((decoded, bits.position()))
     }

@@ -55,7 +55,7 @@ pub(super) struct Struct {
 pub(super) struct Variant {
     /// The name of that field.
     pub(super) tag: String,
-    pub(super) choices: Vec<(String, Type)>,
+    pub(super) choices: Rc<HashMap<String, Type>>,
     pub(super) depth: u32,
 }
 
@@ -77,13 +77,14 @@ pub(super) enum Length {
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     pub(super) packet_header: Option<Type>,
-    pub(super) streams: Vec<Stream>,
+    /// The classes of streams by their numbers.
+    pub(super) streams: HashMap<u64, Stream>,
     /// The classes of events.
     pub(super) events: Vec<Event>,
     /// The places of the classes by their streams and numbers.
     pub(super) places: HashMap<(u64, u64), usize>,
-    /// Ticks per second of the clock.
-    pub(super) frequency: u64,
+    /// Ticks per second of the clock. `None` without a clock: times are in nanoseconds.
+    pub(super) frequency: Option<u64>,
 }
 
 /// A class of streams.

@@ -25,6 +25,7 @@ pub(super) struct Calls {
     names: BTreeMap<(u32, u32), String>,
     others: u64,
     lost: u64,
+    lost_samples: u64,
     compressed: u64,
 }
 
@@ -92,6 +93,7 @@ impl Calls {
             names: BTreeMap::new(),
             others: 0,
             lost: 0,
+            lost_samples: 0,
             compressed: 0,
         })
     }
@@ -110,6 +112,10 @@ impl Calls {
 
     pub(super) fn lost(&mut self, events: u64) {
         self.lost = self.lost.saturating_add(events);
+    }
+
+    pub(super) fn lost_samples(&mut self, events: u64) {
+        self.lost_samples = self.lost_samples.saturating_add(events);
     }
 
     pub(super) fn compressed(&mut self) {
@@ -171,12 +177,12 @@ impl Calls {
             };
             self.builder.push(known.thread, time, call)?;
         }
+        self.builder.lost(self.lost.max(self.lost_samples));
         let (trace, kept) = self.builder.finish()?;
         let mut notes = damage.into_list();
         notes.extend(kept);
         let own = [
             ("samples that are no calls", self.others),
-            ("records that perf lost", self.lost),
             (
                 "compressed parts, which are left out; record without --compression-level",
                 self.compressed,

@@ -31,6 +31,11 @@ mod part {
     pub(super) const IDENTIFIER: u64 = 1 << 16;
 }
 
+/// The longest name of a thread.
+const NAME_BYTES: usize = 15;
+/// In the head of a record: a filter has left the samples out.
+const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
+
 /// Kinds of records. (`enum perf_event_type`, `enum perf_user_event_type`)
 mod kind {
     pub(super) const LOST: u32 = 2;
@@ -56,6 +61,8 @@ pub(super) struct PerfFile {
     places: HashMap<u64, usize>,
     /// Bytes of the current record.
     record: Vec<u8>,
+    /// True if no further record can be found.
+    has_ended: bool,
 }
 
 /// A record of use.
@@ -68,8 +75,11 @@ pub(super) enum Record {
         tid: u32,
         name: String,
     },
-    /// So many records are missing.
+    /// So many records are missing since the last such record, of all events.
     Lost(u64),
+    /// So many samples of an event are missing in all. The kernel counts them in the other kind,
+    /// too.
+    LostSamples(u64),
     /// Records that are compressed.
     Compressed,
 }
@@ -190,8 +200,13 @@ impl PerfFile {
             return Err(wrong("it has other events than names"));
         }
         let unlike = parts.iter().any(|its| *its != parts[0]);
-        if unlike && parts.iter().any(|its| its & part::IDENTIFIER == 0) {
+        let number = part::IDENTIFIER | if unlike { 0 } else { part::ID };
+        if parts.len() > 1 && parts.iter().any(|its| its & number == 0) {
             return Err(wrong("its events cannot be told apart"));
+        }
+        let needed = part::TID | part::TIME;
+        if parts.iter().any(|its| its & needed != needed) {
+            return Err(wrong("its samples have no threads, or no times"));
         }
         file.seek(SeekFrom::Start(data.offset))?;
         Ok(Self {
@@ -201,6 +216,7 @@ impl PerfFile {
             parts,
             places,
             record: Vec::new(),
+            has_ended: false,
         })
     }
 
@@ -213,9 +229,9 @@ impl PerfFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or a record is damaged.
+    /// The file cannot be read. Or a record is damaged, and the next call goes on behind it.
     pub(super) fn next(&mut self) -> Result<Option<Record>, OpenError> {
-        loop {
+        while !self.has_ended {
             let mut header = [0; 8];
             match self.data.read(&mut header[..1])? {
                 0 => return Ok(None),
@@ -223,14 +239,17 @@ impl PerfFile {
             }
             let mut words = Words(&header);
             let kind = words.u32().unwrap_or(0);
+            let misc = u16::from_le_bytes([header[4], header[5]]);
             let size = u16::from_le_bytes([header[6], header[7]]);
             let Some(body) = usize::from(size).checked_sub(header.len()) else {
+                self.has_ended = true;
                 return Err(self.damaged("a record is shorter than its head"));
             };
             let mut record = std::mem::take(&mut self.record);
             record.resize(body, 0);
             self.exactly(&mut record, 0)?;
-            let found = self.read(kind, &record);
+            let found = self.read(kind, misc, &record);
+            let found = found.map_err(|why| self.damaged(why));
             if kind == kind::AUXTRACE {
                 // Data follows behind the record.
                 let size = Words(&record).u64().unwrap_or(0);
@@ -240,12 +259,12 @@ impl PerfFile {
                     .saturating_add(io::copy(&mut rest, &mut io::sink())?);
             }
             self.record = record;
-            let found = found.ok_or_else(|| self.damaged("a record is too short"))?;
             self.offset += u64::from(size);
-            if let Some(found) = found {
+            if let Some(found) = found? {
                 return Ok(Some(found));
             }
         }
+        Ok(None)
     }
 
     /// Fills the buffer from this place on.
@@ -253,6 +272,7 @@ impl PerfFile {
         let rest = buffer.get_mut(from..).unwrap_or_default();
         match self.data.read_exact(rest) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.has_ended = true;
                 Err(self.damaged("the file ends within a record"))
             }
             read => Ok(read?),
@@ -266,65 +286,75 @@ impl PerfFile {
         }
     }
 
-    /// The record, if it is of use. The outer `None` stands for one that is too short.
-    fn read(&self, kind: u32, record: &[u8]) -> Option<Option<Record>> {
+    /// The record, if it is of use.
+    fn read(&self, kind: u32, misc: u16, record: &[u8]) -> Result<Option<Record>, &'static str> {
+        let short = "a record is too short";
         let mut words = Words(record);
-        Some(match kind {
-            kind::SAMPLE => Some(Record::Sample(self.sample(words)?)),
+        Ok(match kind {
+            kind::SAMPLE => {
+                let (event, sample) = self.sample(words).ok_or(short)?;
+                let event = event.ok_or("a sample of an event without a name")?;
+                Some(Record::Sample(Sample { event, ..sample }))
+            }
             kind::COMM => {
-                let (pid, tid) = (words.u32()?, words.u32()?);
+                let (pid, tid) = words.u32().zip(words.u32()).ok_or(short)?;
                 let name = words.0.split(|&byte| byte == 0).next().unwrap_or_default();
+                // The kernel has no longer names.
+                let name = name.get(..NAME_BYTES).unwrap_or(name);
                 let name = String::from_utf8_lossy(name).into_owned();
                 Some(Record::Comm { pid, tid, name })
             }
             kind::LOST => {
-                words.u64()?;
-                Some(Record::Lost(words.u64()?))
+                let (_, events) = words.u64().zip(words.u64()).ok_or(short)?;
+                Some(Record::Lost(events))
             }
-            kind::LOST_SAMPLES => Some(Record::Lost(words.u64()?)),
+            // A filter has left these out.
+            kind::LOST_SAMPLES if misc & MISC_LOST_SAMPLES_BPF != 0 => None,
+            kind::LOST_SAMPLES => Some(Record::LostSamples(words.u64().ok_or(short)?)),
             kind::COMPRESSED | kind::COMPRESSED_2 => Some(Record::Compressed),
             _ => None,
         })
     }
 
-    fn sample(&self, mut words: Words<'_>) -> Option<Sample> {
+    /// A sample, and its event if that is known. `None` for one that is too short.
+    fn sample(&self, mut words: Words<'_>) -> Option<(Option<usize>, Sample)> {
         let common = *self.parts.first()?;
-        let mut event = 0;
+        let mut event = Some(0);
         let mut parts = common;
         if common & part::IDENTIFIER != 0 {
             // It stands first in the samples of all events.
-            event = self.place(words.u64()?)?;
-            parts = *self.parts.get(event)?;
+            event = self.place(words.u64()?);
+            parts = event
+                .and_then(|event| self.parts.get(event).copied())
+                .unwrap_or(common);
         }
         if parts & part::IP != 0 {
             words.u64()?;
         }
-        let (mut pid, mut tid, mut time, mut cpu) = (0, 0, 0, None);
-        if parts & part::TID != 0 {
-            (pid, tid) = (words.u32()?, words.u32()?);
-        }
-        if parts & part::TIME != 0 {
-            time = words.u64()?;
-        }
+        // Every sample has both.
+        let (pid, tid) = (words.u32()?, words.u32()?);
+        let time = words.u64()?;
         if parts & part::ADDR != 0 {
             words.u64()?;
         }
         if parts & part::ID != 0 {
-            event = self.place(words.u64()?)?;
+            event = self.place(words.u64()?);
         }
         if parts & part::STREAM_ID != 0 {
-            words.take(8)?;
+            words.u64()?;
         }
-        if parts & part::CPU != 0 {
-            cpu = Some(words.u32()?);
-        }
-        Some(Sample {
-            event,
+        let cpu = match parts & part::CPU {
+            0 => None,
+            _ => Some(words.u32()?),
+        };
+        let sample = Sample {
+            event: 0,
             pid,
             tid,
             time,
             cpu,
-        })
+        };
+        Some((event, sample))
     }
 
     /// The place of the event with this number. Files with one event need no numbers.

@@ -45,12 +45,10 @@ pub(super) fn import(
             Ok(Some(Record::Sample(sample))) => calls.sample(&sample)?,
             Ok(Some(Record::Comm { pid, tid, name })) => calls.name(pid, tid, &name),
             Ok(Some(Record::Lost(events))) => calls.lost(events),
+            Ok(Some(Record::LostSamples(events))) => calls.lost_samples(events),
             Ok(Some(Record::Compressed)) => calls.compressed(),
-            Err(error) => {
-                // What follows cannot be found without the size of this record.
-                damage.skip(error)?;
-                break;
-            }
+            Err(error @ OpenError::PerfRecord { .. }) => damage.skip(error)?,
+            Err(error) => return Err(error),
         }
     }
     calls.finish(damage)

@@ -248,7 +248,7 @@ fn calls_of_lttng_are_read() {
         assert_eq!(steps(&back.trace), expected);
         assert_eq!(
             notes(&back),
-            ["1 events that are no calls", "1 exits without a function"]
+            ["1 events that are no calls", "1 calls without a function"]
         );
         let thread = back.trace.threads().first().unwrap();
         assert_eq!(&*thread.name, "server");
@@ -304,6 +304,8 @@ fn damaged_packets_are_reported_or_left_out() {
     let good = packet(100, &[entry(100, 0x1000), event(1, 110, false, &[])]);
     let later = packet(300, &[entry(300, 0x2000), event(1, 310, false, &[])]);
     let cut = &later[..later.len() - 20];
+    // Behind the first event, and no event is cut.
+    let between = &later[..BEFORE + entry(300, 0x2000).len()];
     let mut unknown = good.clone();
     unknown[BEFORE] |= 3;
     let mut no_packet = later.clone();
@@ -314,6 +316,12 @@ fn damaged_packets_are_reported_or_left_out() {
     };
     for (bytes, kept, offset, why) in [
         ([&good[..], cut].concat(), &good, good.len(), "ends within"),
+        (
+            [&good[..], between].concat(),
+            &good,
+            good.len(),
+            "the file ends within the packet",
+        ),
         (
             [&unknown[..], &later].concat(),
             &later,
@@ -344,6 +352,132 @@ fn damaged_packets_are_reported_or_left_out() {
     let bare = HEAD.replace("_vtid", "other");
     let dir = folder(&[("metadata", bare.as_bytes()), ("a", &good)]);
     assert!(error(dir.path()).contains("add-context"));
+}
+
+/// Small traces of other tools: the begin and the end of a call at the times 5 and 9 in the thread
+/// 2 of the process 1.
+#[test]
+fn other_descriptions_are_understood() {
+    let fields = "u32 vpid; u32 vtid; u32 function;";
+    let events = format!(
+        "event {{ name = \"function_enter\"; id = 0; fields := struct {{ {fields} }}; }};
+         event {{ name = \"function_exit\"; id = 1; fields := struct {{ {fields} }}; }};"
+    );
+    let little = "typealias integer { size = 8; } := u8; typealias integer { size = 32; } := u32;
+        trace { byte_order = le; };";
+    let big = "typealias integer { size = 8; } := u8; typealias integer { size = 32; } := u32;
+        trace { byte_order = be; };";
+    let header = "stream { event.header := struct { u8 id; u32 timestamp; }; };";
+    let bytes = |order: fn(u32) -> [u8; 4]| {
+        let event = |id: u8, time: u32| {
+            let words = [time, 1, 2, 3].map(order).concat();
+            [&[id][..], &words].concat()
+        };
+        [event(0, 5), event(1, 9)].concat()
+    };
+    // A declaration within a block holds only there.
+    let scoped = "struct hidden { typealias integer { size = 8; } := u32; u32 x; };";
+    let underscored = "typedef integer { size = 8; } _t; struct unused { _t x; };";
+    let (le, be) = (bytes(u32::to_le_bytes), bytes(u32::to_be_bytes));
+    for (text, bytes) in [
+        (format!("{little}{header}{events}"), &le),
+        (format!("{big}{header}{events}"), &be),
+        (format!("{little}{scoped}{header}{events}"), &le),
+        (format!("{little}{underscored}{header}{events}"), &le),
+    ] {
+        let dir = folder(&[("metadata", text.as_bytes()), ("a", bytes)]);
+        let back =
+            opened_in(dir.path(), Mode::Strict).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(steps(&back.trace), ["1/2 5 +#3", "1/2 9 -#3"], "{text}");
+    }
+}
+
+/// Discarded events are losses of the trace, and a gap in the numbers of packets is noted.
+#[test]
+fn what_lttng_discarded_is_told() {
+    let counted = HEAD.replace(
+        "	uint32_t cpu_id;\n};",
+        "	uint32_t cpu_id;\n	uint64_t packet_seq_num;\n	uint64_t events_discarded;\n};",
+    );
+    let packet = |begin: u64, sequence: u64, discarded: u64| {
+        let mut packet = packet(
+            begin,
+            &[entry(begin, 0x1000), event(1, begin + 2, false, &[])],
+        );
+        let words = [sequence, discarded].map(u64::to_le_bytes).concat();
+        packet.splice(BEFORE..BEFORE, words);
+        for at in [40, 48] {
+            let size = u64::from_le_bytes(*packet[at..].first_chunk().unwrap()) + 128;
+            packet[at..at + 8].copy_from_slice(&size.to_le_bytes());
+        }
+        packet
+    };
+    let bytes = [packet(100, 4, 0), packet(200, 5, 20), packet(300, 8, 25)].concat();
+    let dir = folder(&[("metadata", counted.as_bytes()), ("a", &bytes)]);
+    let back = opened_in(dir.path(), Mode::Strict).unwrap();
+    assert_eq!(back.trace.totals().lost, 25);
+    assert_eq!(
+        notes(&back),
+        ["2 packets that are missing, with an unknown number of events"]
+    );
+    assert_eq!(back.trace.totals().calls, 6);
+}
+
+/// None of these takes long, or much memory.
+#[test]
+fn hostile_descriptions_are_refused() {
+    let mut empty = String::from("struct a0 { };");
+    for index in 1..31 {
+        let field = format!("struct a{} ", index - 1);
+        let fields: Vec<_> = (0..10).map(|at| format!("{field} p{at};")).collect();
+        empty.push_str(&format!("struct a{index} {{ {} }};", fields.concat()));
+    }
+    empty.push_str("trace { packet.header := struct a30; }; stream { };");
+    let words = format!(
+        "typealias integer {{ size = 8; }} := {};",
+        "int ".repeat(1 << 20)
+    );
+    let bits = "typealias integer { size = 1; align = 1; } := bit;
+        stream { packet.context := struct { bit x[50000]; }; event.header := struct { bit id; }; };
+        event { id = 0; }; event { id = 1; };";
+    for (text, why) in [
+        (empty.as_str(), "an event has too many fields"),
+        (words.as_str(), "a type has more than 8 words"),
+        (bits, "its head has more than 64 fields"),
+        (
+            "clock { freq = 1; }; clock { freq = 2; };",
+            "the clocks have different frequencies",
+        ),
+    ] {
+        let dir = folder(&[("metadata", text.as_bytes()), ("a", &[0; 10_000])]);
+        let error = error(dir.path());
+        assert!(error.contains(why), "{why}: {error}");
+    }
+}
+
+/// Calls that are deeper than what is remembered get no wrong functions.
+#[test]
+fn deep_calls_end_as_they_began() {
+    const DEPTH: u64 = 70_000;
+    let mut events = Vec::new();
+    for depth in 0..DEPTH {
+        events.push(entry(depth, 0x1000 + depth));
+    }
+    for depth in 0..DEPTH {
+        events.push(event(1, DEPTH + depth, false, &[]));
+    }
+    let dir = folder(&[("metadata", HEAD.as_bytes()), ("a", &packet(0, &events))]);
+    let back = opened_in(dir.path(), Mode::Strict).unwrap();
+    let unknown = DEPTH - (1 << 16);
+    assert_eq!(
+        notes(&back),
+        [format!("{unknown} calls without a function")]
+    );
+    let steps = steps(&back.trace);
+    assert_eq!(
+        steps.last().unwrap(),
+        &format!("7/8 {} -0x1000", (2 * DEPTH - 1) / 2)
+    );
 }
 
 proptest! {

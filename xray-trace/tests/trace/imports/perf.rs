@@ -111,6 +111,7 @@ fn records() -> Vec<Vec<u8>> {
         sample(0, 8, 1500, 1),
         sample(3, 8, 1500, 1),
         record(2, &[1_u64, 3].map(u64::to_le_bytes).concat()),
+        record(13, &3_u64.to_le_bytes()),
         sample(0, 9, 1700, 1),
     ]
 }
@@ -135,10 +136,9 @@ fn calls_between_probes_are_read() {
         "7/9 1700 -handle closed",
     ];
     assert_eq!(found, expected);
-    assert_eq!(
-        notes(&back),
-        ["2 samples that are no calls", "3 records that perf lost"]
-    );
+    assert_eq!(notes(&back), ["2 samples that are no calls"]);
+    // The kernel counts lost samples in both kinds of records.
+    assert_eq!(back.trace.totals().lost, 3);
     let threads = back.trace.threads().iter();
     let mut threads: Vec<_> = threads.map(|one| (one.tid, &*one.name)).collect();
     threads.sort_unstable();
@@ -184,6 +184,18 @@ fn files_that_cannot_be_read_are_refused_with_the_reason() {
             "`perf probe -x PROGRAM FUNCTION%return`",
         ),
         (
+            file(&NAMES, PARTS & !(1 << 16 | 1 << 6), &records()),
+            "its events cannot be told apart",
+        ),
+        (
+            file(&NAMES, PARTS & !(1 << 2), &records()),
+            "its samples have no threads, or no times",
+        ),
+        (
+            file(&NAMES, PARTS, &[sample(50, 7, 1, 0)]),
+            "a sample of an event without a name",
+        ),
+        (
             file(&NAMES, PARTS, &[record(9, &[1])]),
             "record at offset 680: a record is too short",
         ),
@@ -195,12 +207,13 @@ fn files_that_cannot_be_read_are_refused_with_the_reason() {
         let error = error(&bytes);
         assert!(error.contains(why), "{why}: {error}");
     }
-    // The rest of a damaged file is left out.
+    // Only the damaged record is left out.
     let mut records = records();
     records.insert(5, record(9, &[1]));
     let bytes = file(&NAMES, PARTS, &records);
     let back = opened_in(&bytes, Mode::Salvage).unwrap();
-    assert_eq!(steps(&back.trace), ["7/7 1000 +handle", "7/7 2000 -handle"]);
+    let whole = opened_in(&good, Mode::Strict).unwrap();
+    assert_eq!(steps(&back.trace), steps(&whole.trace));
     assert!(
         notes(&back)[0].starts_with("1 left out: record at offset"),
         "{:?}",
