@@ -1,6 +1,7 @@
 //! `--event-format` and `--where`: the fields in the data of custom, typed and kernel events, and
 //! the events that are shown. Triggers have conditions on such fields, too.
 
+use anyhow::Context as _;
 use xray_trace::event_format::{
     self, ConditionError, DescribedEvents, EventCondition, EventFilter, EventFormat, EventFormats,
     EventOptions, EventsOf, FieldComparison, Literal, Relation, TypeOfEvent,
@@ -10,7 +11,7 @@ use xrayd_proto::v1::StatusRequest;
 
 use crate::client::Rpc;
 use crate::event_condition::{self, WrittenComparison, WrittenCondition};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::suggest;
 
 /// The descriptions of the data of custom and typed events.
@@ -51,14 +52,13 @@ pub(crate) struct UserEventArgs {
 }
 
 /// The descriptions of events that the modules of an attached process have; with the pid 0 those of
-/// all attached processes. None if the daemon does not answer.
-pub(crate) async fn formats_of_modules(rpc: &mut Rpc, pid: u32) -> EventFormats {
+/// all attached processes.
+pub(crate) async fn formats_of_modules(rpc: &mut Rpc, pid: u32) -> anyhow::Result<EventFormats> {
     let response = rpc.get_status(StatusRequest { pid }).await;
-    let processes = response.map(|response| response.into_inner().processes);
-    let processes = processes.unwrap_or_default();
-    let modules = processes.iter().flat_map(|process| &process.modules);
-    let texts = modules.flat_map(|module| &module.event_formats);
-    EventFormats::of_modules(texts.map(String::as_str))
+    let status = response.map_err(|status| failure::from_status(&status));
+    let status = status.context("cannot read the descriptions of events")?;
+    let texts = status.into_inner().event_formats;
+    Ok(EventFormats::of_modules(texts.iter().map(String::as_str)))
 }
 
 // === impl EventFormatArgs ===
@@ -85,6 +85,15 @@ impl UserEventArgs {
         self.formats.is_empty() && self.conditions.is_empty()
     }
 
+    /// Refuses a condition that cannot be met by events that --event-format describes. Others may
+    /// be described by modules.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let given = self.formats.formats(EventFormats::default());
+        let known = self.conditions.iter();
+        let mut known = known.filter(|condition| given.described(&condition.events).is_some());
+        known.try_for_each(|condition| resolved(condition, &given).map(drop))
+    }
+
     /// The options for events whose types are not known yet, with the descriptions of modules.
     pub(crate) fn options(&self, modules: EventFormats) -> Result<EventOptions, Failure> {
         self.options_with(modules, Vec::new())
@@ -96,8 +105,10 @@ impl UserEventArgs {
         modules: EventFormats,
         tracepoints: Vec<(EventsOf, EventFormat)>,
     ) -> Result<EventOptions, Failure> {
-        let formats = self.formats.formats(modules);
-        let all = formats.clone().or(EventFormats::new(tracepoints));
+        let given = self.formats.formats(EventFormats::default());
+        let formats = given.clone().or(modules.clone());
+        // A tracepoint is described by the kernel.
+        let all = given.or(EventFormats::new(tracepoints)).or(modules);
         let conditions = self.conditions.iter();
         let conditions: Result<Vec<_>, _> = conditions
             .map(|condition| resolved(condition, &all))

@@ -264,6 +264,11 @@ fn a_programs_own_descriptions_are_used() -> Result<()> {
     // A trace that was made of the trace has them, too.
     cli.ok(["convert", "t.xtrace", "--to", "xtrace", "-o", "u.xtrace"])?;
     ensure!(cli.ok(["tree", "u.xtrace"])?.contains(described));
+    let rows_of = cli.ok(["convert", "t.xtrace", "--to", "jsonl", "-o", "-"])?;
+    ensure!(
+        rows_of.contains(r#""fields":{"letter":"l","value":13,"#),
+        "{rows_of}"
+    );
 
     let refused = cli.run(["watch", &pid, "--where", "event(type of linked).valu == 1"])?;
     ensure!(

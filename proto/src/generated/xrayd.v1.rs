@@ -667,6 +667,10 @@ pub struct StatusResponse {
     /// A row for each process.
     #[prost(message, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<ProcessStatus>,
+    /// Descriptions that the modules of these processes have of the data of their events,
+    /// `TYPE=FIELDS`, each once: 1 MiB at most. They need not be valid.
+    #[prost(string, repeated, tag = "2")]
+    pub event_formats: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// State and counters of one session. Counters begin with the attach.
 #[derive(serde::Serialize)]
@@ -944,10 +948,6 @@ pub struct ModuleStatus {
     /// The reason why the module cannot be traced; the numbers are 0 then. Unset if there is none.
     #[prost(message, optional, tag = "7")]
     pub refusal: ::core::option::Option<Refusal>,
-    /// Descriptions that the module has of the data of its events, `TYPE=FIELDS`: 256 at most, of
-    /// 16 KiB together. They need not be valid.
-    #[prost(string, repeated, tag = "9")]
-    pub event_formats: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamEventsRequest {
@@ -1250,7 +1250,7 @@ pub struct TraceChunk {
     /// threads together, for this reader or another one. 0 in other calls.
     #[prost(uint64, tag = "10")]
     pub waited_ns: u64,
-    /// In FetchProfile: the sums of processes that have ended reached 64 MiB, so the profile ended
+    /// In FetchProfile: the sums of processes that have ended reached 16 MiB, so the profile ended
     /// before the client wanted it to. Unset in other calls.
     #[prost(bool, tag = "11")]
     pub ended_early: bool,

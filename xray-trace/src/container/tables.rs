@@ -124,7 +124,8 @@ pub(super) fn module(mut fields: FieldReader<'_>) -> Result<Module, FieldError> 
             false => {
                 let count = fields.number("event formats")?.min(MOST_EVENT_FORMATS);
                 let texts = (0..count).map(|_| fields.text("event format"));
-                texts.collect::<Result<_, _>>()?
+                let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
+                texts.into_iter().filter(|text| !text.is_empty()).collect()
             }
         },
     })

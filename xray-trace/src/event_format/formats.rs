@@ -1,7 +1,7 @@
 //! The events that a description is for, and the list of descriptions that a user gives.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 
@@ -43,7 +43,14 @@ pub const MOST_FORMATS_OF_MODULES: usize = 1 << 16;
 
 /// Descriptions of the data of events, by the types of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EventFormats(Vec<(EventsOf, EventFormat)>);
+pub struct EventFormats {
+    all: Vec<(EventsOf, EventFormat)>,
+    /// The places in `all` of the last description for custom events, for each number, and for each
+    /// name.
+    custom: Option<usize>,
+    numbers: HashMap<u16, usize>,
+    names: HashMap<String, usize>,
+}
 
 /// The names of one type, as a trace has them. A text longer than 2048 bytes is one name, so that
 /// the search of a hostile trace's events for a name is fast.
@@ -156,9 +163,15 @@ impl EventFormats {
     /// [`MOST_FORMATS_OF_MODULES`] texts are read.
     #[must_use]
     pub fn of_modules<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
-        let texts: BTreeSet<&str> = texts.take(MOST_FORMATS_OF_MODULES).collect();
-        let mut formats: BTreeMap<EventsOf, Option<EventFormat>> = BTreeMap::new();
+        let mut different = BTreeSet::new();
         for text in texts {
+            if different.len() >= MOST_FORMATS_OF_MODULES {
+                break;
+            }
+            different.insert(text);
+        }
+        let mut formats: BTreeMap<EventsOf, Option<EventFormat>> = BTreeMap::new();
+        for text in different {
             let Ok(DescribedEvents { events, format }) = text.parse() else {
                 continue;
             };
@@ -174,60 +187,83 @@ impl EventFormats {
             }
         }
         let formats = formats.into_iter();
-        Self(
-            formats
-                .filter_map(|(events, format)| Some((events, format?)))
-                .collect(),
-        )
+        let formats = formats.filter_map(|(events, format)| Some((events, format?)));
+        Self::new(formats.collect())
     }
 
     /// These descriptions, and those in `others` for other events.
     #[must_use]
     pub fn or(mut self, mut others: Self) -> Self {
-        others.0.append(&mut self.0);
-        others
+        others.all.append(&mut self.all);
+        Self::new(others.all)
     }
 
     /// Descriptions. The last one for a type counts.
     #[must_use]
-    pub const fn new(formats: Vec<(EventsOf, EventFormat)>) -> Self {
-        Self(formats)
+    pub fn new(formats: Vec<(EventsOf, EventFormat)>) -> Self {
+        let mut this = Self {
+            all: formats,
+            ..Self::default()
+        };
+        for (place, (events, _)) in this.all.iter().enumerate() {
+            match events {
+                EventsOf::Custom => this.custom = Some(place),
+                EventsOf::Number(number) => {
+                    this.numbers.insert(*number, place);
+                }
+                EventsOf::Name(name) => {
+                    this.names.insert(name.clone(), place);
+                }
+            }
+        }
+        this
     }
 
     /// True without descriptions. A tracepoint has one all the same.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// The description of events of this type. The trace describes the events of a tracepoint.
     #[must_use]
     pub fn of<'a>(&'a self, of: TypeOfEvent<'a>) -> Option<&'a EventFormat> {
-        if let TypeOfEvent::Kernel(tracepoint) = of {
-            return tracepoint.format();
-        }
-        let mut formats = self.0.iter().rev();
-        let found = formats.find(|(events, _)| events.has(of));
-        found.map(|(_, format)| format)
+        let place = match of {
+            TypeOfEvent::Kernel(tracepoint) => return tracepoint.format(),
+            TypeOfEvent::Custom => self.custom,
+            TypeOfEvent::Typed(number, names) => {
+                let number = self.numbers.get(&number).copied();
+                if self.names.is_empty() {
+                    number
+                } else {
+                    let names = names.into_iter();
+                    let all = names.flat_map(|names| names_of(names).chain([names]));
+                    let named = all.filter_map(|name| self.names.get(name).copied());
+                    named.chain(number).max()
+                }
+            }
+        };
+        let (_, format) = self.all.get(place?)?;
+        Some(format)
     }
 
     /// The description whose type is named in the same way.
     #[must_use]
     pub fn described(&self, wanted: &EventsOf) -> Option<&EventFormat> {
-        let mut formats = self.0.iter().rev();
+        let mut formats = self.all.iter().rev();
         let found = formats.find(|(events, _)| events == wanted);
         found.map(|(_, format)| format)
     }
 
     /// The descriptions as a user writes them: `order=id:u64,price:f64`.
     pub fn texts(&self) -> impl Iterator<Item = String> {
-        let texts = self.0.iter();
+        let texts = self.all.iter();
         texts.map(|(events, format)| format!("{events}={format}"))
     }
 
     /// The events that have a description.
     pub fn events(&self) -> impl Iterator<Item = &EventsOf> {
-        self.0.iter().map(|(events, _)| events)
+        self.all.iter().map(|(events, _)| events)
     }
 }
 

@@ -2,6 +2,8 @@
 //! events. This file finds them in the object file; the names themselves are read from the running
 //! process.
 
+use std::collections::HashSet;
+
 use super::FileAddr;
 use super::bytes::{ObjectBytes, RawName};
 use super::file::{ObjectFile, address_to_offset};
@@ -18,9 +20,11 @@ pub(super) const SECTION: &str = "xray_event_types";
 /// The section with the descriptions of events, zero-terminated texts, in any program:
 /// `integration/without-runtime/xray_events.h`.
 const FORMATS: &str = "xray_event_formats";
-/// The most bytes of that section that are read, and the most descriptions.
-const MOST_FORMAT_BYTES: u64 = 16 << 10;
+/// The most bytes of that section that are read. A text can be there once for each source file.
+const MOST_SECTION_BYTES: u64 = 1 << 20;
+/// The most different descriptions, and their most bytes together.
 const MOST_FORMATS: usize = 256;
+const MOST_FORMAT_BYTES: usize = 16 << 10;
 
 /// The tables that will hold the names of event types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,13 +47,26 @@ pub(super) fn formats(file: &dyn ObjectFile, bytes: ObjectBytes<'_>) -> Vec<Stri
     let segments = &file.identity().segments;
     let section = file.section_range(FORMATS).and_then(|(address, size)| {
         let from = usize::try_from(address_to_offset(segments, address)?).ok()?;
-        let size = usize::try_from(size.min(MOST_FORMAT_BYTES)).ok()?;
+        let size = usize::try_from(size.min(MOST_SECTION_BYTES)).ok()?;
         bytes.all().get(from..from.checked_add(size)?)
     });
-    let texts = section.unwrap_or_default().split(|&byte| byte == 0);
+    let section = section.unwrap_or_default();
+    // A text that the limit cuts has no zero byte behind it.
+    let end = section.iter().rposition(|&byte| byte == 0).unwrap_or(0);
+    let texts = section.get(..end).unwrap_or_default();
+    let texts = texts.split(|&byte| byte == 0);
     let texts = texts.filter(|text| !text.is_empty());
-    let texts = texts.filter_map(|text| std::str::from_utf8(text).ok());
-    texts.take(MOST_FORMATS).map(str::to_owned).collect()
+    let (mut known, mut left) = (HashSet::new(), MOST_FORMAT_BYTES);
+    let new = texts.filter(|text| known.insert(*text));
+    let fitting = new.take_while(|text| match left.checked_sub(text.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    });
+    let valid = fitting.filter_map(|text| std::str::from_utf8(text).ok());
+    valid.take(MOST_FORMATS).map(str::to_owned).collect()
 }
 
 // === impl LlvmTable ===

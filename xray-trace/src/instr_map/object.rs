@@ -163,6 +163,15 @@ impl Object {
         Ok(named)
     }
 
+    /// The same object with these descriptions of events.
+    #[must_use]
+    pub fn with_event_formats(self, event_formats: Vec<String>) -> Self {
+        Self {
+            event_formats,
+            ..self
+        }
+    }
+
     /// The processor of the object.
     pub fn machine(&self) -> Machine {
         self.identity.machine

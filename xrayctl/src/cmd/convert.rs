@@ -265,7 +265,9 @@ impl Args {
     /// The contents of the log in a format of one file.
     fn job<'a>(&self, log: &'a Log, sink: &'a dyn Sink) -> Result<Job<'a>, Failure> {
         Ok(match (log, sink.of_events(), sink.of_profile()) {
-            (Log::Trace(opened), Some(sink), _) if !self.user_events.is_empty() => {
+            (Log::Trace(opened), Some(sink), _)
+                if !self.user_events.is_empty() || !opened.trace.event_formats().is_empty() =>
+            {
                 let options = self.user_events.options_for(&opened.trace)?;
                 Job::SelectedEvents(&opened.trace, sink, options)
             }

@@ -191,13 +191,17 @@ async fn make(
     match first {
         Some(first) => {
             let first = first.unwrap_or_default();
+            let ended = match first.ended_early {
+                true => Ended::Asked,
+                false => Ended::Process,
+            };
             if first.ended_early {
                 console.note(
                     "the profile ended early: the sums of the processes that have ended take more \
-                     than 64 MiB; profile fewer functions, or for a shorter time",
+                     than 16 MiB; profile fewer functions, or for a shorter time",
                 );
             }
-            Ok((Ended::Process, read(chunks, first.data).await?))
+            Ok((ended, read(chunks, first.data).await?))
         }
         None => Ok((Ended::Asked, read(chunks, Vec::new()).await?)),
     }

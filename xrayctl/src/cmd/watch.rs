@@ -95,6 +95,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
+    args.user_events.check()?;
     let mut watched = None;
     let pid = args.process.find()?;
     let mut signals = Signals::hold()?;
@@ -123,7 +124,7 @@ async fn watch(
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
-    let formats = user_events::formats_of_modules(rpc, pid).await;
+    let formats = user_events::formats_of_modules(rpc, pid).await?;
     let watched = watched.insert(Watched::new(args.shown(formats)?));
     let selection = selectors::wire(args.selectors.selection_or_all()?);
     let switching = Switching {

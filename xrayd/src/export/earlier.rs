@@ -129,7 +129,13 @@ impl OpenSegments {
     /// The functions that the segments describe, for a process that has ended.
     pub(crate) fn functions(&self, pid: Pid) -> Functions {
         let mut modules = BTreeMap::<_, BTreeMap<_, MapFunction>>::new();
+        let mut formats = BTreeMap::new();
         for (_, trace) in &self.traces {
+            for module in trace.modules() {
+                let build_id = module.build_id.as_ref().map(|id| id.0.clone());
+                let key = (module.path.clone(), module.load_bias, build_id);
+                formats.insert(key, &module.event_formats);
+            }
             for function in trace.functions() {
                 let module = trace.modules().get(function.module.0 as usize);
                 let Some(module) = module.filter(|module| module.id == function.module) else {
@@ -151,10 +157,13 @@ impl OpenSegments {
             }
         }
         let all = Functions::new(pid);
-        for ((path, bias, build_id), functions) in modules {
+        for (key, functions) in modules {
+            let described = formats.get(&key).map(|texts| (*texts).clone());
+            let (path, bias, build_id) = key;
             let build_id = build_id.map(BuildId);
             let functions = functions.into_values().collect();
             let object = Object::of_functions(MACHINE, build_id, functions);
+            let object = object.with_event_formats(described.unwrap_or_default());
             all.add_ended(Module::ended(path, bias, object));
         }
         all

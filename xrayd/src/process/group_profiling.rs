@@ -23,11 +23,23 @@ use crate::{
 };
 
 /// Limit on the bytes of the sums of ended processes.
-const MOST_WRITTEN: usize = 64 << 20;
+const MOST_WRITTEN: usize = 16 << 20;
 
-/// Sums of calls that are being made of all members of a group, or of one process.
-#[derive(Debug, Default)]
-pub(crate) struct GroupProfiling(Mutex<Parts>);
+/// Sums of calls that are being made of all members of a group, or of one process. `None` once they
+/// are finished.
+#[derive(Debug)]
+pub(crate) struct GroupProfiling(Mutex<Option<Parts>>);
+
+/// How sums go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// Further calls can be added.
+    Open,
+    /// All processes have ended, and none can join.
+    Over,
+    /// What was written is at its limit, and further calls would be added.
+    Full,
+}
 
 #[derive(Debug, Default)]
 struct Parts {
@@ -67,15 +79,26 @@ pub fn write_profile(
 // === impl GroupProfiling ===
 
 impl GroupProfiling {
-    /// Begins sums of a process. It is no error if they have begun before.
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Some(Parts::default())))
+    }
+
+    /// Begins sums of a process. It is no error if they have begun before, or if all are finished.
     ///
     /// # Errors
     /// The process or its files do not answer.
     pub(super) fn join(&self, session: &Arc<Session>) -> Result<()> {
+        let is_wanted = |parts: &Parts| {
+            let mut others = parts.under_way.iter();
+            !others.any(|one| Arc::ptr_eq(one.session(), session))
+        };
+        if !lock(&self.0).as_ref().is_some_and(is_wanted) {
+            return Ok(());
+        }
+        // Not under the lock: the process may take long to answer.
+        let begun = Profiling::begin(session)?;
         let mut parts = lock(&self.0);
-        let mut others = parts.under_way.iter();
-        if !others.any(|one| Arc::ptr_eq(one.session(), session)) {
-            let begun = Profiling::begin(session)?;
+        if let Some(parts) = parts.as_mut().filter(|parts| is_wanted(parts)) {
             parts.under_way.push(begun);
         }
         Ok(())
@@ -83,46 +106,63 @@ impl GroupProfiling {
 
     /// Drops the sums of a process that has not become a member.
     pub(super) fn leave(&self, session: &Arc<Session>) {
-        let mut parts = lock(&self.0);
-        parts
-            .under_way
-            .retain(|one| !Arc::ptr_eq(one.session(), session));
+        if let Some(parts) = lock(&self.0).as_mut() {
+            let under_way = &mut parts.under_way;
+            under_way.retain(|one| !Arc::ptr_eq(one.session(), session));
+        }
     }
 
-    /// Writes the sums of ended processes. True if no further calls can be added: all processes
-    /// have ended and the group cannot grow, or what was written is at its limit.
-    pub(crate) fn look(&self, can_grow: bool) -> bool {
+    /// Writes the sums of ended processes. `can_grow`: processes can still join.
+    pub(crate) fn look(&self, can_grow: bool) -> Outlook {
         let mut parts = lock(&self.0);
+        let Some(parts) = parts.as_mut() else {
+            return Outlook::Over;
+        };
         if let Err(error) = parts.write_ended() {
             parts.failed.get_or_insert(error);
         }
-        parts.is_full() || parts.failed.is_some() || !can_grow && parts.under_way.is_empty()
+        let goes_on = can_grow || parts.under_way.iter().any(|one| one.session().is_living());
+        match (parts.failed.is_some(), goes_on) {
+            (true, _) | (false, false) => Outlook::Over,
+            (false, true) if parts.is_full() => Outlook::Full,
+            (false, true) => Outlook::Open,
+        }
     }
 
-    /// True if what was written is at its limit.
-    pub(crate) fn is_full(&self) -> bool {
-        lock(&self.0).is_full()
-    }
-
-    /// Ends the sums, and writes those of all processes as one `.xtrace` file.
+    /// Ends the sums of all processes at the same time, and then writes them as one `.xtrace` file.
     ///
     /// # Errors
-    /// A process or its files do not answer, or the error of writing to `out`.
+    /// A process or its files do not answer; the sums of the others are written before. Or the
+    /// error of writing to `out`.
     pub(crate) fn finish(&self, out: &mut dyn io::Write) -> io::Result<()> {
         // A process that joins must not wait for a slow client.
-        let mut parts = std::mem::take(&mut *lock(&self.0));
-        if let Some(error) = parts.failed.take() {
-            return Err(error);
-        }
-        let mut written = match parts.written.take() {
+        let Parts {
+            under_way,
+            written,
+            mut failed,
+        } = lock(&self.0).take().unwrap_or_default();
+        let ended = under_way.into_iter().map(|one| {
+            let session = Arc::clone(one.session());
+            (session, one.finish())
+        });
+        let ended: Vec<_> = ended.collect();
+        let mut written = match written {
             Some(written) => written,
             None => Written::new()?,
         };
-        for one in std::mem::take(&mut parts.under_way) {
-            written.finish(one)?;
-            written.drain(out)?;
+        for (session, sums) in ended {
+            match sums {
+                Ok(sums) => {
+                    written.add(&session, &sums)?;
+                    written.drain(out)?;
+                }
+                Err(refusal) => {
+                    failed.get_or_insert_with(|| io::Error::other(refusal));
+                }
+            }
         }
-        written.end(out)
+        written.end(out)?;
+        failed.map_or(Ok(()), Err)
     }
 }
 
@@ -134,14 +174,21 @@ impl Parts {
         written.is_some_and(|written| written.bytes > MOST_WRITTEN)
     }
 
+    /// Writes the sums of ended processes, up to the limit. The end writes the others.
     fn write_ended(&mut self) -> io::Result<()> {
-        let has_ended = |one: &mut Profiling| !one.session().is_living();
-        for one in self.under_way.extract_if(.., has_ended) {
+        while !self.is_full() {
+            let mut under_way = self.under_way.iter();
+            let Some(place) = under_way.position(|one| !one.session().is_living()) else {
+                break;
+            };
+            let one = self.under_way.remove(place);
+            let session = Arc::clone(one.session());
+            let sums = one.finish().map_err(io::Error::other)?;
             let written = match &mut self.written {
                 Some(written) => written,
                 none => none.insert(Written::new()?),
             };
-            written.finish(one)?;
+            written.add(&session, &sums)?;
         }
         Ok(())
     }
@@ -156,13 +203,6 @@ impl Written {
             next: 0,
             bytes: 0,
         })
-    }
-
-    /// Ends the sums of a process, and adds them.
-    fn finish(&mut self, one: Profiling) -> io::Result<()> {
-        let session = Arc::clone(one.session());
-        let sums = one.finish().map_err(io::Error::other)?;
-        self.add(&session, &sums)
     }
 
     /// Adds the sums of a process.

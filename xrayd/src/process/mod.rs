@@ -68,8 +68,8 @@ pub use attach_options::AttachOptions;
 pub use attach_report::{AttachReport, SkippedSleds};
 pub use follow::{Finding, Follow, NotFollowed};
 pub use group::Group;
-pub(crate) use group_profiling::GroupProfiling;
 pub use group_profiling::write_profile;
+pub(crate) use group_profiling::{GroupProfiling, Outlook};
 pub use group_status::GroupStatus;
 pub use launch::{LaunchOptions, Launched};
 #[cfg(test)]
@@ -80,4 +80,5 @@ pub use profiling::Profiling;
 pub use registry::{Registry, RegistryConfig};
 pub use session::Session;
 pub(crate) use session_record::{GroupRecord, KeptForNext, SessionRecord, SessionRecords};
+pub(crate) use session_status::event_formats;
 pub use trigger::{Firing, Trigger};

@@ -85,7 +85,7 @@ impl ProcessOrGroup {
     /// # Errors
     /// A process or its files do not answer.
     pub(crate) fn profile(&self) -> Result<Arc<GroupProfiling>, Refusal> {
-        let profiling = Arc::new(GroupProfiling::default());
+        let profiling = Arc::new(GroupProfiling::new());
         // First, so that no process joins in between.
         if let Self::Group(group) = self {
             group.members.profile_later(&profiling);

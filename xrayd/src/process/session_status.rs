@@ -1,5 +1,7 @@
 //! The parts of a session's status that are made up of several tables: its budget and its modules.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use xray_trace::model::Clock;
 
 use crate::{
@@ -7,6 +9,9 @@ use crate::{
     target::RefusedModule,
     types::{BudgetStatus, ModuleStatus, TimedGap},
 };
+
+/// The most bytes of descriptions of events in an answer.
+const MOST_FORMAT_BYTES: usize = 1 << 20;
 
 /// The budget in force, and what it suppresses.
 pub(super) fn budget(source: &TraceSource) -> BudgetStatus {
@@ -29,7 +34,6 @@ pub(super) fn modules(source: &TraceSource) -> Vec<ModuleStatus> {
             functions_on: count(on.count()),
             copied_bytes: loaded.copied(),
             armed: loaded.armed(),
-            event_formats: loaded.module.object.event_formats().to_vec(),
             refusal: None,
         }
     });
@@ -41,10 +45,33 @@ pub(super) fn modules(source: &TraceSource) -> Vec<ModuleStatus> {
         functions_on: 0,
         copied_bytes: 0,
         armed: None,
-        event_formats: Vec::new(),
         refusal: Some(refusal),
     });
     traced.chain(refused).collect()
+}
+
+/// The descriptions that the modules of these processes have of the data of their events, each
+/// once.
+pub(crate) fn event_formats<S: AsRef<TraceSource>>(
+    sessions: impl Iterator<Item = Arc<S>>,
+) -> Vec<String> {
+    let (mut texts, mut left) = (BTreeSet::new(), MOST_FORMAT_BYTES);
+    for session in sessions {
+        let source: &TraceSource = (*session).as_ref();
+        for loaded in source.tables.functions.loaded() {
+            for text in loaded.module.object.event_formats() {
+                if texts.contains(text) {
+                    continue;
+                }
+                match left.checked_sub(text.len()) {
+                    Some(rest) => left = rest,
+                    None => return texts.into_iter().collect(),
+                }
+                texts.insert(text.clone());
+            }
+        }
+    }
+    texts.into_iter().collect()
 }
 
 /// The times in which an unknown number of events was lost.

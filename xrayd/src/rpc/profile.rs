@@ -10,7 +10,7 @@ use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
 use super::{admission::Admitted, fetch::ChunkPipe, live::Ending, workers::Workers};
 use crate::{
     Pid,
-    process::{GroupProfiling, ProcessOrGroup, Session, write_profile},
+    process::{GroupProfiling, Outlook, ProcessOrGroup, Session, write_profile},
     refusal::{Reason, Refusal},
     store::ProfileSums,
     target::Caller,
@@ -62,24 +62,21 @@ impl Profiles {
         Ok(Self::Made(kept))
     }
 
-    /// Waits until no further calls can be added.
-    async fn end(&self) {
+    /// Waits until no further calls can be added. True if that is only because of the limit.
+    async fn end(&self) -> bool {
         let Self::UnderWay(profiling, traced) = self else {
-            return;
+            return false;
         };
-        let is_over = || {
+        loop {
             let (profiling, traced) = (Arc::clone(profiling), traced.clone());
-            spawn_blocking(move || profiling.look(traced.can_grow()))
-        };
-        // The panic hook has logged a panic.
-        while !is_over().await.unwrap_or(true) {
-            tokio::time::sleep(LOOK_EVERY).await;
+            let outlook = spawn_blocking(move || profiling.look(traced.can_grow()));
+            // The panic hook has logged a panic.
+            match outlook.await.unwrap_or(Outlook::Over) {
+                Outlook::Open => tokio::time::sleep(LOOK_EVERY).await,
+                Outlook::Over => return false,
+                Outlook::Full => return true,
+            }
         }
-    }
-
-    /// True if sums of ended processes have reached their limit.
-    fn are_full(&self) -> bool {
-        matches!(self, Self::UnderWay(profiling, _) if profiling.is_full())
     }
 
     fn finish(self, out: &mut dyn io::Write) -> io::Result<()> {
@@ -103,12 +100,13 @@ pub(super) async fn run(
         while let Some(FetchProfileRequest { .. }) = requests.message().await? {}
         Ok::<(), Status>(())
     };
-    let asked = tokio::select! {
-        asked = wanted => asked.is_ok(),
-        () = profiles.end() => true,
-        () = sender.closed() => false,
+    // Whether to answer, and whether the profile ends before the client wants it to.
+    let (answers, ended_early) = tokio::select! {
+        asked = wanted => (asked.is_ok(), false),
+        ended_early = profiles.end() => (true, ended_early),
+        () = sender.closed() => (false, false),
     };
-    if !asked {
+    if !answers {
         return Ending::Early;
     }
     let turn = match workers.snapshot(caller).await {
@@ -121,7 +119,7 @@ pub(super) async fn run(
     let written = spawn_blocking(move || {
         let _turn = turn;
         let template = TraceChunk {
-            ended_early: profiles.are_full(),
+            ended_early,
             ..TraceChunk::default()
         };
         let mut pipe = ChunkPipe::new(sender, template);

@@ -31,7 +31,7 @@ use crate::{
     Pid,
     audit::Operation,
     export::PendingSnapshot,
-    process::{AttachOptions, Attached, ProcessOrGroup, Registry},
+    process::{AttachOptions, Attached, ProcessOrGroup, Registry, event_formats},
     refusal::{Reason, Refusal},
     sys::now_anchor,
     target::Caller,
@@ -252,18 +252,21 @@ impl Xrayd for Service {
         let call = self.call(&request, Operation::Status)?;
         let caller = call.caller();
         let v1::StatusRequest { pid } = request.into_inner();
-        let processes = self
+        let status = self
             .blocking(call.of(pid), move |registry, _| {
                 let whom = Targets::try_from(pid)?;
                 let traced = authorise::all_traced(registry, caller, whom, OperationKind::Use)?;
-                let sessions = traced.iter().flat_map(ProcessOrGroup::sessions);
-                if sessions.filter(|session| session.refresh()).count() > 0 {
+                let sessions = || traced.iter().flat_map(ProcessOrGroup::sessions);
+                if sessions().filter(|session| session.refresh()).count() > 0 {
                     thread::sleep(REFRESH_TIME);
                 }
-                Ok(traced.iter().flat_map(statuses).collect())
+                Ok(v1::StatusResponse {
+                    processes: traced.iter().flat_map(statuses).collect(),
+                    event_formats: event_formats(sessions()),
+                })
             })
             .await?;
-        Ok(Response::new(v1::StatusResponse { processes }))
+        Ok(Response::new(status))
     }
 
     async fn stream_events(

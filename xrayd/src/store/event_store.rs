@@ -339,11 +339,14 @@ impl EventStore {
 
     // --- by the controller
 
-    /// Adds a name that a module of the program gives to a number of event types.
-    pub(crate) fn name_event_type(&self, number: u16, name: &str) {
+    /// Adds a name that a module of the program gives to a number of event types. True if it is
+    /// new.
+    pub(crate) fn name_event_type(&self, number: u16, name: &str) -> bool {
         // Under the lock: a new reader gets a name either with all others or in its subscription.
         let mut retained = lock(&self.retained);
-        if let Some(name) = self.event_types.name(number, name) {
+        let full = self.event_types.name(number, name);
+        let is_new = full.is_some();
+        if let Some(name) = full {
             let named = EventType {
                 process: self.process,
                 number,
@@ -353,6 +356,7 @@ impl EventStore {
             retained.add_event_type(&named);
             self.readers.send(&StreamItem::EventType(named));
         }
+        is_new
     }
 
     // --- by any thread

@@ -112,8 +112,6 @@ pub struct ModuleStatus {
     /// The delay until the functions of a library were on that was loaded after the attach. `None`
     /// if no rule selects one of its functions.
     pub armed: Option<Armed>,
-    /// The descriptions that it has of the data of its events, as texts `TYPE=FIELDS`.
-    pub event_formats: Vec<String>,
     /// The reason why the module is not traced.
     pub refusal: Option<Refusal>,
 }

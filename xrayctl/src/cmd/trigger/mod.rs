@@ -181,7 +181,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         attached(&mut rpc).await?;
     }
     let pid = pid.unwrap_or(0);
-    let formats = user_events::formats_of_modules(&mut rpc, pid).await;
+    let formats = user_events::formats_of_modules(&mut rpc, pid).await?;
     let conditions = args.conditions_on_the_wire(formats)?;
     ensure_matches(&mut rpc, &args, pid, console).await?;
     let files = args.files()?;

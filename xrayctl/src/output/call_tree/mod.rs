@@ -160,7 +160,8 @@ impl<R: Iterator<Item = TreeRow>> Serialize for Rows<R> {
 /// The trace without descriptions of the data of its events.
 #[cfg(test)]
 pub(super) fn without_formats(trace: &Trace) -> ShownTrace<'_> {
-    static NONE: EventFormats = EventFormats::new(Vec::new());
+    static NONE: std::sync::LazyLock<EventFormats> =
+        std::sync::LazyLock::new(EventFormats::default);
     ShownTrace {
         trace,
         formats: &NONE,

@@ -246,7 +246,6 @@ fn module(status: ModuleStatus) -> v1::ModuleStatus {
         functions_on,
         copied_bytes,
         armed,
-        event_formats,
         refusal: refused,
     } = status;
     v1::ModuleStatus {
@@ -257,7 +256,6 @@ fn module(status: ModuleStatus) -> v1::ModuleStatus {
         copied_bytes,
         armed_within_ns: armed.map_or(0, |armed| nanoseconds(armed.within)),
         armed_measured: armed.is_some_and(|armed| armed.since == Since::Mapping),
-        event_formats,
         refusal: refused.map(refusal),
     }
 }
