@@ -58,7 +58,7 @@ pub fn open_folder(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         // LTTng keeps its index in a folder beside the streams. Links to files are files.
-        if fs::metadata(entry.path())?.is_file() {
+        if fs::metadata(entry.path()).is_ok_and(|file| file.is_file()) {
             names.push(entry.file_name());
         }
         if names.len() > MOST_FILES {

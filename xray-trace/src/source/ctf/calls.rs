@@ -106,7 +106,7 @@ impl Calls {
         self.builder.lost(losses.events);
         self.missing_packets = self.missing_packets.saturating_add(losses.packets);
         // Which entries are missing is unknown.
-        self.open.clear();
+        self.forget_open();
     }
 
     /// A name, unless all names together are too long.
@@ -120,14 +120,19 @@ impl Calls {
         }
     }
 
-    /// Adds an event.
-    pub(super) fn add(&mut self, event: &Decoded<'_>) -> io::Result<()> {
+    /// Forgets which calls are open, since exits may be missing.
+    pub(super) fn forget_open(&mut self) {
+        self.open.clear();
+    }
+
+    /// Adds an event of the packet with these bytes.
+    pub(super) fn add(&mut self, event: &Decoded<'_>, bytes: &[u8]) -> io::Result<()> {
         let Some(what) = meaning(event.name) else {
             self.others += 1;
             return Ok(());
         };
         let fields = &event.fields;
-        let Some(known) = self.thread(fields)? else {
+        let Some(known) = self.thread(fields, bytes)? else {
             self.threadless += 1;
             return Ok(());
         };
@@ -169,7 +174,9 @@ impl Calls {
                     kind,
                     function: None,
                     size: u32::try_from(number("original_size")).ok(),
-                    data: fields.text_behind(event.own, "data").unwrap_or_default(),
+                    data: fields
+                        .text_behind(bytes, event.own, "data")
+                        .unwrap_or_default(),
                 }
             }
             What::Cpu => Body::Cpu(u16::try_from(number("cpu")).unwrap_or(u16::MAX)),
@@ -181,7 +188,7 @@ impl Calls {
     }
 
     /// The thread of an event.
-    fn thread(&mut self, fields: &Fields<'_>) -> io::Result<Option<Known>> {
+    fn thread(&mut self, fields: &Fields<'_>, bytes: &[u8]) -> io::Result<Option<Known>> {
         let id = |name| fields.number(name).and_then(|id| u32::try_from(id).ok());
         let tid = id("vtid").or_else(|| id("tid"));
         let pid = id("vpid").or_else(|| id("pid"));
@@ -190,7 +197,7 @@ impl Calls {
         };
         let pid = pid.unwrap_or(tid);
         let name = |name: &str| {
-            let text = fields.text(name).unwrap_or_default();
+            let text = fields.text(bytes, name).unwrap_or_default();
             let end = text.iter().position(|&byte| byte == 0);
             text.get(..end.unwrap_or(text.len())).unwrap_or_default()
         };

@@ -2,42 +2,44 @@
 
 use super::types::{Enum, Integer, Length, Type};
 
-/// The most fields of an event.
-const MOST_FIELDS: usize = 1 << 13;
+/// The most fields of an event, with those of its packet.
+const MOST_FIELDS: usize = 1 << 11;
 /// The most elements of arrays of numbers that are kept of an event.
 const MOST_ELEMENTS: usize = 1 << 10;
-/// The types of an event that may be looked at beside one for each of its bits. Empty structures
+/// The fields among which a length or a tag is looked for.
+const MOST_BACK: usize = 1 << 10;
+/// The types of a packet that may be looked at beside two for each of its bits. Empty structures
 /// have no bits.
 const MOST_STEPS: usize = 1 << 10;
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Value<'a> {
+pub(super) enum Value<'m> {
     Number(i128),
     /// A number that may have names.
-    Named(i128, &'a Enum),
-    Text(&'a [u8]),
+    Named(i128, &'m Enum),
+    /// Bytes of the packet, by their place and their number.
+    Text(usize, usize),
 }
 
 /// The fields that were decoded, with names. An element of an array has the array's name.
-#[derive(Debug, Default)]
-pub(super) struct Fields<'a> {
-    all: Vec<(&'a str, Value<'a>)>,
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fields<'m> {
+    all: Vec<(&'m str, Value<'m>)>,
     /// Kept elements of arrays of numbers.
     elements: usize,
 }
 
 /// Reads bits of a packet.
 #[derive(Debug)]
-pub(super) struct Bits<'a> {
-    bytes: &'a [u8],
+pub(super) struct Bits<'b> {
+    bytes: &'b [u8],
     /// The next bit.
-    at: usize,
+    pub(super) at: usize,
     /// The bit behind the last one.
     end: usize,
-    /// The first bit of the event, and the types that were looked at since.
-    begun: usize,
-    steps: usize,
+    /// The types of the packet that were looked at.
+    pub(super) steps: usize,
     /// The time of the clock. Fields of times change it.
     pub(super) now: u64,
     /// The first time that was read.
@@ -73,21 +75,21 @@ impl Value<'_> {
     fn number(self) -> Option<u64> {
         match self {
             Self::Number(number) | Self::Named(number, _) => u64::try_from(number).ok(),
-            Self::Text(_) => None,
+            Self::Text(..) => None,
         }
     }
 }
 
 // === impl Fields ===
 
-impl<'a> Fields<'a> {
+impl<'m> Fields<'m> {
     /// The latest field with this name.
-    pub(super) fn get(&self, name: &str) -> Option<Value<'a>> {
+    pub(super) fn get(&self, name: &str) -> Option<Value<'m>> {
         self.get_behind(0, name)
     }
 
     /// The same, of the fields from this one on.
-    fn get_behind(&self, from: usize, name: &str) -> Option<Value<'a>> {
+    fn get_behind(&self, from: usize, name: &str) -> Option<Value<'m>> {
         let fields = self.all.get(from..)?;
         let found = fields.iter().rev().find(|(its, _)| *its == name);
         found.map(|(_, value)| *value)
@@ -102,14 +104,20 @@ impl<'a> Fields<'a> {
         self.get_behind(from, name)?.number()
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<&'a [u8]> {
-        self.text_behind(0, name)
+    /// A text of the packet with these bytes.
+    pub(super) fn text<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
+        self.text_behind(bytes, 0, name)
     }
 
     /// The same, of the fields from this one on.
-    pub(super) fn text_behind(&self, from: usize, name: &str) -> Option<&'a [u8]> {
+    pub(super) fn text_behind<'b>(
+        &self,
+        bytes: &'b [u8],
+        from: usize,
+        name: &str,
+    ) -> Option<&'b [u8]> {
         match self.get_behind(from, name)? {
-            Value::Text(text) => Some(text),
+            Value::Text(at, length) => bytes.get(at..at.checked_add(length)?),
             Value::Number(_) | Value::Named(..) => None,
         }
     }
@@ -119,7 +127,7 @@ impl<'a> Fields<'a> {
         let fields = self.all.iter().filter(move |(its, _)| *its == name);
         fields.filter_map(|(_, value)| match value {
             Value::Number(number) | Value::Named(number, _) => Some(*number),
-            Value::Text(_) => None,
+            Value::Text(..) => None,
         })
     }
 
@@ -127,7 +135,7 @@ impl<'a> Fields<'a> {
         self.all.len()
     }
 
-    fn push(&mut self, name: &'a str, value: Value<'a>) -> Result<(), Bad> {
+    fn push(&mut self, name: &'m str, value: Value<'m>) -> Result<(), Bad> {
         if self.all.len() >= MOST_FIELDS {
             return Err(Bad::Many);
         }
@@ -136,7 +144,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Adds an element of an array of numbers, unless there are many.
-    fn push_element(&mut self, name: &'a str, number: i128) -> Result<(), Bad> {
+    fn push_element(&mut self, name: &'m str, number: i128) -> Result<(), Bad> {
         if self.elements >= MOST_ELEMENTS {
             return Ok(());
         }
@@ -144,40 +152,33 @@ impl<'a> Fields<'a> {
         self.push(name, Value::Number(number))
     }
 
+    /// The latest field with this name, if it is near.
+    fn near(&self, name: &str) -> Option<Value<'m>> {
+        self.get_behind(self.all.len().saturating_sub(MOST_BACK), name)
+    }
+
     /// The name that the tag of a variant has.
-    fn tag(&self, name: &str) -> Option<&'a str> {
-        match self.get(name)? {
+    fn tag(&self, name: &str) -> Option<&'m str> {
+        match self.near(name)? {
             Value::Named(number, of) => of.names(number).next(),
-            Value::Number(_) | Value::Text(_) => None,
+            Value::Number(_) | Value::Text(..) => None,
         }
     }
 }
 
 // === impl Bits ===
 
-impl<'a> Bits<'a> {
+impl<'b> Bits<'b> {
     /// The bits of a packet up to `end`.
-    pub(super) fn new(bytes: &'a [u8], end: usize, now: u64) -> Self {
+    pub(super) fn new(bytes: &'b [u8], end: usize, now: u64) -> Self {
         Self {
             bytes,
             at: 0,
             end: end.min(bytes.len().saturating_mul(8)),
-            begun: 0,
             steps: 0,
             now,
             first_time: None,
         }
-    }
-
-    /// The next bit.
-    pub(super) fn position(&self) -> usize {
-        self.at
-    }
-
-    /// Goes on at this bit, up to `end`.
-    pub(super) fn go_to(&mut self, at: usize, end: usize) {
-        (self.at, self.end) = (at, end.min(self.bytes.len().saturating_mul(8)));
-        (self.begun, self.steps) = (at, 0);
     }
 
     fn align(&mut self, align: u32) -> Result<(), Bad> {
@@ -187,23 +188,23 @@ impl<'a> Bits<'a> {
     }
 
     /// Decodes the fields of a type, if there is one.
-    pub(super) fn decode_any(
+    pub(super) fn decode_any<'m>(
         &mut self,
-        of: Option<&'a Type>,
-        fields: &mut Fields<'a>,
+        of: Option<&'m Type>,
+        fields: &mut Fields<'m>,
     ) -> Result<(), Bad> {
         of.map_or(Ok(()), |of| self.decode("", of, fields))
     }
 
     /// Decodes a field, and adds it and the fields in it.
-    pub(super) fn decode(
+    fn decode<'m>(
         &mut self,
-        name: &'a str,
-        of: &'a Type,
-        fields: &mut Fields<'a>,
+        name: &'m str,
+        of: &'m Type,
+        fields: &mut Fields<'m>,
     ) -> Result<(), Bad> {
         self.steps += 1;
-        if self.steps > MOST_STEPS + self.at.saturating_sub(self.begun) {
+        if self.steps > MOST_STEPS + 2 * self.at {
             return Err(Bad::Many);
         }
         self.align(of.align())?;
@@ -222,7 +223,7 @@ impl<'a> Bits<'a> {
             }
             Type::Text => {
                 let text = self.text()?;
-                fields.push(name, Value::Text(text))
+                fields.push(name, text)
             }
             Type::Struct(of) => {
                 let mut inner = of.fields.iter();
@@ -238,19 +239,22 @@ impl<'a> Bits<'a> {
             Type::Array(of) => {
                 let length = match &of.length {
                     Length::Fixed(length) => *length,
-                    Length::Field(name) => fields.number(name).ok_or(Bad::Choice)?,
+                    Length::Field(name) => fields
+                        .near(name)
+                        .and_then(Value::number)
+                        .ok_or(Bad::Choice)?,
                 };
                 self.elements(name, &of.element, length, fields)
             }
         }
     }
 
-    fn elements(
+    fn elements<'m>(
         &mut self,
-        name: &'a str,
-        of: &'a Type,
+        name: &'m str,
+        of: &'m Type,
         length: u64,
-        fields: &mut Fields<'a>,
+        fields: &mut Fields<'m>,
     ) -> Result<(), Bad> {
         // Bytes are one text.
         if let Type::Integer(Integer {
@@ -261,8 +265,7 @@ impl<'a> Bits<'a> {
             let from = self.at / 8;
             let length = usize::try_from(length).map_err(|_| Bad::Short)?;
             self.skip(length.checked_mul(8).ok_or(Bad::Short)?)?;
-            let text = self.bytes.get(from..from + length).ok_or(Bad::Short)?;
-            return fields.push(name, Value::Text(text));
+            return fields.push(name, Value::Text(from, length));
         }
         if let Type::Integer(integer) = of {
             for _ in 0..length {
@@ -289,13 +292,13 @@ impl<'a> Bits<'a> {
         Ok(from)
     }
 
-    fn text(&mut self) -> Result<&'a [u8], Bad> {
+    fn text(&mut self) -> Result<Value<'static>, Bad> {
         let from = self.at / 8;
         let rest = self.bytes.get(from..self.end / 8).ok_or(Bad::Short)?;
         let length = rest.iter().position(|&byte| byte == 0);
         let length = length.ok_or(Bad::Short)?;
         self.at = (from + length + 1) * 8;
-        rest.get(..length).ok_or(Bad::Short)
+        Ok(Value::Text(from, length))
     }
 
     fn integer(&mut self, of: Integer) -> Result<i128, Bad> {

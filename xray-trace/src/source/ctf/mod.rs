@@ -84,10 +84,12 @@ pub(super) fn import(
             let Some(file) = files.get_mut(place) else {
                 continue;
             };
-            if let Some(event) = file.event() {
-                calls.add(&event)?;
+            if let Some((event, bytes)) = file.event() {
+                calls.add(event, bytes)?;
             }
-            advance(file, &mut damage)?;
+            if advance(file, &mut damage)? == Damaged::Yes {
+                calls.forget_open();
+            }
             calls.lost(file.take_losses());
             next.extend(file.time().map(|time| Reverse((time, place))));
         }
@@ -95,13 +97,22 @@ pub(super) fn import(
     calls.finish(damage)
 }
 
+/// Whether a part of a file was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damaged {
+    No,
+    Yes,
+}
+
 /// Goes to the next event of a file.
-fn advance(file: &mut StreamFile<'_>, damage: &mut Damage) -> Result<(), OpenError> {
+fn advance(file: &mut StreamFile<'_>, damage: &mut Damage) -> Result<Damaged, OpenError> {
+    let mut damaged = Damaged::No;
     loop {
         match file.advance() {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(damaged),
             Err(error @ OpenError::CtfPacket { .. }) => damage.skip(error)?,
             Err(error) => return Err(error),
         }
+        damaged = Damaged::Yes;
     }
 }

@@ -9,13 +9,13 @@ use crate::source::OpenError;
 
 /// The number at the begin of each packet.
 const MAGIC: u32 = 0xc1fc_1fc1;
-/// The bytes of a packet in which its size is found.
-const HEAD: usize = 1 << 16;
+/// The bytes of a packet in which its header and context are found. xrayctl's own have two names of
+/// up to 64 KiB.
+const HEAD: usize = 1 << 18;
 /// The most bytes of a packet.
 const MOST_BYTES: usize = 1 << 28;
-/// The most fields and bytes of a packet's header and context, which are decoded for each event.
+/// The most fields of a packet's header and context.
 const MOST_HEAD_FIELDS: usize = 64;
-const MOST_HEAD_BYTES: usize = 8 << 10;
 /// Bytes of packets that were read, from which on they are given away.
 const READ_BYTES: usize = 1 << 20;
 
@@ -29,9 +29,10 @@ pub(super) struct StreamFile<'m> {
     bytes: Vec<u8>,
     /// The offset in the file of `bytes`.
     offset: u64,
-    packet: Packet,
-    /// The current event: its begin in bits, and its time.
-    current: Option<(usize, u64)>,
+    packet: Packet<'m>,
+    current: Option<Decoded<'m>>,
+    /// True if no further packet can be found.
+    has_ended: bool,
     /// Events that the latest packet reports as discarded, in all packets so far.
     discarded: u64,
     /// The latest packet's place among all packets of its stream.
@@ -41,7 +42,7 @@ pub(super) struct StreamFile<'m> {
 
 /// A packet whose header and context were read.
 #[derive(Debug, Default)]
-struct Packet {
+struct Packet<'m> {
     /// Its place in `bytes`.
     from: usize,
     /// Its size in bytes; 0 before the first one.
@@ -54,6 +55,11 @@ struct Packet {
     at: usize,
     /// The time of the latest event.
     now: u64,
+    /// The types that were looked at.
+    steps: usize,
+    stream: Option<&'m Stream>,
+    /// The fields of its header and its context.
+    shared: Fields<'m>,
 }
 
 /// What is missing.
@@ -66,10 +72,10 @@ pub(super) struct Losses {
 
 /// An event and its fields.
 #[derive(Debug)]
-pub(super) struct Decoded<'a> {
-    pub(super) name: &'a str,
+pub(super) struct Decoded<'m> {
+    pub(super) name: &'m str,
     pub(super) time: u64,
-    pub(super) fields: Fields<'a>,
+    pub(super) fields: Fields<'m>,
     /// The first field that is its own, not its packet's.
     pub(super) own: usize,
 }
@@ -92,6 +98,7 @@ impl<'m> StreamFile<'m> {
             offset: 0,
             packet: Packet::default(),
             current: None,
+            has_ended: false,
             discarded: 0,
             sequence: None,
             losses: Losses::default(),
@@ -100,7 +107,7 @@ impl<'m> StreamFile<'m> {
 
     /// The time of the current event.
     pub(super) fn time(&self) -> Option<u64> {
-        self.current.map(|(_, time)| time)
+        self.current.as_ref().map(|event| event.time)
     }
 
     /// What is missing since the last call.
@@ -125,11 +132,10 @@ impl<'m> StreamFile<'m> {
             }
         }
         let begun = self.packet.at;
-        match self.decoded(begun, self.packet.now) {
-            Ok((event, end)) if end > begun => {
-                let time = event.time;
-                self.current = Some((begun, time));
-                (self.packet.at, self.packet.now) = (end, time);
+        match self.decoded() {
+            Ok(event) if self.packet.at > begun => {
+                self.packet.now = event.time;
+                self.current = Some(event);
                 Ok(())
             }
             Ok(_) => Err(self.damaged("an event has no size")),
@@ -137,11 +143,9 @@ impl<'m> StreamFile<'m> {
         }
     }
 
-    /// The current event.
-    pub(super) fn event(&self) -> Option<Decoded<'_>> {
-        let (begun, time) = self.current?;
-        let (event, _) = self.decoded(begun, time).ok()?;
-        Some(event)
+    /// The current event, and the bytes of its packet.
+    pub(super) fn event(&self) -> Option<(&Decoded<'m>, &[u8])> {
+        Some((self.current.as_ref()?, self.here()))
     }
 
     /// Leaves the rest of the packet out.
@@ -157,15 +161,16 @@ impl<'m> StreamFile<'m> {
     }
 
     /// Leaves the rest of the file out.
-    fn ended(&mut self, why: &str) -> Result<OpenError, OpenError> {
-        let error = self.damaged(why);
-        io::copy(&mut self.file, &mut io::sink())?;
-        self.packet.size = usize::MAX;
-        Ok(error)
+    fn ended(&mut self, why: &str) -> OpenError {
+        self.has_ended = true;
+        self.damaged(why)
     }
 
     /// Reads the next packet. False at the end of the file.
     fn next_packet(&mut self) -> Result<bool, OpenError> {
+        if self.has_ended {
+            return Ok(false);
+        }
         let behind = self.packet.from.saturating_add(self.packet.size);
         let mut from = behind.min(self.bytes.len());
         if from >= READ_BYTES || from == self.bytes.len() {
@@ -184,16 +189,16 @@ impl<'m> StreamFile<'m> {
         let sizes = match self.head() {
             Ok(sizes) => sizes,
             // Without a size, the rest of the file is lost.
-            Err(why) => return Err(self.ended(why)?),
+            Err(why) => return Err(self.ended(why)),
         };
         let wanted = sizes.packet.map_or(MOST_BYTES + 1, |bits| bits.div_ceil(8));
         if wanted > MOST_BYTES && sizes.packet.is_some() {
-            return Err(self.ended("the packet has more than 256 MiB")?);
+            return Err(self.ended("the packet has more than 256 MiB"));
         }
         self.fill(wanted)?;
         let present = self.bytes.len() - from;
         if sizes.packet.is_none() && present > MOST_BYTES {
-            return Err(self.ended("the packet has more than 256 MiB")?);
+            return Err(self.ended("the packet has more than 256 MiB"));
         }
         let packet = &mut self.packet;
         packet.size = sizes.packet.map_or(present, |bits| bits.div_ceil(8)).max(1);
@@ -216,29 +221,6 @@ impl<'m> StreamFile<'m> {
         Ok(())
     }
 
-    /// Decodes the header and the context of the packet.
-    fn begin<'a>(
-        &'a self,
-        bits: &mut Bits<'a>,
-        fields: &mut Fields<'a>,
-    ) -> Result<&'m Stream, &'static str> {
-        let header = bits.decode_any(self.described.packet_header.as_ref(), fields);
-        header.map_err(Bad::why)?;
-        let magic = fields.number("magic");
-        if magic.is_some_and(|magic| magic != u64::from(MAGIC)) {
-            return Err("it is no packet: its number is wrong");
-        }
-        let id = fields.number("stream_id").unwrap_or(0);
-        let stream = self.described.streams.get(&id);
-        let stream = stream.ok_or("the metadata does not describe its stream")?;
-        let context = bits.decode_any(stream.packet_context.as_ref(), fields);
-        context.map_err(Bad::why)?;
-        if fields.len() > MOST_HEAD_FIELDS || bits.position() > 8 * MOST_HEAD_BYTES {
-            return Err("its head has more than 64 fields or 8 KiB");
-        }
-        Ok(stream)
-    }
-
     /// The bytes of the packet, and of what follows it.
     fn here(&self) -> &[u8] {
         self.bytes.get(self.packet.from..).unwrap_or_default()
@@ -249,7 +231,20 @@ impl<'m> StreamFile<'m> {
     fn head(&mut self) -> Result<Sizes, &'static str> {
         let mut fields = Fields::default();
         let mut bits = Bits::new(self.here(), usize::MAX, 0);
-        self.begin(&mut bits, &mut fields)?;
+        let header = bits.decode_any(self.described.packet_header.as_ref(), &mut fields);
+        header.map_err(Bad::why)?;
+        let magic = fields.number("magic");
+        if magic.is_some_and(|magic| magic != u64::from(MAGIC)) {
+            return Err("it is no packet: its number is wrong");
+        }
+        let id = fields.number("stream_id").unwrap_or(0);
+        let stream = self.described.streams.get(&id);
+        let stream = stream.ok_or("the metadata does not describe its stream")?;
+        let context = bits.decode_any(stream.packet_context.as_ref(), &mut fields);
+        context.map_err(Bad::why)?;
+        if fields.len() > MOST_HEAD_FIELDS {
+            return Err("its head has more than 64 fields");
+        }
         let size = |name| {
             let number = fields.number(name);
             number.map(|bits| usize::try_from(bits).unwrap_or(usize::MAX))
@@ -263,18 +258,28 @@ impl<'m> StreamFile<'m> {
         let begin = fields.number("timestamp_begin").or(bits.first_time);
         let discarded = fields.number("events_discarded");
         let sequence = fields.number("packet_seq_num");
-        self.packet.at = bits.position();
-        self.packet.now = begin.unwrap_or(0);
+        let (at, steps) = (bits.at, bits.steps);
+        let packet_fields = &mut self.packet;
+        (packet_fields.at, packet_fields.steps) = (at, steps);
+        packet_fields.now = begin.unwrap_or(0);
+        packet_fields.stream = Some(stream);
+        packet_fields.shared = fields;
         if let Some(discarded) = discarded {
-            // The counter goes on over all packets. It begins anew behind its greatest number.
+            // The counter goes on over all packets of a stream, also over its earlier files. It
+            // begins anew behind its greatest number.
+            let goes_on = self.sequence.is_none() && sequence.is_some_and(|sequence| sequence > 0);
             let before = std::mem::replace(&mut self.discarded, discarded);
-            let since = discarded.checked_sub(before).unwrap_or(discarded);
+            let since = match goes_on {
+                true => 0,
+                false => discarded.checked_sub(before).unwrap_or(discarded),
+            };
             self.losses.events = self.losses.events.saturating_add(since);
         }
         if let Some(sequence) = sequence {
             let before = self.sequence.replace(sequence);
             let next = before.map_or(sequence, |before| before.saturating_add(1));
-            self.losses.packets += sequence.saturating_sub(next);
+            let missing = sequence.saturating_sub(next);
+            self.losses.packets = self.losses.packets.saturating_add(missing);
         }
         Ok(Sizes {
             content: content.or(packet),
@@ -282,14 +287,13 @@ impl<'m> StreamFile<'m> {
         })
     }
 
-    /// Decodes the event at this bit. `now` is the time of the event before it, or its own. Returns
-    /// it, and the bit behind it.
-    fn decoded(&self, at: usize, now: u64) -> Result<(Decoded<'_>, usize), &'static str> {
-        let mut fields = Fields::default();
-        let mut bits = Bits::new(self.here(), usize::MAX, 0);
-        let stream = self.begin(&mut bits, &mut fields)?;
-        bits.go_to(at, self.packet.content);
-        (bits.now, bits.first_time) = (now, None);
+    /// Decodes the next event of the packet, and goes behind it.
+    fn decoded(&mut self) -> Result<Decoded<'m>, &'static str> {
+        let packet = &self.packet;
+        let stream = packet.stream.ok_or("the packet has no stream")?;
+        let mut fields = packet.shared.clone();
+        let mut bits = Bits::new(self.here(), packet.content, packet.now);
+        (bits.at, bits.steps) = (packet.at, packet.steps);
         let before = fields.len();
         let header = bits.decode_any(stream.event_header.as_ref(), &mut fields);
         header.map_err(Bad::why)?;
@@ -299,7 +303,7 @@ impl<'m> StreamFile<'m> {
         // A time without a clock is in nanoseconds.
         let time = match bits.first_time {
             Some(_) => bits.now,
-            None => number("timestamp").unwrap_or(now),
+            None => number("timestamp").unwrap_or(packet.now),
         };
         let event = self.described.class(stream.id, id);
         let event = event.ok_or("the metadata does not describe an event")?;
@@ -310,12 +314,13 @@ impl<'m> StreamFile<'m> {
             let decoded = bits.decode_any(of.as_ref(), &mut fields);
             decoded.map_err(Bad::why)?;
         }
-        let decoded = Decoded {
+        let (at, steps) = (bits.at, bits.steps);
+        (self.packet.at, self.packet.steps) = (at, steps);
+        Ok(Decoded {
             name: &event.name,
             time,
             fields,
             own,
-        };
-        Ok((decoded, bits.position()))
+        })
     }
 }
