@@ -113,19 +113,43 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let output = output
         .map(|path| OutputFile::open(path, overwrite))
         .transpose()?;
-    let bytes = match args.kept {
+    let Fetched { bytes, refusal } = match args.kept {
         true => kept(&mut daemon.connect().await?, pid).await?,
         false => made(&args, pid, daemon, &mut signals, console).await?,
     };
+    // The sums of the other processes are there, if it came behind them.
+    if let Some(refusal) = refusal {
+        if parse_profile(&bytes).is_err() {
+            return Err(refusal);
+        }
+        store_and_show(&args, output, &bytes, console)?;
+        return Err(refusal.context("the profile lacks the calls of a process"));
+    }
+    store_and_show(&args, output, &bytes, console)
+}
+
+fn store_and_show(
+    args: &Args,
+    output: Option<OutputFile>,
+    bytes: &[u8],
+    console: &mut Console,
+) -> anyhow::Result<()> {
     if let Some(mut output) = output {
         output.begin()?;
-        output.write(&bytes)?;
+        output.write(bytes)?;
     }
-    show(&args, &bytes, console)
+    show(args, bytes, console)
+}
+
+/// The bytes of a profile, and the refusal that came behind them.
+#[derive(Debug)]
+struct Fetched {
+    bytes: Vec<u8>,
+    refusal: Option<anyhow::Error>,
 }
 
 /// The sums so far.
-async fn kept(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Vec<u8>> {
+async fn kept(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Fetched> {
     let request = FetchProfileRequest {
         pid,
         from_now: false,
@@ -133,7 +157,7 @@ async fn kept(rpc: &mut Rpc, pid: u32) -> anyhow::Result<Vec<u8>> {
     };
     let (requests, chunks) = fetch(rpc, request).await?;
     drop(requests);
-    read(chunks, Vec::new()).await
+    Ok(Fetched::read(chunks, Vec::new()).await)
 }
 
 /// The sums from now on.
@@ -143,7 +167,7 @@ async fn made(
     daemon: &Daemon,
     signals: &mut Signals,
     console: &mut Console,
-) -> anyhow::Result<Vec<u8>> {
+) -> anyhow::Result<Fetched> {
     let mut rpc = daemon.connect_or_embed().await?;
     let sleds = sleds(args.selectors.no_match(args.pending));
     let follow = args.follow.unwrap_or(Follow::None);
@@ -160,7 +184,7 @@ async fn make(
     (pid, undo): (u32, Undo),
     signals: &mut Signals,
     console: &mut Console,
-) -> anyhow::Result<(Ended, Vec<u8>)> {
+) -> anyhow::Result<(Ended, Fetched)> {
     let switching = Switching {
         pid,
         selection: selectors::wire(args.selectors.selection_or_all()?),
@@ -201,9 +225,9 @@ async fn make(
                      than 16 MiB; profile fewer functions, or for a shorter time",
                 );
             }
-            Ok((ended, read(chunks, first.data).await?))
+            Ok((ended, Fetched::read(chunks, first.data).await))
         }
-        None => Ok((Ended::Asked, read(chunks, Vec::new()).await?)),
+        None => Ok((Ended::Asked, Fetched::read(chunks, Vec::new()).await)),
     }
 }
 
@@ -222,15 +246,28 @@ pub(crate) async fn fetch(
 }
 
 /// Adds all further chunks to `bytes`.
-pub(crate) async fn read(
-    mut chunks: Streaming<TraceChunk>,
-    mut bytes: Vec<u8>,
-) -> anyhow::Result<Vec<u8>> {
-    let failed = |status: tonic::Status| failure::from_status(&status);
-    while let Some(chunk) = chunks.message().await.map_err(failed)? {
-        bytes.extend_from_slice(&chunk.data);
+pub(crate) async fn read(chunks: Streaming<TraceChunk>, bytes: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+    let Fetched { bytes, refusal } = Fetched::read(chunks, bytes).await;
+    refusal.map_or(Ok(bytes), Err)
+}
+
+// === impl Fetched ===
+
+impl Fetched {
+    /// Adds all further chunks to `bytes`.
+    async fn read(mut chunks: Streaming<TraceChunk>, mut bytes: Vec<u8>) -> Self {
+        loop {
+            let refusal = match chunks.message().await {
+                Ok(Some(chunk)) => {
+                    bytes.extend_from_slice(&chunk.data);
+                    continue;
+                }
+                Ok(None) => None,
+                Err(status) => Some(failure::from_status(&status)),
+            };
+            return Self { bytes, refusal };
+        }
     }
-    Ok(bytes)
 }
 
 fn show(args: &Args, bytes: &[u8], console: &mut Console) -> anyhow::Result<()> {

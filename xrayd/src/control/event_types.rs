@@ -16,7 +16,7 @@ use crate::{
 const AFTER_LIBRARY: Duration = Duration::from_millis(20);
 const AFTER_NAMES: Duration = Duration::from_secs(1);
 /// The longest time between such looks.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(5);
 /// Limit on the type numbers that are remembered for all modules together.
 const MOST_READ: usize = 16 * MOST_TYPE_NAMES;
 
@@ -46,11 +46,15 @@ impl Default for Reading {
 impl Reading {
     /// Reads names if events have requested them and a look is due.
     pub(super) fn tend(&mut self, patching: &Patching) {
-        let due = match patching.output.event_types.request() {
+        let request = patching.output.event_types.request();
+        let due = match request {
             NameRequest::None => false,
             NameRequest::Retry => self.last.is_none_or(|last| last.elapsed() >= self.patience),
             NameRequest::Now => true,
         };
+        if due && request == NameRequest::Retry {
+            self.patience = (2 * self.patience).min(LONGEST);
+        }
         if due {
             self.read(patching);
         }
@@ -61,7 +65,6 @@ impl Reading {
         patching.output.event_types.clear_request();
         self.last = Some(Instant::now());
         let read = &mut self.read;
-        self.patience = (2 * self.patience).min(LONGEST);
         if patching.output.event_types.take_new_table() {
             // It may lie where another one was.
             read.clear();

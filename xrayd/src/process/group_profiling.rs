@@ -14,7 +14,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{profiling::Profiling, session::Session};
+use super::{
+    parallel::{MOST_IN_A_GROUP, in_parallel},
+    profiling::Profiling,
+    session::Session,
+};
 use crate::{
     export::TraceWriter,
     lock::lock,
@@ -141,11 +145,9 @@ impl GroupProfiling {
             written,
             mut failed,
         } = lock(&self.0).take().unwrap_or_default();
-        let ended = under_way.into_iter().map(|one| {
-            let session = Arc::clone(one.session());
-            (session, one.finish())
+        let ended = in_parallel(&under_way, MOST_IN_A_GROUP, |one| {
+            (Arc::clone(one.session()), one.end())
         });
-        let ended: Vec<_> = ended.collect();
         let mut written = match written {
             Some(written) => written,
             None => Written::new()?,

@@ -45,6 +45,14 @@ impl Profiling {
     /// # Errors
     /// As [`Self::begin`].
     pub fn finish(self) -> Result<ProfileSums> {
+        self.end()
+    }
+
+    /// Ends the sums, and returns them. Later calls return none.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub(super) fn end(&self) -> Result<ProfileSums> {
         let sums = self.session.source.control.profile(Ask::End(self.number))?;
         Ok(sums.unwrap_or_default())
     }

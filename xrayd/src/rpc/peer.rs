@@ -8,6 +8,8 @@
 use std::{
     io::{self, ErrorKind},
     os::fd::AsFd as _,
+    thread,
+    time::Duration,
 };
 
 use nix::{libc, unistd::geteuid};
@@ -22,6 +24,10 @@ use crate::{
         ThreadStatus, Threads, namespace_at,
     },
 };
+
+/// The most looks at a process that cannot be seen, and the time between two.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// The kernel's data about the process at the other end of a connection.
 #[derive(Debug)]
@@ -41,7 +47,7 @@ impl Peer {
     /// The peer of a connection. Reads nothing of the process.
     ///
     /// # Errors
-    /// The kernel does not report the peer's credentials.
+    /// The kernel does not report the peer's credentials, or the daemon is out of descriptors.
     pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -52,6 +58,7 @@ impl Peer {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
                 pid.and_then(|pid| PidFd::open(pid).ok())
             }
+            Err(error) if is_out_of_descriptors(&error) => return Err(error),
             held => held.ok(),
         };
         Ok(Self {
@@ -77,9 +84,19 @@ impl Peer {
         Caller::peer(self.uid, self.pid(), Err(Confinement::Unseen))
     }
 
-    /// Looks at the process. May take milliseconds.
+    /// Looks at the process. May take milliseconds. A process that cannot be seen is looked at
+    /// again: the daemon may be out of descriptors for a moment.
     pub(super) fn look(self) -> Caller {
-        Caller::peer(self.uid, self.pid(), self.rights())
+        let mut rights = self.rights();
+        for _ in 1..LOOKS {
+            let may_be_seen = self.held.as_ref().is_some_and(|held| !held.has_exited());
+            if !matches!(rights, Err(Confinement::Unseen)) || !may_be_seen {
+                break;
+            }
+            thread::sleep(BETWEEN_LOOKS);
+            rights = self.rights();
+        }
+        Caller::peer(self.uid, self.pid(), rights)
     }
 
     fn rights(&self) -> Result<Rights, Confinement> {
@@ -167,6 +184,11 @@ impl Peer {
             false => Err(Confinement::Unseen),
         }
     }
+}
+
+/// True if a further descriptor cannot be had now.
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Compares one thread of the peer with this process.

@@ -18,7 +18,7 @@ use super::{
     connection::Connection,
     error,
     handling::Service,
-    peer::Peer,
+    peer::{Peer, is_out_of_descriptors},
     workers::{WorkerKind, Workers},
 };
 use crate::{
@@ -42,6 +42,9 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Pause after a failed accept, as when the daemon is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The most tries to identify the peer of a connection while the daemon is out of descriptors.
+const PEER_TRIES: u32 = 50;
 
 /// The reason why serving ended.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +147,15 @@ async fn accept(
                 continue;
             }
         };
-        let peer = match Peer::of(&stream) {
+        let mut peer = Peer::of(&stream);
+        for _ in 1..PEER_TRIES {
+            if !peer.as_ref().is_err_and(is_out_of_descriptors) {
+                break;
+            }
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            peer = Peer::of(&stream);
+        }
+        let peer = match peer {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::warn!(%error, "closed a connection: its peer is unknown");

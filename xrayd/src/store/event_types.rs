@@ -115,7 +115,7 @@ impl EventTypes {
         let now = match names.get(&number) {
             None if names.len() >= MOST_TYPE_NAMES => return None,
             None => name.to_owned(),
-            Some(former) if former == name || has_type_name(former, name) => return None,
+            Some(former) if has_type_name(former, name) => return None,
             Some(former) if former.len() + BETWEEN_NAMES.len() + name.len() > LONGEST => {
                 return None;
             }

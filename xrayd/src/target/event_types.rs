@@ -62,7 +62,9 @@ pub(super) trait Source {
 
 /// True if `name` is one of the names in `called`, which are those of one number.
 pub(crate) fn has_type_name(called: &str, name: &str) -> bool {
-    called.split(BETWEEN_NAMES).any(|part| part == name)
+    // A name may contain what stands between names.
+    let apart = |names: &str| [BETWEEN_NAMES, names, BETWEEN_NAMES].concat();
+    apart(called).contains(&apart(name))
 }
 
 /// True if a module has a table of names.
