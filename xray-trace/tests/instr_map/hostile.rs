@@ -294,3 +294,24 @@ fn many_symbols_that_explode_when_demangled_take_bounded_time() {
             .all(|function| function.name.len() < 1000)
     );
 }
+
+/// The number of section headers stands in the first one if there are many. In a file with holes,
+/// all of them may lie in a hole.
+#[test]
+fn section_headers_in_a_hole_take_no_memory() {
+    const COUNT: usize = 1 << 20;
+    let mut file = vec![0; 64 + 64 * COUNT];
+    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    // ET_DYN, x86-64, version 1; the section headers and their size.
+    file[16..20].copy_from_slice(&[3, 0, 62, 0]);
+    file[20] = 1;
+    file[40] = 64;
+    file[52] = 64;
+    file[58] = 64;
+    file[64 + 32..64 + 40].copy_from_slice(&(COUNT as u64).to_le_bytes());
+    let error = Object::parse(ObjectBytes::with_holes(&file, 128)).unwrap_err();
+    assert!(error.to_string().contains("section headers"), "{error}");
+    // The same number of headers that are there.
+    let error = Object::parse(&file).unwrap_err();
+    assert!(!error.to_string().contains("section headers"), "{error}");
+}

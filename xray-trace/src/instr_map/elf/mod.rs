@@ -55,13 +55,20 @@ impl<'a> Elf<'a> {
             ctx,
         )
         .map_err(|_| outside(bytes, "program headers", header.e_phoff))?;
-        let sections = SectionHeader::parse(
-            bytes,
-            index(header.e_shoff)?,
-            usize::from(header.e_shnum),
-            ctx,
-        )
-        .map_err(|_| outside(bytes, "section headers", header.e_shoff))?;
+        let no_sections = || outside(bytes, "section headers", header.e_shoff);
+        let sections_at = index(header.e_shoff)?;
+        if header.e_shnum == 0 {
+            // The first header has the number then. In a file with holes it may be any number.
+            let first = SectionHeader::parse(bytes, sections_at, 1, ctx);
+            let first = first.map_err(|_| no_sections())?;
+            let count = first.first().map_or(0, |first| first.sh_size);
+            let size = SectionHeader::size(ctx).max(1);
+            if count > (file.allowance(1) / size) as u64 {
+                return Err(no_sections());
+            }
+        }
+        let sections = SectionHeader::parse(bytes, sections_at, usize::from(header.e_shnum), ctx)
+            .map_err(|_| no_sections())?;
         let names_index = match u32::from(header.e_shstrndx) {
             section_header::SHN_XINDEX => sections.first().map_or(0, |first| first.sh_link),
             direct => direct,
