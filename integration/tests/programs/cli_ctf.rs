@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,14 +13,22 @@ use serde_json::Value;
 
 use crate::scene::{Scene, rows};
 
+/// Root has one session daemon at a time.
+static SESSION_DAEMON: Mutex<()> = Mutex::new(());
+
 /// LTTng's session daemon, which ends with this. Its files are in a folder of its own.
 struct SessionDaemon {
     daemon: Child,
     home: PathBuf,
+    _only: MutexGuard<'static, ()>,
 }
 
 impl SessionDaemon {
     fn start(scene: &Scene) -> Result<Self> {
+        // A test that failed leaves no daemon.
+        let only = SESSION_DAEMON
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let home = scene.path("lttng");
         std::fs::create_dir(&home)?;
         let daemon = Command::new("lttng-sessiond")
@@ -29,7 +38,11 @@ impl SessionDaemon {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start lttng-sessiond")?;
-        let this = Self { daemon, home };
+        let this = Self {
+            daemon,
+            home,
+            _only: only,
+        };
         wait_until(DEADLINE, "LTTng's daemon answers", || {
             Ok(lttng(&this.home, &["list"])?.then_some(()))
         })?;
