@@ -35,8 +35,8 @@ uint16_t __xray_register_event_type(const char *name);
 //
 //     XRAY_EVENT_FORMAT("request=id:u64,price:f64,symbol:str16");
 //
-// The text is that of xrayctl's option --event-format. Tools read it from the section, so the
-// program runs nothing for it.
+// The text has the syntax of xrayctl's option --event-format. Tools read it from the section of the
+// file, so it costs the program nothing.
 #define XRAY_EVENT_FORMAT(text) XRAY_EVENT_FORMAT_NUMBERED(text, __COUNTER__)
 #define XRAY_EVENT_FORMAT_NUMBERED(text, number) XRAY_EVENT_FORMAT_NAMED(text, number)
 #define XRAY_EVENT_FORMAT_NAMED(text, number) \

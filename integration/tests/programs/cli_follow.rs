@@ -9,12 +9,20 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use xray_trace::model::{CallKind, EventBody};
 
-use crate::scene::{Cli, Scene, ensure_as_compiled, row_of, rows, send, sleds_on_in};
+use crate::scene::{Cli, Running, Scene, ensure_as_compiled, row_of, rows, send, sleds_on_in};
 use crate::trace::read;
 
 pub(crate) fn child_of(target: &mut Target) -> Result<u32> {
     let line = target.ask("child", "child ")?;
     Ok(line.trim_start_matches("child ").parse()?)
+}
+
+/// Waits until functions of the first process are on.
+fn is_on(running: &mut Running, target: &Target) -> Result<()> {
+    running.until("it is on", || {
+        let on = sleds_on_in(target.pid(), target.program())?;
+        Ok((on > 0).then_some(()))
+    })
 }
 
 /// Lets a child make a thousand calls more.
@@ -74,10 +82,7 @@ fn a_group_is_recorded_into_one_file_until_ctrl_c() -> Result<()> {
         "f",
         "--json",
     ])?;
-    running.until("it is on", || {
-        let on = sleds_on_in(target.pid(), target.program())?;
-        Ok((on > 0).then_some(()))
-    })?;
+    is_on(&mut running, &target)?;
     let children = [child_of(&mut target)?, child_of(&mut target)?];
     for child in children {
         is_traced(&cli, child)?;
@@ -286,10 +291,7 @@ fn a_profile_has_the_calls_of_later_children() -> Result<()> {
             }
         }
         let mut running = cli.start(arguments)?;
-        running.until("it is on", || {
-            let on = sleds_on_in(target.pid(), target.program())?;
-            Ok((on > 0).then_some(()))
-        })?;
+        is_on(&mut running, &target)?;
         let children = [child_of(&mut target)?, child_of(&mut target)?];
         for child in children {
             is_traced(&cli, child)?;
@@ -332,10 +334,7 @@ fn a_profile_ends_with_the_last_process() -> Result<()> {
     let root = u32::try_from(target.pid())?;
     let arguments = ["profile", &root.to_string(), "--follow", "fork", "-o", "p"];
     let mut running = cli.start(arguments)?;
-    running.until("it is on", || {
-        let on = sleds_on_in(target.pid(), target.program())?;
-        Ok((on > 0).then_some(()))
-    })?;
+    is_on(&mut running, &target)?;
     // Each child takes a while, so the search finds some of them.
     target.ask("brief 200", "done ")?;
     ensure!(target.ask("calls 500", "done ")? == "done 500");

@@ -80,7 +80,7 @@ enum What {
 // === impl Calls ===
 
 impl Calls {
-    /// `frequency` is that of the clock. Without one, times are in nanoseconds.
+    /// `frequency`: ticks per second of the clock. Without a clock, times are in nanoseconds.
     pub(super) fn new(frequency: Option<u64>) -> io::Result<Self> {
         Ok(Self {
             builder: TraceBuilder::new()?,
@@ -202,7 +202,7 @@ impl Calls {
             text.get(..end.unwrap_or(text.len())).unwrap_or_default()
         };
         let (process_name, thread_name) = (name("process"), name("thread"));
-        // LTTng's name of the process is that of its thread.
+        // LTTng calls the name of a thread `procname`.
         let thread_name = match thread_name {
             [] => name("procname"),
             thread_name => thread_name,

@@ -2,7 +2,7 @@
 
 use super::types::{Enum, Integer, Length, Type};
 
-/// The most fields of an event, with those of its packet.
+/// The most fields of an event, including the fields of its packet.
 const MOST_FIELDS: usize = 1 << 11;
 /// The most elements of arrays of numbers that are kept of an event.
 const MOST_ELEMENTS: usize = 1 << 10;

@@ -259,11 +259,15 @@ impl<'m> StreamFile<'m> {
         let discarded = fields.number("events_discarded");
         let sequence = fields.number("packet_seq_num");
         let (at, steps) = (bits.at, bits.steps);
-        let packet_fields = &mut self.packet;
-        (packet_fields.at, packet_fields.steps) = (at, steps);
-        packet_fields.now = begin.unwrap_or(0);
-        packet_fields.stream = Some(stream);
-        packet_fields.shared = fields;
+        self.packet = Packet {
+            from: self.packet.from,
+            at,
+            steps,
+            now: begin.unwrap_or(0),
+            stream: Some(stream),
+            shared: fields,
+            ..Packet::default()
+        };
         if let Some(discarded) = discarded {
             // The counter goes on over all packets of a stream, also over its earlier files. It
             // begins anew behind its greatest number.

@@ -131,7 +131,7 @@ impl Calls {
         self.samples.sort_by_key(|sample| sample.time);
         let mut processes: HashMap<u32, ProcessId> = HashMap::new();
         let mut threads: HashMap<(u32, u32), Known> = HashMap::new();
-        // A thread that got no name of its own has that of its process.
+        // A thread without a name of its own gets the name of its process.
         let name = |pid, tid| {
             let own = self.names.get(&(pid, tid));
             own.or_else(|| self.names.get(&(pid, pid)))
