@@ -57,6 +57,31 @@ pub struct StackSums {
     pub durations: Vec<(DurationRange, u64)>,
 }
 
+/// The numbers of calls in one thread's profile, by stack: less than a [`Profile`], and read
+/// sooner.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallNumbers {
+    /// As in [`Profile::stacks`].
+    pub stacks: Vec<StackCalls>,
+    /// The open calls, outermost first.
+    pub open: Vec<OpenCall>,
+    /// The counter at the latest event.
+    pub latest: u64,
+}
+
+/// The calls with one stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StackCalls {
+    /// As in [`StackSums::site`].
+    pub site: Option<u32>,
+    /// Calls with an exit.
+    pub finished: u64,
+    /// Calls without an exit.
+    pub left: u64,
+    /// Ticks of both.
+    pub ticks: u64,
+}
+
 /// A range of durations. Its width is at most 1/8 of its durations. Durations of less than 8 ticks
 /// count as 8 to 15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +149,24 @@ impl Profile {
     }
 }
 
+// === impl CallNumbers ===
+
+impl CallNumbers {
+    /// Copies the numbers of the profile `index`.
+    pub fn read(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> Self {
+        let reader = Reader::new(memory, geometry, index);
+        // A target may have any number of nodes point to the same blocks.
+        let mut blocks = reader.region.blocks();
+        let stacks = (1..=reader.nodes()).map(|node| reader.calls(node, &mut blocks));
+        let stacks: Vec<StackCalls> = stacks.collect();
+        Self {
+            open: reader.open_calls(&reader.frames(), stacks.len()),
+            latest: reader.header(profile::LATEST),
+            stacks,
+        }
+    }
+}
+
 // === impl StackSums ===
 
 impl StackSums {
@@ -168,6 +211,11 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
             .checked_sub(1)
     }
 
+    /// The number of nodes without the root.
+    fn nodes(&self) -> u64 {
+        self.header(profile::NODES).min(self.region.nodes() - 1)
+    }
+
     fn frames(&self) -> Vec<Frame> {
         let open = self.header(profile::OPEN) & 0xffff_ffff;
         let open = open.min(self.region.frames() - 1);
@@ -194,7 +242,7 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
     /// The sums, callers before callees. So a caller's time is the older one, and without the time
     /// of its callees it is not too long.
     fn sums(&self) -> Profile {
-        let nodes = self.header(profile::NODES).min(self.region.nodes() - 1);
+        let nodes = self.nodes();
         // A target may have any number of nodes point to the same blocks.
         let mut blocks = self.region.blocks();
         let stacks = (1..=nodes).map(|node| self.stack(node, &mut blocks));
@@ -237,8 +285,31 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
         }
     }
 
+    /// The calls of one node.
+    fn calls(&self, node: u64, blocks: &mut u64) -> StackCalls {
+        let at = node << profile::NODE_SHIFT;
+        let field = |field: u64| self.load(at + field);
+        let name = low(field(profile::NAME));
+        let mut finished = field(profile::UNSORTED);
+        self.each_duration(at, blocks, |_, calls| {
+            finished = finished.saturating_add(calls);
+        });
+        StackCalls {
+            site: (name != profile::MORE_NAME).then_some(name),
+            finished,
+            left: field(profile::LEFT),
+            ticks: field(profile::TOTAL).saturating_add(field(profile::LEFT_TICKS)),
+        }
+    }
+
     fn durations(&self, node: u64, blocks: &mut u64) -> Vec<(DurationRange, u64)> {
         let mut durations = Vec::new();
+        self.each_duration(node, blocks, |range, calls| durations.push((range, calls)));
+        durations
+    }
+
+    /// Calls `take` with the durations of a node and the numbers of calls with them.
+    fn each_duration(&self, node: u64, blocks: &mut u64, mut take: impl FnMut(DurationRange, u64)) {
         for entry in 0..profile::BLOCK_ENTRIES {
             let at = node + profile::BLOCKS + 2 * entry;
             let block = self.load(at & !7) >> (8 * (at & 7)) & 0xffff;
@@ -251,12 +322,10 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
             for counter in 0..profile::COUNTERS {
                 let calls = self.load(counters + 8 * counter);
                 if calls > 0 {
-                    let range = DurationRange::of_counter(entry, counter);
-                    durations.push((range, calls));
+                    take(DurationRange::of_counter(entry, counter), calls);
                 }
             }
         }
-        durations
     }
 }
 

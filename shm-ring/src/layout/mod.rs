@@ -43,7 +43,7 @@ pub use profile::ProfileRegion;
 
 /// The version of the layout and of the trampolines that are made from it. It changes with each
 /// change of either.
-pub const VERSION: u8 = if SHIFT == 0 { 0x0f } else { 0x8f };
+pub const VERSION: u8 = if SHIFT == 0 { 0x10 } else { 0x90 };
 /// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
 /// use it as another version.
 const SHIFT: u64 = if cfg!(feature = "shifted-layout") {

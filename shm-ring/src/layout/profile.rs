@@ -89,8 +89,9 @@ pub const NOT_FOLLOWED: u64 = 40;
 /// Bytes of the header.
 pub const HEADER_BYTES: u64 = 64;
 
-/// Entries of the list of switched sites; a power of two. At most half of them are used.
-pub const SWITCHED_SITES: u64 = 1 << 13;
+/// Entries of the list of switched sites; a power of two. At most half of them are used: enough for
+/// the sites of some ten thousand functions.
+pub const SWITCHED_SITES: u64 = 1 << 16;
 /// Bytes of an entry of that list.
 pub const SWITCHED_BYTES: u64 = 16;
 /// In such an entry, u32: the name of the site; 0 for none.

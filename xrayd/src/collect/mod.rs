@@ -6,6 +6,7 @@
 
 mod activity;
 mod buckets;
+mod call_reading;
 #[cfg(test)]
 mod closed_blocks;
 mod drain;

@@ -9,7 +9,11 @@ use shm_ring::{Consumer, Geometry, Producer, newest};
 use xray_trace::analysis::StackSums;
 
 use super::{
-    SiteTable, profile_reader::ProfileReader, slots::Slots, thread_decoder::ThreadDecoder,
+    SiteTable,
+    call_reading::{AddedEvents, CallReading},
+    profile_reader::ProfileReader,
+    slots::Slots,
+    thread_decoder::ThreadDecoder,
 };
 use crate::{
     store::{EventStore, fingerprint},
@@ -61,6 +65,10 @@ pub(super) struct Ring {
     counted: Vec<u64>,
     /// What was seen of the calls that its thread has added up.
     pub(super) profile: ProfileReader,
+    /// The number of events that its thread has added up.
+    pub(super) added: AddedEvents,
+    /// What the last sample has read of its calls; `None` if that sample has not read them.
+    pub(super) reading: Option<CallReading>,
     /// All of these calls, once they were read for the last time and until they are kept for the
     /// next daemon.
     pub(super) whole_sums: Option<StackSums>,
@@ -117,6 +125,8 @@ impl Ring {
             suspicious: false,
             counted: Vec::new(),
             profile: ProfileReader::default(),
+            added: AddedEvents::default(),
+            reading: None,
             whole_sums: None,
             left_out: 0,
             words_before,

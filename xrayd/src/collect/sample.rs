@@ -5,6 +5,9 @@
 //! with the most new words. The same thread reads at the same moment for how long the process and
 //! the sampled threads have run, since these times are compared with the amounts.
 //!
+//! Where calls are added up in the program, there are no events. Then a sample reads the numbers of
+//! calls of these threads, and shows by how much they have grown.
+//!
 //! The newest part of a ring has too large a share of long calls. It ends at a random moment, and
 //! most moments lie in long calls. So where calls are to be counted, a sample covers everything
 //! that was written since the sample before. Rings that are read are counted as they are read, and
@@ -51,11 +54,15 @@ pub(crate) enum Look {
     /// Nothing yet. Events of this window, which begins later, are for [`Look::All`].
     Begin(Arc<Window>),
     /// The events of the window of the last [`Look::Begin`]. The numbers are those of that time.
-    All(HashMap<RingId, u64>),
+    All(HashMap<RingId, u64>, Arc<Window>),
+    /// Nothing any more: events are not counted for a window, and nothing is kept for the next
+    /// sample.
+    Nothing,
 }
 
 /// A time in which all events are counted, and the clocks of the threads that work in it. The
-/// controller begins and ends it while the drain reads events.
+/// controller begins and ends it while the drain reads events. Where calls are added up in the
+/// program, the drain begins and ends it when it reads their numbers.
 ///
 /// The drain reads no event before it happens. So the events that it has read before the begin or
 /// the end was set are of the time before.
@@ -73,8 +80,8 @@ pub(crate) struct Edge {
     pub(crate) at: Ticks,
     /// What the clocks show, in nanoseconds. `None` if the process has ended.
     pub(crate) clocked: Option<f64>,
-    /// The ticks until all clocks were read. More of them than usual: this thread had lost its
-    /// processor meanwhile, and the clocks show a later time.
+    /// The ticks until all clocks were read, and all numbers of calls. More of them than usual:
+    /// this thread had lost its processor meanwhile, and they show a later time.
     pub(crate) late: u64,
 }
 
@@ -86,6 +93,8 @@ pub(crate) struct Sample {
     pub(crate) taken: (Instant, Ticks),
     /// The processor time of the process by then; `None` if it has ended.
     pub(crate) ran: Option<Duration>,
+    /// The begin or the end of the window, if it is this sample.
+    pub(crate) edge: Option<Edge>,
     pub(crate) rings: Vec<RingSample>,
 }
 
@@ -94,7 +103,7 @@ pub(crate) struct Sample {
 pub(crate) struct RingSample {
     pub(crate) ring: RingId,
     /// Words that were written to it since it was claimed, and events that it had no room for. The
-    /// number is close to that of the events.
+    /// number is close to that of the events. Where calls are added up, the number of events.
     pub(crate) given: u64,
     /// The processor time of its thread. `None` if the ring is not looked at, or the kernel does
     /// not report it.
@@ -110,6 +119,8 @@ pub(super) enum Seen {
     Copy(RingCopy, Option<u64>),
     /// The counts from reading the ring.
     Counted(Counting),
+    /// All calls that were added up since the sample before.
+    Whole(Tally),
 }
 
 /// The events of one thread, counted.
@@ -135,6 +146,19 @@ pub(crate) struct Share {
     pub(crate) calls: u64,
     /// Ticks in its calls, with the calls within them, as far as the events show them.
     pub(crate) ticks: u64,
+}
+
+// === impl Look ===
+
+impl Look {
+    /// What was written to a ring by the begin of the time that is looked at; `None` if the ring is
+    /// not looked at.
+    pub(super) fn before(&self, ring: RingId) -> Option<u64> {
+        match self {
+            Self::Newest(before) | Self::All(before, _) => before.get(&ring).copied(),
+            Self::Begin(_) | Self::Nothing => None,
+        }
+    }
 }
 
 // === impl Window ===
@@ -197,6 +221,7 @@ impl Sample {
                     Tally::of(&copy, should_have, sites, (&passed, time))?
                 }
                 Seen::Counted(count) => count.finish(),
+                Seen::Whole(tally) => tally,
             };
             Some((ring.ring, tally))
         });

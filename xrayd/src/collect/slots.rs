@@ -7,7 +7,7 @@ use std::{io, ops::Range};
 use shm_ring::{
     Half, Mapping, SharedMemory,
     layout::{self, sums::End},
-    profile::{self, Profile},
+    profile::{self, CallNumbers, Profile},
 };
 use xray_trace::model::Ticks;
 
@@ -277,6 +277,11 @@ impl Slots {
             region.profile_offset(geometry.slots()),
         );
         self.rings.let_go(begin, end - begin);
+    }
+
+    /// The numbers of calls in that profile.
+    pub(crate) fn call_numbers(&self, index: u32) -> CallNumbers {
+        CallNumbers::read(&self.rings, self.layout.geometry, index)
     }
 
     /// The words of that profile that change with each event.

@@ -174,10 +174,11 @@ impl SettingsWriter<'_> {
     /// `replaced` gets what it replaces. After an error, `replaced` has what is to be put into
     /// force again.
     fn write(&mut self, change: &mut PreparedUpdate, replaced: &mut PreparedUpdate) -> Result<()> {
-        let limits = |(budget, _): &(Budget, KeptFunctions)| *budget != Budget::None;
-        let is_limited = change.budget.as_ref().is_some_and(limits);
-        if is_limited && self.patching.patcher.dispatch_mode() == DispatchMode::Profile {
-            // A budget needs the events.
+        let budget = change.budget.as_ref().map(|(budget, _)| budget);
+        if matches!(budget, Some(Budget::Duty(_)))
+            && self.patching.patcher.dispatch_mode() == DispatchMode::Profile
+        {
+            // The windows of a duty cycle would end all open calls of the sums.
             self.set_dispatch_mode(DispatchMode::None)?;
         }
         // A budget that ends switches the exit sleds of suppressed functions on. While calls are
@@ -247,7 +248,7 @@ impl SettingsWriter<'_> {
     /// retained events are dropped, and count as overwritten.
     fn set_mode(&mut self, mode: Mode) -> Result<()> {
         let filter = self.patching.shared.filter();
-        self.governor.drop_windows();
+        self.governor.measure_anew();
         // Counting begins before the mode is `Count`, and ends before another mode is set. Adding
         // up begins once the mode is `Profile`.
         self.patching
@@ -327,6 +328,7 @@ impl SettingsWriter<'_> {
         if before == dispatch_mode {
             return Ok(());
         }
+        self.governor.measure_anew();
         let set = self.change_dispatch_mode(before, dispatch_mode);
         if set.is_err() {
             self.undo_dispatch_mode(dispatch_mode, before);
@@ -449,7 +451,7 @@ impl SettingsWriter<'_> {
 pub(crate) fn adds_up(settings: &Settings) -> bool {
     settings.mode == Mode::Profile
         && settings.filter == Filter::default()
-        && settings.budget == Budget::None
+        && !matches!(settings.budget, Budget::Duty(_))
 }
 
 /// The dispatch mode that a mode and a filter need, where events are recorded in mode `profile`.

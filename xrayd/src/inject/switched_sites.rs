@@ -2,7 +2,7 @@
 //! trampolines look there whether an open call may have ended unseen.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
 };
 
@@ -12,10 +12,7 @@ use xray_trace::model::Ticks;
 use super::Layout;
 use crate::{pid::TargetAddr, sys::Memory};
 
-/// The most sites that are written one by one. If more are switched at once, all open calls count
-/// as ended.
-const MOST_AT_ONCE: usize = 1 << 11;
-/// The most sites in the list.
+/// The most sites in the list. If more are switched, all open calls count as ended.
 const MOST_SITES: usize = (profile::SWITCHED_SITES / 2) as usize;
 
 /// The list in the target, and what it holds.
@@ -75,29 +72,66 @@ impl SwitchedSites {
     ) -> io::Result<()> {
         let is_new = |site: &&u32| !self.entries.contains_key(site);
         let new = sites.iter().filter(is_new).count();
-        if sites.len() > MOST_AT_ONCE || self.used.len() + new > MOST_SITES {
+        if self.entries.len() + new > MOST_SITES {
             return Self::mark_all(memory, layout, at);
         }
+        let mut marked = BTreeMap::new();
         for &site in sites {
             let known = self.entries.get(&site).copied();
             let first = (site >> NAME_SHIFT) as usize;
             let mut looked = (0..entries()).map(|step| (first + step) % entries());
-            let entry = known.or_else(|| looked.find(|entry| !self.used.contains(entry)));
+            let is_free = |entry: &usize| !self.used.contains(entry) && !marked.contains_key(entry);
+            let entry = known.or_else(|| looked.find(is_free));
             let Some(entry) = entry else {
                 continue;
             };
-            let address = entry_at(layout, entry);
-            let word = |field: u64| TargetAddr(address.0 + field);
-            memory.write(word(profile::SWITCHED_AT), &at.0.to_le_bytes())?;
-            if known.is_none() {
-                memory.write(word(profile::SWITCHED_NAME), &site.to_le_bytes())?;
-                self.entries.insert(site, entry);
-                self.used.insert(entry);
-            }
+            marked.insert(entry, (site, known.is_some()));
+        }
+        // A trampoline must not find a new site without its time. So first only known sites have
+        // their names.
+        write_entries(memory, layout, &marked, at, |is_known| is_known)?;
+        if new > 0 {
+            write_entries(memory, layout, &marked, at, |_| true)?;
+        }
+        for (entry, (site, _)) in marked {
+            self.entries.insert(site, entry);
+            self.used.insert(entry);
         }
         // Last: trampolines look at the list only for calls that began before this.
         write_word(memory, layout, table::SWITCHED, at)
     }
+}
+
+/// Writes entries of the list, each run of neighbours at once. Each entry has its site, and whether
+/// the list had it before. `named` tells which of them have their names from now on.
+fn write_entries(
+    memory: &Memory,
+    layout: &Layout,
+    marked: &BTreeMap<usize, (u32, bool)>,
+    at: Ticks,
+    named: impl Fn(bool) -> bool,
+) -> io::Result<()> {
+    let entries: Vec<(usize, (u32, bool))> = marked.iter().map(|(at, site)| (*at, *site)).collect();
+    for run in entries.chunk_by(|(one, _), (next, _)| one + 1 == *next) {
+        let mut bytes = Vec::with_capacity(run.len() * 16);
+        for &(_, (site, is_known)) in run {
+            let name = if named(is_known) { site } else { 0 };
+            const {
+                assert!(
+                    profile::SWITCHED_BYTES == 16
+                        && profile::SWITCHED_NAME == 0
+                        && profile::SWITCHED_AT == 8,
+                    "an entry is a u64 and a u64"
+                )
+            };
+            bytes.extend(u64::from(name).to_le_bytes());
+            bytes.extend(at.0.to_le_bytes());
+        }
+        if let Some((first, _)) = run.first() {
+            memory.write(entry_at(layout, *first), &bytes)?;
+        }
+    }
+    Ok(())
 }
 
 fn write_word(memory: &Memory, layout: &Layout, field: u64, at: Ticks) -> io::Result<()> {

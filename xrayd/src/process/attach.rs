@@ -2,7 +2,7 @@
 //! registry of sessions are elsewhere.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
@@ -29,7 +29,7 @@ use crate::{
     },
     export::{OpenSegments, ProcessTables, SegmentArchive, SumsWriter, TraceSource, damage_before},
     inject::{
-        DispatchMode, Neighbourhood, Patcher, RingsNeeded, RunState, SwitchedSites, Victim,
+        DispatchMode, Layout, Neighbourhood, Patcher, RingsNeeded, RunState, SwitchedSites, Victim,
         clear_live, crowded, install,
     },
     pid::{Pid, TargetAddr, Tid},
@@ -273,17 +273,24 @@ pub(crate) fn prepare(
     });
     // Functions that an earlier daemon's session has on stay on. So they record without a gap.
     let staying = recorded.iter().flat_map(|(_, effect)| effect.on.values());
-    let staying: HashSet<u64> = staying
+    let staying: HashMap<u64, PatchSite> = staying
         .flat_map(|ids| functions.sites(ids))
         // While calls are counted, exit sleds are off.
         .filter(|site| options.mode != Mode::Count || site.kind.is_entry())
-        .map(|site| site.address)
+        .map(|site| (site.address, site))
         .collect();
-    let left_on = gathered.staged.iter();
-    let left_on: Vec<PatchSite> = left_on
-        .filter(|staged| staged.state == Switch::On && !staying.contains(&staged.site.address))
+    let found_on = gathered.staged.iter();
+    let found_on = found_on.filter(|staged| staged.state == Switch::On);
+    let (stay, left_on): (Vec<PatchSite>, Vec<PatchSite>) = found_on
         .map(|staged| staged.site)
-        .collect();
+        .partition(|site| staying.contains_key(&site.address));
+    if goes_on {
+        // A budget has switched the others off. Calls of theirs may have ended unseen by now.
+        let stay: HashSet<u64> = stay.iter().map(|site| site.address).collect();
+        let others = staying.into_values();
+        let others = others.filter(|site| !stay.contains(&site.address));
+        mark_switched(&mut switched, others, (pid, &memory, &installed.layout))?;
+    }
     if !left_on.is_empty() {
         // An earlier daemon died and left them on.
         let run_state = match thread {
@@ -292,13 +299,8 @@ pub(crate) fn prepare(
         };
         patcher.switch(&memory, &target, run_state, &left_on, Wanted::Off)?;
         if goes_on {
-            let sites: Vec<u32> = left_on
-                .iter()
-                .map(|site| call_site_of(site, FunctionId(0)).name)
-                .collect();
-            switched
-                .mark(&memory, &installed.layout, &sites, ticks_now())
-                .map_err(|error| Refusal::from_io(pid, "write to its table", &error))?;
+            let sites = left_on.iter().copied();
+            mark_switched(&mut switched, sites, (pid, &memory, &installed.layout))?;
         }
         report.notes.push(format!(
             "{} sleds were left on by an earlier daemon; they are off now",
@@ -528,6 +530,22 @@ pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refus
 
 /// The ranges that need trampolines. A module without room for trampolines in its reach is refused,
 /// and other modules are not.
+/// Marks sites whose functions an earlier daemon has switched while calls are added up.
+fn mark_switched(
+    switched: &mut SwitchedSites,
+    sites: impl Iterator<Item = PatchSite>,
+    (pid, memory, layout): (Pid, &Memory, &Layout),
+) -> Result<()> {
+    let names: Vec<u32> = sites
+        .map(|site| call_site_of(&site, FunctionId(0)).name)
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let marked = switched.mark(memory, layout, &names, ticks_now());
+    marked.map_err(|error| Refusal::from_io(pid, "write to its table", &error))
+}
+
 fn neighbourhoods(
     flight: &mut Preflight,
     target: &Target,

@@ -23,6 +23,42 @@ pub(crate) fn ticks_now() -> Ticks {
     }
 }
 
+/// The ticks that so many readings of the counter take, with a chain of so many multiplications
+/// after each. Each multiplication waits for the one before it, and the first one of a chain for
+/// the reading. Whether this program is optimized does not matter.
+pub(crate) fn ticks_of_readings(readings: u32, chain: u32) -> u64 {
+    let begin = ticks_now();
+    #[cfg(target_arch = "x86_64")]
+    if readings > 0 {
+        // SAFETY: registers are all that this changes. For rdtsc, see `ticks_now`.
+        unsafe {
+            core::arch::asm!(
+                "2:",
+                "rdtsc",
+                "mov {left:e}, {chain:e}",
+                "test {left:e}, {left:e}",
+                "jz 4f",
+                "3:",
+                "imul eax, eax, 0x9e3779b1",
+                "dec {left:e}",
+                "jnz 3b",
+                "4:",
+                "dec {readings:e}",
+                "jnz 2b",
+                chain = in(reg) chain,
+                left = out(reg) _,
+                readings = inout(reg) readings => _,
+                out("eax") _,
+                out("edx") _,
+                options(nomem, nostack),
+            );
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (readings, chain);
+    ticks_now().0.saturating_sub(begin.0)
+}
+
 /// The ticks of the counter in so much time. The first call takes some milliseconds.
 ///
 /// # Errors

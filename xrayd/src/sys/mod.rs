@@ -30,7 +30,7 @@ pub(crate) use allocator::return_large_allocations;
 pub(crate) use claim::Claim;
 pub(crate) use clock::{
     counter_is_invariant, instant_of, monotonic_now, now_anchor, ns_of, since_boot_ns, ticks_in,
-    ticks_now,
+    ticks_now, ticks_of_readings,
 };
 pub(crate) use collect_child::{collect_child, try_collect_child};
 pub(crate) use descriptors::DescriptorRoom;

@@ -50,6 +50,7 @@ impl Drain {
         }
         for ring in rings.by_slot.values_mut() {
             ring.profile = ProfileReader::default();
+            ring.reading = None;
         }
         rings.adds_up = true;
         rings.output.adds_up.store(true, Relaxed);
@@ -67,6 +68,9 @@ impl Drain {
         rings.keep_and_clear_sums();
         rings.adds_up = false;
         rings.output.adds_up.store(false, Relaxed);
+        for ring in rings.by_slot.values_mut() {
+            ring.reading = None;
+        }
         // First: nothing is promised to this memory afterwards.
         rings.slots.clear_profiles();
         self.owners.growth.budget.drop_profiles();

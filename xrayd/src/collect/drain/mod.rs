@@ -15,7 +15,8 @@
 //! | `task.rs` | the steps of the drain in the pool |
 //! | `rest.rs` | for how long the drain rests, and for which news it is woken |
 //! | `modes.rs` | the change of the mode |
-//! | `copies.rs` | copies of rings, for snapshots and samples |
+//! | `copies.rs` | copies of rings, for snapshots |
+//! | `samples.rs` | samples of what tracing costs |
 //! | `rings.rs` | the rings that were taken up: reading, and reports about them |
 //! | `call_counts.rs` | what trampolines count beside rings |
 //! | `added_calls.rs` | what trampolines add up in the program |
@@ -64,6 +65,7 @@ mod modes;
 mod owners;
 mod rest;
 mod rings;
+mod samples;
 mod task;
 
 #[cfg(fuzzing)]

@@ -17,7 +17,7 @@ use xray_trace::model::FunctionId;
 
 use super::{
     cost_model::{CostModel, FADE_TRIAL, Source, Time},
-    event_cost,
+    event_cost::EventCosts,
     history::History,
     kept::KeptFunctions,
     measure::{Costs, Interval, Reading, WORKING, float},
@@ -37,6 +37,9 @@ use crate::{
 /// Delay of the first look after functions were switched on, and the interval of later looks.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A look that takes long is followed by a longer pause: so many times as long, up to a limit.
+const LOOK_PART: u32 = 25;
+const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
 /// Shares of the budget. If the load is above the first, functions are suppressed until it is at
 /// most the second. The distance between them allows for the variation of measurements. The third
 /// is the limit on the cost of trials.
@@ -71,8 +74,7 @@ pub(super) struct OverheadLimit {
     pace: Pace,
     /// Functions that are never suppressed.
     pub(super) kept: KeptFunctions,
-    /// Cost of an event, in ticks.
-    event_cost: f64,
+    event_costs: EventCosts,
     tick_rate: TickRate,
     last: Option<Reading>,
     /// Recent cost of tracing, and recent processor time of the program.
@@ -107,7 +109,7 @@ impl OverheadLimit {
             model: CostModel::default(),
             pace: Pace::default(),
             kept,
-            event_cost: event_cost::of_event(),
+            event_costs: EventCosts::measure(),
             tick_rate: TickRate::begin(),
             last: None,
             spent: Time::default(),
@@ -122,8 +124,7 @@ impl OverheadLimit {
     pub(super) fn end(&mut self, patching: &mut Patching) -> Result<()> {
         let suppressed: Vec<FunctionId> = self.suppressed.iter().copied().collect();
         switching::resume(patching, &suppressed)?;
-        // Ends the counting.
-        sample(patching, Look::Newest(HashMap::new()));
+        sample(patching, Look::Nothing);
         Ok(())
     }
 
@@ -149,8 +150,9 @@ impl OverheadLimit {
         }
     }
 
-    /// As [`Governor::drop_windows`](super::Governor::drop_windows).
-    pub(super) fn drop_windows(&mut self) {
+    /// As [`Governor::measure_anew`](super::Governor::measure_anew).
+    pub(super) fn measure_anew(&mut self) {
+        self.last = None;
         self.drop_comparison();
         if let Stage::Trying(trial) = &mut self.stage {
             trial.window = None;
@@ -169,8 +171,10 @@ impl OverheadLimit {
         }
     }
 
-    fn event_ns(&self) -> f64 {
-        self.event_cost * self.tick_rate.tick_ns()
+    /// Cost of an event in the present mode, in nanoseconds.
+    fn event_ns(&self, patching: &Patching) -> f64 {
+        let ticks = self.event_costs.of(patching.patcher.dispatch_mode());
+        ticks * self.tick_rate.tick_ns()
     }
 
     /// The overhead, if the program ran at all.
@@ -184,9 +188,11 @@ impl OverheadLimit {
         let states = &patching.shared.states;
         self.suppressed.retain(|id| states.recorded(*id).is_some());
         let before = self.last.take().unwrap_or_default();
+        let begun = Instant::now();
         let sample = sample(patching, Look::Newest(before.given.clone()));
         let now = Instant::now();
-        self.due = now + LOOK_EVERY;
+        let pause = (now - begun) * LOOK_PART;
+        self.due = now + pause.clamp(LOOK_EVERY, LOOK_EVERY_AT_LEAST);
         let Some(mut sample) = sample else {
             return Ok(());
         };
@@ -202,7 +208,7 @@ impl OverheadLimit {
             self.due = now + FIRST_LOOK;
             return Ok(());
         };
-        let (event_ns, tick_ns) = (self.event_ns(), self.tick_rate.tick_ns());
+        let (event_ns, tick_ns) = (self.event_ns(patching), self.tick_rate.tick_ns());
         let costs = interval.costs(event_ns, tick_ns);
         self.spent.add(costs.time, FADE);
         if interval.is_seen() {
@@ -273,7 +279,7 @@ impl OverheadLimit {
         let clocks = Clocks::of(patching, self.last.as_ref());
         let mut window = OpenWindow::open(patching, &clocks);
         if let Some(window) = &mut window {
-            window.begin();
+            window.begin(patching);
         }
         self.stage = Stage::Comparing(Comparison {
             ids: ids.into_iter().collect(),
@@ -294,11 +300,11 @@ impl OverheadLimit {
         } = comparison;
         // Functions that were switched meanwhile do not belong to the trial.
         ids.retain(|id| self.suppressed.contains(id));
-        let others = window.and_then(|window| {
-            let ended = window.end();
-            let (interval, _) = self.interval(patching, &window, ended)?;
+        let others = window.and_then(|mut window| {
+            let ended = window.end(patching);
+            let (interval, _) = self.interval(patching, window, ended)?;
             let shows = interval.is_seen() && interval.lost_share() <= MOST_LOST;
-            let costs = interval.costs(self.event_ns(), self.tick_rate.tick_ns());
+            let costs = interval.costs(self.event_ns(patching), self.tick_rate.tick_ns());
             // The next look or trial adds the processor time.
             let spent = Time {
                 cpu_ns: 0.0,
@@ -311,7 +317,7 @@ impl OverheadLimit {
         let (began, since) = (clocks.read(), ticks_now());
         let resumed = switching::resume(patching, &ids);
         match (&resumed, &mut window) {
-            (Ok(_), Some(window)) => window.begin(),
+            (Ok(_), Some(window)) => window.begin(patching),
             _ => window = None,
         }
         self.due = Instant::now() + time;
@@ -335,7 +341,7 @@ impl OverheadLimit {
     fn interval(
         &self,
         patching: &Patching,
-        window: &OpenWindow,
+        window: OpenWindow,
         ended: Edge,
     ) -> Option<(Interval, Sample)> {
         let nothing = Reading::default();
@@ -358,9 +364,9 @@ impl OverheadLimit {
     fn end_trial(&mut self, patching: &mut Patching, mut tried: Trial) -> Result<()> {
         // Functions that were switched meanwhile do not belong to the trial any more.
         tried.ids.retain(|id| self.suppressed.contains(id));
-        let window = tried.window.take();
-        let ended = match &window {
-            Some(window) => window.end(),
+        let mut window = tried.window.take();
+        let ended = match &mut window {
+            Some(window) => window.end(patching),
             None => Edge {
                 at: ticks_now(),
                 clocked: tried.clocks.read(),
@@ -383,7 +389,7 @@ impl OverheadLimit {
         self.next_trial = Some(now + pause.clamp(TRIAL_EVERY, TRIAL_EVERY_AT_LEAST));
         let cpu_ns = tried.clocks.between(tried.began, ended.clocked, on_ns);
         if let Some(window) = window {
-            self.learn_from_trial(patching, &tried, &window, ended, cpu_ns);
+            self.learn_from_trial(patching, &tried, window, ended, cpu_ns);
         }
         let (suppressed, states) = (&self.suppressed, &patching.shared.states);
         let on = |id| states.recorded(id).is_some();
@@ -426,14 +432,14 @@ impl OverheadLimit {
         &mut self,
         patching: &Patching,
         tried: &Trial,
-        window: &OpenWindow,
+        window: OpenWindow,
         ended: Edge,
         on_ns: f64,
     ) {
         let Some((interval, sample)) = self.interval(patching, window, ended) else {
             return;
         };
-        let mut costs = interval.costs(self.event_ns(), self.tick_rate.tick_ns());
+        let mut costs = interval.costs(self.event_ns(patching), self.tick_rate.tick_ns());
         // The functions cost as much while they were switched on and off.
         let ran = tried.ran.zip(sample.ran);
         let ran = ran.map(|(before, now)| now.saturating_sub(before));

@@ -144,11 +144,11 @@ impl Governor {
         }
     }
 
-    /// Drops the windows that are under way. Called when the mode changes, because rings are read
-    /// in another way from then on.
-    pub(crate) fn drop_windows(&mut self) {
+    /// Begins to measure anew, and drops the windows that are under way. Called when the mode
+    /// changes, because rings are read in another way from then on, or calls are added up.
+    pub(crate) fn measure_anew(&mut self) {
         if let Limit::Overhead(limit) = &mut self.limit {
-            limit.drop_windows();
+            limit.measure_anew();
         }
     }
 

@@ -16,6 +16,7 @@ use super::measure::{Interval, Reading, float, given};
 use crate::{
     collect::{Edge, Look, Sample, Window},
     control::patching::Patching,
+    inject::DispatchMode,
     target::{MOST_CLOCKS, RunClocks},
 };
 
@@ -34,11 +35,16 @@ pub(super) struct Clocks {
 #[derive(Debug)]
 pub(super) struct OpenWindow {
     window: Arc<Window>,
-    /// A sample before its begin.
-    before: Sample,
+    /// True if calls are added up in the program. Then the samples are taken at both ends of the
+    /// window. Otherwise events have times, and the samples are taken before and after it.
+    adds_up: bool,
+    /// The first sample; `None` before it was taken.
+    before: Option<Sample>,
     clocks: Clocks,
     /// `None` before its begin.
     began: Option<Edge>,
+    /// The sample at its end, where calls are added up.
+    after: Option<Sample>,
 }
 
 /// The comparison before a trial: the functions of the trial are still suppressed.
@@ -136,44 +142,69 @@ impl OpenWindow {
     /// Lets the drain count the events of a window. `None` if the drain has ended.
     pub(super) fn open(patching: &Patching, clocks: &Clocks) -> Option<Self> {
         let window = Arc::new(Window::new(Arc::clone(&clocks.clocks)));
+        let adds_up = patching.patcher.dispatch_mode() == DispatchMode::Profile;
+        let before = match adds_up {
+            true => None,
+            false => Some(sample(patching, Look::Begin(Arc::clone(&window)))?),
+        };
         Some(Self {
-            before: sample(patching, Look::Begin(Arc::clone(&window)))?,
-            began: None,
             window,
+            adds_up,
+            before,
             clocks: clocks.clone(),
+            began: None,
+            after: None,
         })
     }
 
     /// Begins the window now.
-    pub(super) fn begin(&mut self) {
-        self.began = Some(self.window.begin());
+    pub(super) fn begin(&mut self, patching: &Patching) {
+        if self.adds_up {
+            self.before = sample(patching, Look::Begin(Arc::clone(&self.window)));
+            self.began = self.before.as_ref().and_then(|before| before.edge);
+        } else {
+            self.began = Some(self.window.begin());
+        }
     }
 
     /// Ends the window now.
-    pub(super) fn end(&self) -> Edge {
-        self.window.end()
+    pub(super) fn end(&mut self, patching: &Patching) -> Edge {
+        if self.adds_up {
+            self.after = self.last_sample(patching);
+        }
+        let ended = self.after.as_ref().and_then(|after| after.edge);
+        ended.unwrap_or_else(|| self.window.end())
+    }
+
+    /// The sample that ends the counting. `None` if the drain has ended, or if there was none at
+    /// the begin.
+    fn last_sample(&self, patching: &Patching) -> Option<Sample> {
+        let before = given(self.before.as_ref()?);
+        sample(patching, Look::All(before, Arc::clone(&self.window)))
     }
 
     /// The events of the window, which ended at `ended`. `None` if the drain or the process has
     /// ended. `running` is the processor use of the threads, and a tick lasts `tick_ns`.
     pub(super) fn interval(
-        &self,
+        mut self,
         patching: &Patching,
         ended: Edge,
         running: &Reading,
         tick_ns: f64,
     ) -> Option<(Interval, Sample)> {
-        let before = given(&self.before);
-        // The sample ends the counting in any case.
-        let mut sample = sample(patching, Look::All(before.clone()))?;
-        let began = self.began?;
+        let mut sample = match self.after.take() {
+            None => self.last_sample(patching)?,
+            Some(after) => after,
+        };
+        let (before, began) = (self.before?, self.began?);
         let elapsed = float(ended.at.0.saturating_sub(began.at.0));
         let elapsed_ns = elapsed * tick_ns;
         let clocked = began.clocked.zip(ended.clocked)?;
         let cpu_ns = self
             .clocks
             .between(Some(clocked.0), Some(clocked.1), elapsed_ns);
-        let tallies = sample.tallies(self.before.taken.1, &(began.at..=ended.at));
+        let tallies = sample.tallies(before.taken.1, &(began.at..=ended.at));
+        let before = given(&before);
         let interval = Interval::new(&sample, &before, tallies, (elapsed_ns, cpu_ns), running);
         // Reading the clocks takes its time, at both ends.
         let is_late = float(began.late.abs_diff(ended.late)) > elapsed * MOST_LATE;

@@ -83,12 +83,14 @@ fn rows(variants: &[Variant]) -> Result<Vec<Row>> {
         for (index, command) in COMMANDS.iter().enumerate() {
             let rate = variant.rates[index].median();
             let share = match variant.mode {
-                Mode::Ours(Ours::Budget) => variant.untraced.shares[index].median(),
+                Mode::Ours(Ours::Budget | Ours::ProfileBudget) => {
+                    variant.untraced.shares[index].median()
+                }
                 _ => 100.0 * rate / off.rates[index].median(),
             };
             let ratio = match variant.mode {
                 Mode::Off => String::new(),
-                Mode::Ours(Ours::Budget) => {
+                Mode::Ours(Ours::Budget | Ours::ProfileBudget) => {
                     let shares = &variant.untraced.shares[index];
                     format!(
                         "{share:.1} % of the same server untraced, {:.1} to {:.1}",
@@ -104,7 +106,7 @@ fn rows(variants: &[Variant]) -> Result<Vec<Row>> {
             );
             let row = Row::new(name, rate, ratio);
             rows.push(match variant.mode {
-                Mode::Ours(Ours::Budget) => {
+                Mode::Ours(Ours::Budget | Ours::ProfileBudget) => {
                     row.goal(format!("≥ {LEFT_OF_BUDGET} %"), share >= LEFT_OF_BUDGET)
                 }
                 _ => row,
@@ -122,7 +124,7 @@ fn processor_time(variant: &Variant, off: &Variant) -> Row {
     let each = |cpu: Duration, requests: u64| cpu.as_secs_f64() * 1e6 / requests as f64;
     let its = each(variant.tally.cpu, variant.tally.requests);
     let (offs, of) = match variant.mode {
-        Mode::Ours(Ours::Budget) => {
+        Mode::Ours(Ours::Budget | Ours::ProfileBudget) => {
             let untraced = &variant.untraced;
             (
                 each(untraced.cpu, untraced.requests),
@@ -171,7 +173,7 @@ fn details(variant: &Variant, calls_a_request: f64) -> Result<Vec<Row>> {
     );
     Ok(match variant.mode {
         Mode::Off | Mode::OffAgain => Vec::new(),
-        Mode::Ours(Ours::Budget) => {
+        Mode::Ours(Ours::Budget | Ours::ProfileBudget) => {
             let [suppressed, hidden] = rests(variant, calls_a_request)?;
             vec![suppressed, hidden, flown]
         }

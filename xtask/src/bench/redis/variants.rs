@@ -29,6 +29,8 @@ pub(super) enum Mode {
 pub(super) enum Ours {
     /// Mode `flight` with at most 2 % of the time.
     Budget,
+    /// The same in mode `profile`.
+    ProfileBudget,
     /// Mode `flight` for 5 ms of each second.
     Duty,
     Flight,
@@ -112,10 +114,11 @@ pub(super) struct Tally {
 
 impl Mode {
     /// All modes. Those that are compared most closely come first.
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Off,
         Self::OffAgain,
         Self::Ours(Ours::Budget),
+        Self::Ours(Ours::ProfileBudget),
         Self::Ours(Ours::Duty),
         Self::Ours(Ours::Flight),
         Self::Ours(Ours::Recorded),
@@ -134,7 +137,7 @@ impl Mode {
         match self {
             Self::Off | Self::OffAgain | Self::Ours(Ours::Duty) => 3,
             // Each is a pair.
-            Self::Ours(Ours::Budget) => 2,
+            Self::Ours(Ours::Budget | Ours::ProfileBudget) => 2,
             Self::Ours(_) | Self::Llvm(_) => 1,
         }
     }
@@ -144,6 +147,7 @@ impl Mode {
             Self::Off => "sleds off",
             Self::OffAgain => "sleds off, another server",
             Self::Ours(Ours::Budget) => "xrayd in flight, --max-overhead 2%",
+            Self::Ours(Ours::ProfileBudget) => "added up by xrayd, --max-overhead 2%",
             Self::Ours(Ours::Duty) => "xrayd in flight, --duty 5ms/1s",
             Self::Ours(Ours::Flight) => "everything traced by xrayd, in flight",
             Self::Ours(Ours::Recorded) => "everything traced by xrayd, recorded to a file",
@@ -161,7 +165,9 @@ impl Mode {
 
     fn requests(self) -> u64 {
         match self {
-            Self::Off | Self::OffAgain | Self::Ours(Ours::Budget | Ours::Duty) => 2_000_000,
+            Self::Off
+            | Self::OffAgain
+            | Self::Ours(Ours::Budget | Ours::ProfileBudget | Ours::Duty) => 2_000_000,
             Self::Ours(Ours::Count) => 1_000_000,
             Self::Ours(_) => 400_000,
             Self::Llvm(Llvm::Flight) => 200_000,
@@ -178,6 +184,7 @@ impl Ours {
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::Budget => &["--mode", "flight", "--max-overhead", "2%"],
+            Self::ProfileBudget => &["--mode", "profile", "--max-overhead", "2%"],
             Self::Duty => &["--mode", "flight", "--duty", "5ms/1s"],
             Self::Flight => &["--mode", "flight"],
             Self::Recorded | Self::Lossless | Self::Retained => &["--mode", "stream"],
@@ -245,9 +252,13 @@ impl Variant {
         let Some(mut server) = self.server.take() else {
             return;
         };
-        let paired = self.mode == Mode::Ours(Ours::Budget);
-        let untraced = paired.then(|| self.load_untraced(&mut server, redis, daemon));
-        let untraced = match untraced.transpose() {
+        let untraced = match self.mode {
+            Mode::Ours(ours @ (Ours::Budget | Ours::ProfileBudget)) => self
+                .load_untraced(ours, &mut server, redis, daemon)
+                .map(Some),
+            _ => Ok(None),
+        };
+        let untraced = match untraced {
             Ok(untraced) => untraced,
             Err(error) => return self.fail(&error),
         };
@@ -283,6 +294,7 @@ impl Variant {
     /// Loads it untraced, then attaches. Returns its requests a second, and processor time.
     fn load_untraced(
         &mut self,
+        ours: Ours,
         server: &mut Server,
         redis: &Redis,
         daemon: &Daemon,
@@ -294,7 +306,7 @@ impl Variant {
         let rates = redis.load(server, self.requests)?;
         let taken = cpu(server.pid())?.saturating_sub(before);
         // The estimate of unrecorded calls covers one session.
-        self.all_requests = attach_and_settle(Ours::Budget, self.requests, server, redis, daemon)?;
+        self.all_requests = attach_and_settle(ours, self.requests, server, redis, daemon)?;
         Ok((rates, taken))
     }
 
@@ -330,7 +342,7 @@ impl Variant {
                 tally.lost = number(&report, "lost")?;
                 rates
             }
-            Mode::Ours(Ours::Budget | Ours::Duty) => {
+            Mode::Ours(Ours::Budget | Ours::ProfileBudget | Ours::Duty) => {
                 let (events, lost) = daemon.counters(pid)?;
                 let rates = redis.load(server, self.requests)?;
                 self.status = daemon.status(pid)?;
@@ -352,7 +364,7 @@ impl Variant {
     }
 
     fn try_end(&mut self, mut server: Server, daemon: &Daemon) -> Result<()> {
-        if let Mode::Ours(Ours::Budget | Ours::Duty) = self.mode {
+        if let Mode::Ours(Ours::Budget | Ours::ProfileBudget | Ours::Duty) = self.mode {
             daemon.detach(server.pid())?;
         }
         let status = server.stop().context("at its end")?;

@@ -10,9 +10,12 @@ use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
 use super::{growth::Growth, *};
 use crate::{
-    collect::{CallSite, Look, SiteKind, TimeRange, ring_copies, thread_decoders::ThreadDecoders},
+    collect::{
+        CallSite, Look, SiteKind, TimeRange, Window, ring_copies, thread_decoders::ThreadDecoders,
+    },
     inject::{Layout, RingsFile},
     store::{EventSubscription, STALLED, Source, StreamItem, subscription},
+    target::RunClocks,
     types::Mode,
 };
 
@@ -612,8 +615,10 @@ fn an_overwritten_window_is_shown_by_its_rest() {
         let site = if event % 2 == 1 { 0x2007 } else { 0x1007 };
         record(&drain, &table, living, site, event * 10);
     }
+    let clocks = RunClocks::of(Pid::this(), &[]);
+    let window = Arc::new(Window::new(Arc::new(clocks)));
     let mut tally = |first: u64, last: u64| {
-        let mut sample = drain.sample(&Look::All(before.clone()));
+        let mut sample = drain.sample(&Look::All(before.clone(), Arc::clone(&window)));
         let window = Ticks(first * 10)..=Ticks(last * 10);
         let mut tallies = sample.tallies(Ticks(2), &window).into_values();
         tallies
