@@ -479,7 +479,7 @@ pub fn ensure_nothing_left(before: &ProcessState, pid: i32) -> Result<()> {
     for (tid, thread) in &after.threads {
         ensure!(thread.tracer == 0, "thread {tid} is traced: {thread:?}");
         ensure!(
-            thread.name == "counted",
+            thread.name == before.threads[&pid].name,
             "thread {tid} is somebody else's: {thread:?}"
         );
         ensure!(

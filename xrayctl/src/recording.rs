@@ -137,6 +137,7 @@ impl Recording {
             run_times,
             kernel_tracepoints: kernel_tracepoints.clone(),
             wait_ns: ns(wait),
+            prompt_run_times: false,
         };
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));

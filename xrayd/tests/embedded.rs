@@ -190,6 +190,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
                 duration_ns: 0,
                 wait_ns: 0,
                 kernel_tracepoints: Vec::new(),
+                prompt_run_times: false,
             })
             .await
             .unwrap_err(),

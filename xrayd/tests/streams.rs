@@ -158,6 +158,7 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
             duration_ns: 0,
             wait_ns: 0,
             kernel_tracepoints: Vec::new(),
+            prompt_run_times: false,
         })
         .await
         .unwrap()

@@ -9,12 +9,14 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, Target, copy_into};
+use integration::{DEADLINE, Fixture, ProcessState, Target, copy_into};
 use nix::sys::signal::Signal;
 use xray_trace::analysis::{Call, Step, Steps};
 use xray_trace::model::{RunState, Trace};
 
-use crate::scene::{Cli, NOBODY, Scene, all_on, rows};
+use crate::scene::{
+    Cli, NOBODY, Scene, all_on, ensure_as_compiled, ensure_nothing_left, rows, sleds_on,
+};
 use crate::trace::read;
 
 const ROUNDS: u64 = 100;
@@ -245,6 +247,69 @@ fn without_a_wish_nothing_about_processors_is_recorded() -> Result<()> {
         bounded.failed(2, &refused)?;
     }
     Ok(())
+}
+
+/// `top --on-cpu` shows functions with the time that they work, and functions that wait without it.
+#[test]
+fn top_shows_for_how_long_functions_had_a_processor() -> Result<()> {
+    let scene = Scene::new()?;
+    let cli = scene.alone()?;
+    let mut target = Target::spawn(Fixture::Scheduled, [""; 0])?;
+    let pid = target.pid().to_string();
+    let before = ProcessState::of(target.pid())?;
+    let top = [
+        "top",
+        &pid,
+        "--on-cpu",
+        "--once",
+        "--interval",
+        "5s",
+        "--json",
+    ];
+    let mut running = cli.start(top)?;
+    running.until("everything is on", || all_on(&target))?;
+    target.send(&format!("go {ROUNDS}"))?;
+    target.line_with("done", DEADLINE)?;
+    let ran = running.wait()?;
+    ensure!(ran.code == Some(0) && ran.err.is_empty(), "{ran:?}");
+    let interval: serde_json::Value = serde_json::from_str(&ran.out)?;
+    let seconds = interval["seconds"].as_f64().context("no seconds")?;
+    let whole = |row: &serde_json::Value, name: &str| row[name].as_f64().unwrap_or(0.0) * seconds;
+    for row in rows(&interval, "rows")? {
+        let name = row["name"].as_str().context("no name")?;
+        let [calls, own, on, unknown] = [
+            "calls_per_second",
+            "self_ns_per_second",
+            "on_cpu_ns_per_second",
+            "unknown_ns_per_second",
+        ]
+        .map(|field| whole(row, field));
+        // The threads are new. Their first calls come before they are found. The interval of the
+        // sums begins and ends some milliseconds apart from that of the run times.
+        ensure!(on + unknown <= own + 5e7, "{row}");
+        let works = calls * WORK_NS as f64;
+        match name {
+            "work" => ensure!(
+                on + unknown >= works * 3.0 / 4.0 && on > works / 4.0,
+                "{row}"
+            ),
+            "doze" => ensure!(on < own / 4.0, "{row}"),
+            _ => ensure!(own < works, "{row}"),
+        }
+    }
+    ensure!(rows(&interval, "rows")?.len() == 3, "{interval}");
+    ensure_as_compiled(&target)?;
+    ensure_nothing_left(&before, target.pid())?;
+    let text = cli.ok(["top", &pid, "--on-cpu", "--once", "--interval", "100ms"])?;
+    ensure!(text.contains("ON-CPU/S"), "{text}");
+    // In a process that is attached, it leaves what it has found.
+    let daemon = scene.daemon()?;
+    let cli = scene.with(&daemon)?;
+    cli.ok(["attach", &pid])?;
+    cli.ok(["top", &pid, "--on-cpu", "--once", "--interval", "100ms"])?;
+    ensure!(sleds_on(&target)? == 0);
+    cli.ok(["detach", &pid])?;
+    ensure_as_compiled(&target)
 }
 
 /// A user needs no rights to see when threads of own programs run.

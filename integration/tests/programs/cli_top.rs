@@ -55,11 +55,15 @@ fn one_interval_is_printed() -> Result<()> {
 fn the_screen_is_alive_and_leaves_nothing_behind() -> Result<()> {
     let scene = Scene::new()?;
     let cli = scene.alone()?;
-    for ending in ["q", "\u{3}", "SIGTERM"] {
+    for (ending, options) in [
+        ("q", &[][..]),
+        ("\u{3}", &["--on-cpu"]),
+        ("SIGTERM", &["--on-cpu"]),
+    ] {
         let mut target = Target::spawn(Fixture::Counted, COUNTED)?;
         let pid = target.pid().to_string();
         let before = ProcessState::of(target.pid())?;
-        let top = ["top", &pid, "--interval", "200ms"];
+        let top = [&["top", &pid, "--interval", "200ms"], options].concat();
         let mut terminal = Terminal::start(&cli.command(top), 80)?;
         terminal.until("it is drawn", |seen| {
             Ok(seen.contains("CALLS/S") && sleds_on(&target)? > 0)
@@ -69,6 +73,10 @@ fn the_screen_is_alive_and_leaves_nothing_behind() -> Result<()> {
             "functions are shown",
             |seen| Ok(seen.contains("work::even")),
         )?;
+        if !options.is_empty() {
+            let is_shown = |seen: &str| Ok(seen.contains("ON-CPU"));
+            terminal.until("the time with a processor is shown", is_shown)?;
+        }
         terminal.press("s/odd\r")?;
         terminal.until("the filter is shown", |seen| Ok(seen.contains("clears)")))?;
         match ending {

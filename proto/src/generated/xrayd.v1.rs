@@ -1116,6 +1116,11 @@ pub struct StreamTraceRequest {
     /// (`syscalls:*`, `raw_syscalls:*`).
     #[prost(string, repeated, tag = "7")]
     pub kernel_tracepoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// With `run_times`: the trace has what is known of each thread four times a second, up to that
+    /// moment, also of threads that have not switched. For clients that show the times while they
+    /// come. Otherwise a thread that does not switch has its times at the end of the stream.
+    #[prost(bool, tag = "8")]
+    pub prompt_run_times: bool,
 }
 /// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
 /// a client that is killed leaves nothing behind. If the client has undone the change itself, the

@@ -9,6 +9,7 @@
 //! Profiles overlap for a moment, so that a call which lasts longer than an interval is one call,
 //! in the interval in which it ends.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -44,13 +45,17 @@ use crate::{
     signals::Signals,
     toggle,
     toggle::Switching,
-    top::{Action, Header, Interval, State, ThreadTimes, draw},
+    top::{ARRIVAL, Action, Header, Interval, LiveTimes, State, ThreadTimes, draw, monotonic_now},
 };
 
 const EXAMPLES: &str = "\
 Without a selector, all functions are shown. The time in a function is the time of its calls that
 have ended in the interval. Its self time also has the time of calls that go on. Threads also have
 the time for which they had a processor, whether they were in shown functions or not.
+
+With --on-cpu, functions have the part of their self time for which they had a processor. For that,
+the process records events as it does for record, and top shows an interval about half a second
+after its end.
 
 top attaches to a process that is not attached, and detaches at the end. In an attached process,
 functions that top switches on are off again afterwards.
@@ -68,10 +73,15 @@ Keys:
 Examples:
   xrayctl top 1234
   xrayctl top 1234 --glob 'ns::*' --interval 5s
+  xrayctl top 1234 --on-cpu
   xrayctl top 1234 --once --json | jq '.rows[0]'";
 
 /// The longest wait for the report that a process has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often top looks whether the times with a processor of an interval have arrived, and for how
+/// long it waits for them.
+const READY_EVERY: Duration = Duration::from_millis(50);
+const MOST_DELAY: Duration = Duration::from_millis(1500);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group = one_of(&["process", "pid"]))]
@@ -88,6 +98,9 @@ pub(crate) struct Args {
     /// Print one interval, and exit
     #[arg(long)]
     once: bool,
+    /// Show for how long functions themselves had a processor; the process records events then
+    #[arg(long)]
+    on_cpu: bool,
     #[command(flatten)]
     memory: Memory,
     #[command(flatten)]
@@ -109,15 +122,23 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     let sleds = sleds(args.selectors.no_match(args.pending));
     let request = args.memory.request(pid, Follow::None, sleds, Mode::Profile);
     // Dropped last. Otherwise the daemon would undo the changes at the same time as this command.
-    let mut latest = None;
+    let mut streams = Streams::default();
     let watched = attachment::during(&mut rpc, request, console, async |rpc, undo, console| {
-        let ended = watch(rpc, &args, (pid, undo), &mut latest, &mut signals, console).await?;
+        let ended = watch(rpc, &args, (pid, undo), &mut streams, &mut signals, console).await?;
         Ok((ended, ()))
     });
     if let (Ended::Process, ()) = watched.await? {
         console.note(&format!("process {} has ended", pid));
     }
     Ok(())
+}
+
+/// Everything that the daemon ends as if this command had left, when it is dropped.
+#[derive(Default)]
+struct Streams {
+    under_way: Option<UnderWay>,
+    /// With `--on-cpu`.
+    live: Option<LiveTimes>,
 }
 
 /// An interval in progress. Dropping `_requests` ends its profile.
@@ -140,13 +161,48 @@ enum Happened {
     Signal,
     /// The profile has ended by itself.
     Over,
+    /// The times with a processor may have arrived.
+    MayBeReady,
+}
+
+/// An interval whose times with a processor arrive later.
+#[derive(Debug)]
+struct Delayed {
+    interval: Interval,
+    /// Its end, in nanoseconds of `CLOCK_MONOTONIC`.
+    over: u64,
+    since: Instant,
+}
+
+// === impl Delayed ===
+
+impl Delayed {
+    fn new(interval: Interval, over: u64) -> Self {
+        Self {
+            interval,
+            over,
+            since: Instant::now(),
+        }
+    }
+
+    /// True once the times are there, or after a while.
+    fn is_ready(&self, live: &LiveTimes) -> bool {
+        let waited = self.since.elapsed();
+        waited >= MOST_DELAY || waited >= ARRIVAL && live.is_known(self.over)
+    }
+
+    fn finish(self, live: &LiveTimes) -> Interval {
+        let mut interval = self.interval;
+        interval.add_on_cpu(&live.end_interval(self.over), live.without_runs());
+        interval
+    }
 }
 
 async fn watch(
     rpc: &mut Rpc,
     args: &Args,
     (pid, undo): (u32, Undo),
-    latest: &mut Option<UnderWay>,
+    Streams { under_way, live }: &mut Streams,
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
@@ -158,18 +214,22 @@ async fn watch(
     };
     let no_match = args.selectors.no_match(args.pending);
     toggle::ensure_matches(rpc, &switching, no_match, console).await?;
+    if args.on_cpu {
+        *live = Some(LiveTimes::begin(rpc, pid, undo).await?);
+    }
+    let live = live.as_ref();
     let first = begin(rpc, pid, undo).await?;
     toggle::toggle(rpc, switching, console).await?;
     if args.once {
-        return once(rpc, args, (pid, first), signals, console).await;
+        return once(rpc, args, (pid, first, live), signals, console).await;
     }
     let mut screen = ratatui::try_init().context("cannot draw on this terminal")?;
-    let under_way = latest.insert(first);
+    let under_way = under_way.insert(first);
     let mut state = State::new(console.names());
     let shown = show(
         rpc,
         args,
-        (pid, undo, under_way),
+        (pid, undo, under_way, live),
         signals,
         &mut screen,
         &mut state,
@@ -233,7 +293,7 @@ async fn header(rpc: &mut Rpc, pid: u32) -> Header {
 async fn once(
     rpc: &mut Rpc,
     args: &Args,
-    (pid, mut first): (u32, UnderWay),
+    (pid, mut first, live): (u32, UnderWay, Option<&LiveTimes>),
     signals: &mut Signals,
     console: &mut Console,
 ) -> anyhow::Result<Ended> {
@@ -242,7 +302,8 @@ async fn once(
         () = signals.next() => None,
         early = first.chunks.message() => Some(early),
     };
-    let interval = match early {
+    let over = monotonic_now()?;
+    let mut interval = match early {
         None => end(rpc, pid, first).await?,
         Some(chunk) => {
             let chunk = chunk.map_err(|status| failure::from_status(&status))?;
@@ -253,6 +314,16 @@ async fn once(
             Interval::new(header(rpc, pid).await, &profile, length, |_| None)
         }
     };
+    if let Some(live) = live {
+        let delayed = Delayed::new(interval, over);
+        while !delayed.is_ready(live) {
+            tokio::time::sleep(READY_EVERY).await;
+        }
+        interval = delayed.finish(live);
+        if let Some(note) = interval.without_run_times() {
+            console.note(&note);
+        }
+    }
     if args.format.json {
         console.json(&interval)?;
     } else {
@@ -264,7 +335,7 @@ async fn once(
 async fn show(
     rpc: &mut Rpc,
     args: &Args,
-    (pid, undo, under_way): (u32, Undo, &mut UnderWay),
+    (pid, undo, under_way, live): (u32, Undo, &mut UnderWay, Option<&LiveTimes>),
     signals: &mut Signals,
     screen: &mut DefaultTerminal,
     state: &mut State,
@@ -275,6 +346,8 @@ async fn show(
     let mut ticks =
         tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // Intervals whose times with a processor have not arrived.
+    let mut delayed = VecDeque::new();
     loop {
         screen.draw(|frame| draw(frame, state))?;
         let happened = tokio::select! {
@@ -287,18 +360,33 @@ async fn show(
             },
             () = signals.next() => Happened::Signal,
             _ = under_way.chunks.message() => Happened::Over,
+            () = tokio::time::sleep(READY_EVERY), if !delayed.is_empty() => Happened::MayBeReady,
         };
         match happened {
             Happened::Signal => return Ok(Ended::Asked),
             Happened::Over => return Ok(Ended::Process),
             Happened::Resized => {}
+            Happened::MayBeReady => {
+                let next: Option<&Delayed> = delayed.front();
+                if let Some(live) = live
+                    && next.is_some_and(|next| next.is_ready(live))
+                    && let Some(ready) = delayed.pop_front()
+                {
+                    state.take(ready.finish(live));
+                }
+            }
             Happened::Time => {
                 let next = match begin(rpc, pid, undo).await {
                     Ok(next) => next,
                     Err(error) => return over(under_way, error).await,
                 };
                 let ended = std::mem::replace(under_way, next);
-                state.take(end(rpc, pid, ended).await?);
+                let over = monotonic_now()?;
+                let interval = end(rpc, pid, ended).await?;
+                match live {
+                    None => state.take(interval),
+                    Some(_) => delayed.push_back(Delayed::new(interval, over)),
+                }
             }
             Happened::Key(key) => match state.key(key) {
                 None | Some(Action::Draw) => {}

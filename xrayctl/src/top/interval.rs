@@ -1,6 +1,6 @@
 //! The figures of one interval, from its profile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use serde::Serialize;
 use xray_trace::analysis::{self, AccountRow, Filter, GroupBy, Subject};
 use xray_trace::model::Profile;
 
-use crate::output::{Cell, Column, Look, Table, units};
+use super::function_times::FunctionTime;
+use crate::output::{Cell, Column, Look, Table, text, units};
 
 /// The estimated cost of recording an event, in nanoseconds: half of the cost of a call, which is
 /// two events, in docs/benchmarks.md.
@@ -38,6 +39,14 @@ pub(crate) struct Interval {
     pub(crate) overhead: f64,
     /// Events lost in the interval.
     pub(crate) lost_in_interval: u64,
+    /// Threads of which it is not known when they had a processor, and why. Absent without any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) threads_without_run_times: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) without_run_times_because: String,
+    /// True if functions have the time for which they had a processor.
+    #[serde(skip)]
+    pub(crate) has_on_cpu: bool,
     pub(crate) rows: Vec<Row>,
     pub(crate) threads: Vec<Row>,
     /// By caller and callee.
@@ -52,10 +61,13 @@ pub(crate) struct Row {
     pub(crate) calls_per_second: f64,
     /// Time in the function itself, per second.
     pub(crate) self_ns_per_second: f64,
-    /// Time for which a thread had a processor, per second. Absent if it is not known, and for
-    /// functions.
+    /// Time for which a thread had a processor, per second; of a function, the part of its self
+    /// time. Absent if it is not known, and of functions without `--on-cpu`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) on_cpu_ns_per_second: Option<f64>,
+    /// Self time of a function of which that is not known, per second. Absent if it is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unknown_ns_per_second: Option<f64>,
     /// Absent if no exit of a call was seen.
     pub(crate) median_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
@@ -130,10 +142,46 @@ impl Interval {
             calls_per_second,
             overhead: calls_per_second * 2.0 * EVENT_NS / 1e9,
             lost_in_interval: profile.missing().lost,
+            threads_without_run_times: 0,
+            without_run_times_because: String::new(),
+            has_on_cpu: false,
             threads: threads.collect(),
             edges: edges(profile, seconds),
             rows,
         }
+    }
+
+    /// Adds the times for which functions had a processor, by name, and the number of threads of
+    /// which that is not known.
+    pub(crate) fn add_on_cpu(
+        &mut self,
+        times: &HashMap<String, FunctionTime>,
+        (threads, because): (u32, String),
+    ) {
+        for row in &mut self.rows {
+            let Some(time) = times.get(&row.name) else {
+                continue;
+            };
+            row.on_cpu_ns_per_second = Some(time.on_ns as f64 / self.seconds);
+            let unknown = time.unknown_ns as f64 / self.seconds;
+            row.unknown_ns_per_second = (time.unknown_ns > 0).then_some(unknown);
+        }
+        self.has_on_cpu = true;
+        self.threads_without_run_times = threads;
+        self.without_run_times_because = because;
+    }
+
+    /// A sentence about the threads of which it is not known when they had a processor, if there
+    /// are any.
+    pub(crate) fn without_run_times(&self) -> Option<String> {
+        let threads = u64::from(self.threads_without_run_times);
+        (threads > 0).then(|| {
+            format!(
+                "it is not known when {} had a processor ({})",
+                units::counted(threads, "thread"),
+                text::printable(&self.without_run_times_because)
+            )
+        })
     }
 
     /// The callers and callees of a function.
@@ -163,6 +211,7 @@ impl Interval {
         let mut table = Table::new([
             Column::right("CALLS/S"),
             Column::right("SELF/S"),
+            Column::right("ON-CPU/S").present(self.has_on_cpu),
             Column::right("P50"),
             Column::right("P99").minor(1),
             Column::right("MAX").minor(2),
@@ -175,6 +224,7 @@ impl Interval {
             table.push([
                 rate(row.calls_per_second).into(),
                 units::time(whole(row.self_ns_per_second)).into(),
+                row.on_cpu().into(),
                 time(row.median_ns),
                 time(row.p99_ns),
                 time(row.max_ns),
@@ -231,11 +281,29 @@ impl Row {
             calls_per_second: row.calls as f64 / seconds,
             self_ns_per_second: row.self_ns as f64 / seconds,
             on_cpu_ns_per_second: None,
+            unknown_ns_per_second: None,
             median_ns: row.durations.map(|durations| durations.median_ns),
             p99_ns: row.durations.map(|durations| durations.p99_ns),
             max_ns: row.durations.map(|durations| durations.max_ns),
         }
     }
+
+    /// The time with a processor, as text.
+    pub(super) fn on_cpu(&self) -> String {
+        let at_least = match self.unknown_ns_per_second {
+            None => "",
+            Some(_) => "≥",
+        };
+        match self.on_cpu_ns_per_second {
+            None => "-".to_owned(),
+            Some(ns) => format!("{at_least}{}", units::time(whole(ns))),
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

@@ -50,7 +50,6 @@ pub(super) enum What {
 pub(super) enum Sort {
     #[default]
     SelfTime,
-    /// Of threads alone.
     OnCpu,
     Calls,
     Median,
@@ -133,7 +132,7 @@ impl State {
             KeyCode::PageUp => self.marked = self.marked.saturating_sub(15),
             KeyCode::Home => self.marked = 0,
             KeyCode::End => self.marked = usize::MAX,
-            KeyCode::Char('s') => self.sort = self.sort.next(self.what),
+            KeyCode::Char('s') => self.sort = self.sort.next(self.shows_on_cpu()),
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('t') => {
@@ -141,7 +140,7 @@ impl State {
                     What::Functions => What::Threads,
                     What::Threads => What::Functions,
                 };
-                if self.sort == Sort::OnCpu {
+                if self.sort == Sort::OnCpu && !self.shows_on_cpu() {
                     self.sort = Sort::default();
                 }
                 self.inside = None;
@@ -200,6 +199,11 @@ impl State {
         rows
     }
 
+    /// True if rows have the time for which they had a processor.
+    pub(super) fn shows_on_cpu(&self) -> bool {
+        self.what == What::Threads || self.interval.has_on_cpu
+    }
+
     pub(super) fn trend(&self, name: &str) -> impl Iterator<Item = f64> {
         self.trends.get(name).into_iter().flatten().copied()
     }
@@ -216,9 +220,9 @@ impl State {
 // === impl Sort ===
 
 impl Sort {
-    fn next(self, what: What) -> Self {
+    fn next(self, shows_on_cpu: bool) -> Self {
         match self {
-            Self::SelfTime if what == What::Threads => Self::OnCpu,
+            Self::SelfTime if shows_on_cpu => Self::OnCpu,
             Self::SelfTime | Self::OnCpu => Self::Calls,
             Self::Calls => Self::Median,
             Self::Median => Self::P99,

@@ -70,7 +70,9 @@ fn weather(state: &State) -> Line<'static> {
         "tracing ~{:.1} % of a processor  ",
         interval.overhead * 100.0
     );
-    Line::from(vec![Span::raw(cost), lost, Span::raw(all)])
+    let unknown = interval.without_run_times().map(|what| format!("  {what}"));
+    let unknown = Span::styled(unknown.unwrap_or_default(), Style::new().fg(Color::Yellow));
+    Line::from(vec![Span::raw(cost), lost, Span::raw(all), unknown])
 }
 
 fn footer(state: &State) -> Line<'static> {
@@ -101,10 +103,14 @@ const COLUMNS: usize = 8;
 /// No terminal is so wide.
 const NEVER: u16 = u16::MAX;
 
-fn heads(what: What) -> [Head; COLUMNS] {
-    let (name, on_cpu_from) = match what {
-        What::Functions => ("FUNCTION", NEVER),
-        What::Threads => ("THREAD", 0),
+fn heads(state: &State) -> [Head; COLUMNS] {
+    let name = match state.what {
+        What::Functions => "FUNCTION",
+        What::Threads => "THREAD",
+    };
+    let on_cpu_from = match state.shows_on_cpu() {
+        true => 0,
+        false => NEVER,
     };
     let head = |name, sort, width, from| Head {
         name,
@@ -130,7 +136,7 @@ fn heads(what: What) -> [Head; COLUMNS] {
 }
 
 fn rows(frame: &mut Frame<'_>, state: &State, area: Rect) {
-    let heads = heads(state.what);
+    let heads = heads(state);
     let shown = heads.each_ref().map(|head| area.width >= head.from);
     let kept = |cells: [Cell<'static>; COLUMNS]| {
         let cells = cells.into_iter().zip(shown);
@@ -179,7 +185,7 @@ fn line(state: &State, row: &Row) -> [Cell<'static>; COLUMNS] {
     [
         right(rate(row.calls_per_second)),
         right(units::time(whole(row.self_ns_per_second))),
-        time(row.on_cpu_ns_per_second.map(whole)),
+        right(row.on_cpu()),
         time(row.median_ns),
         time(row.p99_ns),
         time(row.max_ns),

@@ -45,9 +45,20 @@ const PART_BYTES: usize = 4096;
 /// The same of kernel events.
 const KERNEL_PART_BYTES: usize = 64 * 1024;
 const PART_TIME: Duration = Duration::from_secs(1);
+/// The same with [`Delivery::Prompt`], also without switches.
+const PROMPT_TIME: Duration = Duration::from_millis(250);
 /// A thread that traces nothing is dropped after so much time, or so many bytes of switches.
 const SILENT_TIME: Duration = Duration::from_secs(1);
 const SILENT_BYTES: usize = 64 * 1024;
+
+/// When run times are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// Once there are many, or old ones.
+    WhenMany,
+    /// Up to the present, four times a second, for a client that shows them.
+    Prompt,
+}
 
 /// The run times of the threads of a stream.
 #[derive(Debug)]
@@ -56,6 +67,7 @@ pub(super) struct RunRecords {
     admission: Arc<Admission>,
     uid: u32,
     tracepoints: Vec<KernelTracepoint>,
+    delivery: Delivery,
     pace: Pace,
     unrecorded: Unrecorded,
 }
@@ -103,15 +115,16 @@ struct ThreadRecord {
 impl RunRecords {
     /// Records nothing so far. Threads take places of the user.
     pub(super) fn new(
-        admission: Arc<Admission>,
-        uid: u32,
+        (admission, uid): (Arc<Admission>, u32),
         tracepoints: Vec<KernelTracepoint>,
+        delivery: Delivery,
     ) -> Self {
         Self {
             threads: HashMap::new(),
             admission,
             uid,
             tracepoints,
+            delivery,
             pace: Pace::new(LONGEST),
             unrecorded: Unrecorded::default(),
         }
@@ -247,6 +260,11 @@ impl RunRecords {
             return Ok(());
         };
         let (mut most, mut over) = (0, Vec::new());
+        let (until, part_time) = match self.delivery {
+            Delivery::WhenMany => (None, PART_TIME),
+            // All switches before that are in the rings.
+            Delivery::Prompt => (Some(monotonic_now()?), PROMPT_TIME),
+        };
         for (&key, record) in &mut self.threads {
             // First, so that nothing comes after what is read now.
             let has_ended = record.polls_ended();
@@ -258,8 +276,8 @@ impl RunRecords {
                 over.push(key);
             } else if record.is_silent() {
                 over.push(key);
-            } else if record.written.elapsed() >= PART_TIME {
-                record.write(&mut write)?;
+            } else if record.written.elapsed() >= part_time {
+                record.write(until, &mut write)?;
             }
         }
         for thread in over {
@@ -447,20 +465,23 @@ impl ThreadRecord {
         self.thread.is_none() && (self.written.elapsed() >= SILENT_TIME || bytes >= SILENT_BYTES)
     }
 
-    /// Writes the records so far, if there are any.
+    /// Writes the records so far, if there are any. They reach up to `until` if nothing that
+    /// happened until then can be missing.
     fn write(
         &mut self,
+        until: Option<u64>,
         mut write: impl FnMut(Source, ThreadPart) -> io::Result<()>,
     ) -> io::Result<()> {
         let Some((source, id)) = self.thread else {
             return Ok(());
         };
-        if let Some(encoder) = &mut self.encoder
-            && !encoder.is_empty()
-        {
-            self.written = Instant::now();
-            let last = encoder.last_ns();
-            write(source, ThreadPart::Runs(encoder.take(id, last)))?;
+        let until = until.filter(|_| !self.recorder.may_miss());
+        if let Some(encoder) = &mut self.encoder {
+            let until = until.unwrap_or_else(|| encoder.last_ns());
+            if !encoder.is_empty() || until > encoder.from_ns() {
+                self.written = Instant::now();
+                write(source, ThreadPart::Runs(encoder.take(id, until)))?;
+            }
         }
         self.write_kernel_events(0, write)
     }

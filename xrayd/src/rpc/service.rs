@@ -22,7 +22,7 @@ use super::{
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     recorded::Recorded,
-    run_records::RunRecords,
+    run_records::{Delivery, RunRecords},
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
     workers::WorkerKind,
@@ -320,6 +320,7 @@ impl Xrayd for Service {
             run_times,
             wait_ns,
             kernel_tracepoints,
+            prompt_run_times,
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let admission = Arc::clone(&self.run_times);
@@ -333,8 +334,12 @@ impl Xrayd for Service {
                 let selection = selection.map(convert::selection).transpose()?;
                 let wait = convert::wait_ticks(wait_ns)?;
                 let tracepoints = kernel_tracepoints::find(&kernel_tracepoints, run_times, caller)?;
-                let mut runs =
-                    run_times.then(|| RunRecords::new(admission, caller.uid, tracepoints));
+                let delivery = match prompt_run_times {
+                    true => Delivery::Prompt,
+                    false => Delivery::WhenMany,
+                };
+                let owner = (admission, caller.uid);
+                let mut runs = run_times.then(|| RunRecords::new(owner, tracepoints, delivery));
                 let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
                 let lease = match what {
                     Some(Undo::Lease(lease)) => Some(lease),
