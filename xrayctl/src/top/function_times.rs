@@ -155,8 +155,8 @@ impl FunctionTimes {
         self.waiting
     }
 
-    /// Ends the interval at this moment, and begins the next one. Returns the times of the functions
-    /// that were innermost, by name.
+    /// Ends the interval at this moment, and begins the next one. Returns the times of the
+    /// functions that were innermost, by name.
     pub(crate) fn end_interval(&mut self, at_ns: u64) -> HashMap<String, FunctionTime> {
         self.read_until(at_ns);
         for thread in self.threads.values_mut() {
