@@ -177,7 +177,8 @@ struct Delayed {
 // === impl Delayed ===
 
 impl Delayed {
-    fn new(interval: Interval, over: u64) -> Self {
+    fn new(live: &LiveTimes, interval: Interval, over: u64) -> Self {
+        live.plan_end(over);
         Self {
             interval,
             over,
@@ -193,7 +194,7 @@ impl Delayed {
 
     fn finish(self, live: &LiveTimes) -> Interval {
         let mut interval = self.interval;
-        interval.add_on_cpu(&live.end_interval(self.over), live.without_runs());
+        interval.add_on_cpu(&live.end_interval(self.over), live.notes());
         interval
     }
 }
@@ -219,6 +220,10 @@ async fn watch(
     }
     let live = live.as_ref();
     let first = begin(rpc, pid, undo).await?;
+    if let Some(live) = live {
+        // What was recorded before belongs to no interval.
+        live.end_interval(monotonic_now()?);
+    }
     toggle::toggle(rpc, switching, console).await?;
     if args.once {
         return once(rpc, args, (pid, first, live), signals, console).await;
@@ -315,13 +320,13 @@ async fn once(
         }
     };
     if let Some(live) = live {
-        let delayed = Delayed::new(interval, over);
+        let delayed = Delayed::new(live, interval, over);
         while !delayed.is_ready(live) {
             tokio::time::sleep(READY_EVERY).await;
         }
         interval = delayed.finish(live);
-        if let Some(note) = interval.without_run_times() {
-            console.note(&note);
+        for note in &interval.notes {
+            console.note(note);
         }
     }
     if args.format.json {
@@ -348,6 +353,8 @@ async fn show(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // Intervals whose times with a processor have not arrived.
     let mut delayed = VecDeque::new();
+    let mut ready = tokio::time::interval(READY_EVERY);
+    ready.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         screen.draw(|frame| draw(frame, state))?;
         let happened = tokio::select! {
@@ -360,16 +367,17 @@ async fn show(
             },
             () = signals.next() => Happened::Signal,
             _ = under_way.chunks.message() => Happened::Over,
-            () = tokio::time::sleep(READY_EVERY), if !delayed.is_empty() => Happened::MayBeReady,
+            _ = ready.tick(), if !delayed.is_empty() => Happened::MayBeReady,
         };
         match happened {
             Happened::Signal => return Ok(Ended::Asked),
             Happened::Over => return Ok(Ended::Process),
             Happened::Resized => {}
             Happened::MayBeReady => {
-                let next: Option<&Delayed> = delayed.front();
-                if let Some(live) = live
-                    && next.is_some_and(|next| next.is_ready(live))
+                while let Some(live) = live
+                    && delayed
+                        .front()
+                        .is_some_and(|next: &Delayed| next.is_ready(live))
                     && let Some(ready) = delayed.pop_front()
                 {
                     state.take(ready.finish(live));
@@ -385,7 +393,7 @@ async fn show(
                 let interval = end(rpc, pid, ended).await?;
                 match live {
                     None => state.take(interval),
-                    Some(_) => delayed.push_back(Delayed::new(interval, over)),
+                    Some(live) => delayed.push_back(Delayed::new(live, interval, over)),
                 }
             }
             Happened::Key(key) => match state.key(key) {

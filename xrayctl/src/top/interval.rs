@@ -1,6 +1,6 @@
 //! The figures of one interval, from its profile.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -8,12 +8,15 @@ use serde::Serialize;
 use xray_trace::analysis::{self, AccountRow, Filter, GroupBy, Subject};
 use xray_trace::model::Profile;
 
-use super::function_times::FunctionTime;
-use crate::output::{Cell, Column, Look, Table, text, units};
+use super::function_times::IntervalTimes;
+use crate::output::{Cell, Column, Look, Table, units};
 
 /// The estimated cost of recording an event, in nanoseconds: half of the cost of a call, which is
 /// two events, in docs/benchmarks.md.
 const EVENT_NS: f64 = 35.0;
+
+/// Self time that no event accounts for is told if it is more than one part in this many.
+const UNSEEN_PART: f64 = 50.0;
 
 /// Figures of the process as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -39,11 +42,9 @@ pub(crate) struct Interval {
     pub(crate) overhead: f64,
     /// Events lost in the interval.
     pub(crate) lost_in_interval: u64,
-    /// Threads of which it is not known when they had a processor, and why. Absent without any.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(crate) threads_without_run_times: u32,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) without_run_times_because: String,
+    /// What is missing, as sentences. Absent if nothing is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     /// True if functions have the time for which they had a processor.
     #[serde(skip)]
     pub(crate) has_on_cpu: bool,
@@ -142,8 +143,7 @@ impl Interval {
             calls_per_second,
             overhead: calls_per_second * 2.0 * EVENT_NS / 1e9,
             lost_in_interval: profile.missing().lost,
-            threads_without_run_times: 0,
-            without_run_times_because: String::new(),
+            notes: Vec::new(),
             has_on_cpu: false,
             threads: threads.collect(),
             edges: edges(profile, seconds),
@@ -151,37 +151,33 @@ impl Interval {
         }
     }
 
-    /// Adds the times for which functions had a processor, by name, and the number of threads of
-    /// which that is not known.
-    pub(crate) fn add_on_cpu(
-        &mut self,
-        times: &HashMap<String, FunctionTime>,
-        (threads, because): (u32, String),
-    ) {
+    /// Adds the times for which functions had a processor, and what is missing.
+    pub(crate) fn add_on_cpu(&mut self, times: &IntervalTimes, notes: Vec<String>) {
+        self.has_on_cpu = true;
+        self.notes = notes;
+        if times.is_incomplete {
+            let what = "events came too late, so times with a processor are not known";
+            return self.notes.push(what.to_owned());
+        }
         for row in &mut self.rows {
-            let Some(time) = times.get(&row.name) else {
+            let Some(time) = times.functions.get(&row.name) else {
                 continue;
             };
-            row.on_cpu_ns_per_second = Some(time.on_ns as f64 / self.seconds);
-            let unknown = time.unknown_ns as f64 / self.seconds;
-            row.unknown_ns_per_second = (time.unknown_ns > 0).then_some(unknown);
+            let per_second = |ns: u64| ns as f64 / self.seconds;
+            // The sums begin and end some milliseconds apart from the times with a processor.
+            let on = per_second(time.on_ns).min(row.self_ns_per_second);
+            let seen = on + per_second(time.off_ns) + per_second(time.unknown_ns);
+            // Calls that were open before top came.
+            let unseen = row.self_ns_per_second - seen;
+            let unseen = if unseen > row.self_ns_per_second / UNSEEN_PART {
+                unseen
+            } else {
+                0.0
+            };
+            let unknown = per_second(time.unknown_ns) + unseen;
+            row.on_cpu_ns_per_second = Some(on);
+            row.unknown_ns_per_second = (unknown > 0.0).then_some(unknown);
         }
-        self.has_on_cpu = true;
-        self.threads_without_run_times = threads;
-        self.without_run_times_because = because;
-    }
-
-    /// A sentence about the threads of which it is not known when they had a processor, if there
-    /// are any.
-    pub(crate) fn without_run_times(&self) -> Option<String> {
-        let threads = u64::from(self.threads_without_run_times);
-        (threads > 0).then(|| {
-            format!(
-                "it is not known when {} had a processor ({})",
-                units::counted(threads, "thread"),
-                text::printable(&self.without_run_times_because)
-            )
-        })
     }
 
     /// The callers and callees of a function.
@@ -299,11 +295,6 @@ impl Row {
             Some(ns) => format!("{at_least}{}", units::time(whole(ns))),
         }
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Receives a live trace with run times for as long as top shows for how long functions had a
 //! processor.
 
-use std::collections::HashMap;
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,10 +12,11 @@ use tokio::task::JoinHandle;
 use xray_trace::container::Reader;
 use xrayd_proto::v1::{StreamTraceRequest, TraceChunk};
 
-use super::function_times::{FunctionTime, FunctionTimes};
+use super::function_times::{FunctionTimes, IntervalTimes};
 use crate::attachment::Undo;
 use crate::client::Rpc;
 use crate::failure;
+use crate::output::{text, units};
 
 /// The time after which all events of a moment have arrived. The daemon sends blocks that are 0.1 s
 /// old.
@@ -38,6 +38,8 @@ struct Received {
     times: FunctionTimes,
     /// The number of threads of which nothing is known, and the reason for the first of them.
     without_runs: (u32, String),
+    /// Why nothing more comes.
+    ended: Option<String>,
 }
 
 // === impl LiveTimes ===
@@ -59,19 +61,23 @@ impl LiveTimes {
         let (sender, receiver) = mpsc::channel(CHUNKS);
         let counts = Arc::clone(&received);
         let task = tokio::spawn(async move {
-            // A stream that breaks shows nothing any more.
-            while let Ok(Some(chunk)) = chunks.message().await {
+            let why = loop {
                 let TraceChunk {
                     data,
                     threads_without_runs,
                     without_runs_because,
                     ..
-                } = chunk;
+                } = match chunks.message().await {
+                    Ok(Some(chunk)) => chunk,
+                    Ok(None) => break "the stream of events has ended".to_owned(),
+                    Err(status) => break format!("{:#}", failure::from_status(&status)),
+                };
                 lock(&counts).without_runs = (threads_without_runs, without_runs_because);
                 if sender.send(data).await.is_err() {
-                    return;
+                    break "the stream of events cannot be read".to_owned();
                 }
-            }
+            };
+            lock(&counts).ended = Some(why);
         });
         let times = Arc::clone(&received);
         std::thread::spawn(move || read(receiver, &times));
@@ -83,14 +89,28 @@ impl LiveTimes {
         lock(&self.received).times.is_known(until_ns)
     }
 
+    /// As [`FunctionTimes::plan_end`].
+    pub(crate) fn plan_end(&self, at_ns: u64) {
+        lock(&self.received).times.plan_end(at_ns);
+    }
+
     /// As [`FunctionTimes::end_interval`].
-    pub(crate) fn end_interval(&self, at_ns: u64) -> HashMap<String, FunctionTime> {
+    pub(crate) fn end_interval(&self, at_ns: u64) -> IntervalTimes {
         lock(&self.received).times.end_interval(at_ns)
     }
 
-    /// The number of threads of which nothing is known, and the reason for the first of them.
-    pub(crate) fn without_runs(&self) -> (u32, String) {
-        lock(&self.received).without_runs.clone()
+    /// What is missing, as sentences.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let received = lock(&self.received);
+        let (threads, because) = &received.without_runs;
+        let unknown = (*threads > 0).then(|| {
+            let threads = units::counted(u64::from(*threads), "thread");
+            let because = text::printable(because);
+            format!("it is not known when {threads} had a processor ({because})")
+        });
+        let ended = received.ended.as_ref();
+        let ended = ended.map(|why| format!("times with a processor end here: {why}"));
+        unknown.into_iter().chain(ended).collect()
     }
 }
 
@@ -127,7 +147,7 @@ fn read(chunks: mpsc::Receiver<Vec<u8>>, received: &Mutex<Received>) {
             && let Ok(now) = monotonic_now()
         {
             let lag = u64::try_from(ARRIVAL.as_nanos()).unwrap_or(u64::MAX);
-            times.read_until(now.saturating_sub(lag));
+            times.read_ahead(now.saturating_sub(lag));
         }
     }
 }

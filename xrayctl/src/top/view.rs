@@ -70,9 +70,9 @@ fn weather(state: &State) -> Line<'static> {
         "tracing ~{:.1} % of a processor  ",
         interval.overhead * 100.0
     );
-    let unknown = interval.without_run_times().map(|what| format!("  {what}"));
-    let unknown = Span::styled(unknown.unwrap_or_default(), Style::new().fg(Color::Yellow));
-    Line::from(vec![Span::raw(cost), lost, Span::raw(all), unknown])
+    let notes = interval.notes.iter().map(|note| format!("  {note}"));
+    let notes = Span::styled(notes.collect::<String>(), Style::new().fg(Color::Yellow));
+    Line::from(vec![Span::raw(cost), lost, Span::raw(all), notes])
 }
 
 fn footer(state: &State) -> Line<'static> {

@@ -11,7 +11,8 @@ use super::sample::{Share, Tally};
 /// The most calls of a stack between two samples. No program makes as many.
 const MOST_CALLS: u64 = 1 << 48;
 
-/// The number of events that a thread has added up since the first look at it.
+/// The number of events that a thread has added up since the first look at it: entries and exits
+/// that changed its frames, and two for each call that was not followed.
 #[derive(Debug, Default)]
 pub(super) struct AddedEvents {
     /// The thread's own number at the last look, which has 32 bits; `None` before the first look.
@@ -19,6 +20,8 @@ pub(super) struct AddedEvents {
     frames: u64,
     /// Calls that had no frame, by the thread's own number.
     not_followed: u64,
+    /// The number of events in recent samples; in older ones they count less.
+    recent: u64,
 }
 
 /// The numbers of a thread's calls at one moment.
@@ -42,6 +45,16 @@ impl AddedEvents {
         self.events().saturating_sub(before)
     }
 
+    /// Takes the events of a sample over into [`Self::recent`].
+    pub(super) fn end_sample(&mut self, more: u64) {
+        self.recent = (self.recent / 2).saturating_add(more);
+    }
+
+    /// The rank of the thread among those that make events.
+    pub(super) fn recent(&self) -> u64 {
+        self.recent
+    }
+
     pub(super) fn events(&self) -> u64 {
         let events = self.not_followed.saturating_mul(2);
         self.frames.saturating_add(events)
@@ -56,17 +69,17 @@ impl CallReading {
     }
 
     /// The calls since the reading `before`. `find` returns the function of a site. Calls of sites
-    /// without a function are left out, and so are those that have no stack of their own: the other
-    /// calls stand for them.
+    /// without a function are left out, and so are those that have no stack of their own. The second
+    /// number is that of their events.
     pub(super) fn since(
         &self,
         Self(before): &Self,
         find: impl Fn(u32) -> Option<FunctionId>,
-    ) -> Tally {
+    ) -> (Tally, u64) {
         let Self(now) = self;
         let function = |stack: &StackCalls| stack.site.and_then(&find);
         let mut functions = HashMap::<FunctionId, Share>::new();
-        let mut events = 0_u64;
+        let (mut events, mut nameless) = (0_u64, 0_u64);
         for (at, stack) in now.stacks.iter().enumerate() {
             let before = before.stacks.get(at).copied().unwrap_or_default();
             // The memory may hold anything, and a number never shrinks.
@@ -75,15 +88,20 @@ impl CallReading {
                 .saturating_sub(before.finished)
                 .min(MOST_CALLS);
             let left = stack.left.saturating_sub(before.left).min(MOST_CALLS);
-            let Some(function) = function(stack).filter(|_| finished + left > 0) else {
+            let its = 2 * (finished + left);
+            let Some(function) = function(stack) else {
+                nameless = nameless.saturating_add(its);
                 continue;
             };
+            if its == 0 {
+                continue;
+            }
             let share = functions.entry(function).or_default();
             share.calls = share.calls.saturating_add(finished + left);
-            share.events = share.events.saturating_add(2 * finished + left);
+            share.events = share.events.saturating_add(its);
             let ticks = stack.ticks.saturating_sub(before.ticks);
             share.ticks = share.ticks.saturating_add(ticks);
-            events = events.saturating_add(2 * finished + left);
+            events = events.saturating_add(its);
         }
         for open in &now.open {
             let function = now.stacks.get(open.stack).and_then(function);
@@ -94,13 +112,14 @@ impl CallReading {
                 share.ticks = share.ticks.saturating_add(ticks);
             }
         }
-        Tally {
+        let tally = Tally {
             events,
             passed: events,
             unseen: 0,
             lost: 0,
             functions,
-        }
+        };
+        (tally, nameless)
     }
 }
 
@@ -157,11 +176,11 @@ mod tests {
             calls,
             ticks,
         };
-        let tally = now.since(&before, find);
-        assert_eq!((tally.events, tally.passed), (24, 24));
+        let (tally, nameless) = now.since(&before, find);
+        assert_eq!((tally.events, tally.passed, nameless), (26, 26, 300));
         let expected = [
             (FunctionId(1), share(0, 0, 300)),
-            (FunctionId(2), share(24, 13, 1000)),
+            (FunctionId(2), share(26, 13, 1000)),
         ];
         assert_eq!(tally.functions, HashMap::from(expected));
         // A target may write anything. A cleared profile is smaller.
@@ -176,8 +195,8 @@ mod tests {
             ],
             latest: u64::MAX,
         });
-        assert!(wild.since(&now, find).events > 0);
-        assert_eq!(now.since(&wild, find).events, 0);
+        assert!(wild.since(&now, find).0.events > 0);
+        assert_eq!(now.since(&wild, find).0.events, 0);
     }
 
     #[test]

@@ -103,7 +103,8 @@ pub(crate) struct Sample {
 pub(crate) struct RingSample {
     pub(crate) ring: RingId,
     /// Words that were written to it since it was claimed, and events that it had no room for. The
-    /// number is close to that of the events. Where calls are added up, the number of events.
+    /// number is close to that of the events. Where calls are added up, the number of changes of
+    /// its open calls, and two for each call that is not followed.
     pub(crate) given: u64,
     /// The processor time of its thread. `None` if the ring is not looked at, or the kernel does
     /// not report it.

@@ -528,8 +528,6 @@ pub(super) fn unless_ended(pid: Pid, start_time: u64, refusal: Refusal) -> Refus
     Refusal::new(Reason::TargetExited, message)
 }
 
-/// The ranges that need trampolines. A module without room for trampolines in its reach is refused,
-/// and other modules are not.
 /// Marks sites whose functions an earlier daemon has switched while calls are added up.
 fn mark_switched(
     switched: &mut SwitchedSites,
@@ -546,6 +544,8 @@ fn mark_switched(
     marked.map_err(|error| Refusal::from_io(pid, "write to its table", &error))
 }
 
+/// The ranges that need trampolines. A module without room for trampolines in its reach is refused,
+/// and other modules are not.
 fn neighbourhoods(
     flight: &mut Preflight,
     target: &Target,

@@ -46,7 +46,8 @@ const PART_BYTES: usize = 4096;
 const KERNEL_PART_BYTES: usize = 64 * 1024;
 const PART_TIME: Duration = Duration::from_secs(1);
 /// The same with [`Delivery::Prompt`], also without switches.
-const PROMPT_TIME: Duration = Duration::from_millis(250);
+const PROMPT_TIME: Duration = Duration::from_millis(200);
+const LONGEST_PROMPT: Duration = Duration::from_millis(100);
 /// A thread that traces nothing is dropped after so much time, or so many bytes of switches.
 const SILENT_TIME: Duration = Duration::from_secs(1);
 const SILENT_BYTES: usize = 64 * 1024;
@@ -125,7 +126,10 @@ impl RunRecords {
             uid,
             tracepoints,
             delivery,
-            pace: Pace::new(LONGEST),
+            pace: Pace::new(match delivery {
+                Delivery::WhenMany => LONGEST,
+                Delivery::Prompt => LONGEST_PROMPT,
+            }),
             unrecorded: Unrecorded::default(),
         }
     }

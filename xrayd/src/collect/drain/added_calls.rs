@@ -148,6 +148,19 @@ impl Rings {
         true
     }
 
+    /// Has the program record events instead of adding calls up, until the mode is set again.
+    pub(super) fn record_events(&self, why: &str) {
+        if !self.output.lacks_room.swap(true, Relaxed) {
+            let pid = self.pid.as_raw();
+            tracing::warn!(
+                pid,
+                why,
+                "the program records events instead of adding calls up"
+            );
+            self.output.control.wake();
+        }
+    }
+
     /// Adds what was added up for an earlier daemon to the kept sums, and to nothing else: that
     /// daemon has shown these calls to its clients.
     fn add_up_earlier(&mut self) {
@@ -184,14 +197,10 @@ impl Rings {
         if !ring.profile.has_news(self.slots.profile_state(index)) && is_interim {
             return None;
         }
-        if is_interim && *seen > SEEN_BYTES && !self.output.lacks_room.swap(true, Relaxed) {
-            let pid = self.pid.as_raw();
-            tracing::warn!(
-                pid,
-                "the program has so many stacks that it records events instead of adding calls up"
-            );
-            self.output.control.wake();
+        if is_interim && *seen > SEEN_BYTES {
+            self.record_events("it has too many stacks");
         }
+        let ring = self.by_slot.get_mut(&index)?;
         if is_interim && *seen > MOST_SEEN_BYTES {
             return None;
         }

@@ -260,12 +260,12 @@ impl Scene {
             25 => self.profile(input),
             26 => {
                 let window = Arc::new(Window::new(Arc::new(RunClocks::of(Pid::this(), &[]))));
-                let sample = self.drain.sample(&Look::Begin(window));
+                let sample = self.drain.sample(&Look::Begin(Arc::clone(&window)));
                 let before = sample.rings.iter().map(|ring| (ring.ring, 0));
                 let before = before.collect();
                 let look = match input.small() & 1 {
                     0 => Look::Newest(before),
-                    _ => Look::All(before),
+                    _ => Look::All(before, window),
                 };
                 let mut sample = self.drain.sample(&look);
                 sample.tallies(Ticks(0), &(Ticks(0)..=Ticks(u64::MAX)));

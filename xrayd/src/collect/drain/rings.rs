@@ -57,6 +57,8 @@ pub(super) struct Rings {
     pub(super) log: Option<SumsLog>,
     /// The index in `order` of the next profile to be read.
     pub(super) next_added: usize,
+    /// The first of the threads that have their turn in a sample of sums.
+    pub(super) sampled_first: usize,
     started: Instant,
 }
 
@@ -99,6 +101,7 @@ impl Rings {
             adds_up: false,
             log: None,
             next_added: 0,
+            sampled_first: 0,
             started: Instant::now(),
         }
     }

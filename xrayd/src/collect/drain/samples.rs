@@ -15,6 +15,13 @@ use crate::{
     target::cpu_time,
 };
 
+/// The threads of a sample of sums that were not in the sample before.
+const OTHERS: usize = 4;
+/// Events without a function in a sample from which on a budget does without sums, if they are more
+/// than one part in this many.
+const MOST_NAMELESS: u64 = 1000;
+const NAMELESS_PART: u64 = 8;
+
 impl Drain {
     /// Samples how much each thread recorded or added up, and which functions those did that
     /// recorded or added up the most since the last sample.
@@ -40,24 +47,7 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
         Look::Newest(_) | Look::Nothing => None,
     };
     let order: Vec<u32> = rings.order.clone();
-    // The rings to be read: those of the window's begin, or those in which the most has happened.
-    // Threads that add up nothing now are included: their functions may be suppressed.
-    let mut read: Vec<(u64, u64, u32)> = Vec::new();
-    for &index in &order {
-        let state = rings.slots.profile_state(index);
-        let Some(ring) = rings.by_slot.get_mut(&index).filter(|ring| !ring.is_left()) else {
-            continue;
-        };
-        let more = ring.added.follow(state);
-        match look {
-            Look::All(..) if ring.reading.is_none() => {}
-            Look::Begin(_) => read.push((0, ring.added.events(), index)),
-            Look::Newest(_) | Look::All(..) => read.push((more, ring.added.events(), index)),
-            Look::Nothing => {}
-        }
-    }
-    read.sort_by_key(|(more, all, _)| Reverse((*more, *all)));
-    read.truncate(sample::MOST_COPIES);
+    let read = chosen(rings, &order, look);
     let taken = (Instant::now(), ticks_now());
     let ran = cpu_time::of_process(rings.pid);
     let edge = match look {
@@ -65,7 +55,7 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
         Look::All(_, window) => Some(window.end()),
         Look::Newest(_) | Look::Nothing => None,
     };
-    let readings = read.iter().map(|(_, _, index)| {
+    let readings = read.iter().map(|index| {
         let state = rings.slots.profile_state(*index);
         let numbers = rings.slots.call_numbers(*index);
         (*index, (CallReading::new(numbers), state))
@@ -79,11 +69,15 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
     if !readings.is_empty() {
         rings.slots.let_go_profiles();
     }
-    let mut samples = Vec::new();
+    let (mut samples, mut named, mut nameless) = (Vec::new(), 0_u64, 0_u64);
     for &index in &order {
-        let Some(ring) = rings.by_slot.get_mut(&index).filter(|ring| !ring.is_left()) else {
+        let Some(ring) = rings.by_slot.get_mut(&index) else {
             continue;
         };
+        if ring.is_left() {
+            ring.reading = None;
+            continue;
+        }
         let Some(thread) = rings.decoders.get_mut(ring.owner).map(|owner| owner.thread) else {
             continue;
         };
@@ -93,7 +87,10 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
             ring.added.follow(state);
             if let Some(before) = look.before(id).and(ring.reading.as_ref()) {
                 let find = |site| Some(rings.sites.find(site, taken.1)?.function);
-                seen = Some(Seen::Whole(reading.since(before, find)));
+                let (tally, others) = reading.since(before, find);
+                named = named.saturating_add(tally.events);
+                nameless = nameless.saturating_add(others);
+                seen = Some(Seen::Whole(tally));
             }
             let tid = rings
                 .output
@@ -110,6 +107,11 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
             seen,
         });
     }
+    if nameless > MOST_NAMELESS && nameless > named / NAMELESS_PART {
+        rings.record_events(
+            "the threads' profiles are so full that a budget cannot tell functions apart",
+        );
+    }
     Sample {
         sites: Arc::clone(&rings.sites),
         taken,
@@ -117,6 +119,46 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
         edge,
         rings: samples,
     }
+}
+
+/// The rings that a sample of sums reads: those of the window's begin, or those in which the most
+/// has happened in recent samples. Threads that add up nothing now are included: their functions may
+/// be suppressed. Those of the last sample come first, because only their growth is known, and a few
+/// others in turn.
+fn chosen(rings: &mut Rings, order: &[u32], look: &Look) -> Vec<u32> {
+    let (mut known, mut others) = (Vec::new(), Vec::new());
+    for &index in order {
+        let state = rings.slots.profile_state(index);
+        let Some(ring) = rings.by_slot.get_mut(&index).filter(|ring| !ring.is_left()) else {
+            continue;
+        };
+        let more = ring.added.follow(state);
+        ring.added.end_sample(more);
+        let of = match ring.reading {
+            Some(_) => &mut known,
+            None => &mut others,
+        };
+        of.push((ring.added.recent(), index));
+    }
+    let rank = |(recent, _): &(u64, u32)| Reverse(*recent);
+    known.sort_by_key(rank);
+    match look {
+        Look::Nothing => return Vec::new(),
+        Look::All(..) => others.clear(),
+        Look::Newest(_) | Look::Begin(_) => {
+            // A stable sort: threads of one rank have their turns.
+            let turn = rings.sampled_first % others.len().max(1);
+            rings.sampled_first = rings.sampled_first.wrapping_add(OTHERS);
+            others.rotate_left(turn);
+            others.sort_by_key(rank);
+            let room = sample::MOST_COPIES.saturating_sub(others.len().min(OTHERS));
+            known.truncate(room);
+        }
+    }
+    let all = known.into_iter().chain(others);
+    all.map(|(_, index)| index)
+        .take(sample::MOST_COPIES)
+        .collect()
 }
 
 /// A sample of what threads record.

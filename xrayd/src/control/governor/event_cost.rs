@@ -2,8 +2,8 @@
 //!
 //! Reading the counter is most of the work of a trampoline. How much the rest adds depends on the
 //! processor: some read the counter while earlier instructions are still under way, others wait for
-//! those. So the readings are measured with a chain of multiplications between them that is as
-//! long as the chain of instructions in a trampoline (`docs/benchmarks.md`).
+//! those. So the readings are measured with a chain of multiplications between them that takes
+//! about as long as the chain of instructions in a trampoline (`docs/benchmarks.md`).
 //!
 //! Measured with the processor time of Redis with every function on, an event that is recorded
 //! costs 0.98 times a reading on a processor of the first kind, and 1.42 times on one of the second
@@ -68,10 +68,6 @@ mod tests {
         let costs = EventCosts::measure();
         let [recorded, added_up] =
             [DispatchMode::None, DispatchMode::Profile].map(|mode| costs.of(mode));
-        println!(
-            "{costs:?} {:?}",
-            (0..16).map(ticks_of_reading).collect::<Vec<_>>()
-        );
         assert!((1.0..1_000_000.0).contains(&recorded), "{costs:?}");
         assert!((1.0..1_000_000.0).contains(&added_up), "{costs:?}");
     }

@@ -152,7 +152,10 @@ impl OverheadLimit {
 
     /// As [`Governor::measure_anew`](super::Governor::measure_anew).
     pub(super) fn measure_anew(&mut self) {
-        self.last = None;
+        if let Some(last) = &mut self.last {
+            // The numbers of events mean something else from now on. The clocks go on.
+            last.given.clear();
+        }
         self.drop_comparison();
         if let Stage::Trying(trial) = &mut self.stage {
             trial.window = None;
@@ -211,7 +214,7 @@ impl OverheadLimit {
         let (event_ns, tick_ns) = (self.event_ns(patching), self.tick_rate.tick_ns());
         let costs = interval.costs(event_ns, tick_ns);
         self.spent.add(costs.time, FADE);
-        if interval.is_seen() {
+        if interval.is_seen() && !before.given.is_empty() {
             let is_on = |id| !self.suppressed.contains(&id);
             self.model.learn(&costs.measured, Source::Look, is_on);
         }
@@ -373,6 +376,8 @@ impl OverheadLimit {
                 late: 0,
             },
         };
+        // The functions are on until here, also while the numbers of calls were read.
+        let (over, clocked) = (ticks_now(), tried.clocks.read());
         if let Err(error) = switching::suppress(patching, &tried.ids) {
             // They are still on. The trial goes on until switching off succeeds, but its window is
             // over.
@@ -380,14 +385,17 @@ impl OverheadLimit {
             return Err(error);
         }
         let now = Instant::now();
-        self.due = now + LOOK_EVERY;
-        let ticks = ended.at.0.saturating_sub(tried.since.0);
+        let sampling = window.as_ref().map_or(Duration::ZERO, |it| it.sampling);
+        let pause_after = sampling * LOOK_PART;
+        self.due = now + pause_after.clamp(LOOK_EVERY, LOOK_EVERY_AT_LEAST);
+        let ticks = over.0.saturating_sub(tried.since.0);
         patching.shared.history.recorded(&tried.ids, ticks);
         let on_ns = float(ticks) * self.tick_rate.tick_ns();
         let cost_ns = on_ns * tried.load + 2e9 * tried.stopped.as_secs_f64();
         let pause = Duration::from_secs_f64((cost_ns / 1e9 / (self.limit * FOR_TRYING)).min(1e6));
+        let pause = pause.max(pause_after);
         self.next_trial = Some(now + pause.clamp(TRIAL_EVERY, TRIAL_EVERY_AT_LEAST));
-        let cpu_ns = tried.clocks.between(tried.began, ended.clocked, on_ns);
+        let cpu_ns = tried.clocks.between(tried.began, clocked, on_ns);
         if let Some(window) = window {
             self.learn_from_trial(patching, &tried, window, ended, cpu_ns);
         }
@@ -458,7 +466,8 @@ impl OverheadLimit {
             return;
         }
         if !interval.is_seen() {
-            // The rings were overwritten before they were copied.
+            // The rings were overwritten before they were copied, or the threads that were read did
+            // nothing.
             self.longest_trial = (self.longest_trial / 2).max(SHORTEST_TRIAL);
             return;
         }

@@ -8,7 +8,10 @@
 //!
 //! The calls of the others in both windows show the program's [`Pace`](super::pace::Pace).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use xray_trace::model::{FunctionId, ThreadId, Ticks};
 
@@ -43,6 +46,8 @@ pub(super) struct OpenWindow {
     clocks: Clocks,
     /// `None` before its begin.
     began: Option<Edge>,
+    /// The time that the samples at its ends took.
+    pub(super) sampling: Duration,
     /// The sample at its end, where calls are added up.
     after: Option<Sample>,
 }
@@ -69,7 +74,7 @@ pub(super) struct Trial {
     /// Processor time of the process at the last look.
     pub(super) ran: Option<Duration>,
     /// The time at which switching on began. Sleds are switched off in the same order. So each is
-    /// on for as long as from here to the begin of switching off.
+    /// on for as long as from here to the begin of switching off, which is after the sample.
     pub(super) since: Ticks,
     pub(super) clocks: Clocks,
     /// What the clocks showed at `since`, in nanoseconds. `None` if the process had ended.
@@ -153,6 +158,7 @@ impl OpenWindow {
             before,
             clocks: clocks.clone(),
             began: None,
+            sampling: Duration::ZERO,
             after: None,
         })
     }
@@ -160,7 +166,9 @@ impl OpenWindow {
     /// Begins the window now.
     pub(super) fn begin(&mut self, patching: &Patching) {
         if self.adds_up {
+            let asked = Instant::now();
             self.before = sample(patching, Look::Begin(Arc::clone(&self.window)));
+            self.sampling += asked.elapsed();
             self.began = self.before.as_ref().and_then(|before| before.edge);
         } else {
             self.began = Some(self.window.begin());
@@ -170,7 +178,9 @@ impl OpenWindow {
     /// Ends the window now.
     pub(super) fn end(&mut self, patching: &Patching) -> Edge {
         if self.adds_up {
+            let asked = Instant::now();
             self.after = self.last_sample(patching);
+            self.sampling += asked.elapsed();
         }
         let ended = self.after.as_ref().and_then(|after| after.edge);
         ended.unwrap_or_else(|| self.window.end())
