@@ -69,8 +69,8 @@ impl CallReading {
     }
 
     /// The calls since the reading `before`. `find` returns the function of a site. Calls of sites
-    /// without a function are left out, and so are those that have no stack of their own. The second
-    /// number is that of their events.
+    /// without a function are left out, and so are those that have no stack of their own. The
+    /// second number is that of their events.
     pub(super) fn since(
         &self,
         Self(before): &Self,

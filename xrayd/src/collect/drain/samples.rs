@@ -122,9 +122,9 @@ fn sample_of_sums(rings: &mut Rings, look: &Look) -> Sample {
 }
 
 /// The rings that a sample of sums reads: those of the window's begin, or those in which the most
-/// has happened in recent samples. Threads that add up nothing now are included: their functions may
-/// be suppressed. Those of the last sample come first, because only their growth is known, and a few
-/// others in turn.
+/// has happened in recent samples. Threads that add up nothing now are included: their functions
+/// may be suppressed. Those of the last sample come first, because only their growth is known, and
+/// a few others in turn.
 fn chosen(rings: &mut Rings, order: &[u32], look: &Look) -> Vec<u32> {
     let (mut known, mut others) = (Vec::new(), Vec::new());
     for &index in order {
