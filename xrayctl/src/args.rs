@@ -167,6 +167,8 @@ pub(crate) enum Command {
     Detach(cmd::detach::Args),
     /// Switch off what a daemon that is gone has left on, without a daemon
     Off(cmd::off::Args),
+    /// Check tracing policies
+    Policy(cmd::policy::Args),
     /// Restart the daemon
     Daemon(cmd::daemon::Args),
     /// Explain the reason id of a refusal

@@ -30,7 +30,6 @@ mod manual;
 mod output;
 mod output_folder;
 mod page;
-mod parse;
 mod private;
 mod process;
 mod progress;
@@ -59,6 +58,7 @@ use clap::Parser as _;
 use crate::args::{Cli, Command};
 use crate::client::Daemon;
 use crate::output::Console;
+pub(crate) use xrayd::parse;
 
 fn main() -> ExitCode {
     let args = std::env::args_os().collect::<Vec<_>>();
@@ -129,6 +129,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::FdrDump(args) => cmd::fdr_dump::run(&args, console),
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Off(args) => online(cmd::off::run(args, console)),
+        Command::Policy(args) => online(cmd::policy::run(args, &daemon, console)),
         Command::Daemon(args) => online(cmd::daemon::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),
         Command::Completions(args) => online(cmd::completions::run(args, &daemon, console)),

@@ -1,5 +1,5 @@
-//! The manual page of the daemon, xrayd(8): its command line, and sections that clap has no place
-//! for.
+//! The manual pages of the daemon: xrayd(8), its command line and sections that clap has no place
+//! for, xrayd.toml(5), its configuration file, and xrayd-policy(5), a tracing policy.
 
 use std::io;
 
@@ -54,7 +54,7 @@ const SECTIONS: [Section; 6] = [
                 "The daemon could not start, or its server ended. The log has the cause, for \
                  example that another xrayd is running at the socket.",
             ),
-            ("2", "The command line cannot be parsed."),
+            ("2", "The command line or the configuration file is wrong."),
         ],
     ),
     (
@@ -64,7 +64,7 @@ const SECTIONS: [Section; 6] = [
             (
                 "XRAYD_SOCKET, XRAYD_STATE_DIR, XRAYD_METRICS, XRAYD_AUDIT, XRAYD_LOG_LEVEL",
                 "Values of --socket, --state-dir, --metrics, --audit and --log-level. An option \
-                 takes precedence.",
+                 takes precedence, and they do over the configuration file.",
             ),
             (
                 "STATE_DIRECTORY, XDG_STATE_HOME",
@@ -91,6 +91,10 @@ const SECTIONS: [Section; 6] = [
         "FILES",
         "",
         &[
+            (
+                "/etc/xrayd/xrayd.toml, $XDG_CONFIG_HOME/xrayd/xrayd.toml",
+                "The configuration file of root's daemon, and of a user's, see xrayd.toml(5).",
+            ),
             (
                 "/run/xrayd/xrayd.sock",
                 "The socket of root's daemon, mode 0666.",
@@ -139,7 +143,7 @@ const SECTIONS: [Section; 6] = [
     ),
     (
         "SEE ALSO",
-        "xrayctl(1), systemd.socket(5). In the source: docs/api.md, docs/metrics.md and \
+        "xrayctl(1), xrayd.toml(5), systemd.socket(5). In the source: docs/api.md, docs/metrics.md and \
          docs/threat-model.md.",
         &[],
     ),
@@ -174,9 +178,213 @@ pub(crate) fn daemon_page() -> io::Result<String> {
     Ok(definitions.clone() + &page.replace(&definitions, ""))
 }
 
+/// The keys of a policy's tables: the table, its meaning, and its keys with theirs.
+const POLICY_TABLES: [Section; 3] = [
+    (
+        "",
+        "",
+        &[
+            (
+                "name",
+                "The name of the policy: up to 64 letters, digits, -, _ and ., with a letter or a \
+                 digit first.",
+            ),
+            (
+                "expires",
+                "The moment at which the policy ends, with its time zone, such as \
+                 2027-01-31T00:00:00Z. Without it the policy does not end.",
+            ),
+        ],
+    ),
+    (
+        "[match]",
+        "The processes that the policy is for. All keys that are there must hold. A key holds if \
+         one of its values matches. There must be one at least.",
+        &[
+            ("unit", "Globs for the systemd unit or the container."),
+            (
+                "cgroup",
+                "Globs for the path of the control group. * does not match /, and ** does.",
+            ),
+            ("exe", "Globs for the path of the program, in the same way."),
+            ("command", "Globs for the command line."),
+            (
+                "container",
+                "Globs for the id of the container. The begin of an id suffices.",
+            ),
+            ("user", "Names or numbers of users."),
+            (
+                "max_processes",
+                "The most processes at a time, the oldest ones first. Without it: 100.",
+            ),
+            (
+                "min_age",
+                "The age at which a process is attached to, such as 500ms. Without it: 0s.",
+            ),
+        ],
+    ),
+    (
+        "[trace]",
+        "What is recorded of these processes.",
+        &[
+            (
+                "enable, except",
+                "The functions that are on, and those among them that are not: globs of names, or \
+                 tables with one of function, glob, regex, module and source. \"*\" is for all \
+                 functions. enable must be there.",
+            ),
+            (
+                "mode",
+                "profile, stream, flight or count. Without it: profile.",
+            ),
+            (
+                "arguments, results",
+                "The number of arguments that are recorded, from 0 to 6, and true for results.",
+            ),
+            (
+                "max_overhead, keep",
+                "The limit on the cost of tracing, such as \"2%\", and names or globs of functions \
+                 that it never suppresses.",
+            ),
+            (
+                "duty",
+                "A duty cycle, such as \"5ms/1s\". It excludes max_overhead.",
+            ),
+            (
+                "min_duration, max_depth, one_in, inside, threads",
+                "The calls that are recorded, as the options of xrayctl filter.",
+            ),
+            (
+                "ring_size",
+                "The size of each thread's ring, such as \"4MiB\".",
+            ),
+            ("follow", "none, fork, exec or all. Without it: none."),
+        ],
+    ),
+];
+
+/// The page of a policy.
+pub(crate) fn policy_page() -> io::Result<String> {
+    let mut roff = Roff::new();
+    roff.control("TH", ["xrayd-policy", "5"]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman("xrayd-policy - tracing policy for xrayd")]);
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text([roman(
+        "A tracing policy says which processes are traced, and how. It is a file of TOML. xrayctl \
+         policy check FILE shows its mistakes, or the processes that it matches now. Where a list \
+         of texts is possible, a single text is, too. Unknown keys are mistakes.",
+    )]);
+    for (table, text, keys) in POLICY_TABLES {
+        roff.control("SH", [if table.is_empty() { "KEYS" } else { table }]);
+        if !text.is_empty() {
+            roff.text([roman(text)]);
+        }
+        for (key, meaning) in keys {
+            roff.control("TP", []);
+            roff.text([bold(*key)]);
+            roff.text([roman(*meaning)]);
+        }
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    roff.control("nf", []);
+    for line in POLICY_EXAMPLE.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman("xrayctl-policy(1), xrayd(8)")]);
+    Ok(roff.render())
+}
+
+/// A policy.
+const POLICY_EXAMPLE: &str = r#"name = "checkout-latency"
+expires = 2027-01-31T00:00:00Z
+
+[match]
+unit = "checkout@*.service"
+max_processes = 20
+
+[trace]
+mode = "profile"
+enable = ["checkout::*", { module = "libpay.so.*" }]
+except = [{ function = "checkout::hot" }]
+max_overhead = "2%"
+"#;
+
+/// The page of the configuration file.
+pub(crate) fn file_page() -> io::Result<String> {
+    let mut roff = Roff::new();
+    roff.control("TH", ["xrayd.toml", "5"]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman("xrayd.toml - configuration file of xrayd")]);
+    roff.control("SH", ["DESCRIPTION"]);
+    for paragraph in [
+        "xrayd reads /etc/xrayd/xrayd.toml at its start, and a user's daemon reads \
+         $XDG_CONFIG_HOME/xrayd/xrayd.toml or ~/.config/xrayd/xrayd.toml. The option --config names \
+         another file. Without a file, the defaults hold.",
+        "The file is TOML. Its keys are the options of xrayd(8) without the dashes. An option that \
+         can be given several times takes a list. The command line wins over the environment, and \
+         both over the file. xrayd --print-config shows the values in force and where they come \
+         from, in the form of the file.",
+        "The file must belong to root or to the daemon's user, and nobody else may write to it. A \
+         file with a mistake keeps the daemon from starting. It names all mistakes with their \
+         lines and columns.",
+    ] {
+        roff.control("PP", []);
+        roff.text([roman(paragraph)]);
+    }
+    roff.control("SH", ["KEYS"]);
+    for key in xrayd::config_file::keys() {
+        roff.control("TP", []);
+        roff.text([bold(key.name), roman(" = "), roman(key.value)]);
+        roff.text([roman(key.help)]);
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    roff.control("nf", []);
+    for line in [
+        "retain = \"1GiB\"",
+        "quota = [\"sessions=100/500\"]",
+        "audit = \"off\"",
+    ] {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman("xrayd(8), xrayctl(1)")]);
+    Ok(roff.render())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_of_the_file_has_the_options() {
+        let page = file_page().unwrap();
+        for option in xrayd::config::Config::command().get_arguments() {
+            let name = option.get_long().unwrap();
+            let is_there = page.contains(&format!(r"\fB{}\fR = ", name.replace('-', r"\-")));
+            let is_known = !["config", "print-config"].contains(&name);
+            assert_eq!(is_there, is_known, "{name}: {page}");
+        }
+    }
+
+    #[test]
+    fn the_example_of_a_policy_has_no_mistake() {
+        let page = policy_page().unwrap();
+        assert!(page.contains("checkout\\-latency"), "{page}");
+        xrayd::policies::PolicySpec::parse(POLICY_EXAMPLE).unwrap();
+        // Each key of the page is one.
+        for (table, _, keys) in POLICY_TABLES {
+            for key in keys.iter().flat_map(|(keys, _)| keys.split(", ")) {
+                let text = format!("{table}\n{key} = []\n");
+                let mistakes = xrayd::policies::PolicySpec::parse(&text).unwrap_err();
+                let is_unknown = mistakes.iter().any(|it| it.what.starts_with("unknown key"));
+                assert!(!is_unknown, "{key}: {mistakes:?}");
+            }
+        }
+    }
 
     #[test]
     fn the_page_of_the_daemon_has_its_options_and_sections() {

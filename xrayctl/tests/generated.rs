@@ -18,7 +18,7 @@ fn pages(dir: &Path) -> BTreeMap<String, String> {
         .map(|entry| entry.unwrap().path())
         .filter(|path| {
             let section = path.extension();
-            section.is_some_and(|section| section == "1" || section == "8")
+            section.is_some_and(|section| ["1", "5", "8"].iter().any(|known| section == *known))
         })
         .map(|path| {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -34,7 +34,13 @@ fn the_committed_manual_pages_are_current() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/man");
     let current = pages(dir.path());
-    for page in ["xrayctl.1", "xrayctl-record.1", "xrayd.8"] {
+    for page in [
+        "xrayctl.1",
+        "xrayctl-record.1",
+        "xrayd.8",
+        "xrayd.toml.5",
+        "xrayd-policy.5",
+    ] {
         assert!(current.contains_key(page), "{page}");
     }
     if std::env::var_os("XRAYD_BLESS").is_some() {

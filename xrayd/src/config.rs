@@ -25,6 +25,19 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "xrayd", version)]
 pub struct Config {
+    /// Read this file first [default: /etc/xrayd/xrayd.toml for root, else
+    /// $XDG_CONFIG_HOME/xrayd/xrayd.toml or ~/.config/xrayd/xrayd.toml, if it is there]
+    ///
+    /// Its keys are the options of this command without the dashes. The command line wins over the
+    /// environment, and both over the file. The file must belong to root or to the daemon's user,
+    /// and nobody else may write to it. See xrayd.toml(5).
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+
+    /// Print the configuration as a file, with the origin of each value, and exit
+    #[arg(long)]
+    pub print_config: bool,
+
     /// Listen on this socket [default: /run/xrayd/xrayd.sock for root, else
     /// $XDG_RUNTIME_DIR/xrayd.sock]
     ///

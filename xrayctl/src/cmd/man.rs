@@ -12,7 +12,8 @@ use crate::output::Console;
 
 const EXAMPLES: &str = "\
 The pages of xrayctl belong to section 1 of the manual. xrayd.8, the page of the daemon, belongs to
-section 8.
+section 8. The pages of its configuration file and of a policy, xrayd.toml.5 and xrayd-policy.5,
+belong to section 5.
 
 Examples:
   xrayctl man ~/.local/share/man/man1";
@@ -32,5 +33,9 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
     let daemon_page = manual::daemon_page().with_context(cannot)?;
     std::fs::write(args.dir.join("xrayd.8"), daemon_page).with_context(cannot)?;
+    let file_page = manual::file_page().with_context(cannot)?;
+    std::fs::write(args.dir.join("xrayd.toml.5"), file_page).with_context(cannot)?;
+    let policy_page = manual::policy_page().with_context(cannot)?;
+    std::fs::write(args.dir.join("xrayd-policy.5"), policy_page).with_context(cannot)?;
     console.line(&format!("wrote the manual pages to {}", args.dir.display()))
 }

@@ -24,6 +24,7 @@ pub(crate) mod info;
 pub(crate) mod man;
 pub(crate) mod mode;
 pub(crate) mod off;
+pub(crate) mod policy;
 pub(crate) mod profile;
 pub(crate) mod ps;
 pub(crate) mod record;

@@ -8,6 +8,7 @@ pub(crate) mod attached;
 pub(crate) mod budget_set;
 pub(crate) mod call_table;
 pub(crate) mod call_tree;
+pub(crate) mod checked_policy;
 pub(crate) mod checks;
 mod console;
 pub(crate) mod counted;

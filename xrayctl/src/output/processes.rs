@@ -50,6 +50,19 @@ impl Processes {
         if self.processes.is_empty() {
             return writeln!(out, "no process with sleds is running");
         }
+        ProcessRow::render_all(&self.processes, out, look)
+    }
+}
+
+// === impl ProcessRow ===
+
+impl ProcessRow {
+    /// Writes a table of processes.
+    pub(super) fn render_all<'a>(
+        rows: impl IntoIterator<Item = &'a Self>,
+        out: &mut dyn io::Write,
+        look: Look,
+    ) -> io::Result<()> {
         let mut table = Table::new([
             Column::right("PID"),
             Column::left("USER").minor(1),
@@ -59,7 +72,7 @@ impl Processes {
             Column::right("FUNCTIONS").minor(2),
             Column::left("STATE"),
         ]);
-        for row in &self.processes {
+        for row in rows {
             table.push([
                 row.pid.to_string().into(),
                 row.user.as_str().into(),
@@ -72,11 +85,7 @@ impl Processes {
         }
         table.render(out, look)
     }
-}
 
-// === impl ProcessRow ===
-
-impl ProcessRow {
     fn state_cell(&self) -> Cell {
         match (self.state, &self.refusal) {
             (State::Ready, _) => Cell::toned("ready", Tone::Good),

@@ -96,7 +96,11 @@ pub(crate) fn rough(number: u64) -> u64 {
 
 /// A count and its noun: `1 event`, `2,000 events`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
+    let plural = match number {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
     format!("{} {noun}{plural}", count(number))
 }
 

@@ -116,7 +116,9 @@ fn summary(
         pid,
         uid: target.uid(),
         start_time: target.start_time(),
-        unit: unit_of(pid),
+        unit: cgroup_of(pid)
+            .and_then(|path| Some(unit_in(&path)?.to_owned()))
+            .unwrap_or_default(),
         command: target.command(),
         modules: u32::try_from(modules).unwrap_or(u32::MAX),
         functions: u32::try_from(functions).unwrap_or(u32::MAX),
@@ -125,23 +127,19 @@ fn summary(
     })
 }
 
-/// The systemd unit or the container of a process, by its control group's path.
-fn unit_of(pid: Pid) -> String {
-    let Ok(cgroups) = fs::read(format!("/proc/{pid}/cgroup")) else {
-        return String::new();
-    };
+/// The path of a process's control group, the one that systemd made. `None` if the process is gone.
+pub(crate) fn cgroup_of(pid: Pid) -> Option<String> {
+    let cgroups = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
     let cgroups = String::from_utf8_lossy(&cgroups);
-    let path = cgroups
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("0::")
-                .or_else(|| line.split_once(":name=systemd:").map(|(_, path)| path))
-        })
-        .unwrap_or_default();
-    unit_in(path).unwrap_or_default().to_owned()
+    let mut paths = cgroups.lines().filter_map(|line| {
+        line.strip_prefix("0::")
+            .or_else(|| line.split_once(":name=systemd:").map(|(_, path)| path))
+    });
+    paths.next().map(str::to_owned)
 }
 
-fn unit_in(path: &str) -> Option<&str> {
+/// The systemd unit or the container in a control group's path.
+pub(crate) fn unit_in(path: &str) -> Option<&str> {
     path.split('/').rev().find(|part| {
         [".service", ".scope", ".slice"]
             .iter()

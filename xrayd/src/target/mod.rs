@@ -66,7 +66,7 @@ pub(crate) use identity::{Target, command_of};
 pub(crate) use image::{Image, Parts};
 pub(crate) use lasting::lasting_text;
 pub(crate) use linked::linked;
-pub(crate) use listing::list;
+pub(crate) use listing::{cgroup_of, list, unit_in};
 pub(crate) use map_file::{FoundFile, open_map_file, open_mapped};
 pub(crate) use maps::{MapEntry, Maps, stack_limit};
 pub(crate) use memory_limit::{MemoryGroup, memory_room};

@@ -1,14 +1,17 @@
-//! Numbers with units, as they are written on the command line.
+//! Numbers with units, as they are written on the command line and in files.
 
 use std::time::Duration;
 
-use xrayd::{ByteSize, process::Follow, types::Mode};
+use crate::{process::Follow, size::ByteSize, types::Mode};
 
 const RING_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
 
 /// A name or a pattern. An empty one is refused, because it comes from an unset variable of a
 /// script. It would match nothing, or, as a regular expression, everything.
-pub(crate) fn pattern(text: &str) -> Result<String, String> {
+///
+/// # Errors
+/// An empty text.
+pub fn pattern(text: &str) -> Result<String, String> {
     if text.is_empty() {
         Err("expected a name or a pattern, not an empty text".to_owned())
     } else {
@@ -17,7 +20,10 @@ pub(crate) fn pattern(text: &str) -> Result<String, String> {
 }
 
 /// The size of a thread's ring.
-pub(crate) fn ring_size(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// Another number, or no size.
+pub fn ring_size(text: &str) -> Result<u64, String> {
     let size = text
         .parse::<ByteSize>()
         .map_err(|error| error.to_string())?
@@ -30,7 +36,10 @@ pub(crate) fn ring_size(text: &str) -> Result<u64, String> {
 }
 
 /// The processes that are traced besides the attached one.
-pub(crate) fn follow(text: &str) -> Result<Follow, String> {
+///
+/// # Errors
+/// Another word.
+pub fn follow(text: &str) -> Result<Follow, String> {
     match text {
         "none" => Ok(Follow::None),
         "fork" => Ok(Follow::Fork),
@@ -41,7 +50,10 @@ pub(crate) fn follow(text: &str) -> Result<Follow, String> {
 }
 
 /// A percentage, in millionths.
-pub(crate) fn percent(text: &str) -> Result<u32, String> {
+///
+/// # Errors
+/// No number, or one out of range.
+pub fn percent(text: &str) -> Result<u32, String> {
     let expected = || "expected a percentage from 0.01% to 100%, like 2%".to_owned();
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
     let percent: f64 = number.parse().map_err(|_| expected())?;
@@ -58,7 +70,10 @@ pub(crate) fn percent(text: &str) -> Result<u32, String> {
 }
 
 /// A duty cycle: the time in which everything is on, and the length of the cycle.
-pub(crate) fn duty(text: &str) -> Result<(Duration, Duration), String> {
+///
+/// # Errors
+/// No two times, or times out of range.
+pub fn duty(text: &str) -> Result<(Duration, Duration), String> {
     let expected = || {
         "expected TIME/CYCLE, like 5ms/1s: at least 1ms, in a longer cycle of at most 1h".to_owned()
     };
@@ -71,7 +86,10 @@ pub(crate) fn duty(text: &str) -> Result<(Duration, Duration), String> {
 }
 
 /// A mode of a session.
-pub(crate) fn mode(text: &str) -> Result<Mode, String> {
+///
+/// # Errors
+/// Another word.
+pub fn mode(text: &str) -> Result<Mode, String> {
     let mut modes = Mode::ALL.into_iter();
     modes
         .find(|mode| mode.name() == text)
@@ -79,7 +97,10 @@ pub(crate) fn mode(text: &str) -> Result<Mode, String> {
 }
 
 /// A length of time: `5s`, `1.5s`, `200ms`, `10us`, `2m`. A number alone means seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// No number, an unknown unit, or a time of more than 584 years.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let unit_ns: u64 = match unit {
         "ns" => 1,
@@ -117,7 +138,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A [`duration`] that is greater than zero.
-pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// As [`duration`], or 0.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| {
         if time.is_zero() {
             Err("expected a time greater than 0".into())

@@ -1,0 +1,401 @@
+//! The configuration file of the daemon. Each of its keys is an option of the command line, without
+//! the dashes. The command line wins over the environment, and both over the file.
+
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+};
+
+use nix::libc::EACCES;
+
+use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, parser::ValueSource};
+
+use crate::{
+    config::Config,
+    toml_file::{self, Mistake, TomlText},
+};
+
+/// Options that a file cannot have.
+const NOT_IN_FILES: [&str; 4] = ["config", "print-config", "help", "version"];
+
+/// The configuration, and where its values come from.
+#[derive(Debug)]
+pub struct Configured {
+    /// The values.
+    pub config: Config,
+    matches: ArgMatches,
+    /// The file, and the options that it sets.
+    file: Option<(PathBuf, Vec<String>)>,
+    /// The default file, if this user may not read it.
+    pub unreadable: Option<(PathBuf, io::Error)>,
+}
+
+/// The reason why a configuration file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigFileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was named, and is not there.
+    #[error("there is no file {}", .0.display())]
+    Missing(PathBuf),
+    /// It has mistakes.
+    #[error("{} has mistakes", path.display())]
+    Mistakes {
+        /// The file.
+        path: PathBuf,
+        /// The mistakes, in the order of their places.
+        mistakes: Vec<Mistake>,
+    },
+    /// The command line is wrong, or asks for help or the version.
+    #[error(transparent)]
+    Arguments(#[from] clap::Error),
+}
+
+/// Reads the configuration from the command line, the environment and the file.
+///
+/// # Errors
+/// One of them is wrong.
+pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Configured, ConfigFileError> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let given = Config::command().try_get_matches_from(&arguments)?;
+    let named: Option<&PathBuf> = given.get_one("config");
+    let Some(path) = named.cloned().or_else(default_path) else {
+        return Configured::new(given, None);
+    };
+    let text = match toml_file::read(&path) {
+        // A program that was started as another user has the home of the user before.
+        Err(error) if named.is_none() && error.raw_os_error() == Some(EACCES) => {
+            let unreadable = Some((path, error));
+            return Ok(Configured {
+                unreadable,
+                ..Configured::new(given, None)?
+            });
+        }
+        text => text.map_err(|source| ConfigFileError::Read {
+            path: path.clone(),
+            source,
+        })?,
+    };
+    let Some(text) = text else {
+        return match named {
+            Some(_) => Err(ConfigFileError::Missing(path)),
+            None => Configured::new(given, None),
+        };
+    };
+    let options = options_of(&text).map_err(|mistakes| ConfigFileError::Mistakes {
+        path: path.clone(),
+        mistakes,
+    })?;
+    let is_given = |name: &str| {
+        let source = given.value_source(&id_of(name));
+        matches!(
+            source,
+            Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+        )
+    };
+    let (mut all, mut set) = (arguments.clone(), Vec::new());
+    for (name, words) in options {
+        if !is_given(&name) {
+            all.extend(words.into_iter().map(OsString::from));
+            set.push(name);
+        }
+    }
+    let matches = Config::command().try_get_matches_from(all)?;
+    Configured::new(matches, Some((path, set)))
+}
+
+/// The file that is read if none is named.
+fn default_path() -> Option<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Some("/etc/xrayd/xrayd.toml".into());
+    }
+    let folder = match env::var_os("XDG_CONFIG_HOME").map(PathBuf::from) {
+        Some(folder) if folder.is_absolute() => folder,
+        _ => PathBuf::from(env::var_os("HOME")?).join(".config"),
+    };
+    Some(folder.join("xrayd/xrayd.toml"))
+}
+
+/// The id that clap gives to an option.
+fn id_of(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// The options that a file sets, each with its words on the command line.
+fn options_of(text: &str) -> Result<Vec<(String, Vec<String>)>, Vec<Mistake>> {
+    let file = TomlText::new(text);
+    let mut table = file.table();
+    let mut options = Vec::new();
+    for (name, kind) in known() {
+        let values = match kind {
+            Kind::Flag => {
+                if table.boolean(&name).is_some_and(|flag| flag.value) {
+                    options.push((name.clone(), vec![format!("--{name}")]));
+                }
+                continue;
+            }
+            Kind::One => table.scalar(&name).into_iter().collect(),
+            Kind::Several => table.strings(&name),
+        };
+        let mut words = Vec::new();
+        for value in values {
+            let word = format!("--{name}={}", value.value);
+            // By itself, so that the mistake has its place.
+            let alone = Config::command().try_get_matches_from(["xrayd", &word]);
+            if let Err(error) = alone {
+                file.mistake(value.at, reason_of(&error));
+            }
+            words.push(word);
+        }
+        if !words.is_empty() {
+            options.push((name, words));
+        }
+    }
+    table.finish();
+    match file.mistakes() {
+        mistakes if mistakes.is_empty() => Ok(options),
+        mistakes => Err(mistakes),
+    }
+}
+
+/// A key of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileKey {
+    /// Its name.
+    pub name: String,
+    /// What its value looks like: `true`, `[VALUE, ...]` or a name in capital letters.
+    pub value: String,
+    /// What it does.
+    pub help: String,
+}
+
+/// The keys that a file can have, for its manual page.
+pub fn keys() -> Vec<FileKey> {
+    let command = Config::command();
+    let keys = known().into_iter().filter_map(|(name, kind)| {
+        let mut options = command.get_arguments();
+        let option = options.find(|option| option.get_long() == Some(name.as_str()))?;
+        let value = option.get_value_names().and_then(|names| names.first());
+        let value = value.map_or("VALUE", |name| name.as_str());
+        let help = option.get_long_help().or_else(|| option.get_help());
+        Some(FileKey {
+            value: match kind {
+                Kind::Flag => "true or false".to_owned(),
+                Kind::One => value.to_owned(),
+                Kind::Several => format!("[{value}, ...]"),
+            },
+            help: help.map(ToString::to_string).unwrap_or_default(),
+            name,
+        })
+    });
+    keys.collect()
+}
+
+/// The values that an option takes.
+enum Kind {
+    Flag,
+    One,
+    Several,
+}
+
+/// The options that a file can have.
+fn known() -> Vec<(String, Kind)> {
+    let command = Config::command();
+    let options = command.get_arguments().filter_map(|option| {
+        let name = option.get_long()?;
+        let kind = match option.get_action() {
+            clap::ArgAction::SetTrue => Kind::Flag,
+            clap::ArgAction::Append => Kind::Several,
+            _ => Kind::One,
+        };
+        (!NOT_IN_FILES.contains(&name)).then(|| (name.to_owned(), kind))
+    });
+    options.collect()
+}
+
+/// What is wrong, without the advice for a command line.
+fn reason_of(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
+
+// === impl Configured ===
+
+impl Configured {
+    fn new(
+        matches: ArgMatches,
+        file: Option<(PathBuf, Vec<String>)>,
+    ) -> Result<Self, ConfigFileError> {
+        let config = Config::from_arg_matches(&matches)?;
+        Ok(Self {
+            config,
+            matches,
+            file,
+            unreadable: None,
+        })
+    }
+
+    /// The file that was read.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// The configuration as a file has it, with the origin of each value.
+    pub fn as_file(&self) -> String {
+        let mut text = match self.file() {
+            Some(path) => format!("# {} was read.\n", path.display()),
+            None => "# No file was read.\n".to_owned(),
+        };
+        let command: Command = Config::command();
+        for option in command.get_arguments() {
+            let Some(name) = option.get_long() else {
+                continue;
+            };
+            if NOT_IN_FILES.contains(&name) {
+                continue;
+            }
+            let id = option.get_id().as_str();
+            let values = self.matches.get_raw(id).into_iter().flatten();
+            let values: Vec<String> = values
+                .map(|value| quoted(&value.to_string_lossy()))
+                .collect();
+            let is_set = self.matches.value_source(id);
+            let value = match option.get_action() {
+                clap::ArgAction::SetTrue => {
+                    let flag = self.matches.get_flag(id);
+                    Some(flag.to_string())
+                }
+                clap::ArgAction::Append => Some(format!("[{}]", values.join(", "))),
+                _ => values.into_iter().next(),
+            };
+            let origin = match is_set {
+                Some(ValueSource::EnvVariable) => "environment",
+                Some(ValueSource::CommandLine) if self.is_of_file(name) => "file",
+                Some(ValueSource::CommandLine) => "command line",
+                _ => "default",
+            };
+            text += &match value {
+                Some(value) => format!("{name} = {value} # {origin}\n"),
+                None => format!("# {name} is not set\n"),
+            };
+        }
+        text
+    }
+
+    fn is_of_file(&self, name: &str) -> bool {
+        let mut set = self.file.iter().flat_map(|(_, set)| set);
+        set.any(|set| set == name)
+    }
+}
+
+/// A text as TOML has it.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => {
+                quoted += &format!("\\u{:04X}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+    use crate::size::ByteSize;
+
+    fn configured(text: &str, arguments: &[&str]) -> Result<Configured, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("xrayd.toml");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let named = [
+            "xrayd".into(),
+            "--config".into(),
+            path.clone().into_os_string(),
+        ];
+        let arguments = arguments.iter().map(OsString::from);
+        read(named.into_iter().chain(arguments)).map_err(|error| match error {
+            ConfigFileError::Mistakes { mistakes, .. } => {
+                let lines = mistakes.iter().map(ToString::to_string);
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            other => other.to_string(),
+        })
+    }
+
+    #[test]
+    fn a_file_sets_what_the_command_line_does_not() {
+        let text = r#"
+            retain = "1GiB"
+            retain-exited = "2GiB"
+            retain-in-files = true
+            metrics-functions = ["api::*", "x\"y"]
+            metrics-max-functions = 7
+            quota = "sessions=10/20"
+        "#;
+        let configured = configured(text, &["--retain=3GiB", "--socket=/x"]).unwrap();
+        let config = &configured.config;
+        assert_eq!(config.retain, ByteSize::new(3 << 30));
+        assert_eq!(config.retain_exited, ByteSize::new(2 << 30));
+        assert!(config.retain_in_files);
+        assert_eq!(config.metrics_functions, ["api::*", "x\"y"]);
+        assert_eq!(config.metrics_max_functions, 7);
+        assert_eq!(config.quota.len(), 1);
+        let shown = configured.as_file();
+        for line in [
+            "retain = \"3GiB\" # command line",
+            "retain-exited = \"2GiB\" # file",
+            "retain-in-files = true # file",
+            "metrics-functions = [\"api::*\", \"x\\\"y\"] # file",
+            "audit = \"log\" # default",
+            "# metrics is not set",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+        }
+        // What is shown is a file again.
+        let again = super::tests::configured(&shown, &[]).unwrap();
+        assert_eq!(
+            again.config,
+            Config {
+                config: again.config.config.clone(),
+                ..config.clone()
+            }
+        );
+    }
+
+    #[test]
+    fn mistakes_have_their_places() {
+        let text = "retain = \"lots\"\nretains = 1\nmetrics-max-functions = 0\nquota = [\"x\"]\n";
+        let error = configured(text, &[]).unwrap_err();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(lines.len(), 4, "{error}");
+        for (line, start) in lines.iter().zip([
+            "line 1, column 10: invalid value 'lots' for '--retain <SIZE>'",
+            "line 2, column 1: unknown key \"retains\"; did you mean retain?",
+            "line 3, column 25: ",
+            "line 4, column 10: ",
+        ]) {
+            assert!(line.starts_with(start), "{line}");
+        }
+        let missing = read(["xrayd", "--config=/no/such/file"].map(OsString::from));
+        let missing = missing.unwrap_err().to_string();
+        assert_eq!(missing, "there is no file /no/such/file");
+    }
+}

@@ -1,0 +1,281 @@
+//! Which processes a policy is for.
+
+use std::{fs, time::Duration};
+
+use globset::{GlobBuilder, GlobMatcher};
+use nix::unistd::User;
+
+use crate::{
+    parse,
+    pid::Pid,
+    target::{cgroup_of, command_of, effective_user, unit_in},
+    toml_file::{Located, Table, TomlText},
+};
+
+/// The processes of one policy at a time, if it does not say.
+const MOST_PROCESSES: u32 = 100;
+/// The longest glob, in bytes.
+const LONGEST_GLOB: usize = 4096;
+/// The most globs of one key.
+const MOST_GLOBS: usize = 256;
+
+/// A condition on processes. All keys that it has must hold. A key holds if one of its globs
+/// matches.
+#[derive(Debug, Clone, Default)]
+pub struct Matching {
+    keys: Vec<(Key, Vec<GlobMatcher>)>,
+    /// Users by their ids; empty for all.
+    users: Vec<u32>,
+    /// The most processes at a time. The oldest ones come first.
+    pub max_processes: u32,
+    /// The age at which a process is attached to.
+    pub min_age: Duration,
+}
+
+/// What a glob is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Unit,
+    Cgroup,
+    Exe,
+    Command,
+    Container,
+}
+
+/// What a condition looks at, as far as it can be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessFacts {
+    /// The systemd unit or the container; empty where there is none.
+    pub unit: String,
+    /// The path of the control group.
+    pub cgroup: String,
+    /// The path of the program.
+    pub exe: String,
+    /// The command line.
+    pub command: String,
+    /// The effective user.
+    pub user: u32,
+}
+
+// === impl Key ===
+
+impl Key {
+    const ALL: [(&'static str, Self); 5] = [
+        ("unit", Self::Unit),
+        ("cgroup", Self::Cgroup),
+        ("exe", Self::Exe),
+        ("command", Self::Command),
+        ("container", Self::Container),
+    ];
+
+    fn of(self, facts: &ProcessFacts) -> &str {
+        match self {
+            Self::Unit => &facts.unit,
+            Self::Cgroup => &facts.cgroup,
+            Self::Exe => &facts.exe,
+            Self::Command => &facts.command,
+            Self::Container => container_in(&facts.cgroup).unwrap_or_default(),
+        }
+    }
+
+    /// True if `*` does not match `/`, and `**` does.
+    const fn is_path(self) -> bool {
+        matches!(self, Self::Cgroup | Self::Exe)
+    }
+}
+
+/// The id of the container in a control group's path.
+fn container_in(cgroup: &str) -> Option<&str> {
+    cgroup.split('/').rev().find_map(|part| {
+        let part = part.strip_suffix(".scope").unwrap_or(part);
+        let id = part.rsplit('-').next()?;
+        let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_id.then_some(id)
+    })
+}
+
+// === impl Matching ===
+
+impl Matching {
+    /// Reads the table `[match]`. `None` if it has a mistake.
+    pub(super) fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
+        let at = table.at;
+        let mut is_right = true;
+        let mut keys = Vec::new();
+        for (name, key) in Key::ALL {
+            let texts = table.strings(name);
+            if let Some(text) = texts.get(MOST_GLOBS) {
+                file.mistake(text.at, format!("{name} has more than {MOST_GLOBS} globs"));
+                is_right = false;
+            }
+            let count = texts.len();
+            let globs = texts.into_iter().take(MOST_GLOBS);
+            let globs: Vec<GlobMatcher> = globs.filter_map(|text| glob(file, key, text)).collect();
+            is_right &= globs.len() == count;
+            if count > 0 {
+                keys.push((key, globs));
+            }
+        }
+        let names = table.strings("user");
+        let count = names.len();
+        let users = names.into_iter().filter_map(|name| user(file, name));
+        let users: Vec<u32> = users.collect();
+        is_right &= users.len() == count;
+        let max_processes = match table.integer("max_processes") {
+            None => MOST_PROCESSES,
+            Some(Located { value, at }) => {
+                let number = u32::try_from(value).ok().filter(|number| *number > 0);
+                if number.is_none() {
+                    file.mistake(at, "max_processes must be a number from 1 on");
+                    is_right = false;
+                }
+                number.unwrap_or(MOST_PROCESSES)
+            }
+        };
+        let min_age = match table.string("min_age") {
+            None => Duration::ZERO,
+            Some(age) => match file.check(age.at, parse::duration(&age.value)) {
+                Some(age) => age,
+                None => {
+                    is_right = false;
+                    Duration::ZERO
+                }
+            },
+        };
+        table.finish();
+        if keys.is_empty() && users.is_empty() && is_right {
+            let what = "[match] has no condition: exe = \"**\" is for every process";
+            file.mistake(at, what);
+            is_right = false;
+        }
+        is_right.then_some(Self {
+            keys,
+            users,
+            max_processes,
+            min_age,
+        })
+    }
+
+    /// True if the policy is for a process.
+    pub fn matches(&self, facts: &ProcessFacts) -> bool {
+        let mut keys = self.keys.iter();
+        let is_of_user = self.users.is_empty() || self.users.contains(&facts.user);
+        is_of_user
+            && keys.all(|(key, globs)| {
+                let text = key.of(facts);
+                globs.iter().any(|glob| glob.is_match(text))
+            })
+    }
+}
+
+fn glob(file: &TomlText<'_>, key: Key, text: Located<String>) -> Option<GlobMatcher> {
+    let Located { value, at } = text;
+    file.check(at, parse::pattern(&value))?;
+    if value.len() > LONGEST_GLOB {
+        file.mistake(at, format!("a glob has up to {LONGEST_GLOB} bytes"));
+        return None;
+    }
+    // `docker ps` shows the begin of an id.
+    let value = match key {
+        Key::Container if !value.ends_with('*') => value + "*",
+        _ => value,
+    };
+    let glob = GlobBuilder::new(&value)
+        .literal_separator(key.is_path())
+        .build()
+        .map_err(|error| error.kind().to_string());
+    Some(file.check(at, glob)?.compile_matcher())
+}
+
+fn user(file: &TomlText<'_>, name: Located<String>) -> Option<u32> {
+    let Located { value, at } = name;
+    if let Ok(id) = value.parse() {
+        return Some(id);
+    }
+    match User::from_name(&value) {
+        Ok(Some(user)) => Some(user.uid.as_raw()),
+        Ok(None) => {
+            file.mistake(at, format!("there is no user {value:?}"));
+            None
+        }
+        Err(error) => {
+            file.mistake(at, format!("cannot look up user {value:?}: {error}"));
+            None
+        }
+    }
+}
+
+// === impl ProcessFacts ===
+
+impl ProcessFacts {
+    /// The facts of a process as it is now. `None` if it has ended, or is not to be seen.
+    pub fn of(pid: Pid) -> Option<Self> {
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        let exe = exe.to_string_lossy();
+        let cgroup = cgroup_of(pid).unwrap_or_default();
+        Some(Self {
+            unit: unit_in(&cgroup).unwrap_or_default().to_owned(),
+            exe: exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned(),
+            command: command_of(pid),
+            user: effective_user(pid),
+            cgroup,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matching(text: &str) -> Matching {
+        let file = TomlText::new(text);
+        let matching = Matching::read(&file, file.table());
+        let mistakes = file.mistakes();
+        matching.unwrap_or_else(|| panic!("{mistakes:?}"))
+    }
+
+    #[test]
+    fn every_key_must_hold_and_one_glob_of_each() {
+        let id = "0123456789abcdef".repeat(4);
+        let server = ProcessFacts {
+            unit: "checkout@7.service".to_owned(),
+            cgroup: format!("/kubepods.slice/pod7/cri-containerd-{id}.scope"),
+            exe: "/opt/checkout/bin/server".to_owned(),
+            command: "server --port 80".to_owned(),
+            user: 33,
+        };
+        for (text, expected) in [
+            ("unit = \"checkout@*.service\"", true),
+            ("unit = [\"x\", \"checkout@?.service\"]", true),
+            ("unit = \"checkout@*.service\"\nuser = \"34\"", false),
+            ("user = [\"34\", \"33\"]", true),
+            ("exe = \"/opt/*\"", false),
+            ("exe = \"/opt/**\"", true),
+            ("exe = \"/opt/checkout/bin/*\"", true),
+            ("exe = \"server\"", false),
+            ("cgroup = \"/kubepods.slice/**\"", true),
+            ("cgroup = \"/kubepods.slice\"", false),
+            ("container = \"0123456789ab\"", true),
+            ("container = \"123456789ab\"", false),
+            ("command = \"*--port 80*\"", true),
+            ("command = \"server\"", false),
+        ] {
+            assert_eq!(matching(text).matches(&server), expected, "{text}");
+        }
+        // A process without a unit.
+        let plain = ProcessFacts::default();
+        assert!(!matching("unit = \"?*\"").matches(&plain));
+        assert!(!matching("container = \"0\"").matches(&plain));
+    }
+
+    #[test]
+    fn the_facts_of_this_process_are_found() {
+        let facts = ProcessFacts::of(Pid::this()).unwrap();
+        assert!(
+            facts.exe.starts_with('/') && !facts.command.is_empty(),
+            "{facts:?}"
+        );
+        assert_eq!(facts.user, nix::unistd::geteuid().as_raw());
+        assert!(matching("exe = \"**\"").matches(&facts));
+    }
+}

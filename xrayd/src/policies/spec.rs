@@ -1,0 +1,429 @@
+//! A tracing policy as a file describes it: which processes it is for, and what is recorded of
+//! them.
+
+use std::time::Duration;
+
+use sled_encoders::Capture;
+use xray_trace::instr_map::{Rule, Selection};
+
+use super::matching::Matching;
+use crate::{
+    parse,
+    process::Follow,
+    toml_file::{Item, Located, Mistake, Table, TomlText},
+    types::{Budget, CallFilter, Duty, Filter, Mode, Overhead, Settings, compile},
+};
+
+/// The longest name of a policy.
+const LONGEST_NAME: usize = 64;
+/// The most rules of a selection.
+const MOST_RULES: usize = 1000;
+
+/// A policy.
+#[derive(Debug, Clone)]
+pub struct PolicySpec {
+    /// Its name, by which everything that it does is known.
+    pub name: String,
+    /// The moment at which it ends, in seconds since the Unix epoch. `None`: it does not end.
+    pub expires: Option<u64>,
+    /// The processes that it is for.
+    pub matching: Matching,
+    /// What is recorded of them.
+    pub trace: TraceSpec,
+}
+
+/// What a policy records of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceSpec {
+    /// Mode, filter and budget.
+    pub settings: Settings,
+    /// The functions that are on.
+    pub selection: Selection,
+    /// The values that are recorded of calls.
+    pub capture: Capture,
+    /// The size of each thread's ring in bytes. `None`: the usual one of the mode.
+    pub ring_bytes: Option<u64>,
+    /// The processes that are followed from a matching one.
+    pub follow: Follow,
+}
+
+// === impl PolicySpec ===
+
+impl PolicySpec {
+    /// Reads a policy. Nothing outside of the text matters but the names of users.
+    ///
+    /// # Errors
+    /// All mistakes, in the order of their places.
+    pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
+        let file = TomlText::new(text);
+        let mut table = file.table();
+        let name = read_name(&file, &mut table);
+        let expires = table.moment("expires").map(|moment| moment.value);
+        let matching = match table.table("match") {
+            Some(matching) => Matching::read(&file, matching),
+            None => {
+                file.mistake(
+                    0,
+                    "[match] is missing: it says which processes the policy is for",
+                );
+                None
+            }
+        };
+        let trace = match table.table("trace") {
+            Some(trace) => TraceSpec::read(&file, trace),
+            None => {
+                file.mistake(0, "[trace] is missing: it says what is recorded");
+                None
+            }
+        };
+        table.finish();
+        let mistakes = file.mistakes();
+        match (name, matching, trace) {
+            (Some(name), Some(matching), Some(trace)) if mistakes.is_empty() => Ok(Self {
+                name,
+                expires,
+                matching,
+                trace,
+            }),
+            _ => Err(mistakes),
+        }
+    }
+}
+
+fn read_name(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<String> {
+    let Some(Located { value, at }) = table.string("name") else {
+        file.mistake(0, "name is missing: name = \"checkout-latency\"");
+        return None;
+    };
+    // It becomes a folder's name, and a label of metrics.
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    let begins_well = value.starts_with(|first: char| first.is_ascii_alphanumeric());
+    if value.len() > LONGEST_NAME || !begins_well || !value.chars().all(is_plain) {
+        let what = format!(
+            "a name has up to {LONGEST_NAME} letters, digits, - _ and ., and begins with a letter \
+             or a digit"
+        );
+        file.mistake(at, what);
+        return None;
+    }
+    Some(value)
+}
+
+// === impl TraceSpec ===
+
+impl TraceSpec {
+    fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
+        let at = table.at;
+        let mode = parsed(file, table.string("mode"), parse::mode);
+        let include = rules(file, table.items("enable"));
+        if include.is_empty() {
+            file.mistake(
+                at,
+                "enable is missing: enable = [\"checkout::*\"], or \"*\" for all",
+            );
+        }
+        let exclude = rules(file, table.items("except"));
+        let selection = Selection { include, exclude };
+        let arguments = table.integer("arguments");
+        let results = table
+            .boolean("results")
+            .is_some_and(|results| results.value);
+        let capture = capture(file, arguments, results);
+        let budget = budget(file, &mut table);
+        let filter = Filter {
+            calls: calls(file, &mut table),
+            ..Filter::default()
+        };
+        let ring_bytes = parsed(file, table.string("ring_size"), parse::ring_size);
+        let follow = parsed(file, table.string("follow"), parse::follow);
+        table.finish();
+        let settings = Settings {
+            mode: mode.unwrap_or(Mode::Profile),
+            filter,
+            budget: budget?,
+        };
+        let settings_fit = file.check(at, settings.check().map_err(|it| it.message));
+        let selection_compiles = file.check(at, compile(&selection).map_err(|it| it.message));
+        settings_fit.and(selection_compiles)?;
+        Some(Self {
+            settings,
+            selection,
+            capture: capture?,
+            ring_bytes,
+            follow: follow.unwrap_or(Follow::None),
+        })
+    }
+}
+
+/// A text that `read` understands.
+fn parsed<T>(
+    file: &TomlText<'_>,
+    text: Option<Located<String>>,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let text = text?;
+    file.check(text.at, read(&text.value))
+}
+
+/// The rules of a selection: globs of names, or tables with the kind of the rule.
+fn rules(file: &TomlText<'_>, items: Vec<Item<'_, '_>>) -> Vec<Rule> {
+    if let Some(item) = items.get(MOST_RULES) {
+        file.mistake(item.at(), format!("there are more than {MOST_RULES} rules"));
+    }
+    let rules = items.into_iter().take(MOST_RULES).filter_map(|item| {
+        let mut table = match item {
+            Item::Text(text) if text.value == "*" => return Some(Rule::All),
+            Item::Text(text) => return pattern(file, text).map(Rule::Glob),
+            Item::Table(table) => table,
+        };
+        let at = table.at;
+        let mut found = Vec::new();
+        let mut take = |key: &str, rule: fn(String) -> Rule| {
+            let text = table.string(key).and_then(|text| pattern(file, text));
+            found.extend(text.map(rule));
+        };
+        take("function", Rule::Function);
+        take("glob", Rule::Glob);
+        take("regex", Rule::Regex);
+        take("module", Rule::Module);
+        take("source", Rule::Source);
+        table.finish();
+        if found.len() != 1 {
+            file.mistake(
+                at,
+                "a rule has one of function, glob, regex, module and source",
+            );
+        }
+        found.pop()
+    });
+    rules.collect()
+}
+
+fn pattern(file: &TomlText<'_>, text: Located<String>) -> Option<String> {
+    file.check(text.at, parse::pattern(&text.value))
+}
+
+fn capture(file: &TomlText<'_>, arguments: Option<Located<i64>>, results: bool) -> Option<Capture> {
+    let capture = match results {
+        true => Capture::NONE.with_result(),
+        false => Capture::NONE,
+    };
+    let Some(Located { value, at }) = arguments else {
+        return Some(capture);
+    };
+    let count = u32::try_from(value).ok();
+    let with = count.and_then(|count| capture.with_arguments(count));
+    if with.is_none() {
+        let most = Capture::MOST_ARGUMENTS;
+        file.mistake(at, format!("arguments must be a number from 0 to {most}"));
+    }
+    with
+}
+
+fn budget(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<Budget> {
+    let overhead = table.string("max_overhead");
+    let duty = table.string("duty");
+    let keep = table.strings("keep");
+    match (overhead, duty) {
+        (Some(_), Some(duty)) => {
+            file.mistake(duty.at, "max_overhead and duty exclude each other");
+            None
+        }
+        (Some(overhead), None) => {
+            let ppm = parsed(file, Some(overhead), parse::percent)?;
+            let keep = keep.into_iter().map(|kept| kept.value).collect();
+            Some(Budget::Overhead(Overhead { ppm, keep }))
+        }
+        (None, duty) => {
+            if let Some(kept) = keep.first() {
+                file.mistake(kept.at, "keep needs max_overhead");
+            }
+            let Some(duty) = duty else {
+                return Some(Budget::None);
+            };
+            let (on, every) = parsed(file, Some(duty), parse::duty)?;
+            Some(Budget::Duty(Duty { on, every }))
+        }
+    }
+}
+
+fn calls(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> CallFilter {
+    let texts = |texts: Vec<Located<String>>| texts.into_iter().map(|it| it.value).collect();
+    let shortest = parsed(file, table.string("min_duration"), parse::positive_duration);
+    let mut number = |key: &str| {
+        let number = table.integer(key)?;
+        let read = u32::try_from(number.value)
+            .ok()
+            .filter(|number| *number > 0);
+        if read.is_none() {
+            file.mistake(number.at, format!("{key} must be a number from 1 on"));
+        }
+        read
+    };
+    let (max_depth, one_in) = (number("max_depth"), number("one_in"));
+    CallFilter {
+        shortest: shortest.unwrap_or(Duration::ZERO),
+        max_depth: max_depth.unwrap_or(0),
+        one_in: one_in.unwrap_or(0),
+        inside: texts(table.strings("inside")),
+        threads: texts(table.strings("threads")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+        name = "checkout-latency"
+        expires = 2027-01-31T00:00:00Z
+
+        [match]
+        unit = "checkout@*.service"
+        exe = ["/opt/checkout/**"]
+        max_processes = 20
+        min_age = "500ms"
+
+        [trace]
+        mode = "stream"
+        enable = ["checkout::*", { module = "libpay.so.*" }, { regex = "^pay" }]
+        except = [{ function = "checkout::hot" }]
+        arguments = 2
+        results = true
+        max_overhead = "2%"
+        keep = ["checkout::handle"]
+        ring_size = "4MiB"
+        follow = "fork"
+    "#;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let mistakes = PolicySpec::parse(text).unwrap_err();
+        mistakes.iter().map(Mistake::to_string).collect()
+    }
+
+    #[test]
+    fn a_file_becomes_a_policy() {
+        let policy = PolicySpec::parse(WHOLE).unwrap();
+        assert_eq!(policy.name, "checkout-latency");
+        assert_eq!(policy.expires, Some(1_801_353_600));
+        assert_eq!(policy.matching.max_processes, 20);
+        assert_eq!(policy.matching.min_age, Duration::from_millis(500));
+        let TraceSpec {
+            settings,
+            selection,
+            capture,
+            ring_bytes,
+            follow,
+        } = policy.trace;
+        assert_eq!(settings.mode, Mode::Stream);
+        let kept = Overhead {
+            ppm: 20_000,
+            keep: vec!["checkout::handle".to_owned()],
+        };
+        assert_eq!(settings.budget, Budget::Overhead(kept));
+        let include = [
+            Rule::Glob("checkout::*".to_owned()),
+            Rule::Module("libpay.so.*".to_owned()),
+            Rule::Regex("^pay".to_owned()),
+        ];
+        assert_eq!(selection.include, include);
+        assert_eq!(
+            selection.exclude,
+            [Rule::Function("checkout::hot".to_owned())]
+        );
+        assert_eq!((capture.arguments(), capture.has_result()), (2, true));
+        assert_eq!((ring_bytes, follow), (Some(4 << 20), Follow::Fork));
+        let least = "name = \"x\"\n[match]\nuser = \"0\"\n[trace]\nenable = \"*\"\n";
+        let policy = PolicySpec::parse(least).unwrap();
+        assert_eq!(policy.trace.settings.mode, Mode::Profile);
+        assert_eq!(policy.trace.selection.include, [Rule::All]);
+        assert_eq!(policy.expires, None);
+    }
+
+    /// Each kind of mistake has its place, and hides no other one.
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let text = r#"name = "../x"
+expires = 2027-01-31
+expire = 1
+[match]
+units = "a"
+exe = ["/a[", ""]
+user = "no-such-user-here"
+max_processes = 0
+min_age = "soon"
+[trace]
+mode = "fast"
+enable = [{ glob = "a", regex = "b" }, 7, { name = "x" }]
+arguments = 9
+max_overhead = "200%"
+duty = "1s/1s"
+one_in = 0
+ring_size = "3MiB"
+follow = "everyone"
+min_duration = 5
+[trigger]
+"#;
+        let found = mistakes(text);
+        let starts = [
+            "line 1, column 8: a name has up to 64 letters",
+            "line 2, column 11: expires must be a moment with its time zone",
+            "line 3, column 1: unknown key \"expire\"; did you mean expires?",
+            "line 5, column 1: unknown key \"units\"; did you mean unit?",
+            "line 6, column 8: ",
+            "line 6, column 15: expected a name or a pattern, not an empty text",
+            "line 7, column 8: there is no user \"no-such-user-here\"",
+            "line 8, column 17: max_processes must be a number from 1 on",
+            "line 9, column 11: ",
+            "line 11, column 8: expected flight, stream, profile or count",
+            "line 12, column 11: a rule has one of function, glob, regex, module and source",
+            "line 12, column 40: enable must have texts in quotation marks, or tables",
+            "line 12, column 43: a rule has one of function, glob, regex, module and source",
+            "line 12, column 45: unknown key \"name\"",
+            "line 13, column 13: arguments must be a number from 0 to 6",
+            "line 15, column 8: max_overhead and duty exclude each other",
+            "line 16, column 10: one_in must be a number from 1 on",
+            "line 17, column 13: expected a power of two from 64KiB to 1GiB",
+            "line 18, column 10: expected none, fork, exec or all",
+            "line 19, column 16: min_duration must be a text in quotation marks",
+            "line 20, column 2: unknown key \"trigger\"",
+        ];
+        for start in starts {
+            let is_there = found.iter().any(|found| found.starts_with(start));
+            assert!(is_there, "{start}: {found:#?}");
+        }
+        assert_eq!(found.len(), starts.len(), "{found:#?}");
+        let rest = "[match]\nuser = \"0\"\n[trace]\nenable = \"*\"\n";
+        for (text, expected) in [
+            ("", "[match] is missing"),
+            (
+                &rest.replace("user = \"0\"", "")[..],
+                "[match] has no condition",
+            ),
+            (&format!("name = 7\n{rest}"), "name must be a text"),
+            (
+                &format!("name = \"x\"\n{rest}mode = \"count\"\nmax_overhead = \"2%\"\n"),
+                "mode count",
+            ),
+            (
+                &format!("name = \"x\"\n{rest}max_overhead = \"2%\"\none_in = 3\n"),
+                "--module",
+            ),
+            (
+                &format!("name = \"x\"\n{rest}keep = \"a\"\n"),
+                "keep needs max_overhead",
+            ),
+            (
+                &format!(
+                    "name = \"x\"\n{}",
+                    rest.replace("\"*\"", "{ regex = \"(\" }")
+                ),
+                "regular",
+            ),
+            ("name = \"x\"\n[match\n", "line 2"),
+        ] {
+            let found = mistakes(text).join("\n");
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
+}
