@@ -39,6 +39,9 @@ pub(crate) enum Failure {
         /// The number of lost events.
         events: u64,
     },
+    /// A check found something that needs a person. The problems were printed before.
+    #[error("{0}: somebody has to look after it")]
+    Problems(String),
     /// A signal interrupted the command.
     #[error("interrupted{0}")]
     Interrupted(String),
@@ -95,6 +98,7 @@ impl Failure {
             Self::Refused { .. } => 4,
             Self::Unreachable(_) => 5,
             Self::Lost { .. } => 6,
+            Self::Problems(_) => 7,
             Self::Several { code, .. } => *code,
         }
     }

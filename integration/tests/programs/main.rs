@@ -40,6 +40,7 @@ mod daemon_deadline;
 mod daemon_ended;
 mod daemon_endings;
 mod daemon_faults;
+mod daemon_health;
 mod daemon_kills;
 mod daemon_metrics;
 mod daemon_quotas;

@@ -1,19 +1,30 @@
 //! `xrayctl status`: state and counters of the attached processes.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Context as _;
 use xrayd_proto::v1::StatusRequest;
 
 use crate::args::Format;
 use crate::client::Daemon;
 use crate::each_process::EachProcess;
-use crate::failure;
-use crate::output::Console;
+use crate::failure::{self, Failure};
+use crate::output::health::Health;
 use crate::output::status::{Detail, Statuses};
+use crate::output::{Console, units};
 use crate::process::OnlyProcesses;
 
+/// The time between the two looks of a check.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 const EXAMPLES: &str = "\
+--check prints what needs a person, and exits with 7 if there is anything: sessions that have
+failed, threads without a ring, events that are being lost, a faulty counter of the processor, a
+budget that is exceeded, and processes that should have been followed. It takes a second.
+
 Examples:
   xrayctl status
+  xrayctl status --check
   xrayctl status --pid 1234 --modules
   xrayctl status --json";
 
@@ -26,6 +37,9 @@ pub(crate) struct Args {
     /// private to the process, and how soon functions of a library that was loaded later were on
     #[arg(long)]
     modules: bool,
+    /// Print only what needs a person, and exit with 7 if there is anything
+    #[arg(long, conflicts_with = "modules")]
+    check: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -33,13 +47,30 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let mut each = EachProcess::find(&args.process.names(), console)?;
     let mut rpc = daemon.connect().await?;
-    let get = async |pid| {
+    let mut get = async |pid| {
         let response = rpc.get_status(StatusRequest { pid }).await;
         let response = response.map_err(|status| failure::from_status(&status));
         let response = response.context("cannot get the status")?;
         anyhow::Ok(response.into_inner().processes)
     };
-    let processes = each.run(console, get).await?.concat();
+    let processes = each.run(console, &mut get).await?.concat();
+    if args.check {
+        let looked = Instant::now();
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        let mut again = EachProcess::find(&args.process.names(), console)?;
+        let now = again.run(console, &mut get).await?.concat();
+        let health = Health::of(&processes, &now, looked.elapsed().as_secs_f64());
+        if args.format.json {
+            console.json(&health)?;
+        } else {
+            console.show(|out, _| health.render(out))?;
+        }
+        each.finish()?;
+        return match health.problems() {
+            0 => Ok(()),
+            many => Err(Failure::Problems(units::counted(many as u64, "problem")).into()),
+        };
+    }
     let detail = if args.modules {
         Detail::Modules
     } else {

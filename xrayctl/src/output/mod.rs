@@ -25,6 +25,7 @@ pub(crate) mod functions;
 pub(crate) mod golden;
 pub(crate) mod gradient;
 pub(crate) mod group_status;
+pub(crate) mod health;
 pub(crate) mod instr_map;
 pub(crate) mod left_off;
 pub(crate) mod mode_set;

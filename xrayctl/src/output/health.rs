@@ -1,0 +1,195 @@
+//! What of the attached processes needs a person, for `xrayctl status --check`.
+
+use std::collections::HashMap;
+use std::io;
+
+use serde::Serialize;
+use xrayd_proto::v1::{ProcessStatus, SessionState};
+
+use super::text::printable;
+use super::units;
+
+/// A budget may be exceeded by this part for a moment, because its measurements vary.
+const TOLERATED: f64 = 1.5;
+
+/// The state of everything, as a check sees it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Health {
+    /// Empty if nothing needs a person.
+    problems: Vec<Problem>,
+    /// The number of processes that were looked at.
+    processes: usize,
+}
+
+/// Something that needs a person.
+#[derive(Debug, PartialEq, Serialize)]
+struct Problem {
+    pid: u32,
+    what: String,
+}
+
+// === impl Health ===
+
+impl Health {
+    /// Compares two looks at the processes, so many seconds apart.
+    pub(crate) fn of(before: &[ProcessStatus], now: &[ProcessStatus], seconds: f64) -> Self {
+        // A process that was attached again meanwhile has other counters.
+        let key = |row: &ProcessStatus| (row.pid, row.attached_wall_ns);
+        let before: HashMap<_, _> = before.iter().map(|row| (key(row), row.lost)).collect();
+        let problems = now.iter().flat_map(|row| {
+            let lost = before
+                .get(&key(row))
+                .map(|lost| row.lost.saturating_sub(*lost));
+            let problems = problems_of(row, lost.unwrap_or(0), seconds).into_iter();
+            problems.map(|what| Problem { pid: row.pid, what })
+        });
+        Self {
+            problems: problems.collect(),
+            processes: now.len(),
+        }
+    }
+
+    /// The number of problems.
+    pub(crate) fn problems(&self) -> usize {
+        self.problems.len()
+    }
+
+    pub(crate) fn render(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        for Problem { pid, what } in &self.problems {
+            writeln!(out, "{pid}: {what}")?;
+        }
+        if self.problems.is_empty() {
+            let processes = units::counted(self.processes as u64, "process");
+            writeln!(out, "nothing needs a person; {processes} attached")?;
+        }
+        Ok(())
+    }
+}
+
+/// The problems of a process, which has lost so many events in the last seconds.
+fn problems_of(row: &ProcessStatus, lost: u64, seconds: f64) -> Vec<String> {
+    let mut problems = Vec::new();
+    if row.state() == SessionState::Failed {
+        let failure = printable(&row.failure);
+        problems.push(format!(
+            "its session has failed ({failure}); detach, then attach again"
+        ));
+    }
+    if !row.rings_refused.is_empty() {
+        let why = printable(&row.rings_refused);
+        problems.push(format!(
+            "threads without a ring lose all their events: {why}"
+        ));
+    }
+    if lost > 0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast of a float saturates"
+        )]
+        let rate = (lost as f64 / seconds) as u64;
+        let rate = units::counted(rate.max(1), "event");
+        problems.push(format!(
+            "it loses {rate} a second: record fewer functions, or use a budget or mode profile"
+        ));
+    }
+    if !row.clock_faults.is_empty() {
+        let faults = units::counted(row.clock_faults.len() as u64, "fault");
+        problems.push(format!(
+            "the processor's counter has had {faults}: durations around them are wrong"
+        ));
+    }
+    let budget = row.budget.as_ref();
+    let limit = budget.and_then(|budget| Some(budget.budget.as_ref()?.max_overhead_ppm));
+    let limit = limit.filter(|ppm| *ppm > 0).map(f64::from);
+    let overhead = budget.and_then(|budget| budget.overhead_ppm);
+    if let (Some(limit), Some(overhead)) = (limit, overhead)
+        && overhead as f64 > limit * TOLERATED
+    {
+        let [overhead, limit] = [overhead as f64, limit].map(|ppm| ppm / 1e4);
+        problems.push(format!(
+            "tracing costs {overhead:.2} %, and its limit is {limit} %: kept functions may cost \
+             more than the limit"
+        ));
+    }
+    let missed = row.group.iter().flat_map(|group| &group.not_followed);
+    for process in missed {
+        let refusal = process.refusal.as_ref();
+        let why = refusal.map_or("", |refusal| refusal.message.as_str());
+        let (pid, why) = (process.pid, printable(why));
+        problems.push(format!(
+            "process {pid} comes from it and is not traced: {why}"
+        ));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use xrayd_proto::v1::{Budget, BudgetStatus, ClockFault};
+
+    use super::*;
+
+    fn row(pid: u32) -> ProcessStatus {
+        ProcessStatus {
+            pid,
+            state: SessionState::Tracing.into(),
+            lost: 100,
+            ..ProcessStatus::default()
+        }
+    }
+
+    fn text(before: &[ProcessStatus], now: &[ProcessStatus]) -> String {
+        let mut text = Vec::new();
+        Health::of(before, now, 2.0).render(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn only_what_needs_a_person_is_told() {
+        // Losses of the past need nobody.
+        assert_eq!(
+            text(&[row(7)], &[row(7)]),
+            "nothing needs a person; 1 process attached\n"
+        );
+        assert_eq!(
+            text(&[], &[]),
+            "nothing needs a person; 0 processes attached\n"
+        );
+        let failed = ProcessStatus {
+            state: SessionState::Failed.into(),
+            failure: "no\u{1b} memory".to_owned(),
+            rings_refused: "8 rings".to_owned(),
+            lost: 3100,
+            clock_faults: vec![ClockFault::default()],
+            budget: Some(BudgetStatus {
+                budget: Some(Budget {
+                    max_overhead_ppm: 20_000,
+                    ..Budget::default()
+                }),
+                overhead_ppm: Some(31_000),
+                ..BudgetStatus::default()
+            }),
+            ..row(7)
+        };
+        let told = text(&[row(7)], &[failed]);
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 5, "{told}");
+        for (line, part) in lines.iter().zip([
+            "7: its session has failed (no",
+            "7: threads without a ring",
+            "7: it loses 1,500 events a second",
+            "7: the processor's counter has had 1 fault",
+            "7: tracing costs 3.10 %, and its limit is 2 %",
+        ]) {
+            assert!(line.starts_with(part) && !line.contains('\u{1b}'), "{line}");
+        }
+        // Its counters are those of another attach.
+        let again = ProcessStatus {
+            attached_wall_ns: 5,
+            lost: 9999,
+            ..row(7)
+        };
+        assert_eq!(Health::of(&[row(7)], &[again], 1.0).problems(), 0);
+    }
+}
