@@ -62,8 +62,9 @@ const SECTIONS: [Section; 6] = [
         "",
         &[
             (
-                "XRAYD_SOCKET, XRAYD_STATE_DIR, XRAYD_METRICS, XRAYD_AUDIT, XRAYD_LOG_LEVEL",
-                "Values of --socket, --state-dir, --metrics, --audit and --log-level. An option \
+                "XRAYD_SOCKET, XRAYD_STATE_DIR, XRAYD_RETAIN_IN_FILES, XRAYD_METRICS, XRAYD_AUDIT, \
+                 XRAYD_LOG_LEVEL",
+                "Values of the options with these names. An option \
                  takes precedence, and they do over the configuration file.",
             ),
             (
@@ -201,7 +202,12 @@ const POLICY_TABLES: [Section; 3] = [
         "The processes that the policy is for. All keys that are there must hold. A key holds if \
          one of its values matches. There must be one at least.",
         &[
-            ("unit", "Globs for the systemd unit or the container."),
+            (
+                "unit",
+                "Globs for the systemd unit or the container. A user who may make units or control \
+                 groups may choose their names, as every program may choose its command line: \
+                 name the user, too.",
+            ),
             (
                 "cgroup",
                 "Globs for the path of the control group. * does not match /, and ** does.",
@@ -272,8 +278,9 @@ pub(crate) fn policy_page() -> io::Result<String> {
     roff.control("SH", ["DESCRIPTION"]);
     roff.text([roman(
         "A tracing policy says which processes are traced, and how. It is a file of TOML. xrayctl \
-         policy check FILE shows its mistakes, or the processes that it matches now. Where a list \
-         of texts is possible, a single text is, too. Unknown keys are mistakes.",
+         policy check FILE shows its mistakes, or the processes that it matches now. The daemon \
+         does not load policies so far. Where a list of texts is possible, a single text is, too. \
+         Unknown keys are mistakes.",
     )]);
     for (table, text, keys) in POLICY_TABLES {
         roff.control("SH", [if table.is_empty() { "KEYS" } else { table }]);
@@ -329,7 +336,8 @@ pub(crate) fn file_page() -> io::Result<String> {
          from, in the form of the file.",
         "The file must belong to root or to the daemon's user, and nobody else may write to it. A \
          file with a mistake keeps the daemon from starting. It names all mistakes with their \
-         lines and columns.",
+         lines and columns. A change takes effect when the daemon is restarted (systemctl reload, \
+         xrayctl daemon restart). With a mistake, it goes on as it is.",
     ] {
         roff.control("PP", []);
         roff.text([roman(paragraph)]);

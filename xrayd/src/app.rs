@@ -41,7 +41,7 @@ use tokio::{
 use crate::{
     audit::{AuditError, AuditLog},
     config::{Config, ConfigError, StateSetting},
-    export, metrics, notify,
+    config_file, export, metrics, notify,
     notify::InheritError,
     pid::Pid,
     process::{KeptForNext, Registry, RegistryConfig, SessionRecord},
@@ -311,6 +311,10 @@ impl App {
         let ended = loop {
             tokio::select! {
                 kind = signals.next() => {
+                    if kind == StopKind::Restart && let Err(why) = config_file::check_again() {
+                        tracing::error!(why, "does not restart: it would not start again");
+                        continue;
+                    }
                     tracing::info!(?kind, "stopping");
                     break Err(kind);
                 }

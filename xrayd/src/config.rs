@@ -61,7 +61,17 @@ pub struct Config {
     /// does a daemon that executes its program anew. Without systemd, they need these files to
     /// outlive a daemon that is killed. The files take as much as --retain and --retain-exited
     /// allow.
-    #[arg(long, env = "XRAYD_RETAIN_IN_FILES")]
+    #[arg(
+        long,
+        env = "XRAYD_RETAIN_IN_FILES",
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        default_value = "false",
+        action = clap::ArgAction::Set,
+        hide_default_value = true
+    )]
     pub retain_in_files: bool,
 
     /// Retain up to this size of events of each process, in packed bytes; the oldest are dropped

@@ -8,8 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::libc::EACCES;
-
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, parser::ValueSource};
 
 use crate::{
@@ -28,7 +26,7 @@ pub struct Configured {
     matches: ArgMatches,
     /// The file, and the options that it sets.
     file: Option<(PathBuf, Vec<String>)>,
-    /// The default file, if this user may not read it.
+    /// The default file of a user, if it cannot be used.
     pub unreadable: Option<(PathBuf, io::Error)>,
 }
 
@@ -71,8 +69,8 @@ pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Configured,
         return Configured::new(given, None);
     };
     let text = match toml_file::read(&path) {
-        // A program that was started as another user has the home of the user before.
-        Err(error) if named.is_none() && error.raw_os_error() == Some(EACCES) => {
+        // A program that was started as another user may have a home that is not its own, or none.
+        Err(error) if named.is_none() && !nix::unistd::geteuid().is_root() => {
             let unreadable = Some((path, error));
             return Ok(Configured {
                 unreadable,
@@ -101,15 +99,39 @@ pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Configured,
             Some(ValueSource::CommandLine | ValueSource::EnvVariable)
         )
     };
-    let (mut all, mut set) = (arguments.clone(), Vec::new());
-    for (name, words) in options {
+    let (mut words, mut set) = (Vec::new(), Vec::new());
+    for (name, its) in options {
         if !is_given(&name) {
-            all.extend(words.into_iter().map(OsString::from));
+            words.extend(its.into_iter().map(OsString::from));
             set.push(name);
         }
     }
+    // Behind the program's name.
+    let mut all = arguments.into_iter();
+    let program = all.next().into_iter();
+    let all = program.chain(words).chain(all);
     let matches = Config::command().try_get_matches_from(all)?;
     Configured::new(matches, Some((path, set)))
+}
+
+/// Checks that the program would start again with its arguments, its environment and the file as it
+/// is now. A daemon that executes its program anew leaves its processes to the next one.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub(crate) fn check_again() -> Result<(), String> {
+    let configured = read(env::args_os()).map_err(|error| match error {
+        ConfigFileError::Mistakes { path, mistakes } => {
+            let mistakes = mistakes.iter().map(ToString::to_string);
+            let mistakes: Vec<String> = mistakes.collect();
+            format!("{}: {}", path.display(), mistakes.join("; "))
+        }
+        other => format!("{:#}", anyhow::Error::from(other)),
+    })?;
+    configured
+        .config
+        .check()
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)))
 }
 
 /// The file that is read if none is named.
@@ -136,12 +158,6 @@ fn options_of(text: &str) -> Result<Vec<(String, Vec<String>)>, Vec<Mistake>> {
     let mut options = Vec::new();
     for (name, kind) in known() {
         let values = match kind {
-            Kind::Flag => {
-                if table.boolean(&name).is_some_and(|flag| flag.value) {
-                    options.push((name.clone(), vec![format!("--{name}")]));
-                }
-                continue;
-            }
             Kind::One => table.scalar(&name).into_iter().collect(),
             Kind::Several => table.strings(&name),
         };
@@ -150,8 +166,13 @@ fn options_of(text: &str) -> Result<Vec<(String, Vec<String>)>, Vec<Mistake>> {
             let word = format!("--{name}={}", value.value);
             // By itself, so that the mistake has its place.
             let alone = Config::command().try_get_matches_from(["xrayd", &word]);
-            if let Err(error) = alone {
-                file.mistake(value.at, reason_of(&error));
+            let alone = alone.and_then(|matches| Config::from_arg_matches(&matches));
+            match alone.map(|config| config.check()) {
+                Err(error) => file.mistake(value.at, reason_of(&error)),
+                Ok(Err(error)) => {
+                    file.mistake(value.at, format!("{:#}", anyhow::Error::from(error)));
+                }
+                Ok(Ok(())) => {}
             }
             words.push(word);
         }
@@ -188,20 +209,34 @@ pub fn keys() -> Vec<FileKey> {
         let help = option.get_long_help().or_else(|| option.get_help());
         Some(FileKey {
             value: match kind {
-                Kind::Flag => "true or false".to_owned(),
                 Kind::One => value.to_owned(),
                 Kind::Several => format!("[{value}, ...]"),
             },
-            help: help.map(ToString::to_string).unwrap_or_default(),
+            help: help.map(ToString::to_string).unwrap_or_default() + &facts_of(option),
             name,
         })
     });
     keys.collect()
 }
 
+/// The values that an option may have, and the one that it has by itself, as sentences.
+fn facts_of(option: &clap::Arg) -> String {
+    let values = option.get_possible_values();
+    let values: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
+    let defaults = option.get_default_values().iter();
+    let defaults: Vec<_> = defaults.map(|value| value.to_string_lossy()).collect();
+    let mut facts = String::new();
+    if !values.is_empty() {
+        facts += &format!(" [possible values: {}]", values.join(", "));
+    }
+    if !defaults.is_empty() {
+        facts += &format!(" [default: {}]", defaults.join(", "));
+    }
+    facts
+}
+
 /// The values that an option takes.
 enum Kind {
-    Flag,
     One,
     Several,
 }
@@ -212,7 +247,6 @@ fn known() -> Vec<(String, Kind)> {
     let options = command.get_arguments().filter_map(|option| {
         let name = option.get_long()?;
         let kind = match option.get_action() {
-            clap::ArgAction::SetTrue => Kind::Flag,
             clap::ArgAction::Append => Kind::Several,
             _ => Kind::One,
         };
@@ -252,7 +286,7 @@ impl Configured {
     /// The configuration as a file has it, with the origin of each value.
     pub fn as_file(&self) -> String {
         let mut text = match self.file() {
-            Some(path) => format!("# {} was read.\n", path.display()),
+            Some(path) => format!("# {} was read.\n", quoted(&path.to_string_lossy())),
             None => "# No file was read.\n".to_owned(),
         };
         let command: Command = Config::command();
@@ -270,10 +304,6 @@ impl Configured {
                 .collect();
             let is_set = self.matches.value_source(id);
             let value = match option.get_action() {
-                clap::ArgAction::SetTrue => {
-                    let flag = self.matches.get_flag(id);
-                    Some(flag.to_string())
-                }
                 clap::ArgAction::Append => Some(format!("[{}]", values.join(", "))),
                 _ => values.into_iter().next(),
             };
@@ -297,8 +327,11 @@ impl Configured {
     }
 }
 
-/// A text as TOML has it.
+/// A text as TOML has it, or true or false.
 fn quoted(text: &str) -> String {
+    if ["true", "false"].contains(&text) {
+        return text.to_owned();
+    }
     let mut quoted = String::from("\"");
     for character in text.chars() {
         match character {

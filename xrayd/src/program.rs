@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
         }
     };
     let config = &configured.config;
-    if config.print_config {
+    if config.print_config && config.check().is_ok() {
         return print(&configured.as_file());
     }
     // Before the first further thread.

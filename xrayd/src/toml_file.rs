@@ -26,6 +26,8 @@ use toml::{
 const MOST_BYTES: u64 = 1 << 20;
 /// The most mistakes of a file that are kept.
 const MOST_MISTAKES: usize = 100;
+/// The longest key that is compared with those that were meant, in bytes.
+const LONGEST_KEY: usize = 64;
 /// The most edits between a key and the one that was meant.
 const MOST_EDITS: usize = 3;
 
@@ -186,6 +188,11 @@ impl<'f, 't> Table<'f, 't> {
         }
     }
 
+    /// True if the table has this key, and it was not taken.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// A text.
     pub(crate) fn string(&mut self, key: &str) -> Option<Located<String>> {
         self.take_as(key, "a text in quotation marks", string_of)
@@ -271,10 +278,9 @@ impl<'f, 't> Table<'f, 't> {
     /// Notes each key that was not taken.
     pub(crate) fn finish(self) {
         for (key, (at, _)) in &self.entries {
-            let nearest = self
-                .known
-                .iter()
-                .map(|known| (strsim::damerau_levenshtein(known, key), known));
+            // Users paste longer ones.
+            let known = self.known.iter().filter(|_| key.len() <= LONGEST_KEY);
+            let nearest = known.map(|known| (strsim::damerau_levenshtein(known, key), known));
             let nearest =
                 nearest.filter(|(edits, known)| *edits <= MOST_EDITS && *edits < known.len());
             let meant = nearest
@@ -379,9 +385,9 @@ pub(crate) fn read_opened(mut file: fs::File) -> io::Result<String> {
     String::from_utf8(text).map_err(|_| io::Error::other("it is not text in UTF-8"))
 }
 
-/// Checks that a file or a folder belongs to root or to the daemon's user, and that nobody else may
-/// write to it.
-pub(crate) fn check_owner(found: &fs::Metadata) -> io::Result<()> {
+/// Checks that a file belongs to root or to the daemon's user, and that nobody else may write to
+/// it. Who may write to a folder above it can put another one of their files in its place.
+fn check_owner(found: &fs::Metadata) -> io::Result<()> {
     let user = nix::unistd::geteuid().as_raw();
     if ![0, user].contains(&found.uid()) {
         let message = format!(

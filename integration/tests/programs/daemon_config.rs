@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use integration::{DEADLINE, wait_until};
+use nix::sys::signal::Signal;
 
 use crate::scene::Scene;
 
@@ -20,14 +22,38 @@ fn the_file_is_read_and_must_be_right() -> Result<()> {
         "retain = \"7MiB\"\naudit = \"off\"\nlog-level = \"debug\"\n",
     )?;
     fs::set_permissions(&file, Permissions::from_mode(0o644))?;
-    let daemon = scene.daemon_with(&["--config", &path, "--retain", "9MiB"])?;
+    let state = scene.path("state").display().to_string();
+    let options = ["--config", &path, "--retain", "9MiB", "--state-dir", &state];
+    let daemon = scene.daemon_with(&options)?;
     ensure!(
         daemon.log().contains("read the configuration"),
         "{}",
         daemon.log()
     );
+    // With a file that has become wrong, it goes on as it is.
+    let cli = scene.with(&daemon)?;
+    fs::write(&file, "retian = 1\n")?;
+    daemon.signal(Signal::SIGHUP)?;
+    wait_until(DEADLINE, "the refusal", || {
+        Ok(daemon.log().contains("does not restart").then_some(()))
+    })?;
+    let ran = cli.run(["daemon", "restart"])?;
+    ran.failed(
+        4,
+        &["would not start again", "line 1, column 1: unknown key"],
+    )?;
+    let pid = daemon.pid();
+    cli.ok(["ps"])?;
+    // Once it is right again, it restarts.
+    fs::write(&file, "retain = \"7MiB\"\n")?;
+    cli.ok(["daemon", "restart"])?;
+    ensure!(daemon.pid() == pid);
     drop(daemon);
 
+    fs::write(
+        &file,
+        "retain = \"7MiB\"\naudit = \"off\"\nlog-level = \"debug\"\n",
+    )?;
     let mut command = Command::new(integration::xrayd()?);
     command.args(["--config", &path, "--retain", "9MiB", "--print-config"]);
     let printed = command.env("XRAYD_LOG_LEVEL", "warn").output()?;
@@ -72,7 +98,7 @@ fn the_file_is_read_and_must_be_right() -> Result<()> {
         fs::set_permissions(&file, Permissions::from_mode(mode))?;
         let ended = started()?;
         let log = String::from_utf8_lossy(&ended.stderr).into_owned();
-        ensure!(!ended.status.success(), "{text}: {log}");
+        ensure!(ended.status.code() == Some(2), "{text}: {log}");
         for part in parts {
             ensure!(log.contains(part), "{part}: {log}");
         }

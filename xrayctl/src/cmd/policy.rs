@@ -57,6 +57,8 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 
 async fn check(args: &CheckArgs, daemon: &Daemon, console: &mut Console) -> anyhow::Result<()> {
     let text = read(&args.file)?;
+    // Why the processes are not known.
+    let mut unseen = None;
     let checked = match PolicySpec::parse(&text) {
         Err(mistakes) => {
             let mistakes = mistakes
@@ -65,7 +67,12 @@ async fn check(args: &CheckArgs, daemon: &Daemon, console: &mut Console) -> anyh
             CheckedPolicy::wrong(&args.file, mistakes.collect())
         }
         Ok(policy) => {
-            let processes = matched(&policy, daemon).await?;
+            let processes = matched(&policy, daemon).await;
+            let (processes, error) = match processes {
+                Ok(processes) => (Some(processes), None),
+                Err(error) => (None, Some(error)),
+            };
+            unseen = error;
             CheckedPolicy::right(&args.file, &policy, processes)
         }
     };
@@ -75,7 +82,7 @@ async fn check(args: &CheckArgs, daemon: &Daemon, console: &mut Console) -> anyh
         console.show(|out, look| checked.render(out, look))?;
     }
     match checked.mistakes() {
-        0 => Ok(()),
+        0 => unseen.map_or(Ok(()), Err),
         1 => Err(Failure::Usage("the policy has a mistake".to_owned()).into()),
         many => Err(Failure::Usage(format!("the policy has {many} mistakes")).into()),
     }

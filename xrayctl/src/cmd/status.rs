@@ -65,11 +65,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         } else {
             console.show(|out, _| health.render(out))?;
         }
+        let problems = health.problems() as u64;
+        if problems > 0 {
+            return Err(Failure::Problems(units::counted(problems, "problem")).into());
+        }
         each.finish()?;
-        return match health.problems() {
-            0 => Ok(()),
-            many => Err(Failure::Problems(units::counted(many as u64, "problem")).into()),
-        };
+        return Ok(again.finish()?);
     }
     let detail = if args.modules {
         Detail::Modules

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde::Serialize;
 use xrayd::policies::PolicySpec;
@@ -20,9 +21,10 @@ pub(crate) struct CheckedPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     mistakes: Vec<Mistake>,
-    /// Absent if the policy has a mistake.
+    /// Absent if the policy has a mistake, or if the processes are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     matches: Option<Vec<MatchedProcess>>,
+    has_expired: bool,
     #[serde(skip)]
     max_processes: u32,
 }
@@ -93,17 +95,25 @@ impl CheckedPolicy {
             name: None,
             mistakes,
             matches: None,
+            has_expired: false,
             max_processes: 0,
         }
     }
 
-    /// A policy without one, and the processes that it matches.
-    pub(crate) fn right(file: &Path, policy: &PolicySpec, matches: Vec<MatchedProcess>) -> Self {
+    /// A policy without one, and the processes that it matches, if they could be found out.
+    pub(crate) fn right(
+        file: &Path,
+        policy: &PolicySpec,
+        matches: Option<Vec<MatchedProcess>>,
+    ) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_secs());
         Self {
             file: file.display().to_string(),
             name: Some(policy.name.clone()),
             mistakes: Vec::new(),
-            matches: Some(matches),
+            matches,
+            has_expired: policy.expires.is_some_and(|expires| expires <= now),
             max_processes: policy.matching.max_processes,
         }
     }
@@ -118,8 +128,14 @@ impl CheckedPolicy {
         for mistake in &self.mistakes {
             mistake.render(out, &file)?;
         }
-        let (Some(name), Some(matches)) = (&self.name, &self.matches) else {
+        let Some(name) = &self.name else {
             return Ok(());
+        };
+        if self.has_expired {
+            writeln!(out, "{name}: it has expired")?;
+        }
+        let Some(matches) = &self.matches else {
+            return writeln!(out, "{name}: no mistake");
         };
         let count = units::counted(matches.len() as u64, "process");
         writeln!(out, "{name}: no mistake; it matches {count} now")?;

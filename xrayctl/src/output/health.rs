@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 
 use serde::Serialize;
-use xrayd_proto::v1::{ProcessStatus, SessionState};
+use xrayd_proto::v1::{ClockFault, ProcessStatus, SessionState};
 
 use super::text::printable;
 use super::units;
@@ -35,12 +36,10 @@ impl Health {
     pub(crate) fn of(before: &[ProcessStatus], now: &[ProcessStatus], seconds: f64) -> Self {
         // A process that was attached again meanwhile has other counters.
         let key = |row: &ProcessStatus| (row.pid, row.attached_wall_ns);
-        let before: HashMap<_, _> = before.iter().map(|row| (key(row), row.lost)).collect();
+        let before: HashMap<_, _> = before.iter().map(|row| (key(row), row)).collect();
         let problems = now.iter().flat_map(|row| {
-            let lost = before
-                .get(&key(row))
-                .map(|lost| row.lost.saturating_sub(*lost));
-            let problems = problems_of(row, lost.unwrap_or(0), seconds).into_iter();
+            let earlier = before.get(&key(row)).copied().unwrap_or(row);
+            let problems = problems_of(earlier, row, seconds).into_iter();
             problems.map(|what| Problem { pid: row.pid, what })
         });
         Self {
@@ -66,8 +65,8 @@ impl Health {
     }
 }
 
-/// The problems of a process, which has lost so many events in the last seconds.
-fn problems_of(row: &ProcessStatus, lost: u64, seconds: f64) -> Vec<String> {
+/// The problems of a process, which was looked at so many seconds before.
+fn problems_of(before: &ProcessStatus, row: &ProcessStatus, seconds: f64) -> Vec<String> {
     let mut problems = Vec::new();
     if row.state() == SessionState::Failed {
         let failure = printable(&row.failure);
@@ -81,6 +80,7 @@ fn problems_of(row: &ProcessStatus, lost: u64, seconds: f64) -> Vec<String> {
             "threads without a ring lose all their events: {why}"
         ));
     }
+    let lost = row.lost.saturating_sub(before.lost);
     if lost > 0 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -93,8 +93,11 @@ fn problems_of(row: &ProcessStatus, lost: u64, seconds: f64) -> Vec<String> {
             "it loses {rate} a second: record fewer functions, or use a budget or mode profile"
         ));
     }
-    if !row.clock_faults.is_empty() {
-        let faults = units::counted(row.clock_faults.len() as u64, "fault");
+    // The newest 16 are there.
+    let is_new = |fault: &&ClockFault| !before.clock_faults.contains(fault);
+    let faults = row.clock_faults.iter().filter(is_new).count();
+    if faults > 0 {
+        let faults = units::counted(faults as u64, "fault");
         problems.push(format!(
             "the processor's counter has had {faults}: durations around them are wrong"
         ));
@@ -113,7 +116,8 @@ fn problems_of(row: &ProcessStatus, lost: u64, seconds: f64) -> Vec<String> {
         ));
     }
     let missed = row.group.iter().flat_map(|group| &group.not_followed);
-    for process in missed {
+    let lives = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+    for process in missed.filter(|process| lives(process.pid)) {
         let refusal = process.refusal.as_ref();
         let why = refusal.map_or("", |refusal| refusal.message.as_str());
         let (pid, why) = (process.pid, printable(why));
@@ -126,7 +130,7 @@ fn problems_of(row: &ProcessStatus, lost: u64, seconds: f64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use xrayd_proto::v1::{Budget, BudgetStatus, ClockFault};
+    use xrayd_proto::v1::{Budget, BudgetStatus, GroupStatus, NotFollowed};
 
     use super::*;
 
@@ -184,6 +188,36 @@ mod tests {
         ]) {
             assert!(line.starts_with(part) && !line.contains('\u{1b}'), "{line}");
         }
+        // Faults of the past need nobody, and a budget that is exceeded by little neither.
+        let mut calm = ProcessStatus {
+            clock_faults: vec![ClockFault::default()],
+            ..row(7)
+        };
+        calm.budget = Some(BudgetStatus {
+            budget: Some(Budget {
+                max_overhead_ppm: 20_000,
+                ..Budget::default()
+            }),
+            overhead_ppm: Some(29_000),
+            ..BudgetStatus::default()
+        });
+        // A process that should have been followed, and one that has ended.
+        let not_followed = [std::process::id(), u32::MAX];
+        let not_followed = not_followed.map(|pid| NotFollowed {
+            pid,
+            ..NotFollowed::default()
+        });
+        calm.group = Some(GroupStatus {
+            not_followed: not_followed.into(),
+            ..GroupStatus::default()
+        });
+        let rows = [calm];
+        let told = text(&rows, &rows);
+        let expected = format!("7: process {} comes from it", std::process::id());
+        assert!(
+            told.starts_with(&expected) && told.lines().count() == 1,
+            "{told}"
+        );
         // Its counters are those of another attach.
         let again = ProcessStatus {
             attached_wall_ns: 5,

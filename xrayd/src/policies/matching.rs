@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use nix::unistd::User;
 
 use crate::{
@@ -23,7 +23,7 @@ const MOST_GLOBS: usize = 256;
 /// matches.
 #[derive(Debug, Clone, Default)]
 pub struct Matching {
-    keys: Vec<(Key, Vec<GlobMatcher>)>,
+    keys: Vec<(Key, Vec<GlobSet>)>,
     /// Users by their ids; empty for all.
     users: Vec<u32>,
     /// The most processes at a time. The oldest ones come first.
@@ -68,13 +68,14 @@ impl Key {
         ("container", Self::Container),
     ];
 
-    fn of(self, facts: &ProcessFacts) -> &str {
+    /// `None` for a process without a unit, or outside of containers.
+    fn of(self, facts: &ProcessFacts) -> Option<&str> {
         match self {
-            Self::Unit => &facts.unit,
-            Self::Cgroup => &facts.cgroup,
-            Self::Exe => &facts.exe,
-            Self::Command => &facts.command,
-            Self::Container => container_in(&facts.cgroup).unwrap_or_default(),
+            Self::Unit => Some(facts.unit.as_str()).filter(|unit| !unit.is_empty()),
+            Self::Cgroup => Some(&facts.cgroup),
+            Self::Exe => Some(&facts.exe),
+            Self::Command => Some(&facts.command),
+            Self::Container => container_in(&facts.cgroup),
         }
     }
 
@@ -101,6 +102,8 @@ impl Matching {
     pub(super) fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
         let at = table.at;
         let mut is_right = true;
+        let names = Key::ALL.iter().map(|(name, _)| *name).chain(["user"]);
+        let has_any = names.into_iter().any(|name| table.has(name));
         let mut keys = Vec::new();
         for (name, key) in Key::ALL {
             let texts = table.strings(name);
@@ -110,7 +113,7 @@ impl Matching {
             }
             let count = texts.len();
             let globs = texts.into_iter().take(MOST_GLOBS);
-            let globs: Vec<GlobMatcher> = globs.filter_map(|text| glob(file, key, text)).collect();
+            let globs: Vec<GlobSet> = globs.filter_map(|text| glob(file, key, text)).collect();
             is_right &= globs.len() == count;
             if count > 0 {
                 keys.push((key, globs));
@@ -143,7 +146,7 @@ impl Matching {
             },
         };
         table.finish();
-        if keys.is_empty() && users.is_empty() && is_right {
+        if !has_any {
             let what = "[match] has no condition: exe = \"**\" is for every process";
             file.mistake(at, what);
             is_right = false;
@@ -163,12 +166,12 @@ impl Matching {
         is_of_user
             && keys.all(|(key, globs)| {
                 let text = key.of(facts);
-                globs.iter().any(|glob| glob.is_match(text))
+                text.is_some_and(|text| globs.iter().any(|glob| glob.is_match(text)))
             })
     }
 }
 
-fn glob(file: &TomlText<'_>, key: Key, text: Located<String>) -> Option<GlobMatcher> {
+fn glob(file: &TomlText<'_>, key: Key, text: Located<String>) -> Option<GlobSet> {
     let Located { value, at } = text;
     file.check(at, parse::pattern(&value))?;
     if value.len() > LONGEST_GLOB {
@@ -184,7 +187,9 @@ fn glob(file: &TomlText<'_>, key: Key, text: Located<String>) -> Option<GlobMatc
         .literal_separator(key.is_path())
         .build()
         .map_err(|error| error.kind().to_string());
-    Some(file.check(at, glob)?.compile_matcher())
+    // A set tells if the glob is too large, and a single glob panics then.
+    let set = GlobSetBuilder::new().add(file.check(at, glob)?).build();
+    file.check(at, set.map_err(|error| error.kind().to_string()))
 }
 
 fn user(file: &TomlText<'_>, name: Located<String>) -> Option<u32> {
@@ -264,8 +269,17 @@ mod tests {
         }
         // A process without a unit.
         let plain = ProcessFacts::default();
-        assert!(!matching("unit = \"?*\"").matches(&plain));
-        assert!(!matching("container = \"0\"").matches(&plain));
+        for key in ["unit", "container"] {
+            assert!(
+                !matching(&format!("{key} = \"*\"")).matches(&plain),
+                "{key}"
+            );
+        }
+        // A glob that is too large.
+        let braces = format!("exe = \"{}a{}\"", "{".repeat(400), "}".repeat(400));
+        let file = TomlText::new(&braces);
+        assert!(Matching::read(&file, file.table()).is_none());
+        assert_eq!(file.mistakes().len(), 1);
     }
 
     #[test]

@@ -115,8 +115,9 @@ impl TraceSpec {
     fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
         let at = table.at;
         let mode = parsed(file, table.string("mode"), parse::mode);
+        let has_rules = table.has("enable");
         let include = rules(file, table.items("enable"));
-        if include.is_empty() {
+        if !has_rules {
             file.mistake(
                 at,
                 "enable is missing: enable = [\"checkout::*\"], or \"*\" for all",
@@ -137,14 +138,21 @@ impl TraceSpec {
         let ring_bytes = parsed(file, table.string("ring_size"), parse::ring_size);
         let follow = parsed(file, table.string("follow"), parse::follow);
         table.finish();
+        let filter_fits = file.check(at, filter.check().map_err(|it| it.message));
+        let compiles = file.check(at, compile(&selection).map_err(|it| it.message));
         let settings = Settings {
             mode: mode.unwrap_or(Mode::Profile),
             filter,
             budget: budget?,
         };
-        let settings_fit = file.check(at, settings.check().map_err(|it| it.message));
-        let selection_compiles = file.check(at, compile(&selection).map_err(|it| it.message));
-        settings_fit.and(selection_compiles)?;
+        let Settings {
+            mode,
+            filter,
+            budget,
+        } = &settings;
+        let fits = budget.check().and_then(|()| budget.suits(*mode, filter));
+        let fits = file.check(at, fits.map_err(|it| it.message));
+        filter_fits.and(compiles).and(fits)?;
         Some(Self {
             settings,
             selection,
@@ -172,8 +180,11 @@ fn rules(file: &TomlText<'_>, items: Vec<Item<'_, '_>>) -> Vec<Rule> {
     }
     let rules = items.into_iter().take(MOST_RULES).filter_map(|item| {
         let mut table = match item {
-            Item::Text(text) if text.value == "*" => return Some(Rule::All),
-            Item::Text(text) => return pattern(file, text).map(Rule::Glob),
+            Item::Text(text) if text.value == "*" => return Some((text.at, Rule::All)),
+            Item::Text(text) => {
+                let at = text.at;
+                return Some((at, Rule::Glob(pattern(file, text)?)));
+            }
             Item::Table(table) => table,
         };
         let at = table.at;
@@ -194,9 +205,18 @@ fn rules(file: &TomlText<'_>, items: Vec<Item<'_, '_>>) -> Vec<Rule> {
                 "a rule has one of function, glob, regex, module and source",
             );
         }
-        found.pop()
+        found.pop().map(|rule| (at, rule))
     });
-    rules.collect()
+    // Each by itself, so that its mistake has its place.
+    let right = rules.filter_map(|(at, rule)| {
+        let alone = Selection {
+            include: vec![rule.clone()],
+            exclude: Vec::new(),
+        };
+        let compiled = compile(&alone).map_err(|refusal| refusal.message);
+        file.check(at, compiled).map(|_| rule)
+    });
+    right.collect()
 }
 
 fn pattern(file: &TomlText<'_>, text: Located<String>) -> Option<String> {
@@ -224,26 +244,21 @@ fn budget(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<Budget> {
     let overhead = table.string("max_overhead");
     let duty = table.string("duty");
     let keep = table.strings("keep");
-    match (overhead, duty) {
-        (Some(_), Some(duty)) => {
-            file.mistake(duty.at, "max_overhead and duty exclude each other");
-            None
-        }
-        (Some(overhead), None) => {
-            let ppm = parsed(file, Some(overhead), parse::percent)?;
-            let keep = keep.into_iter().map(|kept| kept.value).collect();
-            Some(Budget::Overhead(Overhead { ppm, keep }))
-        }
-        (None, duty) => {
-            if let Some(kept) = keep.first() {
-                file.mistake(kept.at, "keep needs max_overhead");
-            }
-            let Some(duty) = duty else {
-                return Some(Budget::None);
-            };
-            let (on, every) = parsed(file, Some(duty), parse::duty)?;
-            Some(Budget::Duty(Duty { on, every }))
-        }
+    if let (Some(_), Some(duty)) = (&overhead, &duty) {
+        file.mistake(duty.at, "max_overhead and duty exclude each other");
+    }
+    if let (None, Some(kept)) = (&overhead, keep.first()) {
+        file.mistake(kept.at, "keep needs max_overhead");
+    }
+    let is_given = (overhead.is_some(), duty.is_some());
+    let ppm = parsed(file, overhead, parse::percent);
+    let cycle = parsed(file, duty, parse::duty);
+    let keep = keep.into_iter().map(|kept| kept.value).collect();
+    match (is_given, ppm, cycle) {
+        ((false, false), ..) => Some(Budget::None),
+        ((true, false), Some(ppm), _) => Some(Budget::Overhead(Overhead { ppm, keep })),
+        ((false, true), _, Some((on, every))) => Some(Budget::Duty(Duty { on, every })),
+        _ => None,
     }
 }
 
@@ -299,6 +314,18 @@ mod tests {
     fn mistakes(text: &str) -> Vec<String> {
         let mistakes = PolicySpec::parse(text).unwrap_err();
         mistakes.iter().map(Mistake::to_string).collect()
+    }
+
+    #[test]
+    fn each_pattern_has_its_place() {
+        let text = "name = \"x\"\n[match]\nuser = \"0\"\n[trace]\nmax_overhead = \"200%\"\n\
+                    enable = [\n{ regex = \"(\" },\n\"a[\",\n{ regex = \"[z\" }]\n";
+        let lines: Vec<usize> = PolicySpec::parse(text)
+            .unwrap_err()
+            .iter()
+            .map(|it| it.line)
+            .collect();
+        assert_eq!(lines, [5, 7, 8, 9]);
     }
 
     #[test]
@@ -381,6 +408,8 @@ min_duration = 5
             "line 12, column 43: a rule has one of function, glob, regex, module and source",
             "line 12, column 45: unknown key \"name\"",
             "line 13, column 13: arguments must be a number from 0 to 6",
+            "line 14, column 16: expected a percentage from 0.01% to 100%",
+            "line 15, column 8: expected TIME/CYCLE",
             "line 15, column 8: max_overhead and duty exclude each other",
             "line 16, column 10: one_in must be a number from 1 on",
             "line 17, column 13: expected a power of two from 64KiB to 1GiB",
