@@ -70,6 +70,7 @@ pub struct Config {
         default_missing_value = "true",
         default_value = "false",
         action = clap::ArgAction::Set,
+        value_parser = clap::builder::BoolishValueParser::new(),
         hide_default_value = true
     )]
     pub retain_in_files: bool,
