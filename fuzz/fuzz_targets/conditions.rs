@@ -1,5 +1,5 @@
 //! The command line of `xrayctl`: conditions of triggers and of events, limits, selectors, times,
-//! sizes.
+//! sizes. Policies, which have these in a file.
 //!
 //! `xrayctl` has no library, so the target compiles the files that it needs.
 #![no_main]
@@ -15,8 +15,6 @@ mod event_condition;
 mod failure;
 #[path = "../../xrayctl/src/cmd/trigger/limit.rs"]
 mod limit;
-#[path = "../../xrayctl/src/parse.rs"]
-mod parse;
 #[path = "../../xrayctl/src/selectors/patterns.rs"]
 mod patterns;
 #[path = "../../xrayctl/src/output/text.rs"]
@@ -41,6 +39,7 @@ use libfuzzer_sys::fuzz_target;
 
 use patterns::Patterns;
 use values::Values;
+use xrayd::parse;
 
 #[derive(Debug, clap::Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
@@ -132,7 +131,22 @@ fn pattern(text: &str) {
     assert!(words.eq(text.split_whitespace()));
 }
 
+/// A policy that is wrong has a mistake, and each mistake is in the text or right behind it.
+fn policy(text: &str) {
+    let Err(mistakes) = xrayd::policies::PolicySpec::parse(text) else {
+        return;
+    };
+    assert!(!mistakes.is_empty());
+    let lines = 1..=text.split('\n').count();
+    assert!(
+        mistakes
+            .iter()
+            .all(|it| lines.contains(&it.line) && it.column > 0)
+    );
+}
+
 fn numbers(text: &str) {
+    policy(text);
     let _ = parse::pattern(text);
     let _ = parse::follow(text);
     let _ = parse::mode(text);
