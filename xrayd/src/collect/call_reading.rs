@@ -68,9 +68,10 @@ impl CallReading {
         Self(numbers)
     }
 
-    /// The calls since the reading `before`. `find` returns the function of a site. Calls of sites
-    /// without a function are left out, and so are those that have no stack of their own. The
-    /// second number is that of their events.
+    /// The calls since the reading `before`. `find` returns the function of a site. Calls of
+    /// sites without a function are left out, as of a library that is unloaded, and so are those
+    /// that have no stack of their own, for which the thread had no memory. The second number is
+    /// that of the events of the latter.
     pub(super) fn since(
         &self,
         Self(before): &Self,
@@ -90,7 +91,9 @@ impl CallReading {
             let left = stack.left.saturating_sub(before.left).min(MOST_CALLS);
             let its = 2 * (finished + left);
             let Some(function) = function(stack) else {
-                nameless = nameless.saturating_add(its);
+                if stack.site.is_none() {
+                    nameless = nameless.saturating_add(its);
+                }
                 continue;
             };
             if its == 0 {
@@ -177,7 +180,7 @@ mod tests {
             ticks,
         };
         let (tally, nameless) = now.since(&before, find);
-        assert_eq!((tally.events, tally.passed, nameless), (26, 26, 300));
+        assert_eq!((tally.events, tally.passed, nameless), (26, 26, 140));
         let expected = [
             (FunctionId(1), share(0, 0, 300)),
             (FunctionId(2), share(26, 13, 1000)),
