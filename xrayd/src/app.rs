@@ -311,7 +311,7 @@ impl App {
         let ended = loop {
             tokio::select! {
                 kind = signals.next() => {
-                    if kind == StopKind::Restart && let Err(why) = config_file::check_again() {
+                    if kind == StopKind::Restart && let Err(why) = config_file::check_again().await {
                         tracing::error!(why, "does not restart: it would not start again");
                         continue;
                     }

@@ -6,6 +6,7 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, parser::ValueSource};
@@ -15,6 +16,8 @@ use crate::{
     toml_file::{self, Mistake, TomlText},
 };
 
+/// Longest time of a check of the configuration, which holds up the watchdog's messages.
+const CHECK_TIME: Duration = Duration::from_secs(10);
 /// Options that a file cannot have.
 const NOT_IN_FILES: [&str; 4] = ["config", "print-config", "help", "version"];
 
@@ -118,8 +121,21 @@ pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Configured,
 /// is now. A daemon that executes its program anew leaves its processes to the next one.
 ///
 /// # Errors
-/// What is wrong, in one line.
-pub(crate) fn check_again() -> Result<(), String> {
+/// What is wrong, in one line. A file that does not answer in time, as on a file system of a
+/// network, is wrong too.
+pub(crate) async fn check_again() -> Result<(), String> {
+    // Reading a file may block.
+    let check = tokio::task::spawn_blocking(would_start);
+    match tokio::time::timeout(CHECK_TIME, check).await {
+        Ok(Ok(checked)) => checked,
+        Ok(Err(error)) => Err(format!("cannot check the configuration: {error}")),
+        Err(_) => Err(format!(
+            "the configuration file does not answer within {CHECK_TIME:?}"
+        )),
+    }
+}
+
+fn would_start() -> Result<(), String> {
     let configured = read(env::args_os()).map_err(|error| match error {
         ConfigFileError::Mistakes { path, mistakes } => {
             let mistakes = mistakes.iter().map(ToString::to_string);

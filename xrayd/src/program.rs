@@ -36,8 +36,15 @@ pub fn main() -> ExitCode {
         }
     };
     let config = &configured.config;
-    if config.print_config && config.check().is_ok() {
-        return print(&configured.as_file());
+    if config.print_config {
+        return match config.check() {
+            Ok(()) => print(&configured.as_file()),
+            Err(error) => {
+                logs::init(config.log, config.log_level);
+                tracing::error!("{:#}", anyhow::Error::from(error));
+                ExitCode::FAILURE
+            }
+        };
     }
     // Before the first further thread.
     let held = Signals::hold();

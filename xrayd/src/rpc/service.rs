@@ -30,6 +30,7 @@ use super::{
 use crate::{
     Pid,
     audit::Operation,
+    config_file,
     export::PendingSnapshot,
     process::{AttachOptions, Attached, ProcessOrGroup, Registry, event_formats},
     refusal::{Reason, Refusal},
@@ -77,14 +78,13 @@ impl Xrayd for Service {
         let mut call = self.call(&request, Operation::Restart)?;
         let v1::RestartRequest {} = request.into_inner();
         let may = authorise::restarting(call.caller());
-        let restart = may.and_then(|()| {
-            let restart = self.restart.as_ref().ok_or_else(no_state)?;
-            crate::config_file::check_again().map_err(|why| {
-                let message = format!("the daemon would not start again: {why}");
-                Refusal::new(Reason::Limit, message)
-            })?;
-            Ok(restart)
-        });
+        let mut restart = may.and_then(|()| self.restart.as_ref().ok_or_else(no_state));
+        if restart.is_ok()
+            && let Err(why) = config_file::check_again().await
+        {
+            let message = format!("the daemon would not start again: {why}");
+            restart = Err(Refusal::new(Reason::Limit, message));
+        }
         call.decide(&restart);
         // The server sends the answer before it stops.
         restart?.notify_one();
