@@ -39,8 +39,8 @@ pub(crate) enum Failure {
         /// The number of lost events.
         events: u64,
     },
-    /// A check found something that needs a person. The problems were printed before.
-    #[error("{0}: somebody has to look after it")]
+    /// A check found problems, which were printed before.
+    #[error("{0} found")]
     Problems(String),
     /// A signal interrupted the command.
     #[error("interrupted{0}")]

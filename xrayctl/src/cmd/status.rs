@@ -18,9 +18,9 @@ use crate::process::OnlyProcesses;
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
---check prints what needs a person, and exits with 7 if there is anything: sessions that have
-failed, threads without a ring, events that are being lost, a faulty counter of the processor, a
-budget that is exceeded, and processes that should have been followed. It takes a second.
+--check prints only problems, and exits with 7 if there are any: sessions that have failed,
+threads without a ring, events that are being lost, a faulty counter of the processor, a budget
+that is exceeded, and processes that should have been followed. It takes a second.
 
 Examples:
   xrayctl status
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// private to the process, and how soon functions of a library that was loaded later were on
     #[arg(long)]
     modules: bool,
-    /// Print only what needs a person, and exit with 7 if there is anything
+    /// Print only problems, and exit with 7 if there are any
     #[arg(long, conflicts_with = "modules")]
     check: bool,
     #[command(flatten)]

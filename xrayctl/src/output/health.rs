@@ -1,4 +1,4 @@
-//! What of the attached processes needs a person, for `xrayctl status --check`.
+//! The problems of the attached processes, for `xrayctl status --check`.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,13 +16,12 @@ const TOLERATED: f64 = 1.5;
 /// The state of everything, as a check sees it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Health {
-    /// Empty if nothing needs a person.
     problems: Vec<Problem>,
     /// The number of processes that were looked at.
     processes: usize,
 }
 
-/// Something that needs a person.
+/// A condition that does not end without an operator.
 #[derive(Debug, PartialEq, Serialize)]
 struct Problem {
     pid: u32,
@@ -59,7 +58,7 @@ impl Health {
         }
         if self.problems.is_empty() {
             let processes = units::counted(self.processes as u64, "process");
-            writeln!(out, "nothing needs a person; {processes} attached")?;
+            writeln!(out, "no problem; {processes} attached")?;
         }
         Ok(())
     }
@@ -150,16 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_needs_a_person_is_told() {
-        // Losses of the past need nobody.
+    fn only_problems_are_printed() {
+        // Losses of the past are no problem.
         assert_eq!(
             text(&[row(7)], &[row(7)]),
-            "nothing needs a person; 1 process attached\n"
+            "no problem; 1 process attached\n"
         );
-        assert_eq!(
-            text(&[], &[]),
-            "nothing needs a person; 0 processes attached\n"
-        );
+        assert_eq!(text(&[], &[]), "no problem; 0 processes attached\n");
         let failed = ProcessStatus {
             state: SessionState::Failed.into(),
             failure: "no\u{1b} memory".to_owned(),
@@ -188,7 +184,7 @@ mod tests {
         ]) {
             assert!(line.starts_with(part) && !line.contains('\u{1b}'), "{line}");
         }
-        // Faults of the past need nobody, and a budget that is exceeded by little neither.
+        // Faults of the past are no problem, and neither is a budget that is exceeded by little.
         let mut calm = ProcessStatus {
             clock_faults: vec![ClockFault::default()],
             ..row(7)
