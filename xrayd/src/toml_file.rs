@@ -385,8 +385,9 @@ pub(crate) fn read_opened(mut file: fs::File) -> io::Result<String> {
     String::from_utf8(text).map_err(|_| io::Error::other("it is not text in UTF-8"))
 }
 
-/// Checks that a file belongs to root or to the daemon's user, and that nobody else may write to
-/// it. Who may write to a folder above it can put another one of their files in its place.
+/// Checks that a file belongs to root or to the daemon's user, and that no other user may write to
+/// it. The folders above it are not checked: a user who may write to one of them can put another
+/// file of root in its place.
 fn check_owner(found: &fs::Metadata) -> io::Result<()> {
     let user = nix::unistd::geteuid().as_raw();
     if ![0, user].contains(&found.uid()) {
