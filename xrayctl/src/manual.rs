@@ -334,8 +334,8 @@ pub(crate) fn file_page() -> io::Result<String> {
          can be given several times takes a list. The command line wins over the environment, and \
          both over the file. xrayd --print-config shows the values in force and where they come \
          from, in the form of the file.",
-        "The file must belong to root or to the daemon's user, and nobody else may write to it. A \
-         file with a mistake keeps the daemon from starting. It names all mistakes with their \
+        "The file must belong to root or to the daemon's user, and no other user may write to it. \
+         A file with a mistake keeps the daemon from starting. It names all mistakes with their \
          lines and columns. A change takes effect when the daemon is restarted (systemctl reload, \
          xrayctl daemon restart). With a mistake, it goes on as it is.",
     ] {

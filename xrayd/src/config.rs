@@ -30,7 +30,7 @@ pub struct Config {
     ///
     /// Its keys are the options of this command without the dashes. The command line wins over the
     /// environment, and both over the file. The file must belong to root or to the daemon's user,
-    /// and nobody else may write to it. See xrayd.toml(5).
+    /// and no other user may write to it. See xrayd.toml(5).
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
 

@@ -360,7 +360,7 @@ fn scalar_of(value: DeValue<'_>) -> Option<String> {
 /// is no such file.
 ///
 /// # Errors
-/// The file cannot be read, is too long or is no text, or somebody else could have written it.
+/// The file cannot be read, is too long or is no text, or another user could have written it.
 pub(crate) fn read(path: &Path) -> io::Result<Option<String>> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file: OwnedFd = match open(path, flags, Mode::empty()) {
