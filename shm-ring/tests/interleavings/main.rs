@@ -8,7 +8,7 @@
 mod choices;
 mod world;
 
-use world::{Bounds, Carried, Start, explore};
+use world::{Bounds, Carried, Explored, Start, explore};
 
 /// Words that the hot path writes into a chunk, and the event in its guard.
 const CALLS: u64 = 512 - 64 + 1;
@@ -107,17 +107,17 @@ fn before_the_last_chunk() -> [Start; 1] {
 }
 
 /// Runs every schedule within `bounds` for each of `starts`, and checks that there are many.
-/// Returns the number of those in which an event waited for room and was recorded.
-fn check(starts: &[Start], bounds: Bounds) -> u64 {
-    let (mut schedules, mut waited) = (0, 0);
+fn check(starts: &[Start], bounds: Bounds) -> Explored {
+    let mut all = Explored::default();
     for &start in starts {
         let of_start = explore(start, bounds);
-        schedules += of_start.0;
-        waited += of_start.1;
+        all.schedules += of_start.schedules;
+        all.waited += of_start.waited;
+        all.freed += of_start.freed;
     }
     let least = if bounds.absences > 0 { 100 } else { 1000 };
-    assert!(schedules > least, "it explored: {schedules}");
-    waited
+    assert!(all.schedules > least, "it explored: {all:?}");
+    all
 }
 
 #[test]
@@ -287,12 +287,13 @@ fn waits_for_room() {
         handlers: 1,
         ..Bounds::NONE
     };
-    assert!(check(&starts, switches) > 100);
+    assert!(check(&starts, switches).waited > 100);
     let handlers = Bounds {
         handlers: 2,
         ..Bounds::NONE
     };
-    assert_eq!(check(&starts, handlers), 0, "no chunk was given back");
+    let without_room = check(&starts, handlers);
+    assert_eq!(without_room.waited, 0, "no chunk was given back");
     let jumps = Bounds {
         handlers: 1,
         jumps: 1,
@@ -305,4 +306,32 @@ fn waits_for_room() {
         ..start
     });
     check_with_all(&closed);
+}
+
+/// The collector frees memory while the thread goes on, and while the thread comes to the chunks
+/// behind those that stay.
+#[test]
+fn unused_memory_is_freed() {
+    let calls = [
+        5 * CALLS,
+        RING - 1,
+        RING,
+        RING + CALLS - 2,
+        RING + 8 * CALLS,
+    ];
+    let starts = calls.map(|calls| Start {
+        calls,
+        undrained: 2,
+        frees: true,
+        ..Start::PLAIN
+    });
+    for (handlers, switches) in [(0, 2), (1, 1)] {
+        let bounds = Bounds {
+            handlers,
+            switches,
+            ..Bounds::NONE
+        };
+        let explored = check(&starts, bounds);
+        assert!(explored.freed > 100, "{explored:?}");
+    }
 }

@@ -59,6 +59,12 @@ pub(super) struct Ring {
     cursor_seen: u64,
     /// True if the last chore saw a sign of such a jump.
     suspicious: bool,
+    /// True once the marks of such a slow path were removed: its context may come back.
+    was_unstuck: bool,
+    /// The number of chunks that were read when its memory was last looked at, and when some of its
+    /// memory was last freed.
+    chunks_seen: u64,
+    chunks_freed: u64,
     /// The calls and events that its thread has left out so far.
     left_out: u64,
     /// The calls that its thread has counted so far, by the sites' numbers.
@@ -123,6 +129,9 @@ impl Ring {
             lost_seen: slots.lost(index),
             cursor_seen: 0,
             suspicious: false,
+            was_unstuck: false,
+            chunks_seen: 0,
+            chunks_freed: 0,
             counted: Vec::new(),
             profile: ProfileReader::default(),
             added: AddedEvents::default(),
@@ -456,6 +465,24 @@ impl Ring {
         }
     }
 
+    /// Frees the memory that the thread does not need, if it has filled one chunk at most since the
+    /// last call. See `shm_ring::Consumer::free_unused`. Returns true if it freed some.
+    pub(super) fn free_unused(&mut self, slots: &Slots) -> bool {
+        let Some(consumer) = &self.consumer else {
+            return false;
+        };
+        let chunks = consumer.chunks_read();
+        let more = chunks.saturating_sub(std::mem::replace(&mut self.chunks_seen, chunks));
+        if more > 1 || chunks == self.chunks_freed || self.was_unstuck {
+            return false;
+        }
+        let freed = consumer.free_unused(&slots.rings, |at, bytes| slots.free_emptied(at, bytes));
+        if freed {
+            self.chunks_freed = chunks;
+        }
+        freed
+    }
+
     /// True if a signal handler has left the slow path by `longjmp` and it stays marked. The sign
     /// is that losses grow in a ring that has room, or in which its thread was to make room. To be
     /// called once per chore.
@@ -481,7 +508,8 @@ impl Ring {
     }
 
     /// Removes the marks of a stuck slow path.
-    pub(super) fn unstick(&self, slots: &Slots) {
+    pub(super) fn unstick(&mut self, slots: &Slots) {
+        self.was_unstuck = true;
         slots.clear_busy(self.index);
         if self.consumer.is_none() {
             newest::finish_taking(&slots.rings, slots.layout.geometry, self.index);

@@ -435,6 +435,23 @@ impl Slots {
         self.layout.rings - self.layout.rings_map.0
     }
 
+    /// The bytes of memory that ring `index` takes.
+    #[cfg(test)]
+    pub(crate) fn ring_memory(&self, index: u32) -> u64 {
+        let ring = self.skip() + self.layout.geometry.ring_offset(index);
+        let parts = self
+            .file
+            .written(ring..ring + self.layout.geometry.ring_bytes());
+        parts.into_iter().map(|part| part.end - part.start).sum()
+    }
+
+    /// Gives the memory of a part of a ring back to the system, if the system takes it. The words
+    /// there are empty, before and afterwards.
+    pub(crate) fn free_emptied(&self, offset: u64, bytes: u64) {
+        // Memory that stays does no harm.
+        let _ = self.file.give_back(self.skip() + offset, bytes);
+    }
+
     fn give_back_part(&self, offset: u64, bytes: u64) {
         if self.file.give_back(self.skip() + offset, bytes).is_err() {
             self.rings.zero(offset, bytes);

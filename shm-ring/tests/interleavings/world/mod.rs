@@ -49,6 +49,8 @@ pub(crate) struct Start {
     pub(crate) paused: bool,
     /// Steps for which the thread waits for room in a full ring.
     pub(crate) wait: u64,
+    /// True if the collector also frees the memory of unused chunks whenever it reads.
+    pub(crate) frees: bool,
 }
 
 impl Start {
@@ -64,6 +66,7 @@ impl Start {
         deadline_over: false,
         paused: false,
         wait: 0,
+        frees: false,
     };
 }
 
@@ -121,6 +124,9 @@ struct World<'c> {
     far: bool,
     newest: bool,
     while_away: u64,
+    frees: bool,
+    /// The number of times that memory was freed.
+    freed: Cell<u64>,
     /// The time of the consumer, in milliseconds.
     now: Cell<u64>,
     left: Cell<Bounds>,
@@ -130,12 +136,21 @@ struct World<'c> {
     items: RefCell<Vec<Item>>,
 }
 
-/// Runs every schedule. Returns their number, and the number of those in which an event waited for
-/// room and was recorded.
-pub(crate) fn explore(start: Start, bounds: Bounds) -> (u64, u64) {
+/// What the schedules of a start came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Explored {
+    pub(crate) schedules: u64,
+    /// Those in which an event waited for room and was recorded.
+    pub(crate) waited: u64,
+    /// Those in which the collector freed memory.
+    pub(crate) freed: u64,
+}
+
+/// Runs every schedule.
+pub(crate) fn explore(start: Start, bounds: Bounds) -> Explored {
     let choices = Choices::default();
     let (words, table, consumer) = prepare(start);
-    let (mut schedules, mut waited) = (0, 0);
+    let mut explored = Explored::default();
     loop {
         let world = World {
             geometry: geometry(),
@@ -147,6 +162,8 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> (u64, u64) {
             far: start.far,
             newest: start.newest,
             while_away: start.while_away,
+            frees: start.frees,
+            freed: Cell::new(0),
             now: Cell::new(0),
             left: Cell::new(bounds),
             contexts: RefCell::default(),
@@ -154,10 +171,11 @@ pub(crate) fn explore(start: Start, bounds: Bounds) -> (u64, u64) {
             items: RefCell::default(),
         };
         world.run(start, consumer.clone());
-        schedules += 1;
-        waited += u64::from(world.has_waited());
+        explored.schedules += 1;
+        explored.waited += u64::from(world.has_waited());
+        explored.freed += u64::from(world.freed.get() > 0);
         if !choices.next() {
-            return (schedules, waited);
+            return explored;
         }
     }
 }
@@ -184,6 +202,8 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         far: false,
         newest: start.newest,
         while_away: 0,
+        frees: false,
+        freed: Cell::new(0),
         now: Cell::new(0),
         left: Cell::new(Bounds::NONE),
         contexts: RefCell::default(),
@@ -196,7 +216,9 @@ fn prepare(start: Start) -> (Vec<Cell<u64>>, Table, Consumer) {
         false => newest::keep_unread(&Consumers(&world)),
     }
     for call in 0..start.calls {
-        if call == start.calls - start.undrained {
+        let drained = start.calls - start.undrained;
+        // Now and then before, for more than a ring.
+        if call == drained || call < drained && call % 1000 == 999 {
             world.drain(&mut consumer, Producer::Alive);
         }
         let target = Target {
@@ -448,6 +470,14 @@ impl World<'_> {
             return;
         }
         self.drain_once(consumer, producer);
+        if self.frees {
+            let view = Consumers(self);
+            let free = |offset, bytes| {
+                view.fill(offset, bytes, 0);
+                self.freed.set(self.freed.get() + 1);
+            };
+            consumer.free_unused(&view, free);
+        }
     }
 
     fn drain_once(&self, consumer: &mut Consumer, producer: Producer) -> Drained {

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 /// Time between two rounds of chores: looking for ended threads, freeing stuck slow paths, and so
 /// on. It is longer while the drain rests.
 pub(super) const CHORES_EVERY: Duration = Duration::from_millis(100);
+/// Chores are rare if the last ones were this long ago.
+pub(super) const RARE: Duration = Duration::from_millis(500);
 /// Time between two full rounds of chores, which look at what nothing tells of.
 const FULL_EVERY: Duration = Duration::from_secs(30);
 const ANCHOR_EVERY: Duration = Duration::from_secs(1);
@@ -123,7 +125,7 @@ impl ChoreTimes {
     }
 
     /// Makes the chores due that are done more rarely than others, and the round of chores itself.
-    #[cfg(fuzzing)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn make_due(&mut self) {
         let now = Instant::now();
         self.last_chores = now.checked_sub(CHORES_EVERY).unwrap_or(now);

@@ -24,7 +24,7 @@ use std::{
 
 use shm_ring::layout::slot::{PAUSED, WITHDRAWN};
 
-use super::{owners::RingOwners, rings::Rings};
+use super::{chore_times::RARE, owners::RingOwners, rings::Rings};
 use crate::{
     collect::{names::Bearer, ring::Ring},
     store::Handover,
@@ -46,8 +46,6 @@ const ASKED_AFTER_REST: usize = 256;
 /// Time in which all rings have their turn while chores are rare. The kernel reuses an id when it
 /// has given out all others.
 const ASK_ALL_IN: Duration = Duration::from_secs(30);
-/// Chores are rare if the last ones were this long ago.
-const RARE: Duration = Duration::from_millis(500);
 
 impl RingOwners {
     /// Takes up the rings of threads that were killed between claiming a slot and beginning a

@@ -275,6 +275,7 @@ impl Drain {
         self.owners.retire_replaced(since_last);
         self.owners.rings.report_quiet();
         self.owners.rings.free_stuck();
+        self.owners.rings.free_unused(is_full, since_last);
         self.owners.retire_ringless();
         self.owners.rings.count_unreported();
         self.owners.rings.count_unread();

@@ -1,11 +1,16 @@
 //! The rings of a target's threads, and the decoders of those threads: what the drain reads, and
 //! what it reports about rings. Which thread has which ring is settled in `owners`.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use shm_ring::{Geometry, Producer, SharedMemory, layout, newest};
 use xray_trace::model::Ticks;
 
+use super::chore_times::RARE;
 use crate::{
     collect::{
         CallSite, SiteTable,
@@ -59,8 +64,15 @@ pub(super) struct Rings {
     pub(super) next_added: usize,
     /// The first of the threads that have their turn in a sample of sums.
     pub(super) sampled_first: usize,
+    /// The index in `order` of the next ring whose memory is looked at.
+    next_freed: usize,
     started: Instant,
 }
+
+/// The rings whose memory is freed in one round of chores while threads record much, and after a
+/// rest. It takes 0.1 ms for a ring of 1 MiB.
+const FREED_AT_ONCE: usize = 16;
+const FREED_AFTER_REST: usize = 256;
 
 /// A ring fills once this part of it is unread, until less than that part is.
 const FILLING: u64 = 4;
@@ -102,6 +114,7 @@ impl Rings {
             log: None,
             next_added: 0,
             sampled_first: 0,
+            next_freed: 0,
             started: Instant::now(),
         }
     }
@@ -326,6 +339,27 @@ impl Rings {
     pub(super) fn recount_unread(&mut self) {
         if self.output.counters.has_unread() {
             self.count_unread();
+        }
+    }
+
+    /// Gives memory back that the rings of slow threads do not need. `begins`: looks at all rings
+    /// anew, if the last look at them is over. `since_last` is the time since the last call.
+    pub(super) fn free_unused(&mut self, begins: bool, since_last: Duration) {
+        let is_over = self.next_freed >= self.order.len();
+        if begins && is_over {
+            self.next_freed = 0;
+        }
+        let most = match since_last < RARE {
+            true => FREED_AT_ONCE,
+            false => FREED_AFTER_REST,
+        };
+        let mut freed = 0;
+        while freed < most
+            && let Some(index) = self.order.get(self.next_freed)
+        {
+            let ring = self.by_slot.get_mut(index);
+            freed += usize::from(ring.is_some_and(|ring| ring.free_unused(&self.slots)));
+            self.next_freed += 1;
         }
     }
 

@@ -2,9 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fs::File,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use shm_ring::{Content, Event, Geometry, Mapping, Outcome, Table, Target};
 use xray_trace::model::{CallKind, EventBody, FunctionId, ProcessId, Values};
 
@@ -32,7 +34,7 @@ fn drain() -> Drain {
 }
 
 fn drain_with(geometry: Geometry, table: u64, budget: RingBudget) -> Drain {
-    let file = tempfile::tempfile().unwrap();
+    let file = File::from(memfd_create(c"rings", MFdFlags::MFD_CLOEXEC).unwrap());
     file.set_len(geometry.rings_bytes()).unwrap();
     let rings = Mapping::new(&file, 0, geometry.rings_bytes()).unwrap();
     let layout = Layout {
@@ -195,6 +197,41 @@ fn a_ring_that_its_thread_has_left_is_kept_or_reported() {
         // left.
         assert_eq!(kept > 5, mode == Mode::Stream, "{counters:?}");
         assert!(kept > 0);
+    }
+}
+
+/// A ring has all its memory while its thread is busy, and little when the thread is slow. No event
+/// is lost by that.
+#[test]
+fn the_ring_of_a_slow_thread_has_little_memory() {
+    let living = nix::unistd::gettid().as_raw().cast_unsigned();
+    let mut drain = drain();
+    drain.owners.begun = true;
+    let g = drain.owners.rings.geometry();
+    let table = Table::new(g);
+    let home = living & (g.slots() - 1);
+    let memory = |drain: &Drain| drain.owners.rings.slots.ring_memory(home);
+    let mut recorded = 0;
+    let mut rush = |drain: &mut Drain, events: u64| {
+        for _ in 0..events {
+            record(drain, &table, living, 0x1007, 20 + recorded);
+            recorded += 1;
+            if recorded % 2000 == 0 {
+                drain.flush();
+            }
+        }
+        drain.flush();
+        drain.times.make_due();
+        drain.chores();
+        assert_eq!(drain.owners.rings.output.counters().events, recorded);
+        assert_eq!(drain.owners.rings.output.counters().lost, 0);
+    };
+    for _ in 0..3 {
+        rush(&mut drain, 10_000);
+        assert_eq!(memory(&drain), g.ring_bytes());
+        rush(&mut drain, 3);
+        // The chunk under way, and the next three of sixteen.
+        assert_eq!(memory(&drain), g.ring_bytes() / 4);
     }
 }
 

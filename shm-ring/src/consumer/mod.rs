@@ -14,6 +14,8 @@ use crate::{
     word::{self, PAYLOAD_BYTES, Word},
 };
 
+mod unused;
+
 /// Words copied out of the ring at a time.
 const BATCH: usize = 256;
 /// An upper bound of the cursor. No producer gets this far; a cursor beyond it is a stranger's.
