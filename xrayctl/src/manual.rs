@@ -62,8 +62,8 @@ const SECTIONS: [Section; 6] = [
         "",
         &[
             (
-                "XRAYD_SOCKET, XRAYD_STATE_DIR, XRAYD_RETAIN_IN_FILES, XRAYD_METRICS, XRAYD_AUDIT, \
-                 XRAYD_LOG_LEVEL",
+                "XRAYD_SOCKET, XRAYD_STATE_DIR, XRAYD_POLICIES_DIR, XRAYD_RETAIN_IN_FILES, \
+                 XRAYD_METRICS, XRAYD_AUDIT, XRAYD_LOG_LEVEL",
                 "Values of the options with these names. An option \
                  takes precedence, and they do over the configuration file.",
             ),
@@ -97,6 +97,10 @@ const SECTIONS: [Section; 6] = [
                 "The configuration file of root's daemon, and of a user's, see xrayd.toml(5).",
             ),
             (
+                "/etc/xrayd/policies.d/*.toml, $XDG_CONFIG_HOME/xrayd/policies.d/*.toml",
+                "The tracing policies of root's daemon, and of a user's, see xrayd-policy(5).",
+            ),
+            (
                 "/run/xrayd/xrayd.sock",
                 "The socket of root's daemon, mode 0666.",
             ),
@@ -112,7 +116,8 @@ const SECTIONS: [Section; 6] = [
             (
                 "/var/lib/xrayd, $XDG_STATE_HOME/xrayd",
                 "The default state folder of root's daemon, and of a user's: a file for each \
-                 session, which names the functions that are on. Mode 0700.",
+                 session, which names the functions that are on, and one for each policy. Mode \
+                 0700.",
             ),
             (
                 "xrayd.service, xrayd.socket, xrayd-metrics.socket",
@@ -277,10 +282,12 @@ pub(crate) fn policy_page() -> io::Result<String> {
     roff.text([roman("xrayd-policy - tracing policy for xrayd")]);
     roff.control("SH", ["DESCRIPTION"]);
     roff.text([roman(
-        "A tracing policy says which processes are traced, and how. It is a file of TOML. xrayctl \
-         policy check FILE shows its mistakes, or the processes that it matches now. The daemon \
-         does not load policies so far. Where a list of texts is possible, a single text is, too. \
-         Unknown keys are mistakes.",
+        "A tracing policy says which processes are traced, and how. It is a file of TOML. xrayd \
+         carries out the policies in /etc/xrayd/policies.d/*.toml, and those that xrayctl policy \
+         apply puts in force. It reads the folder at its start and at xrayctl policy reload. A file \
+         with mistakes changes nothing. xrayctl policy check FILE shows the mistakes of a file, or \
+         the processes that it matches now. Where a list of texts is possible, a single text is, \
+         too. Unknown keys are mistakes.",
     )]);
     for (table, text, keys) in POLICY_TABLES {
         roff.control("SH", [if table.is_empty() { "KEYS" } else { table }]);

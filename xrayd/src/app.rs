@@ -40,10 +40,11 @@ use tokio::{
 
 use crate::{
     audit::{AuditError, AuditLog},
-    config::{Config, ConfigError, StateSetting},
+    config::{Config, ConfigError, FolderSetting},
     config_file, export, metrics, notify,
     notify::InheritError,
     pid::Pid,
+    policies::{Policies, PolicyKeeper, default_folder as default_policies_folder},
     process::{KeptForNext, Registry, RegistryConfig, SessionRecord},
     refusal::{Reason, Refusal},
     rpc,
@@ -76,6 +77,9 @@ const LATE_DETACH_TIME: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Longest wait at shutdown for attaches of policies that are under way.
+const POLICIES_TIME: Duration = Duration::from_secs(5);
+
 /// Longest wait for the sessions of an earlier daemon before the first call is served.
 const RECOVERY_TIME: Duration = Duration::from_secs(20);
 
@@ -92,6 +96,7 @@ pub struct App {
     /// The metrics endpoint, if metrics are enabled.
     metrics: Option<Metrics>,
     registry: Registry,
+    policies: Policies,
     /// What outlives the daemon. `None`: nothing.
     state: Option<Arc<StateFolder>>,
     restart: Restart,
@@ -243,10 +248,13 @@ impl App {
         };
         let segments = kept.as_ref().map(|kept| Arc::clone(&kept.segments));
         let registry = Registry::of_daemon(registry_config, metering, kept);
+        let keeper = state.clone().map(|state| state as Arc<dyn PolicyKeeper>);
+        let policies = Policies::new(registry.clone(), policies_folder(config), keeper);
         Ok(Self {
             socket,
             metrics,
             registry,
+            policies,
             state,
             restart: Restart {
                 program: env::current_exe(),
@@ -271,6 +279,7 @@ impl App {
             socket,
             metrics,
             registry,
+            policies,
             state,
             restart,
             audit,
@@ -285,12 +294,13 @@ impl App {
             // Before the first call is served, so that it sees the sessions.
             recover(&registry, state, segments).await;
         }
+        begin(&policies);
         let (stop, stopping) = shutdown::channel();
         let scraped = match metrics {
             Some(Metrics { listener, metering }) => {
                 let server = metrics::Server::try_from(listener);
                 let server = server.map_err(setup("poll the socket for metrics"))?;
-                let serving = metrics::serve(server, metering, stopping.clone());
+                let serving = metrics::serve(server, metering, policies.clone(), stopping.clone());
                 Some(tokio::spawn(serving))
             }
             None => None,
@@ -302,6 +312,7 @@ impl App {
             audit.clone(),
             stopping,
             has_state.then(|| Arc::clone(&restarting)),
+            policies.clone(),
         ));
         notify::ready();
 
@@ -346,6 +357,9 @@ impl App {
             StopKind::Detach | StopKind::Leave => notify::stopping(),
         }
         stop.stop();
+        // Otherwise they would attach again.
+        let stopped = tokio::task::spawn_blocking(move || policies.stop(POLICIES_TIME));
+        let _ = stopped.await;
         let leaves = has_state && kind != StopKind::Detach;
         if let (true, Some(segments)) = (leaves, &restart.segments) {
             segments.leave();
@@ -526,8 +540,8 @@ pub fn raise_descriptor_limit() {
 /// The configured folder of the state, or the default one if that can be used.
 fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError> {
     match &config.state_dir {
-        Some(StateSetting::Off) => Ok(None),
-        Some(StateSetting::Folder(path)) => StateFolder::open(path).map(Some),
+        Some(FolderSetting::Off) => Ok(None),
+        Some(FolderSetting::Folder(path)) => StateFolder::open(path).map(Some),
         None => {
             let opened = state::default_folder().map(|path| StateFolder::open(&path));
             Ok(opened.and_then(|opened| {
@@ -541,6 +555,30 @@ fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError
                     .ok()
             }))
         }
+    }
+}
+
+/// The configured folder of policies, or the default one.
+fn policies_folder(config: &Config) -> Option<PathBuf> {
+    match &config.policies_dir {
+        Some(FolderSetting::Off) => None,
+        Some(FolderSetting::Folder(path)) => Some(path.clone()),
+        None => default_policies_folder(),
+    }
+}
+
+/// Puts the policies of the folder in force, beside the daemon's start.
+fn begin(policies: &Policies) {
+    let policies = policies.clone();
+    let load = move || {
+        // What is wrong with the folder is logged where it is found.
+        if let Err(refusal) = policies.load() {
+            tracing::debug!(%refusal, "policies were not loaded");
+        }
+    };
+    let thread = std::thread::Builder::new().name("load-policies".to_owned());
+    if let Err(error) = thread.spawn(load) {
+        tracing::error!(%error, "cannot start the thread that loads policies");
     }
 }
 

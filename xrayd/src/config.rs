@@ -53,7 +53,17 @@ pub struct Config {
     /// must belong to the daemon's user, and no other user may write to it. A default folder that
     /// cannot be used is a warning.
     #[arg(long, env = "XRAYD_STATE_DIR", value_name = "WHERE")]
-    pub state_dir: Option<StateSetting>,
+    pub state_dir: Option<FolderSetting>,
+
+    /// Carry out the tracing policies in this folder: PATH, or off [default: /etc/xrayd/policies.d
+    /// for root, else $XDG_CONFIG_HOME/xrayd/policies.d or ~/.config/xrayd/policies.d]
+    ///
+    /// Each file whose name ends in .toml is a policy, as xrayd-policy(5) describes. They are read
+    /// at the start and at `xrayctl policy reload`. A file with mistakes changes nothing. The
+    /// folder and the files must belong to root or to the daemon's user, and no other user may
+    /// write to them.
+    #[arg(long, env = "XRAYD_POLICIES_DIR", value_name = "WHERE")]
+    pub policies_dir: Option<FolderSetting>,
 
     /// Write retained events to files of the folder of --state-dir, so that they outlive the daemon
     ///
@@ -144,12 +154,12 @@ pub struct Config {
     pub log_level: LevelFilter,
 }
 
-/// The value of `--state-dir`.
+/// The value of `--state-dir` and of `--policies-dir`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StateSetting {
-    /// Nothing outlives the daemon.
+pub enum FolderSetting {
+    /// No folder is used.
     Off,
-    /// The folder of the state.
+    /// The folder.
     Folder(PathBuf),
 }
 
@@ -226,9 +236,9 @@ impl Config {
     }
 }
 
-// === impl StateSetting ===
+// === impl FolderSetting ===
 
-impl FromStr for StateSetting {
+impl FromStr for FolderSetting {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -285,7 +295,7 @@ mod tests {
         ];
         let config = config(&args).unwrap();
         assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
-        let folder = StateSetting::Folder("/tmp/state".into());
+        let folder = FolderSetting::Folder("/tmp/state".into());
         assert_eq!(config.state_dir, Some(folder));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
         assert!(config.retain_in_files);
@@ -319,7 +329,7 @@ mod tests {
     #[test]
     fn the_state_can_be_switched_off() {
         let config = config(&["--state-dir", "off"]).unwrap();
-        assert_eq!(config.state_dir, Some(StateSetting::Off));
+        assert_eq!(config.state_dir, Some(FolderSetting::Off));
     }
 
     #[test]

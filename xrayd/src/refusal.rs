@@ -55,6 +55,8 @@ pub enum Reason {
     NoMemory,
     /// The daemon keeps no state.
     NoState,
+    /// A policy cannot be applied or removed.
+    Policy,
     /// Memory of another version of xrayd is in the process.
     OtherVersion,
     /// The place of the thread id in the thread library's memory was not found.
@@ -86,7 +88,7 @@ pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::NoSuchProcess,
         Self::Permission,
         Self::NoSleds,
@@ -111,6 +113,7 @@ impl Reason {
         Self::Limit,
         Self::NoMemory,
         Self::NoState,
+        Self::Policy,
         Self::OtherVersion,
         Self::ThreadId,
         Self::StopTimeout,
@@ -130,6 +133,45 @@ impl Reason {
                 | Self::PidReused
                 | Self::NotAttached
         )
+    }
+
+    /// True if a process that was refused for this reason is refused for it again, as long as it
+    /// runs the same program.
+    pub(crate) const fn is_lasting(self) -> bool {
+        match self {
+            Self::Permission
+            | Self::Not64Bit
+            | Self::Tsc
+            | Self::SeccompStrict
+            | Self::SeccompFilter
+            | Self::AlreadyPatched
+            | Self::KernelThread
+            | Self::OtherVersion
+            | Self::MemoryWrite => true,
+            Self::NoSuchProcess
+            | Self::NoSleds
+            | Self::ForeignTracer
+            | Self::Zombie
+            | Self::Followed
+            | Self::PidReused
+            | Self::Busy
+            | Self::TooMany
+            | Self::Quota
+            // Other processes end and make room.
+            | Self::Limit
+            | Self::TargetExited
+            | Self::NotAttached
+            | Self::Mode
+            | Self::SessionFailed
+            | Self::Selection
+            | Self::NoMemory
+            | Self::NoState
+            | Self::Policy
+            | Self::ThreadId
+            | Self::StopTimeout
+            | Self::Io
+            | Self::Launch => false,
+        }
     }
 
     /// The stable id.
@@ -159,6 +201,7 @@ impl Reason {
             Self::Limit => "limit",
             Self::NoMemory => "no-memory",
             Self::NoState => "no-state",
+            Self::Policy => "policy",
             Self::OtherVersion => "other-version",
             Self::ThreadId => "thread-id",
             Self::StopTimeout => "stop-timeout",
@@ -328,6 +371,13 @@ impl Reason {
                  when it started. So no later daemon would know its sessions, and it refuses to \
                  restart. Start it with a folder that belongs to its user and that no other user \
                  can write to. If it could not use its folder, its log names the reason."
+            }
+            Self::Policy => {
+                "A policy that is applied needs an end: `xrayctl policy apply FILE --for 24h`, or \
+                 `expires` in its text. Only a policy that was applied can be removed with \
+                 `xrayctl policy remove`. A policy in a file ends when the file is gone and the \
+                 daemon has read its folder again (`xrayctl policy reload`). `xrayctl policy list` \
+                 shows all policies."
             }
             Self::OtherVersion => {
                 "The process carries trampolines of xrayd that another program has changed, or \

@@ -33,6 +33,7 @@ pub(crate) const SMALL: AttachOptions = AttachOptions {
     sleds: Sleds::Needed,
     mode: xrayd::types::Mode::Stream,
     budget: Budget::None,
+    by_policy: false,
 };
 
 /// The rings of a target, for a writer of its memory.

@@ -21,7 +21,7 @@ fn glob(pattern: &str) -> Selection {
 }
 
 fn lease(number: u64) -> Result<LeaseId> {
-    Ok(LeaseId(number.try_into()?))
+    Ok(LeaseId::Client(number.try_into()?))
 }
 
 fn to_lease(number: u64) -> Result<ToggleTo> {

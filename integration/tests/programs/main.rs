@@ -43,6 +43,7 @@ mod daemon_faults;
 mod daemon_health;
 mod daemon_kills;
 mod daemon_metrics;
+mod daemon_policies;
 mod daemon_quotas;
 mod daemon_recovery;
 mod daemon_restart;

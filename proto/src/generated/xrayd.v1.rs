@@ -4,6 +4,107 @@ pub struct RestartRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RestartResponse {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPoliciesRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPoliciesResponse {
+    /// The oldest first. Files that have never been policies are at the end.
+    #[prost(message, repeated, tag = "1")]
+    pub policies: ::prost::alloc::vec::Vec<PolicyStatus>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ApplyPolicyRequest {
+    /// The policy as TOML, less than 1 MiB. xrayd-policy(5) describes it.
+    #[prost(string, tag = "1")]
+    pub text: ::prost::alloc::string::String,
+    /// How long it is in force, in seconds. 0: until the moment in its text.
+    #[prost(uint64, tag = "2")]
+    pub lasts_s: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ApplyPolicyResponse {
+    /// Its name. Empty if the text has mistakes.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub mistakes: ::prost::alloc::vec::Vec<PolicyMistake>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemovePolicyRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemovePolicyResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReloadPoliciesRequest {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReloadPoliciesResponse {}
+/// A policy and its processes. The names of processes and files are not in it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PolicyStatus {
+    /// Empty for a file that has never been a policy.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The policy as TOML. Empty for a file that has never been a policy.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// The file. Empty: a client has applied the policy.
+    #[prost(string, tag = "3")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(bool, tag = "4")]
+    pub has_expired: bool,
+    /// The moment at which it ends, in seconds since the Unix epoch. 0: it does not end.
+    #[prost(uint64, tag = "5")]
+    pub expires_s: u64,
+    /// The mistakes of the file as it is now. If there are any, `text` is the last one without.
+    #[prost(message, repeated, tag = "6")]
+    pub mistakes: ::prost::alloc::vec::Vec<PolicyMistake>,
+    /// Processes that it matches.
+    #[prost(uint32, tag = "7")]
+    pub matched: u32,
+    /// The processes in which it has functions on, in ascending order.
+    #[prost(uint32, repeated, tag = "8")]
+    pub traced: ::prost::alloc::vec::Vec<u32>,
+    /// Matched processes that are younger than `min_age`.
+    #[prost(uint32, tag = "9")]
+    pub too_young: u32,
+    /// Matched processes beyond `max_processes`.
+    #[prost(uint32, tag = "10")]
+    pub beyond: u32,
+    /// Matched processes that cannot be traced; at most 100.
+    #[prost(message, repeated, tag = "11")]
+    pub refused: ::prost::alloc::vec::Vec<PolicyRefusal>,
+    /// Events since the policy has functions on, of all processes that it has had in this daemon's
+    /// time, as far as the daemon has read or counted them.
+    #[prost(uint64, tag = "12")]
+    pub events: u64,
+    /// Events that were lost there.
+    #[prost(uint64, tag = "13")]
+    pub lost: u64,
+}
+/// A mistake in the text of a policy.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyMistake {
+    /// From 1 on; the column in characters.
+    #[prost(uint32, tag = "1")]
+    pub line: u32,
+    #[prost(uint32, tag = "2")]
+    pub column: u32,
+    #[prost(string, tag = "3")]
+    pub what: ::prost::alloc::string::String,
+}
+/// A process that a policy matches and cannot trace.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyRefusal {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// The id of the reason, as in refusals of calls.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetInfoRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetInfoResponse {
@@ -2718,6 +2819,116 @@ pub mod xrayd_client {
             req.extensions_mut().insert(GrpcMethod::new("xrayd.v1.Xrayd", "Restart"));
             self.inner.unary(req, path, codec).await
         }
+        /// Returns the tracing policies in force, those that have expired, and the files with mistakes.
+        ///
+        /// This call and the other ones on policies refuse callers other than root and the daemon's user
+        /// (`permission`).
+        pub async fn list_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/ListPolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "ListPolicies"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Puts a policy in force, in the place of one of the same name that was applied before. It
+        /// outlives this call, its connection and the daemon. A text with mistakes changes nothing.
+        ///
+        /// Refuses a policy without an end, and one with the name of a policy in a file (`policy`), and
+        /// more than 256 policies (`too-many`).
+        pub async fn apply_policy(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ApplyPolicyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ApplyPolicyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/ApplyPolicy",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "ApplyPolicy"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends a policy that was applied. What it had on is off when this returns. Refuses policies in
+        /// files, and unknown names (`policy`).
+        pub async fn remove_policy(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemovePolicyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemovePolicyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/RemovePolicy",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "RemovePolicy"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reads the files of policies again. A file with mistakes changes nothing.
+        ///
+        /// Refuses a folder that cannot be read, or that other users may write to (`io`).
+        pub async fn reload_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReloadPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReloadPoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/xrayd.v1.Xrayd/ReloadPolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("xrayd.v1.Xrayd", "ReloadPolicies"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2952,6 +3163,48 @@ pub mod xrayd_server {
             &self,
             request: tonic::Request<super::RestartRequest>,
         ) -> std::result::Result<tonic::Response<super::RestartResponse>, tonic::Status>;
+        /// Returns the tracing policies in force, those that have expired, and the files with mistakes.
+        ///
+        /// This call and the other ones on policies refuse callers other than root and the daemon's user
+        /// (`permission`).
+        async fn list_policies(
+            &self,
+            request: tonic::Request<super::ListPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Status,
+        >;
+        /// Puts a policy in force, in the place of one of the same name that was applied before. It
+        /// outlives this call, its connection and the daemon. A text with mistakes changes nothing.
+        ///
+        /// Refuses a policy without an end, and one with the name of a policy in a file (`policy`), and
+        /// more than 256 policies (`too-many`).
+        async fn apply_policy(
+            &self,
+            request: tonic::Request<super::ApplyPolicyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ApplyPolicyResponse>,
+            tonic::Status,
+        >;
+        /// Ends a policy that was applied. What it had on is off when this returns. Refuses policies in
+        /// files, and unknown names (`policy`).
+        async fn remove_policy(
+            &self,
+            request: tonic::Request<super::RemovePolicyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemovePolicyResponse>,
+            tonic::Status,
+        >;
+        /// Reads the files of policies again. A file with mistakes changes nothing.
+        ///
+        /// Refuses a folder that cannot be read, or that other users may write to (`io`).
+        async fn reload_policies(
+            &self,
+            request: tonic::Request<super::ReloadPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReloadPoliciesResponse>,
+            tonic::Status,
+        >;
     }
     /// The daemon's service.
     #[derive(Debug)]
@@ -3773,6 +4026,184 @@ pub mod xrayd_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RestartSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/ListPolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPoliciesSvc<T: Xrayd>(pub Arc<T>);
+                    impl<
+                        T: Xrayd,
+                    > tonic::server::UnaryService<super::ListPoliciesRequest>
+                    for ListPoliciesSvc<T> {
+                        type Response = super::ListPoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::list_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/ApplyPolicy" => {
+                    #[allow(non_camel_case_types)]
+                    struct ApplyPolicySvc<T: Xrayd>(pub Arc<T>);
+                    impl<T: Xrayd> tonic::server::UnaryService<super::ApplyPolicyRequest>
+                    for ApplyPolicySvc<T> {
+                        type Response = super::ApplyPolicyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ApplyPolicyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::apply_policy(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ApplyPolicySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/RemovePolicy" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemovePolicySvc<T: Xrayd>(pub Arc<T>);
+                    impl<
+                        T: Xrayd,
+                    > tonic::server::UnaryService<super::RemovePolicyRequest>
+                    for RemovePolicySvc<T> {
+                        type Response = super::RemovePolicyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemovePolicyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::remove_policy(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemovePolicySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/xrayd.v1.Xrayd/ReloadPolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReloadPoliciesSvc<T: Xrayd>(pub Arc<T>);
+                    impl<
+                        T: Xrayd,
+                    > tonic::server::UnaryService<super::ReloadPoliciesRequest>
+                    for ReloadPoliciesSvc<T> {
+                        type Response = super::ReloadPoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReloadPoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Xrayd>::reload_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReloadPoliciesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

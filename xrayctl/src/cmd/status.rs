@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use xrayd_proto::v1::StatusRequest;
+use xrayd::Reason;
+use xrayd::rpc::reason_of;
+use xrayd_proto::v1::{ListPoliciesRequest, PolicyStatus, StatusRequest};
 
 use crate::args::Format;
 use crate::client::Daemon;
@@ -20,7 +22,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 const EXAMPLES: &str = "\
 --check prints only problems, and exits with 7 if there are any: sessions that have failed,
 threads without a ring, events that are being lost, a faulty counter of the processor, a budget
-that is exceeded, and processes that should have been followed. It takes a second.
+that is exceeded, and processes that should have been followed. For root and the daemon's user
+also: files of policies with mistakes, and processes that policies match and cannot trace. It takes
+a second.
 
 Examples:
   xrayctl status
@@ -59,7 +63,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         tokio::time::sleep(BETWEEN_LOOKS).await;
         let mut again = EachProcess::find(&args.process.names(), console)?;
         let now = again.run(console, &mut get).await?.concat();
-        let health = Health::of(&processes, &now, looked.elapsed().as_secs_f64());
+        let policies = match args.process.names().is_empty() {
+            true => policies(daemon).await?,
+            false => Vec::new(),
+        };
+        let seconds = looked.elapsed().as_secs_f64();
+        let health = Health::of(&processes, &now, &policies, seconds);
         if args.format.json {
             console.json(&health)?;
         } else {
@@ -84,4 +93,14 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         console.show(|out, look| statuses.render(out, look))?;
     }
     Ok(each.finish()?)
+}
+
+/// The policies of the daemon; none if the caller may not see them.
+async fn policies(daemon: &Daemon) -> anyhow::Result<Vec<PolicyStatus>> {
+    let mut rpc = daemon.connect().await?;
+    match rpc.list_policies(ListPoliciesRequest {}).await {
+        Ok(listed) => Ok(listed.into_inner().policies),
+        Err(status) if reason_of(&status) == Some(Reason::Permission) => Ok(Vec::new()),
+        Err(status) => Err(failure::from_status(&status)).context("cannot list the policies"),
+    }
 }

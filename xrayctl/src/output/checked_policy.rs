@@ -1,5 +1,6 @@
 //! `xrayctl policy check`.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
@@ -64,6 +65,28 @@ impl Mistake {
         }
     }
 
+    /// A mistake in the text of a policy that is not here.
+    pub(crate) fn without_text(mistake: xrayd_proto::v1::PolicyMistake) -> Self {
+        let xrayd_proto::v1::PolicyMistake { line, column, what } = mistake;
+        let number = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        Self {
+            line: number(line),
+            column: number(column),
+            what,
+            text: String::new(),
+        }
+    }
+
+    /// A mistake that the daemon has found in a text.
+    pub(crate) fn told(mistake: xrayd_proto::v1::PolicyMistake, policy: &str) -> Self {
+        let told = Self::without_text(mistake);
+        let text = policy.lines().nth(told.line.saturating_sub(1));
+        Self {
+            text: text.unwrap_or_default().to_owned(),
+            ..told
+        }
+    }
+
     /// Writes the mistake, its line, and a mark below its column.
     fn render(&self, out: &mut dyn io::Write, file: &str) -> io::Result<()> {
         let Self {
@@ -82,6 +105,15 @@ impl Mistake {
             writeln!(out, "  {}\n  {:mark$}^", text::printable(&shown), "")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            line, column, what, ..
+        } = self;
+        write!(f, "line {line}, column {column}: {what}")
     }
 }
 

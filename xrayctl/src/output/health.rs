@@ -1,11 +1,13 @@
-//! The problems of the attached processes, for `xrayctl status --check`.
+//! The problems of the attached processes and of policies, for `xrayctl status --check`.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use xrayd_proto::v1::{ClockFault, ProcessStatus, SessionState};
+use xrayd_proto::v1::{
+    ClockFault, PolicyMistake, PolicyRefusal, PolicyStatus, ProcessStatus, SessionState,
+};
 
 use super::text::printable;
 use super::units;
@@ -24,7 +26,12 @@ pub(crate) struct Health {
 /// A condition that does not end without an operator.
 #[derive(Debug, PartialEq, Serialize)]
 struct Problem {
-    pid: u32,
+    /// The process. Absent if the problem is one of a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    /// The name of the policy, or its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
     what: String,
 }
 
@@ -32,17 +39,37 @@ struct Problem {
 
 impl Health {
     /// Compares two looks at the processes, so many seconds apart.
-    pub(crate) fn of(before: &[ProcessStatus], now: &[ProcessStatus], seconds: f64) -> Self {
+    pub(crate) fn of(
+        before: &[ProcessStatus],
+        now: &[ProcessStatus],
+        policies: &[PolicyStatus],
+        seconds: f64,
+    ) -> Self {
         // A process that was attached again meanwhile has other counters.
         let key = |row: &ProcessStatus| (row.pid, row.attached_wall_ns);
         let before: HashMap<_, _> = before.iter().map(|row| (key(row), row)).collect();
         let problems = now.iter().flat_map(|row| {
             let earlier = before.get(&key(row)).copied().unwrap_or(row);
             let problems = problems_of(earlier, row, seconds).into_iter();
-            problems.map(|what| Problem { pid: row.pid, what })
+            problems.map(|what| Problem {
+                pid: Some(row.pid),
+                policy: None,
+                what,
+            })
+        });
+        let of_policies = policies.iter().flat_map(|policy| {
+            let name = match policy.name.is_empty() {
+                true => &policy.path,
+                false => &policy.name,
+            };
+            problems_of_policy(policy).into_iter().map(|what| Problem {
+                pid: None,
+                policy: Some(name.clone()),
+                what,
+            })
         });
         Self {
-            problems: problems.collect(),
+            problems: problems.chain(of_policies).collect(),
             processes: now.len(),
         }
     }
@@ -53,8 +80,14 @@ impl Health {
     }
 
     pub(crate) fn render(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        for Problem { pid, what } in &self.problems {
-            writeln!(out, "{pid}: {what}")?;
+        for Problem { pid, policy, what } in &self.problems {
+            match (pid, policy) {
+                (Some(pid), _) => writeln!(out, "{pid}: {what}")?,
+                (None, policy) => {
+                    let policy = policy.as_deref().unwrap_or_default();
+                    writeln!(out, "policy {}: {}", printable(policy), printable(what))?;
+                }
+            }
         }
         if self.problems.is_empty() {
             let processes = units::counted(self.processes as u64, "process");
@@ -62,6 +95,31 @@ impl Health {
         }
         Ok(())
     }
+}
+
+/// The problems of a policy: mistakes of its file, and processes that cannot be traced until an
+/// operator changes something.
+fn problems_of_policy(policy: &PolicyStatus) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let Some(first) = policy.mistakes.first() {
+        let PolicyMistake { line, column, what } = first;
+        let count = units::counted(policy.mistakes.len() as u64, "mistake");
+        let file = &policy.path;
+        problems.push(format!(
+            "{file} has {count}, so it changes nothing: line {line}, column {column}: {what}"
+        ));
+    }
+    // A process without sleds is no mistake of the policy, a client may detach, and what is busy is
+    // tried again.
+    let passing = ["no-sleds", "not-attached", "busy", "target-exited"];
+    let mut refused = policy.refused.iter();
+    let lasting = |refusal: &&PolicyRefusal| !passing.contains(&refusal.reason.as_str());
+    if let Some(first) = refused.find(lasting) {
+        let count = 1 + refused.filter(lasting).count() as u64;
+        let count = units::counted(count, "process");
+        problems.push(format!("it cannot trace {count}: {}", first.message));
+    }
+    problems
 }
 
 /// The problems of a process, which was looked at so many seconds before.
@@ -144,7 +202,7 @@ mod tests {
 
     fn text(before: &[ProcessStatus], now: &[ProcessStatus]) -> String {
         let mut text = Vec::new();
-        Health::of(before, now, 2.0).render(&mut text).unwrap();
+        Health::of(before, now, &[], 2.0).render(&mut text).unwrap();
         String::from_utf8(text).unwrap()
     }
 
@@ -220,6 +278,40 @@ mod tests {
             lost: 9999,
             ..row(7)
         };
-        assert_eq!(Health::of(&[row(7)], &[again], 1.0).problems(), 0);
+        assert_eq!(Health::of(&[row(7)], &[again], &[], 1.0).problems(), 0);
+    }
+
+    #[test]
+    fn problems_of_policies_are_those_that_do_not_pass() {
+        let refused = |reason: &str| PolicyRefusal {
+            pid: 7,
+            reason: reason.to_owned(),
+            message: format!("process 7: {reason}"),
+        };
+        let good = PolicyStatus {
+            name: "good".to_owned(),
+            refused: vec![refused("no-sleds"), refused("busy")],
+            ..PolicyStatus::default()
+        };
+        let bad = PolicyStatus {
+            path: "/etc/x.toml".to_owned(),
+            mistakes: vec![PolicyMistake {
+                line: 3,
+                column: 4,
+                what: "no\u{1b}thing".to_owned(),
+            }],
+            refused: vec![refused("no-sleds"), refused("mode"), refused("permission")],
+            ..PolicyStatus::default()
+        };
+        let health = Health::of(&[], &[], &[good, bad], 1.0);
+        assert_eq!(health.problems(), 2);
+        let mut text = Vec::new();
+        health.render(&mut text).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "policy /etc/x.toml: /etc/x.toml has 1 mistake, so it changes nothing: line 3, column \
+             4: no\\u{1b}thing\n\
+             policy /etc/x.toml: it cannot trace 2 processes: process 7: mode\n"
+        );
     }
 }

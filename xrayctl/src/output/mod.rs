@@ -34,6 +34,7 @@ mod names;
 pub(crate) mod numbers;
 pub(crate) mod open_calls;
 pub(crate) mod per_process;
+pub(crate) mod policies;
 pub(crate) mod processes;
 pub(crate) mod profile_info;
 pub(crate) mod recorded;

@@ -134,6 +134,10 @@ pub(crate) enum Operation {
     /// The daemon undoes a client's changes because the client is gone.
     Undo,
     Restart,
+    ListPolicies,
+    ApplyPolicy,
+    RemovePolicy,
+    ReloadPolicies,
 }
 
 /// A call whose decision is recorded. A call that is dropped without a decision is recorded as
@@ -372,6 +376,10 @@ impl Operation {
             Self::TriggerSnapshot => "trigger-snapshot",
             Self::Undo => "undo",
             Self::Restart => "restart",
+            Self::ListPolicies => "list-policies",
+            Self::ApplyPolicy => "apply-policy",
+            Self::RemovePolicy => "remove-policy",
+            Self::ReloadPolicies => "reload-policies",
         }
     }
 }

@@ -2,8 +2,9 @@
 //! later daemon goes on with them, if this one ends without a detach.
 //!
 //! Ids of functions hold for one daemon only, because a later one numbers the modules anew. So the
-//! choices name a function by its module and its index there. Leases are no choices: the daemon's
-//! end breaks the connections of the clients that hold them.
+//! choices name a function by its module and its index there. The leases of clients are no choices:
+//! the daemon's end breaks the connections of their holders. The leases of policies are among the
+//! rules.
 
 use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
 
@@ -20,15 +21,16 @@ use crate::{
     quotas::Accounts,
     refusal::Result,
     target::{Functions, Loaded},
-    types::{Settings, Wanted},
+    types::{Settings, ToggleTo},
 };
 
 /// The choices of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Choices {
     pub(crate) settings: Settings,
-    /// Selections that hold for modules without an entry in `modules`, the oldest first.
-    pub(crate) rules: Vec<(Selection, Wanted)>,
+    /// Selections, the oldest first. Those of policies hold for all modules, and the others for
+    /// modules without an entry in `modules`.
+    pub(crate) rules: Vec<(Selection, ToggleTo)>,
     pub(crate) modules: Vec<ChosenModule>,
 }
 
@@ -81,7 +83,7 @@ impl Choices {
             .map(|loaded| ChosenModule::of(loaded, &for_good));
         Self {
             settings,
-            rules: rules.permanent(),
+            rules: rules.lasting(),
             modules: modules.collect(),
         }
     }
@@ -97,8 +99,8 @@ impl Choices {
         payer: Option<u32>,
     ) -> Result<CompiledChoices> {
         let mut rules = Rules::default();
-        for (selection, wanted) in &self.rules {
-            rules.add(&Patterns::new(accounts, payer, selection)?, *wanted);
+        for (selection, to) in &self.rules {
+            rules.add(&Patterns::new(accounts, payer, selection)?, *to);
         }
         Ok(CompiledChoices {
             settings: self.settings.clone(),
@@ -131,6 +133,16 @@ impl ChosenModule {
         }
     }
 
+    /// The functions that are on for good. Indexes beyond those of the module name none.
+    fn permanent(&self, loaded: &Loaded) -> BTreeMap<FunctionId, Capture> {
+        let ids: Vec<FunctionId> = loaded.functions().collect();
+        let on = self.on.iter().filter_map(|(range, capture)| {
+            let ids = ids.get(range.start as usize..range.end as usize)?;
+            Some(ids.iter().map(|&id| (id, *capture)))
+        });
+        on.flatten().collect()
+    }
+
     fn is(&self, loaded: &Loaded) -> bool {
         self.path == loaded.module.path
             && self.bias == loaded.module.bias
@@ -150,25 +162,20 @@ impl CompiledChoices {
         let mut effect = RuleEffect::default();
         for loaded in &functions.loaded() {
             match self.modules.iter().find(|module| module.is(loaded)) {
-                Some(module) => add_on(&mut effect.on, module, loaded),
+                Some(module) => {
+                    let permanent = module.permanent(loaded);
+                    self.rules
+                        .add_leases(functions, loaded, &permanent, &mut effect);
+                }
                 None => {
-                    for (capture, ids) in self.rules.wishes_in(functions, loaded).on {
+                    let RuleEffect { on, leases } = self.rules.wishes_in(functions, loaded);
+                    for (capture, ids) in on {
                         effect.on.entry(capture).or_default().extend(ids);
                     }
+                    effect.leases.extend(leases);
                 }
             }
         }
         effect
-    }
-}
-
-/// Adds the functions of a module that are on. Indexes beyond its functions name none.
-fn add_on(on: &mut BTreeMap<Capture, Vec<FunctionId>>, module: &ChosenModule, loaded: &Loaded) {
-    let ids: Vec<FunctionId> = loaded.functions().collect();
-    for (range, capture) in &module.on {
-        let range = range.start as usize..range.end as usize;
-        if let Some(ids) = ids.get(range) {
-            on.entry(*capture).or_default().extend(ids);
-        }
     }
 }

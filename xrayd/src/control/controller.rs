@@ -144,7 +144,8 @@ impl Controller {
     fn carry_out(&mut self, command: Command) -> ControlFlow<()> {
         match command {
             Command::Toggle { request, answer } => {
-                let is_choice = request.run == Run::Real && request.to.lease.is_none();
+                let lasts = request.to.lease.is_none_or(LeaseId::outlives_daemon);
+                let is_choice = request.run == Run::Real && lasts;
                 let toggled = self.toggle(*request);
                 if is_choice {
                     self.keep_choices();
@@ -153,7 +154,11 @@ impl Controller {
                 let _ = answer.send(toggled);
             }
             Command::Release { from, answer } => {
-                let _ = answer.send(self.release(from));
+                let released = self.release(from);
+                if from.outlives_daemon() {
+                    self.keep_choices();
+                }
+                let _ = answer.send(released);
             }
             Command::Begin {
                 rules,

@@ -41,9 +41,9 @@ pub(crate) fn keep_selection(selection: &Selection, to: Wanted) {
         rules.add(&patterns, to);
         rules.add(
             &patterns,
-            ToggleTo::leased(LeaseId(NonZeroU64::MIN), Capture::NONE),
+            ToggleTo::leased(LeaseId::Client(NonZeroU64::MIN), Capture::NONE),
         );
-        rules.release(LeaseId(NonZeroU64::MIN));
+        rules.release(LeaseId::Client(NonZeroU64::MIN));
         rules.add(&patterns, to);
         assert!(!rules.is_empty() || to == Wanted::Off || patterns.lasting().is_none());
     }

@@ -137,6 +137,17 @@ impl Leases {
         }
     }
 
+    /// The leases of policies.
+    pub(crate) fn of_policies(&self) -> Vec<LeaseId> {
+        let mut found = Vec::new();
+        for (holder, _) in self.0.values().flat_map(|lease| &lease.holders) {
+            if holder.outlives_daemon() && !found.contains(holder) {
+                found.push(*holder);
+            }
+        }
+        found
+    }
+
     /// Ends a lease. Returns the state that each of its functions has to get.
     pub(crate) fn release(&mut self, from: LeaseId) -> Vec<(FunctionId, Wanted)> {
         let mut back = Vec::new();
@@ -170,7 +181,10 @@ impl Lease {
         }
         self.holders.retain(|(holder, _)| *holder != to);
         if self.holders.len() == MOST_HOLDERS {
-            self.holders.remove(0);
+            // Those of policies have an end that is noticed.
+            let clients = |(holder, _): &(LeaseId, Capture)| !holder.outlives_daemon();
+            self.holders
+                .remove(self.holders.iter().position(clients).unwrap_or(0));
         }
         self.holders.push((to, capture));
     }
@@ -214,7 +228,7 @@ mod tests {
     const ON: Wanted = Wanted::On(Capture::NONE);
 
     fn lease(number: u64) -> LeaseId {
-        LeaseId(NonZeroU64::new(number).unwrap())
+        LeaseId::Client(NonZeroU64::new(number).unwrap())
     }
 
     #[test]

@@ -95,7 +95,11 @@ impl Rules {
         self.drop_needless();
         // A client that was killed never ends its lease, so rules of leases are dropped before
         // permanent ones.
-        let lease = self.0.iter().position(|kept| kept.lease.is_some());
+        let of_client = |lease: LeaseId| !lease.outlives_daemon();
+        let lease = self
+            .0
+            .iter()
+            .position(|kept| kept.lease.is_some_and(of_client));
         if self.0.len() > MOST
             && let Some(oldest) = self.0.remove(lease.unwrap_or(0))
         {
@@ -112,11 +116,18 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The permanent rules, in ascending order of age. Leases have the other ones.
-    pub(super) fn permanent(&self) -> Vec<(Selection, Wanted)> {
-        let permanent = self.0.iter().filter(|kept| kept.lease.is_none());
-        let rule = |kept: &SessionRule| Some((kept.patterns.lasting()?.clone(), kept.to));
-        permanent.filter_map(rule).collect()
+    /// The rules that a later daemon goes on with, in ascending order of age: the permanent ones,
+    /// and those of policies.
+    pub(super) fn lasting(&self) -> Vec<(Selection, ToggleTo)> {
+        let lasts = |kept: &&SessionRule| kept.lease.is_none_or(LeaseId::outlives_daemon);
+        let rule = |kept: &SessionRule| {
+            let to = ToggleTo {
+                wanted: kept.to,
+                lease: kept.lease,
+            };
+            Some((kept.patterns.lasting()?.clone(), to))
+        };
+        self.0.iter().filter(lasts).filter_map(rule).collect()
     }
 
     /// The effect of the rules on the functions of a module.
@@ -136,6 +147,33 @@ impl Rules {
         effect
     }
 
+    /// Adds the leases of a module whose functions have these permanent states, and what is on by
+    /// them.
+    pub(super) fn add_leases(
+        &self,
+        functions: &Functions,
+        loaded: &Arc<Loaded>,
+        permanent: &BTreeMap<FunctionId, Capture>,
+        effect: &mut RuleEffect,
+    ) {
+        let matchers = self.matchers();
+        let has_lease = |(_, kept): &(_, &SessionRule)| kept.lease.is_some();
+        if !matchers.0.iter().any(has_lease) {
+            for (&id, &capture) in permanent {
+                effect.on.entry(capture).or_default().push(id);
+            }
+            return;
+        }
+        functions.each_in(loaded, matchers.need_source(), |id, candidate| {
+            let is = permanent.get(&id).copied();
+            let lease = matchers.lease_over(candidate, Some(is.map_or(Wanted::Off, Wanted::On)));
+            if let Wanted::On(capture) = lease.now() {
+                effect.on.entry(capture).or_default().push(id);
+            }
+            effect.leases.insert(id, lease);
+        });
+    }
+
     fn matchers(&self) -> Matchers<'_> {
         let kept = self.0.iter().rev();
         let matchers = kept.filter_map(|kept| Some((kept.patterns.lasting_matcher()?, kept)));
@@ -153,6 +191,11 @@ impl Matchers<'_> {
 
     /// The permanent state of a function that was just loaded, and its leases.
     fn lease(&self, candidate: &Candidate<'_>) -> Lease {
+        self.lease_over(candidate, None)
+    }
+
+    /// The same, for a function with a permanent state that is known.
+    fn lease_over(&self, candidate: &Candidate<'_>, permanent: Option<Wanted>) -> Lease {
         let (mut for_good, mut holders) = (Wanted::Off, Vec::new());
         let naming = self.0.iter();
         for (_, kept) in naming.filter(|(matcher, _)| matcher.matches(candidate)) {
@@ -164,7 +207,7 @@ impl Matchers<'_> {
                 }
             }
         }
-        let mut lease = Lease::new(for_good);
+        let mut lease = Lease::new(permanent.unwrap_or(for_good));
         for (holder, capture) in holders.into_iter().rev() {
             lease.add(holder, capture);
         }
@@ -194,7 +237,7 @@ mod tests {
     }
 
     fn holder(number: u64) -> LeaseId {
-        LeaseId(number.try_into().unwrap())
+        LeaseId::Client(number.try_into().unwrap())
     }
 
     fn compiled(selection: &Selection) -> Arc<Patterns> {

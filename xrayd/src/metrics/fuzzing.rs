@@ -28,7 +28,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 pub fn ask(bytes: &[u8]) -> Vec<u8> {
     RUNTIME.block_on(async {
         let metering = Metering::new(None, 0).expect("no clock is read");
-        let pages = Arc::new(Pages::new(Names::Loopback, Arc::new(metering)));
+        let pages = Arc::new(Pages::new(Names::Loopback, Arc::new(metering), None));
         let (_stop, stopping) = shutdown::channel();
         let (server, mut client) = tokio::io::duplex(ROOM);
         let answering = answer(Box::new(server), pages, stopping);

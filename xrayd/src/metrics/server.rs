@@ -36,7 +36,7 @@ use tokio::{
 use super::{
     Listener, exposition::Format, families::page, negotiation::format_for, own_use::OwnUse,
 };
-use crate::{shutdown::Stopping, socket::SocketFile, store::Metering};
+use crate::{policies::Policies, shutdown::Stopping, socket::SocketFile, store::Metering};
 
 /// Limit on connections.
 const MOST_CONNECTIONS: usize = 64;
@@ -92,14 +92,20 @@ pub(super) enum Names {
 pub(super) struct Pages {
     names: Names,
     metering: Arc<Metering>,
+    policies: Option<Policies>,
     /// Locked while a page is made.
     latest: Arc<Mutex<Latest>>,
 }
 
 /// Serves clients until the daemon stops.
-pub(crate) async fn serve(server: Server, metering: Arc<Metering>, stopping: Stopping) {
+pub(crate) async fn serve(
+    server: Server,
+    metering: Arc<Metering>,
+    policies: Policies,
+    stopping: Stopping,
+) {
     let Server { accepting, file } = server;
-    let pages = Arc::new(Pages::new(accepting.names(), metering));
+    let pages = Arc::new(Pages::new(accepting.names(), metering, Some(policies)));
     let mut connections = JoinSet::new();
     // In order of their begin.
     let mut places: VecDeque<AbortHandle> = VecDeque::new();
@@ -231,8 +237,9 @@ impl Names {
 
 impl Pages {
     /// No pages yet.
-    pub(super) fn new(names: Names, metering: Arc<Metering>) -> Self {
+    pub(super) fn new(names: Names, metering: Arc<Metering>, policies: Option<Policies>) -> Self {
         Self {
+            policies,
             names,
             metering,
             latest: Arc::default(),
@@ -287,12 +294,16 @@ impl Pages {
             return Some(page.clone());
         }
         let metering = Arc::clone(&self.metering);
+        let policies = self.policies.clone();
         let made = Instant::now();
         let making = tokio::task::spawn_blocking(move || {
             let own = OwnUse::now().inspect_err(|error| {
                 tracing::debug!(%error, "cannot read the daemon's own use of resources");
             });
-            let page = Bytes::from(page(&metering.read(), own.ok(), format));
+            let policies = policies
+                .map(|policies| policies.latest())
+                .unwrap_or_default();
+            let page = Bytes::from(page(&metering.read(), &policies, own.ok(), format));
             latest[format as usize] = Some((made, page.clone()));
             page
         });

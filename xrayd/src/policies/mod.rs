@@ -2,11 +2,31 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `spec` | a policy as its file describes it |
+//! | `handle` | the policies as the rest of the daemon sees them |
+//! | `engine` | the thread that carries policies out |
+//! | `policy` | a policy in force, and the processes that it matches |
+//! | `traced` | what a policy has on in one process |
+//! | `processes` | the processes that the engine has looked at |
+//! | `folder` | the folder of policies |
+//! | `kept` | what a daemon keeps of its policies for the next one |
+//! | `status` | the state of a policy |
+//! | `spec` | a policy as its text describes it |
 //! | `matching` | which processes it is for |
 
+mod engine;
+mod folder;
+mod handle;
+mod kept;
 mod matching;
+mod policy;
+mod processes;
 mod spec;
+mod status;
+mod traced;
 
+pub use folder::default_folder;
+pub use handle::{NotApplied, Policies};
+pub(crate) use kept::{KeptPolicy, PolicyKeeper};
 pub use matching::{Matching, ProcessFacts};
 pub use spec::{PolicySpec, TraceSpec};
+pub use status::{PolicySource, PolicyStatus};

@@ -447,6 +447,7 @@ pub(crate) fn prepare(
         max_threads: layout.geometry.slots() / 2,
         ring_refusal,
         attached,
+        by_policy: options.by_policy,
         _metered: metered,
         ticket: Arc::clone(&ticket),
     };

@@ -33,6 +33,9 @@ pub struct AttachOptions {
     pub mode: Mode,
     /// The limit on the cost of tracing.
     pub budget: Budget,
+    /// True if a policy attaches. The daemon detaches when no policy and no client has functions on
+    /// any more.
+    pub by_policy: bool,
 }
 
 // === impl AttachOptions ===
@@ -50,6 +53,7 @@ impl Default for AttachOptions {
             sleds: Sleds::Needed,
             mode: Mode::Stream,
             budget: Budget::None,
+            by_policy: false,
         }
     }
 }

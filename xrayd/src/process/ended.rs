@@ -109,6 +109,7 @@ impl Registry {
             max_threads: record.max_threads,
             ring_refusal: Arc::default(),
             attached,
+            by_policy: record.by_policy,
             keeper: Some(Arc::new(keeper)),
             _metered: None,
             ticket,

@@ -38,8 +38,8 @@ use crate::{
     store::Metering,
     sys::DescriptorRoom,
     target::{
-        Caller, Check, Functions, Launch, Objects, PerfWatcher, ProcessState, ProcessSummary,
-        Sleds, Subject, Target, list, preflight,
+        Caller, Check, Functions, Launch, Objects, PerfUnavailable, PerfWatcher, ProcessState,
+        ProcessSummary, Sleds, Subject, Subscriber, Subscription, Target, list, preflight,
     },
     types::{DetachReport, FunctionRow, Run, Wanted},
 };
@@ -193,6 +193,17 @@ impl Registry {
             false => left_on::state(target),
         };
         list(Arc::clone(&self.0.objects), may_see, known, with_sleds_on)
+    }
+
+    /// Begins a subscription to forks and executed programs.
+    ///
+    /// # Errors
+    /// The kernel does not allow it.
+    pub(crate) fn watch_processes(
+        &self,
+        subscriber: Arc<dyn Subscriber>,
+    ) -> std::result::Result<Subscription, PerfUnavailable> {
+        self.0.processes.listen(subscriber)
     }
 
     /// Compiles a selection once for all processes that it is used in. It counts for the quota of

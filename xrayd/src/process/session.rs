@@ -13,6 +13,7 @@ use crate::{
     collect::RingRefusal,
     control::{Chosen, Patterns, PreparedUpdate},
     export::TraceSource,
+    lock::lock,
     pid::Pid,
     quotas::Ticket,
     refusal::{Refusal, Result},
@@ -39,6 +40,8 @@ pub struct Session {
     pub(super) max_threads: u32,
     pub(super) ring_refusal: Arc<RingRefusal>,
     pub(super) attached: ClockAnchor,
+    /// True if a policy has attached to the process.
+    pub(super) by_policy: bool,
     /// Keeps the session's record for a later daemon. `None` if there is none to come.
     pub(super) keeper: Option<Arc<SessionKeeper>>,
     /// The entry of the session in the metrics, if they are enabled.
@@ -211,6 +214,37 @@ impl Session {
             modules: session_status::modules(&self.source),
             detection: self.source.control.shared.detection(),
         }
+    }
+
+    /// The events and losses so far, as the drain has counted them at its last look.
+    pub(crate) fn events_and_losses(&self) -> (u64, u64) {
+        let counters = self.source.output.counters();
+        (counters.events, counters.lost)
+    }
+
+    /// True if a policy has attached to the process, and nothing else needs the session: no
+    /// function is on, and no client reads or waits for events.
+    pub(crate) fn is_left_by_policies(&self) -> bool {
+        let output = &self.source.output;
+        self.by_policy
+            && self.source.control.shared.functions_on() == 0
+            && !output.is_live()
+            && output.triggers.count() == 0
+    }
+
+    /// True if a policy has attached to the process.
+    pub(crate) fn is_by_policy(&self) -> bool {
+        self.by_policy
+    }
+
+    /// True if the process has executed another program, which has ended the session.
+    pub(crate) fn has_executed(&self) -> bool {
+        self.source.control.shared.executed().is_some()
+    }
+
+    /// The leases of policies in force.
+    pub(crate) fn policy_leases(&self) -> Vec<LeaseId> {
+        lock(&self.source.control.shared.leases).of_policies()
     }
 
     /// A live subscription of all events from now on. A subscription for a lease ends with the

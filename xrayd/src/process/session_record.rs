@@ -34,6 +34,7 @@ pub(crate) struct SessionRecord {
     pub(crate) ring_bytes: u64,
     pub(crate) max_threads: u32,
     pub(crate) sleds: Sleds,
+    pub(crate) by_policy: bool,
     pub(crate) group: GroupRecord,
     pub(crate) choices: Choices,
 }
@@ -104,6 +105,7 @@ impl SessionRecord {
             sleds: self.sleds,
             mode: self.choices.settings.mode,
             budget: self.choices.settings.budget.clone(),
+            by_policy: self.by_policy,
         }
     }
 }
@@ -128,6 +130,7 @@ impl SessionKeeper {
             ring_bytes: options.ring_bytes,
             max_threads: options.max_threads,
             sleds: options.sleds,
+            by_policy: options.by_policy,
             group: GroupRecord {
                 root: pid,
                 root_start_time: start_time,

@@ -75,6 +75,15 @@ pub(super) fn restarting(caller: Caller) -> Result<(), Refusal> {
     Err(Refusal::new(Reason::Permission, message))
 }
 
+/// Checks that `caller` may see and change policies, which are for processes of all users.
+pub(super) fn policies(caller: Caller) -> Result<(), Refusal> {
+    if has_all_rights(caller) {
+        return Ok(());
+    }
+    let message = "only root and the daemon's user may see and change policies";
+    Err(Refusal::new(Reason::Permission, message))
+}
+
 /// Checks that `caller` may have the events of a kernel tracepoint in the threads of its processes.
 /// Tracepoints of system calls show what the process itself passes to the kernel. So the kernel
 /// allows them to all users, too. Others show addresses of the kernel and data of other users.

@@ -28,7 +28,7 @@ pub async fn embedded(
 ) -> Result<Channel, tonic::transport::Error> {
     let (sender, incoming) = mpsc::channel::<Connection<DuplexStream>>(1);
     tokio::spawn(async move {
-        let service = Service::new(registry, AuditLog::off(), Workers::new(), None);
+        let service = Service::new(registry, AuditLog::off(), Workers::new(), None, None);
         let incoming = ReceiverStream::new(incoming);
         let served = serve_connections(incoming, service, std::future::pending());
         if let Err(error) = served.await {

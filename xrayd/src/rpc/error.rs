@@ -89,6 +89,7 @@ fn code(reason: Reason) -> Code {
         | Reason::Followed
         | Reason::Mode
         | Reason::NoState
+        | Reason::Policy
         | Reason::OtherVersion
         | Reason::ThreadId
         | Reason::MemoryWrite

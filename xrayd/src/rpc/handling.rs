@@ -19,6 +19,7 @@ use super::{
 use crate::{
     Pid,
     audit::{AuditLog, Call, Operation},
+    policies::Policies,
     process::{Outcomes, ProcessOrGroup, Registry},
     refusal::Refusal,
     sys::since_boot_ns,
@@ -47,6 +48,8 @@ pub(super) struct Service {
     /// Notified when the daemon is to be executed anew. `None` if no later daemon would go on with
     /// its sessions.
     pub(super) restart: Option<Arc<Notify>>,
+    /// The policies of a daemon. `None` where no daemon runs.
+    pub(super) policies: Option<Policies>,
     calls: Arc<Admission>,
     /// Calls that restore processes. Other calls never keep them out.
     releases: Arc<Admission>,
@@ -63,8 +66,10 @@ impl Service {
         audit: AuditLog,
         workers: Workers,
         restart: Option<Arc<Notify>>,
+        policies: Option<Policies>,
     ) -> Self {
         Self {
+            policies,
             registry,
             audit,
             workers,

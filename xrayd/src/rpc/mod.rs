@@ -32,6 +32,7 @@ mod handling;
 mod kernel_tracepoints;
 mod live;
 mod peer;
+mod policies;
 mod profile;
 mod recorded;
 mod run_records;

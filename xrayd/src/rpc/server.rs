@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     audit::{AuditLog, Operation},
+    policies::Policies,
     process::Registry,
     shutdown::Stopping,
 };
@@ -73,11 +74,12 @@ pub async fn serve(
     audit: AuditLog,
     stopping: Stopping,
     restart: Option<Arc<Notify>>,
+    policies: Policies,
 ) -> Result<(), ServeError> {
     let (sender, accepted) = mpsc::channel(1);
     let workers = Workers::new();
     let accepting = tokio::spawn(accept(listener, sender, audit.clone(), workers.clone()));
-    let service = Service::new(registry, audit, workers, restart);
+    let service = Service::new(registry, audit, workers, restart, Some(policies));
     serve_connections(ReceiverStream::new(accepted), service, async {
         stopping.wait().await;
         // Also closes the listener, so that further connections are refused instead of waiting.

@@ -91,6 +91,34 @@ impl Xrayd for Service {
         Ok(Response::new(v1::RestartResponse {}))
     }
 
+    async fn list_policies(
+        &self,
+        request: Request<v1::ListPoliciesRequest>,
+    ) -> Answer<v1::ListPoliciesResponse> {
+        self.list_of_policies(request).await.map(Response::new)
+    }
+
+    async fn apply_policy(
+        &self,
+        request: Request<v1::ApplyPolicyRequest>,
+    ) -> Answer<v1::ApplyPolicyResponse> {
+        self.apply_policy_of(request).await.map(Response::new)
+    }
+
+    async fn remove_policy(
+        &self,
+        request: Request<v1::RemovePolicyRequest>,
+    ) -> Answer<v1::RemovePolicyResponse> {
+        self.remove_policy_of(request).await.map(Response::new)
+    }
+
+    async fn reload_policies(
+        &self,
+        request: Request<v1::ReloadPoliciesRequest>,
+    ) -> Answer<v1::ReloadPoliciesResponse> {
+        self.reload(request).await.map(Response::new)
+    }
+
     async fn list_processes(
         &self,
         request: Request<v1::ListProcessesRequest>,

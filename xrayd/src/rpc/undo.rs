@@ -128,7 +128,7 @@ impl TryFrom<v1::Undo> for Undo {
             let why = "the undo names neither a detach nor a lease";
             Refusal::new(Reason::Limit, why.to_owned())
         })?;
-        Ok(Self::Lease(LeaseId(lease)))
+        Ok(Self::Lease(LeaseId::Client(lease)))
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     fn an_undo_without_a_detach_or_a_lease_is_refused() {
         let undo = |what| Undo::try_from(v1::Undo { what });
         assert_eq!(undo(Some(What::Detach(true))).unwrap(), Undo::Attach);
-        let seven = LeaseId(NonZeroU64::new(7).unwrap());
+        let seven = LeaseId::Client(NonZeroU64::new(7).unwrap());
         assert_eq!(undo(Some(What::Lease(7))).unwrap(), Undo::Lease(seven));
         for nothing in [Some(What::Detach(false)), Some(What::Lease(0)), None] {
             assert_eq!(undo(nothing).unwrap_err().reason, Reason::Limit);

@@ -1,6 +1,6 @@
 //! Conversion between the messages of a record and types of the engine.
 
-use std::{ops::Range, time::Duration};
+use std::{num::NonZeroU64, ops::Range, time::Duration};
 
 use xray_trace::{
     instr_map::{Rule, Selection},
@@ -16,7 +16,7 @@ use crate::{
     refusal::Refusal,
     rpc::convert,
     target::{Caller, Credentials, Namespace, Rights, Sleds},
-    types::{Capture, Kinship, Settings, Switch, Wanted},
+    types::{Capture, Kinship, LeaseId, Settings, Switch, ToggleTo, Wanted},
 };
 
 /// The reason why a message is no record of a session.
@@ -48,6 +48,7 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
         ring_bytes,
         max_threads,
         sleds,
+        by_policy,
         group: its_group,
         choices: Choices {
             settings,
@@ -63,6 +64,7 @@ pub(super) fn session(record: &SessionRecord) -> message::Session {
         ring_bytes: *ring_bytes,
         max_threads: *max_threads,
         await_sleds: *sleds == Sleds::Awaited,
+        by_policy: *by_policy,
         group: Some(group(its_group)),
         settings: Some(convert::settings(settings.clone())),
         rules: rules.iter().map(rule).collect(),
@@ -133,12 +135,16 @@ fn group(group: &GroupRecord) -> message::Group {
     }
 }
 
-fn rule((chosen, wanted): &(Selection, Wanted)) -> message::Rule {
+fn rule((chosen, to): &(Selection, ToggleTo)) -> message::Rule {
     message::Rule {
         selection: Some(selection(chosen)),
-        on: match *wanted {
+        on: match to.wanted {
             Wanted::On(capture) => Some(convert::capture(capture)),
             Wanted::Off => None,
+        },
+        policy: match to.lease {
+            Some(LeaseId::Policy(number)) => number.get(),
+            Some(LeaseId::Client(_)) | None => 0,
         },
     }
 }
@@ -212,6 +218,7 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
         session,
         has_ended,
         credentials: its_credentials,
+        by_policy,
     } = session;
     let its_credentials = its_credentials.ok_or(NoRecord::Missing("the credentials"))?;
     let settings = settings.ok_or(NoRecord::Missing("the settings"))?;
@@ -231,6 +238,7 @@ pub(super) fn record(session: message::Session) -> Result<SessionRecord> {
             true => Sleds::Awaited,
             false => Sleds::Needed,
         },
+        by_policy,
         group: group_of(its_group.ok_or(NoRecord::Missing("the group"))?)?,
         choices: Choices {
             settings,
@@ -315,14 +323,15 @@ fn group_of(group: message::Group) -> Result<GroupRecord> {
     })
 }
 
-fn rule_of(rule: message::Rule) -> Result<(Selection, Wanted)> {
+fn rule_of(rule: message::Rule) -> Result<(Selection, ToggleTo)> {
+    let lease = NonZeroU64::new(rule.policy).map(LeaseId::Policy);
     let selection = rule.selection.ok_or(NoRecord::Missing("a selection"))?;
     let selection = convert::selection(selection).map_err(refused("a selection"))?;
     let wanted = match rule.on {
         None => Wanted::Off,
         Some(capture) => Wanted::On(capture_of(capture)?),
     };
-    Ok((selection, wanted))
+    Ok((selection, ToggleTo { wanted, lease }))
 }
 
 fn capture_of(capture: v1::Capture) -> Result<Capture> {

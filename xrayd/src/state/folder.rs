@@ -153,7 +153,7 @@ impl StateFolder {
     /// # Errors
     /// The folder cannot be listed.
     pub(crate) fn records(&self) -> io::Result<Vec<SessionRecord>> {
-        let names = self.names()?;
+        let names = self.names(SESSION)?;
         let mut records = Vec::new();
         for name in names {
             match self.read(&name) {
@@ -174,8 +174,8 @@ impl StateFolder {
         Ok(records)
     }
 
-    /// The names of records. Unfinished files are removed.
-    fn names(&self) -> io::Result<Vec<String>> {
+    /// The names that begin so, in order. Unfinished files are removed.
+    pub(super) fn names(&self, begin: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(format!("/proc/self/fd/{}", self.folder.as_raw_fd()))? {
             let Ok(name) = entry?.file_name().into_string() else {
@@ -183,18 +183,24 @@ impl StateFolder {
             };
             if name.starts_with(NEW) {
                 self.unlink(&name);
-            } else if name.starts_with(SESSION) {
+            } else if name.starts_with(begin) {
                 if names.len() == MOST_RECORDS {
-                    tracing::warn!("read only the first {MOST_RECORDS} records of sessions");
+                    tracing::warn!("read only the first {MOST_RECORDS} files {begin}*");
                     break;
                 }
                 names.push(name);
             }
         }
+        names.sort_unstable();
         Ok(names)
     }
 
     fn read(&self, name: &str) -> Result<SessionRecord, Unusable> {
+        file::read(self.scope, &self.bytes_of(name)?)
+    }
+
+    /// The bytes of a file of this user.
+    pub(super) fn bytes_of(&self, name: &str) -> Result<Vec<u8>, Unusable> {
         let damaged = |error: io::Error| Unusable::Damaged(error.to_string());
         // A fifo does not block the open.
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -207,12 +213,13 @@ impl StateFolder {
         let mut bytes = Vec::new();
         let read = file.take(LONGEST_RECORD + 1).read_to_end(&mut bytes);
         match read.map_err(damaged)? as u64 {
-            ..=LONGEST_RECORD => file::read(self.scope, &bytes),
+            ..=LONGEST_RECORD => Ok(bytes),
             _ => Err(Unusable::Damaged("it is too long".to_owned())),
         }
     }
 
-    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    /// Writes a file as a whole.
+    pub(super) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let new = format!("{NEW}{name}");
         let flags = OFlag::O_WRONLY
             | OFlag::O_CREAT
@@ -300,7 +307,7 @@ mod tests {
         pid::Pid,
         process::{Follow, GroupRecord},
         target::{Caller, Credentials, Namespace, Rights, Sleds},
-        types::{Budget, CallFilter, Filter, Kinship, Mode, Settings, Wanted},
+        types::{Budget, CallFilter, Filter, Kinship, LeaseId, Mode, Settings, ToggleTo, Wanted},
     };
 
     fn record(pid: u32) -> SessionRecord {
@@ -329,6 +336,7 @@ mod tests {
             ring_bytes: 1 << 20,
             max_threads: 64,
             sleds: Sleds::Awaited,
+            by_policy: true,
             group: GroupRecord {
                 root: Pid::this(),
                 root_start_time: 41,
@@ -355,13 +363,17 @@ mod tests {
                     budget: Budget::None,
                 },
                 rules: vec![
-                    (Selection::all(), Wanted::On(Capture::NONE)),
+                    (Selection::all(), Wanted::On(Capture::NONE).into()),
+                    (
+                        Selection::all(),
+                        ToggleTo::leased(LeaseId::of_policy("x"), values),
+                    ),
                     (
                         Selection {
                             include: vec![Rule::Glob("a*".to_owned())],
                             exclude: vec![Rule::Regex("b".to_owned())],
                         },
-                        Wanted::Off,
+                        Wanted::Off.into(),
                     ),
                 ],
                 modules: vec![ChosenModule {

@@ -34,6 +34,22 @@ pub(super) struct Session {
     pub(super) has_ended: bool,
     #[prost(message, optional, tag = "14")]
     pub(super) credentials: Option<Credentials>,
+    #[prost(bool, tag = "15")]
+    pub(super) by_policy: bool,
+}
+
+/// A policy, as in [`crate::policies::KeptPolicy`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Policy {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) text: String,
+    #[prost(uint64, optional, tag = "3")]
+    pub(super) expires: Option<u64>,
+    /// Unset: a client has applied it.
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub(super) path: Option<Vec<u8>>,
 }
 
 /// The credentials of the process.
@@ -112,6 +128,9 @@ pub(super) struct Rule {
     /// The values to record. Unset: the functions are off.
     #[prost(message, optional, tag = "2")]
     pub(super) on: Option<v1::Capture>,
+    /// The number of the policy whose lease this is. 0: the rule is permanent.
+    #[prost(uint64, tag = "3")]
+    pub(super) policy: u64,
 }
 
 /// The functions of a module that are on.

@@ -5,6 +5,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `segments` | the files of retained events |
+//! | `policies` | the files of policies |
 //! | `folder` | the folder, and the files of records |
 //! | `file` | the bytes of a file: a record with a checksum |
 //! | `message` | the record as protobuf messages |
@@ -18,6 +19,7 @@ mod folder;
 #[cfg(fuzzing)]
 mod fuzzing;
 mod message;
+mod policies;
 mod segments;
 
 pub use folder::{FolderError, StateFolder, default_folder};

@@ -75,7 +75,7 @@ pub(crate) use modules::{Load, Module, RefusedModule, Stay, loads_of, modules_am
 pub(crate) use objects::Objects;
 pub(crate) use owner::{effective_user, memory_owner};
 pub(crate) use perf_events::{PerfEvents, PerfUnavailable, Subject};
-pub(crate) use perf_watcher::{Activity, PerfWatcher, Subscription};
+pub(crate) use perf_watcher::{Activity, PerfWatcher, Subscriber, Subscription};
 pub(crate) use ring_room::{RingRoom, overcommit_is_strict, ring_rooms};
 pub(crate) use run_clocks::{MOST_CLOCKS, RunClocks};
 pub(crate) use run_history::RunHistory;

@@ -8,7 +8,7 @@
 //! ```
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     fmt::Debug,
     ops::Range,
     os::fd::AsFd as _,
@@ -37,6 +37,8 @@ const MARKS: usize = 256;
 /// Shortest time between two wake-ups of the thread, also if subscribed processes are active
 /// without pause.
 const COALESCE: Duration = Duration::from_millis(1);
+/// Most processes that are remembered for a subscription to all of them.
+const TURNED: usize = 1024;
 /// Time between two looks for new processors, in milliseconds.
 const PROCESSORS_EVERY: u16 = 1000;
 
@@ -66,10 +68,18 @@ struct Open {
 #[derive(Debug)]
 struct Shared {
     events: PerfEvents,
-    /// Subscriptions by process. Never locked before the rings of `perf-events`.
-    listeners: Mutex<HashMap<u32, Vec<Arc<Noted>>>>,
+    /// Never locked before the rings of `perf-events`.
+    listeners: Mutex<Listeners>,
     /// Signalled when the last subscription ends.
     over: EventFd,
+}
+
+/// The subscriptions.
+#[derive(Debug, Default)]
+struct Listeners {
+    by_process: HashMap<u32, Vec<Arc<Noted>>>,
+    /// Those to all processes.
+    to_all: Vec<Arc<Noted>>,
 }
 
 /// A subscription to the activity of some processes.
@@ -98,10 +108,15 @@ struct Noted {
     /// True if there was activity since the last look.
     any: AtomicBool,
     lost: AtomicBool,
+    /// True if records were lost since the last [`Subscription::take_turned`].
+    was_lost: AtomicBool,
     /// Time of the first of it, in nanoseconds of `CLOCK_MONOTONIC`; `u64::MAX` if there was none.
     since: AtomicU64,
     /// The latest mappings, the oldest first.
     marks: Mutex<VecDeque<Mark>>,
+    /// The processes that were forked or executed a program since the last look, for a subscription
+    /// to all of them.
+    turned: Mutex<HashSet<u32>>,
     subscriber: Arc<dyn Subscriber>,
 }
 
@@ -217,9 +232,7 @@ impl Shared {
                 if self.events.follow_processors() == Processors::Others {
                     events = self.events.descriptors();
                     // Activity on them before this look was not recorded.
-                    let listeners = lock(&self.listeners);
-                    let all = listeners.values().flatten();
-                    all.for_each(|noted| noted.ring_lost());
+                    lock(&self.listeners).all(|noted| noted.ring_lost());
                 }
             }
             self.hand_on();
@@ -232,15 +245,21 @@ impl Shared {
     fn hand_on(&self) {
         self.events.take(|notice| {
             let listeners = lock(&self.listeners);
-            let to = |process: u32| listeners.get(&process).into_iter().flatten();
+            let to = |process: u32| listeners.by_process.get(&process).into_iter().flatten();
             match notice {
                 PerfRecord::Mapped {
                     process,
                     range,
                     when,
                 } => to(process).for_each(|noted| noted.mark(range.clone(), when)),
-                PerfRecord::Turned { process, when } => {
+                PerfRecord::Turned {
+                    process,
+                    child,
+                    when,
+                } => {
                     to(process).for_each(|noted| noted.ring_since(when));
+                    let to_all = listeners.to_all.iter();
+                    to_all.for_each(|noted| noted.turned(child.unwrap_or(process), when));
                 }
                 // A process ends with its first thread, or soon after it.
                 PerfRecord::Switched {
@@ -252,10 +271,7 @@ impl Shared {
                     to(process).for_each(|noted| noted.ring_since(switch.at_ns));
                 }
                 PerfRecord::Switched { .. } | PerfRecord::Event { .. } => {}
-                PerfRecord::Lost(_) => {
-                    let all = listeners.values().flatten();
-                    all.for_each(|noted| noted.ring_lost());
-                }
+                PerfRecord::Lost(_) => listeners.all(|noted| noted.ring_lost()),
             }
         });
     }
@@ -267,7 +283,7 @@ impl Subscription {
     /// Subscribes to this process, from now on.
     pub(crate) fn to(&self, pid: Pid) {
         let mut listeners = lock(&self.shared.listeners);
-        let its = listeners.entry(pid.as_u32()).or_default();
+        let its = listeners.by_process.entry(pid.as_u32()).or_default();
         if !its.iter().any(|noted| Arc::ptr_eq(noted, &self.noted)) {
             its.push(Arc::clone(&self.noted));
         }
@@ -276,12 +292,28 @@ impl Subscription {
     /// Ends the subscription to this process.
     pub(crate) fn not_to(&self, pid: Pid) {
         let mut listeners = lock(&self.shared.listeners);
-        if let Some(its) = listeners.get_mut(&pid.as_u32()) {
+        if let Some(its) = listeners.by_process.get_mut(&pid.as_u32()) {
             its.retain(|noted| !Arc::ptr_eq(noted, &self.noted));
             if its.is_empty() {
-                listeners.remove(&pid.as_u32());
+                listeners.by_process.remove(&pid.as_u32());
             }
         }
+    }
+
+    /// Subscribes to the forks and executed programs of all processes, from now on.
+    pub(crate) fn to_all(&self) {
+        let mut listeners = lock(&self.shared.listeners);
+        listeners.to_all.push(Arc::clone(&self.noted));
+    }
+
+    /// The processes that were forked or executed a program since the last call. `None` if there
+    /// were too many, or if records were lost: any process may have.
+    pub(crate) fn take_turned(&self) -> Option<HashSet<u32>> {
+        // Taken first: a process that comes in between is taken now, and wakes the subscriber.
+        self.take();
+        let was_lost = self.noted.was_lost.swap(false, Ordering::AcqRel);
+        let turned = std::mem::take(&mut *lock(&self.noted.turned));
+        (turned.len() < TURNED && !was_lost).then_some(turned)
     }
 
     /// Returns the activity since the last look.
@@ -323,8 +355,10 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut listeners = lock(&self.shared.listeners);
-        listeners.retain(|_, its| {
-            its.retain(|noted| !Arc::ptr_eq(noted, &self.noted));
+        let is_other = |noted: &Arc<Noted>| !Arc::ptr_eq(noted, &self.noted);
+        listeners.to_all.retain(is_other);
+        listeners.by_process.retain(|_, its| {
+            its.retain(is_other);
             !its.is_empty()
         });
         drop(listeners);
@@ -345,6 +379,20 @@ impl Drop for Subscription {
     }
 }
 
+// === impl Listeners ===
+
+impl Listeners {
+    fn all(&self, call: impl Fn(&Noted)) {
+        let all = self.by_process.values().flatten().chain(&self.to_all);
+        all.for_each(|noted| call(noted));
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.by_process.is_empty() && self.to_all.is_empty()
+    }
+}
+
 // === impl Noted ===
 
 impl Noted {
@@ -354,6 +402,8 @@ impl Noted {
             lost: AtomicBool::new(false),
             since: AtomicU64::new(u64::MAX),
             marks: Mutex::default(),
+            turned: Mutex::default(),
+            was_lost: AtomicBool::new(false),
             subscriber,
         }
     }
@@ -368,6 +418,15 @@ impl Noted {
         self.ring_since(when);
     }
 
+    fn turned(&self, process: u32, when: u64) {
+        let mut turned = lock(&self.turned);
+        if turned.len() < TURNED {
+            turned.insert(process);
+        }
+        drop(turned);
+        self.ring_since(when);
+    }
+
     fn ring_since(&self, when: u64) {
         self.since.fetch_min(when, Ordering::AcqRel);
         if !self.any.swap(true, Ordering::AcqRel) {
@@ -378,6 +437,7 @@ impl Noted {
     fn ring_lost(&self) {
         // The time is unknown.
         self.since.fetch_min(0, Ordering::AcqRel);
+        self.was_lost.store(true, Ordering::Release);
         if !self.lost.swap(true, Ordering::AcqRel) {
             self.subscriber.wake();
         }
@@ -479,6 +539,40 @@ mod tests {
         // Or a record was lost.
         assert_ne!(other.catch_up(), Activity::Something);
         assert_ne!(own.take(), Activity::Something);
+    }
+
+    #[test]
+    fn a_subscriber_of_all_processes_sees_each_program_that_is_executed() {
+        let perf_watcher = PerfWatcher::new(Subject::Processes);
+        let eventfd = eventfd();
+        let Some(all) = subscription_of(Arc::clone(&eventfd), &perf_watcher) else {
+            return;
+        };
+        all.to_all();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let mut child = Command::new("true").spawn().unwrap();
+            let pid = child.id();
+            child.wait().unwrap();
+            assert!(is_rung(&eventfd));
+            all.shared.hand_on();
+            match all.take_turned() {
+                Some(turned) => {
+                    assert!(turned.contains(&pid), "{pid}: {turned:?}");
+                    break;
+                }
+                // On a busy machine a record may be lost.
+                None => assert!(Instant::now() < deadline, "records are lost all the time"),
+            }
+        }
+        // Many processes are no list any more.
+        for process in 0..u32::try_from(TURNED).unwrap() {
+            all.noted.turned(process, 1);
+        }
+        assert_eq!(all.take_turned(), None);
+        assert!(all.take_turned().is_some());
+        drop(all);
+        assert!(lock(&perf_watcher.open).is_none());
     }
 
     /// A processor comes while there is a subscription. Activity on it before that counts as a

@@ -63,6 +63,8 @@ pub(crate) enum PerfRecord {
     Turned {
         /// The process.
         process: u32,
+        /// The process that it has forked. `None` if it has become another program.
+        child: Option<u32>,
         /// Time of the event, in nanoseconds of `CLOCK_MONOTONIC`.
         when: u64,
     },
@@ -189,6 +191,7 @@ impl PerfRecord {
             // A new thread has the process of its parent.
             (FORK, &[_, both, _, .., when]) if low(both) != low(both >> 32) => Some(Self::Turned {
                 process: low(both >> 32),
+                child: Some(low(both)),
                 when,
             }),
             (EXIT, &[_, both, threads, at_ns, .., last]) => Some(Self::Switched {
@@ -233,8 +236,11 @@ impl PerfRecord {
                 })
             }
             (COMM, &[header, process, .., when]) if header >> 32 & BY_EXEC != 0 => {
-                let process = low(process);
-                Some(Self::Turned { process, when })
+                Some(Self::Turned {
+                    process: low(process),
+                    child: None,
+                    when,
+                })
             }
             _ => None,
         }
@@ -339,7 +345,11 @@ mod tests {
         write(&ring, &task(FORK, 10, 10, 11));
         write(&ring, &task(EXIT, 10, 7, 11));
         write(&ring, &named(10, 0));
-        let turned = |process| PerfRecord::Turned { process, when: 1 };
+        let turned = |process, child| PerfRecord::Turned {
+            process,
+            child,
+            when: 1,
+        };
         let ended = |process, thread| PerfRecord::Switched {
             process,
             thread,
@@ -350,7 +360,12 @@ mod tests {
             },
             ended: true,
         };
-        let expected = [turned(7), ended(8, 8), turned(9), ended(10, 11)];
+        let expected = [
+            turned(7, Some(8)),
+            ended(8, 8),
+            turned(9, None),
+            ended(10, 11),
+        ];
         assert_eq!(taken(&mut ring), expected);
     }
 

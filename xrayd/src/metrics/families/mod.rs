@@ -2,6 +2,8 @@
 //!
 //! `docs/metrics.md` lists the families, and a test compares.
 
+mod policies;
+
 use std::collections::HashMap;
 
 use super::{
@@ -9,6 +11,7 @@ use super::{
     own_use::OwnUse,
 };
 use crate::{
+    policies::PolicyStatus,
     store::{Figures, Latencies, Measured, Reading, Readings, Standing},
     types::{Mode, Phase},
 };
@@ -179,10 +182,16 @@ const START: Family = gauge(
 const MOST_SESSIONS: usize = 500;
 
 /// The whole page. `own` is absent if it cannot be read.
-pub(super) fn page(readings: &Readings, own: Option<OwnUse>, format: Format) -> String {
+pub(super) fn page(
+    readings: &Readings,
+    of_policies: &[PolicyStatus],
+    own: Option<OwnUse>,
+    format: Format,
+) -> String {
     let mut page = Exposition::new(format);
     let reported = reported(&readings.sessions);
     daemon(&mut page, readings, &reported);
+    policies::policies(&mut page, of_policies);
     sessions(&mut page, &reported);
     if readings.measured.is_some() {
         functions(&mut page, &reported);

@@ -7,6 +7,8 @@ use xray_trace::model::CallSums;
 use super::*;
 use crate::{
     Pid,
+    policies::PolicySource,
+    refusal::{Reason, Refusal},
     store::{Series, Subject, Totals},
 };
 
@@ -73,8 +75,30 @@ fn readings() -> Readings {
     }
 }
 
+fn policy() -> PolicyStatus {
+    let refused = |pid: u32, reason| {
+        let message = HOSTILE.to_owned();
+        (Pid::try_from(pid).unwrap(), Refusal { reason, message })
+    };
+    PolicyStatus {
+        name: "checkout".to_owned(),
+        text: "name = \"checkout\"".into(),
+        source: PolicySource::File(HOSTILE.into()),
+        has_expired: false,
+        expires: None,
+        mistakes: Vec::new(),
+        matched: 6,
+        traced: vec![Pid::try_from(7).unwrap()],
+        too_young: 1,
+        beyond: 2,
+        refused: vec![refused(8, Reason::Mode), refused(9, Reason::Mode)],
+        events: 100,
+        lost: 5,
+    }
+}
+
 fn text(format: Format) -> String {
-    page(&readings(), Some(OwnUse::default()), format)
+    page(&readings(), &[policy()], Some(OwnUse::default()), format)
 }
 
 /// Name without the suffix and type of each family, in OpenMetrics terms.
@@ -189,6 +213,13 @@ fn numbers_are_reported_in_their_units() {
         format!("xrayd_function_duration_seconds_sum{function}}} 3.000001500"),
         format!("xrayd_function_calls_without_exit_total{function}}} 1"),
         "xrayd_functions_measured 2".to_owned(),
+        "xrayd_policies{state=\"in-force\"} 1".to_owned(),
+        "xrayd_policies{state=\"broken\"} 0".to_owned(),
+        "xrayd_policy_processes{policy=\"checkout\",state=\"traced\"} 1".to_owned(),
+        "xrayd_policy_processes{policy=\"checkout\",state=\"beyond-max\"} 2".to_owned(),
+        "xrayd_policy_refused{policy=\"checkout\",reason=\"mode\"} 2".to_owned(),
+        "xrayd_policy_events_total{policy=\"checkout\"} 100".to_owned(),
+        "xrayd_policy_events_lost_total{policy=\"checkout\"} 5".to_owned(),
         "xrayd_functions_left_out 2".to_owned(),
     ] {
         let found = page.lines().any(|line| line == expected);
@@ -204,7 +235,7 @@ fn without_chosen_functions_nothing_is_said_of_them() {
         measured: None,
         ..Readings::default()
     };
-    let page = page(&readings, None, Format::Text);
+    let page = page(&readings, &[], None, Format::Text);
     assert!(!page.contains("xrayd_function"));
     assert!(!page.contains("process_"));
     assert!(page.contains("\nxrayd_sessions{state=\"tracing\"} 0\n"));
@@ -221,7 +252,7 @@ fn series_are_bounded_over_all_sessions_and_users_share_them() {
     let mut readings = readings();
     let greedy = (1..=2000).map(|pid| of(1, pid));
     readings.sessions = greedy.chain((3001..=3005).map(|pid| of(2, pid))).collect();
-    let page = page(&readings, None, Format::Text);
+    let page = page(&readings, &[], None, Format::Text);
     let series = |user: &str| {
         let label = format!("process=\"{user}\"");
         let lines = page

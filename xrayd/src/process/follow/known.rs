@@ -107,51 +107,13 @@ impl State {
             return false;
         };
         *tries = tries.saturating_add(1);
-        if why.is_some_and(is_lasting) {
+        if why.is_some_and(Reason::is_lasting) {
             *next = None;
             return true;
         }
         let pause = PACE.saturating_mul(1 << (*tries).min(10)).min(SELDOM);
         *next = Some(Instant::now() + pause);
         why.is_some() && *tries == REPORTED_AFTER
-    }
-}
-
-/// True if a process that was refused for this reason is refused for it again, as long as it runs
-/// the same program.
-fn is_lasting(reason: Reason) -> bool {
-    match reason {
-        Reason::Permission
-        | Reason::Not64Bit
-        | Reason::Tsc
-        | Reason::SeccompStrict
-        | Reason::SeccompFilter
-        | Reason::AlreadyPatched
-        | Reason::KernelThread
-        | Reason::OtherVersion
-        | Reason::MemoryWrite => true,
-        Reason::NoSuchProcess
-        | Reason::NoSleds
-        | Reason::ForeignTracer
-        | Reason::Zombie
-        | Reason::Followed
-        | Reason::PidReused
-        | Reason::Busy
-        | Reason::TooMany
-        | Reason::Quota
-        // Other processes end and make room.
-        | Reason::Limit
-        | Reason::TargetExited
-        | Reason::NotAttached
-        | Reason::Mode
-        | Reason::SessionFailed
-        | Reason::Selection
-        | Reason::NoMemory
-        | Reason::NoState
-        | Reason::ThreadId
-        | Reason::StopTimeout
-        | Reason::Io
-        | Reason::Launch => false,
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn toggle(
     compile: impl FnOnce(&Selection) -> Result<Arc<Patterns>, Refusal>,
 ) -> Result<Toggle, Refusal> {
     let compiled = |selection| compile(&required_selection(selection)?);
-    let lease = NonZeroU64::new(lease).map(LeaseId);
+    let lease = NonZeroU64::new(lease).map(LeaseId::Client);
     match (lease, to) {
         (None, _) | (Some(_), Wanted::On(_)) => {
             let to = ToggleTo { wanted: to, lease };
@@ -438,7 +438,7 @@ mod tests {
         let registry = Registry::new(RegistryConfig::default());
         let compile = |selection: &Selection| registry.compile(None, selection);
         let real = |selection, to, lease| toggle(selection, to, lease, Run::Real, compile);
-        for (lease, expected) in [(0, None), (7, NonZeroU64::new(7).map(LeaseId))] {
+        for (lease, expected) in [(0, None), (7, NonZeroU64::new(7).map(LeaseId::Client))] {
             let Ok(Toggle::Functions(_, to, _)) = real(all(), on, lease) else {
                 panic!("functions are switched");
             };
@@ -446,7 +446,7 @@ mod tests {
         }
         assert!(matches!(
             real(None, Wanted::Off, 7),
-            Ok(Toggle::Release(LeaseId(number))) if number.get() == 7
+            Ok(Toggle::Release(LeaseId::Client(number))) if number.get() == 7
         ));
         for refused in [
             real(None, on, 7),

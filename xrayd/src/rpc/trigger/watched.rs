@@ -99,7 +99,7 @@ impl Watched {
             caller,
             whom: plan.whom,
             trigger: Mutex::new(trigger),
-            lease: LeaseId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
+            lease: LeaseId::Client(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
             selections: selections.map(compile).collect::<Result<_, _>>()?,
             events: plan
                 .conditions

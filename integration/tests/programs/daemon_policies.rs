@@ -1,0 +1,301 @@
+//! Tracing policies: the daemon attaches to processes by itself, and lets them go.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, build, opens_map_files, wait_until};
+use serde_json::Value;
+
+use crate::scene::{
+    Cli, Daemon, NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows, sleds_on,
+};
+use crate::trace::ensure_exact;
+
+/// A daemon with a folder of policies, and copies of a program that only this test runs.
+struct Fleet {
+    scene: Scene,
+    program: PathBuf,
+}
+
+impl Fleet {
+    fn new() -> Result<Self> {
+        let scene = Scene::public()?;
+        fs::create_dir(scene.path("policies.d"))?;
+        let program = scene.path("service");
+        integration::copy_program(&build(Fixture::Counted)?, &program)?;
+        Ok(Self { scene, program })
+    }
+
+    fn daemon(&self) -> Result<Daemon> {
+        let path = |name| Some(self.scene.path(name).to_str()?.to_owned());
+        let state = path("state").context("no text")?;
+        let policies = path("policies.d").context("no text")?;
+        self.scene
+            .daemon_with(&["--state-dir", &state, "--policies-dir", &policies])
+    }
+
+    fn spawn(&self) -> Result<Target> {
+        let mut command = Command::new(&self.program);
+        command.args(["--threads", "2", "--calls", "300"]);
+        Target::spawn_command(command)
+    }
+
+    /// The text of a policy for the program, with further lines in its tables.
+    fn policy(&self, name: &str, matching: &str, trace: &str) -> String {
+        let program = self.program.display().to_string();
+        format!("name = {name:?}\n[match]\nexe = {program:?}\n{matching}\n[trace]\n{trace}\n")
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.scene.path("policies.d").join(file);
+        fs::write(&path, text)?;
+        Ok(fs::set_permissions(
+            path,
+            fs::Permissions::from_mode(0o644),
+        )?)
+    }
+}
+
+/// The row of a policy.
+fn policy(cli: &Cli, name: &str) -> Result<Option<Value>> {
+    let listed = cli.json(["policy", "list"])?;
+    let mut rows = rows(&listed, "policies")?.iter();
+    Ok(rows.find(|row| row["name"] == name).cloned())
+}
+
+/// Waits until a policy has functions on in exactly these processes.
+fn wait_for(cli: &Cli, name: &str, targets: &[&Target]) -> Result<Value> {
+    let mut pids: Vec<i32> = targets.iter().map(|target| target.pid()).collect();
+    pids.sort_unstable();
+    let mut last = Value::Null;
+    let found = wait_until(DEADLINE, "the policy has its processes", || {
+        last = policy(cli, name)?.unwrap_or_default();
+        Ok((last["traced"] == Value::from(pids.clone())).then_some(()))
+    });
+    found.with_context(|| format!("{pids:?}: {last:#}"))?;
+    Ok(last)
+}
+
+#[test]
+fn processes_that_are_there_and_that_come_later_are_traced() -> Result<()> {
+    let fleet = Fleet::new()?;
+    let mut first = fleet.spawn()?;
+    fleet.write(
+        "service.toml",
+        &fleet.policy(
+            "service",
+            "max_processes = 2",
+            "mode = \"stream\"\nenable = \"*\"",
+        ),
+    )?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    wait_for(&cli, "service", &[&first])?;
+    all_on(&first)?.context("not everything is on")?;
+    let mut second = fleet.spawn()?;
+    wait_for(&cli, "service", &[&first, &second])?;
+    // What a process has done since is recorded.
+    let truth = GroundTruth::parse(&second.ask("go", "result ")?)?;
+    let pid = second.pid().to_string();
+    cli.ok(["snapshot", &pid, "-o", "t.xtrace"])?;
+    ensure_exact(&fleet.scene.path("t.xtrace"), &truth)?;
+    let row = policy(&cli, "service")?.context("no policy")?;
+    let events = row["events"].as_u64();
+    ensure!(events > Some(0) && row["lost"] == 0, "{row}");
+    // The third one has no place before another one has ended.
+    let third = fleet.spawn()?;
+    let row = wait_until(DEADLINE, "a process waits for a place", || {
+        let row = policy(&cli, "service")?.context("no policy")?;
+        Ok((row["beyond_max_processes"] == 1).then_some(row))
+    })?;
+    ensure!(row["matched"] == 3 && sleds_on(&third)? == 0, "{row}");
+    second.kill()?;
+    let row = wait_for(&cli, "service", &[&first, &third])?;
+    ensure!(row["events"].as_u64() >= events, "{row}");
+    let text = cli.ok(["policy", "status", "service"])?;
+    ensure!(text.contains("2 matched, 2 traced"), "{text}");
+    // Without its file, the policy leaves nothing.
+    fs::remove_file(fleet.scene.path("policies.d").join("service.toml"))?;
+    let text = cli.ok(["policy", "reload"])?;
+    ensure!(text.contains("there are no policies"), "{text}");
+    for target in [&first, &third] {
+        ensure!(row_of(&cli.json(["status"])?, target.pid())?.is_none());
+        ensure_as_compiled(target)?;
+    }
+    first.still_running()
+}
+
+/// A daemon that is killed leaves the functions on, and the next one goes on. A policy that is gone
+/// by then is switched off.
+#[test]
+fn policies_outlive_the_daemon() -> Result<()> {
+    if !opens_map_files()? {
+        // Without map_files, the second daemon cannot open the rings of the first one.
+        return Ok(());
+    }
+    let fleet = Fleet::new()?;
+    let mut target = fleet.spawn()?;
+    let stream = "mode = \"stream\"\nenable = \"*\"";
+    fleet.write("file.toml", &fleet.policy("in-file", "", stream))?;
+    fs::write(
+        fleet.scene.path("a.toml"),
+        fleet.policy("applied", "", stream),
+    )?;
+    let first = fleet.daemon()?;
+    let cli = fleet.scene.with(&first)?;
+    cli.ok(["policy", "apply", "a.toml", "--for", "24h"])?;
+    wait_for(&cli, "in-file", &[&target])?;
+    wait_for(&cli, "applied", &[&target])?;
+    let expires = policy(&cli, "applied")?.context("no policy")?["expires"].clone();
+    ensure!(expires.is_u64(), "{expires}");
+    first.kill()?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    all_on(&target)?.context("the functions are not on any more")?;
+    // Mistakes of the file change nothing, also for a daemon that has not seen it without.
+    fleet.write("file.toml", "name = \"in-file\"\n")?;
+    let second = fleet.daemon()?;
+    all_on(&target)?.context("the next daemon has switched functions off")?;
+    let row = wait_for(&cli, "in-file", &[&target])?;
+    ensure!(
+        row["mistakes"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty()),
+        "{row}"
+    );
+    wait_for(&cli, "applied", &[&target])?;
+    ensure!(policy(&cli, "applied")?.context("no policy")?["expires"] == expires);
+    cli.ok(["snapshot", &target.pid().to_string(), "-o", "t.xtrace"])?;
+    ensure_exact(&fleet.scene.path("t.xtrace"), &truth)?;
+    // Another daemon finds the file gone.
+    second.kill()?;
+    fs::remove_file(fleet.scene.path("policies.d").join("file.toml"))?;
+    let third = fleet.daemon()?;
+    wait_for(&cli, "applied", &[&target])?;
+    ensure!(policy(&cli, "in-file")?.is_none(), "{}", third.log());
+    cli.ok(["policy", "remove", "applied"])?;
+    ensure_as_compiled(&target)?;
+    ensure!(
+        cli.ok(["policy", "list"])?
+            .contains("there are no policies")
+    );
+    let kept = crate::daemon_recovery::files_in(&fleet.scene.path("state"))?;
+    ensure!(kept.is_empty(), "{kept:?}");
+    Ok(())
+}
+
+/// Two policies have the union of their functions on. One that wants another mode says so.
+#[test]
+fn policies_for_one_process_are_merged() -> Result<()> {
+    let fleet = Fleet::new()?;
+    let target = fleet.spawn()?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let apply = |name: &str, trace: &str| {
+        let file = format!("{name}.toml");
+        fs::write(fleet.scene.path(&file), fleet.policy(name, "", trace))?;
+        cli.ok(["policy", "apply", &file, "--for", "1h"])
+    };
+    apply("one", "enable = \"work::p*\"\nmax_overhead = \"5%\"")?;
+    wait_for(&cli, "one", &[&target])?;
+    let one = sleds_on(&target)?;
+    apply("two", "enable = \"*\"\nmax_overhead = \"2%\"")?;
+    wait_for(&cli, "two", &[&target])?;
+    let status = cli.json(["status"])?;
+    let row = row_of(&status, target.pid())?.context("not attached")?;
+    ensure!(one > 0 && row["mode"] == "profile", "{row}");
+    ensure!(row["functions_on"] == row["functions"], "{row}");
+    ensure!(
+        row["budget"]["budget"]["max_overhead_ppm"] == 20_000,
+        "{row}"
+    );
+    apply("three", "enable = \"*\"\nmode = \"stream\"")?;
+    let row = wait_until(DEADLINE, "the third policy is refused", || {
+        let row = policy(&cli, "three")?.context("no policy")?;
+        Ok((row["refused"][0]["reason"] == "mode").then_some(row))
+    })?;
+    ensure!(row["traced"] == Value::from(Vec::<i32>::new()), "{row}");
+    cli.ok(["policy", "remove", "two"])?;
+    ensure!(sleds_on(&target)? == one);
+    // Once the others are gone, the process is recorded as the third one wants it.
+    cli.ok(["policy", "remove", "one"])?;
+    wait_for(&cli, "three", &[&target])?;
+    let status = cli.json(["status"])?;
+    let row = row_of(&status, target.pid())?.context("not attached")?;
+    ensure!(row["mode"] == "stream", "{row}");
+    // What a changed policy wants replaces what it wanted before.
+    apply("three", "enable = \"work::p*\"\nmode = \"count\"")?;
+    wait_until(DEADLINE, "the policy has changed", || {
+        let status = cli.json(["status"])?;
+        let row = row_of(&status, target.pid())?.context("not attached")?;
+        let is_changed = row["mode"] == "count" && row["functions_on"] != row["functions"];
+        Ok((is_changed && row["functions_on"] != 0).then_some(()))
+    })?;
+    Ok(())
+}
+
+/// A client has the last word: what it detaches from is left alone, and what it has attached to
+/// stays attached.
+#[test]
+fn clients_and_policies_respect_each_other() -> Result<()> {
+    let fleet = Fleet::new()?;
+    let [own, taken] = [fleet.spawn()?, fleet.spawn()?];
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    cli.ok(["attach", &own.pid().to_string(), "--mode", "flight"])?;
+    let text = fleet.policy("service", "", "enable = \"*\"\nmode = \"flight\"");
+    fs::write(fleet.scene.path("p.toml"), &text)?;
+    cli.ok(["policy", "apply", "p.toml", "--for", "1h"])?;
+    wait_for(&cli, "service", &[&own, &taken])?;
+    cli.ok(["detach", &taken.pid().to_string()])?;
+    let row = wait_for(&cli, "service", &[&own])?;
+    ensure!(row["refused"][0]["reason"] == "not-attached", "{row}");
+    ensure_as_compiled(&taken)?;
+    let ran = cli.run(["policy", "apply", "p.toml"])?;
+    ran.refused("policy")?;
+    cli.ok(["policy", "remove", "service"])?;
+    ensure!(sleds_on(&own)? == 0);
+    let status = cli.json(["status"])?;
+    ensure!(row_of(&status, own.pid())?.is_some(), "{status}");
+    ensure!(row_of(&status, taken.pid())?.is_none(), "{status}");
+    cli.run(["policy", "remove", "service"])?
+        .refused("policy")?;
+    cli.run(["policy", "show", "service"])?
+        .failed(3, &["there is no policy service"])
+}
+
+/// Policies end by themselves, and only root and the daemon's user may see them.
+#[test]
+fn a_policy_expires_and_is_the_administrators() -> Result<()> {
+    let fleet = Fleet::new()?;
+    let target = fleet.spawn()?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    fs::write(
+        fleet.scene.path("p.toml"),
+        fleet.policy("short", "", "enable = \"*\""),
+    )?;
+    cli.ok(["policy", "apply", "p.toml", "--for", "2s"])?;
+    if integration::is_root_for("a_policy_expires_and_is_the_administrators")? {
+        let nobody = cli.as_user(NOBODY);
+        for words in [
+            &["policy", "list"][..],
+            &["policy", "apply", "p.toml", "--for", "1h"],
+            &["policy", "remove", "short"],
+            &["policy", "reload"],
+        ] {
+            nobody.run(words)?.refused("permission")?;
+        }
+    }
+    let row = wait_until(DEADLINE, "the policy expires", || {
+        let row = policy(&cli, "short")?.context("no policy")?;
+        Ok((row["state"] == "expired").then_some(row))
+    })?;
+    ensure!(row["matched"] == 0, "{row}");
+    ensure_as_compiled(&target)?;
+    let status = cli.json(["status"])?;
+    ensure!(row_of(&status, target.pid())?.is_none(), "{status}");
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The RPCs on policies.
+
+use std::time::Duration;
+
+use tonic::Request;
+use xrayd_proto::v1;
+
+use super::{authorise, handling::Service};
+use crate::{
+    audit::Operation,
+    policies::{NotApplied, Policies, PolicySource, PolicySpec, PolicyStatus},
+    refusal::{Reason, Refusal},
+    toml_file::Mistake,
+};
+
+/// The longest name in an audit record, in characters.
+const LONGEST_NAME: usize = 64;
+
+type Result<T> = std::result::Result<T, tonic::Status>;
+
+impl Service {
+    pub(super) async fn list_of_policies(
+        &self,
+        request: Request<v1::ListPoliciesRequest>,
+    ) -> Result<v1::ListPoliciesResponse> {
+        let v1::ListPoliciesRequest {} = *request.get_ref();
+        let listed = self.with_policies(&request, Operation::ListPolicies, "", |policies| {
+            policies.statuses()
+        });
+        let policies = listed.await?.into_iter().map(status).collect();
+        Ok(v1::ListPoliciesResponse { policies })
+    }
+
+    pub(super) async fn apply_policy_of(
+        &self,
+        request: Request<v1::ApplyPolicyRequest>,
+    ) -> Result<v1::ApplyPolicyResponse> {
+        let v1::ApplyPolicyRequest { text, lasts_s } = request.get_ref().clone();
+        let lasts = (lasts_s > 0).then(|| Duration::from_secs(lasts_s));
+        // Its mistakes are told by the work.
+        let its_name = PolicySpec::parse(&text).map_or_else(|_| String::new(), |spec| spec.name);
+        let work = move |policies: &Policies| match policies.apply(text, lasts) {
+            Ok(name) => Ok((name, Vec::new())),
+            Err(NotApplied::Mistakes(mistakes)) => Ok((String::new(), mistakes)),
+            Err(NotApplied::Refused(refusal)) => Err(refusal),
+        };
+        let applied = self.with_policies(&request, Operation::ApplyPolicy, &its_name, work);
+        let (name, mistakes) = applied.await?;
+        let mistakes = mistakes.into_iter().map(mistake).collect();
+        Ok(v1::ApplyPolicyResponse { name, mistakes })
+    }
+
+    pub(super) async fn remove_policy_of(
+        &self,
+        request: Request<v1::RemovePolicyRequest>,
+    ) -> Result<v1::RemovePolicyResponse> {
+        let name = request.get_ref().name.clone();
+        let what: String = name.chars().take(LONGEST_NAME).collect();
+        let removed = self.with_policies(&request, Operation::RemovePolicy, &what, move |all| {
+            all.remove(&name)
+        });
+        removed.await?;
+        Ok(v1::RemovePolicyResponse {})
+    }
+
+    pub(super) async fn reload(
+        &self,
+        request: Request<v1::ReloadPoliciesRequest>,
+    ) -> Result<v1::ReloadPoliciesResponse> {
+        let v1::ReloadPoliciesRequest {} = *request.get_ref();
+        let loaded = self.with_policies(&request, Operation::ReloadPolicies, "", Policies::load);
+        loaded.await?;
+        Ok(v1::ReloadPoliciesResponse {})
+    }
+
+    /// Calls `work` with the policies, if the caller may see and change them.
+    async fn with_policies<Q, T: Send + 'static>(
+        &self,
+        request: &Request<Q>,
+        operation: Operation,
+        what: &str,
+        work: impl FnOnce(&Policies) -> std::result::Result<T, Refusal> + Send + 'static,
+    ) -> Result<T> {
+        let call = self.call(request, operation)?.with(what.to_owned());
+        let (caller, policies) = (call.caller(), self.policies.clone());
+        self.blocking(call, move |_, _| {
+            authorise::policies(caller)?;
+            let policies = policies.ok_or_else(|| {
+                let message = "policies are carried out by a daemon, and none is running";
+                Refusal::new(Reason::NoState, message)
+            })?;
+            work(&policies)
+        })
+        .await
+    }
+}
+
+fn status(status: PolicyStatus) -> v1::PolicyStatus {
+    let PolicyStatus {
+        name,
+        text,
+        source,
+        has_expired,
+        expires,
+        mistakes,
+        matched,
+        traced,
+        too_young,
+        beyond,
+        refused,
+        events,
+        lost,
+    } = status;
+    v1::PolicyStatus {
+        name,
+        text: text.as_ref().to_owned(),
+        path: match source {
+            PolicySource::File(path) => path.display().to_string(),
+            PolicySource::Applied => String::new(),
+        },
+        has_expired,
+        expires_s: expires.unwrap_or(0),
+        mistakes: mistakes.into_iter().map(mistake).collect(),
+        matched,
+        traced: traced.into_iter().map(|pid| pid.as_u32()).collect(),
+        too_young,
+        beyond,
+        refused: refused
+            .into_iter()
+            .map(|(pid, refusal)| v1::PolicyRefusal {
+                pid: pid.as_u32(),
+                reason: refusal.reason.id().to_owned(),
+                message: refusal.message,
+            })
+            .collect(),
+        events,
+        lost,
+    }
+}
+
+fn mistake(mistake: Mistake) -> v1::PolicyMistake {
+    let Mistake { line, column, what } = mistake;
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    v1::PolicyMistake {
+        line: number(line),
+        column: number(column),
+        what,
+    }
+}
