@@ -292,9 +292,10 @@ impl App {
         let has_state = state.is_some();
         if let (Some(state), Some(segments)) = (state.clone(), restart.segments.clone()) {
             // Before the first call is served, so that it sees the sessions.
-            recover(&registry, state, segments).await;
+            recover(&registry, state, segments, policies.clone()).await;
+        } else {
+            begin(&policies);
         }
-        begin(&policies);
         let (stop, stopping) = shutdown::channel();
         let scraped = match metrics {
             Some(Metrics { listener, metering }) => {
@@ -570,21 +571,28 @@ fn policies_folder(config: &Config) -> Option<PathBuf> {
 /// Puts the policies of the folder in force, beside the daemon's start.
 fn begin(policies: &Policies) {
     let policies = policies.clone();
-    let load = move || {
-        // What is wrong with the folder is logged where it is found.
-        if let Err(refusal) = policies.load() {
-            tracing::debug!(%refusal, "policies were not loaded");
-        }
-    };
     let thread = std::thread::Builder::new().name("load-policies".to_owned());
-    if let Err(error) = thread.spawn(load) {
+    if let Err(error) = thread.spawn(move || load(&policies)) {
         tracing::error!(%error, "cannot start the thread that loads policies");
+    }
+}
+
+fn load(policies: &Policies) {
+    // What is wrong with the folder is logged where it is found.
+    if let Err(refusal) = policies.load() {
+        tracing::debug!(%refusal, "policies were not loaded");
     }
 }
 
 /// Goes on with the sessions of a daemon that has ended. Waits for [`RECOVERY_TIME`] at most:
 /// processes whose files do not answer are attached to later.
-async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<SegmentStore>) {
+/// The policies begin after that, because their processes are among the sessions.
+async fn recover(
+    registry: &Registry,
+    state: Arc<StateFolder>,
+    segments: Arc<SegmentStore>,
+    policies: Policies,
+) {
     let registry = registry.clone();
     let (done, is_done) = oneshot::channel();
     let recover = move || {
@@ -623,6 +631,7 @@ async fn recover(registry: &Registry, state: Arc<StateFolder>, segments: Arc<Seg
         }
         // The receiver may have stopped waiting.
         let _ = done.send(());
+        load(&policies);
     };
     let thread = std::thread::Builder::new().name("recover".to_owned());
     if let Err(error) = thread.spawn(recover) {

@@ -299,3 +299,124 @@ fn a_policy_expires_and_is_the_administrators() -> Result<()> {
     ensure!(row_of(&status, target.pid())?.is_none(), "{status}");
     Ok(())
 }
+
+/// An attach to a process whose files do not answer holds up no other process.
+#[test]
+fn a_process_that_does_not_answer_holds_up_no_other() -> Result<()> {
+    const TEST: &str = "a_process_that_does_not_answer_holds_up_no_other";
+    let Some(mount) = integration::SilentMount::new(TEST)? else {
+        return Ok(());
+    };
+    let fleet = Fleet::new()?;
+    let program = fleet.scene.path("hung");
+    integration::copy_program(&build(Fixture::Mappings)?, &program)?;
+    let mut hung = Target::spawn_command(Command::new(program))?;
+    hung.ask(&format!("map {}", mount.file().display()), "mapped")?;
+    let folder = fleet.scene.path("*").display().to_string();
+    let text = format!("name = \"all\"\n[match]\nexe = {folder:?}\n[trace]\nenable = \"*\"\n");
+    fleet.write("all.toml", &text)?;
+    let first = fleet.spawn()?;
+    let daemon = fleet.daemon()?;
+    // It ends before the daemon, whose threads it holds up.
+    let _mount = mount;
+    let cli = fleet.scene.with(&daemon)?;
+    wait_for(&cli, "all", &[&first])?;
+    let second = fleet.spawn()?;
+    let row = wait_for(&cli, "all", &[&first, &second])?;
+    ensure!(row["matched"].as_u64() >= Some(3), "{row}");
+    cli.ok(["policy", "reload"])?;
+    Ok(())
+}
+
+/// A program that waits for its functions keeps its policy, and an older process without sleds
+/// takes no place.
+#[test]
+fn places_are_for_processes_that_can_be_traced() -> Result<()> {
+    let fleet = Fleet::new()?;
+    let without = fleet.scene.path("without-sleds");
+    integration::copy_program(&build(Fixture::Plain)?, &without)?;
+    let plain = Target::spawn_command(Command::new(&without))?;
+    let target = fleet.spawn()?;
+    let programs = [&without, &fleet.program].map(|program| program.display().to_string());
+    let text = format!(
+        "name = \"one\"\n[match]\nexe = {programs:?}\nmax_processes = 1\n[trace]\nenable = \
+         \"no::such::function\"\n"
+    );
+    fleet.write("one.toml", &text)?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let row = wait_for(&cli, "one", &[&target])?;
+    let refused = rows(&row, "refused")?.iter();
+    let mut refused = refused.filter(|row| row["pid"] == plain.pid());
+    ensure!(
+        refused
+            .next()
+            .is_some_and(|row| row["reason"] == "no-sleds"),
+        "{row}"
+    );
+    // The other one is tried again and again.
+    for _ in 0..10 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let row = policy(&cli, "one")?.context("no policy")?;
+        ensure!(row["traced"] == Value::from(vec![target.pid()]), "{row}");
+    }
+    // Nor does another policy's end end it.
+    let other = fleet.policy("other", "", "enable = \"*\"");
+    fs::write(fleet.scene.path("other.toml"), other)?;
+    cli.ok(["policy", "apply", "other.toml", "--for", "1h"])?;
+    wait_for(&cli, "other", &[&target])?;
+    cli.ok(["policy", "remove", "other"])?;
+    ensure!(sleds_on(&target)? == 0);
+    let status = cli.json(["status"])?;
+    ensure!(row_of(&status, target.pid())?.is_some(), "{status}");
+    wait_for(&cli, "one", &[&target])?;
+    Ok(())
+}
+
+/// What happens to files while no daemon runs counts for the next one. A folder that cannot be read
+/// changes nothing.
+#[test]
+fn files_that_change_while_no_daemon_runs_count() -> Result<()> {
+    if !opens_map_files()? {
+        // As above.
+        return Ok(());
+    }
+    let fleet = Fleet::new()?;
+    let target = fleet.spawn()?;
+    fleet.write("a.toml", &fleet.policy("one", "", "enable = \"*\""))?;
+    let first = fleet.daemon()?;
+    let cli = fleet.scene.with(&first)?;
+    wait_for(&cli, "one", &[&target])?;
+    let all = sleds_on(&target)?;
+    first.kill()?;
+    // The folder may be written by others.
+    let folder = fleet.scene.path("policies.d");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+    let second = fleet.daemon()?;
+    wait_for(&cli, "one", &[&target])?;
+    ensure!(sleds_on(&target)? == all, "{}", second.log());
+    let ran = cli.run(["status", "--check"])?;
+    ran.failed(7, &["1 problem found"])?;
+    ensure!(ran.out.contains("cannot read the policies"), "{ran:?}");
+    cli.run(["policy", "reload"])?.refused("io")?;
+    second.kill()?;
+    // Another selection, in another file, beside one that claims the name.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+    fs::remove_file(folder.join("a.toml"))?;
+    fleet.write("b.toml", &fleet.policy("one", "", "enable = \"work::p*\""))?;
+    let _third = fleet.daemon()?;
+    wait_for(&cli, "one", &[&target])?;
+    let fewer = sleds_on(&target)?;
+    ensure!(0 < fewer && fewer < all, "{fewer} of {all}");
+    fleet.write("a.toml", &fleet.policy("one", "", "enable = \"*\""))?;
+    cli.ok(["policy", "reload"])?;
+    let status = cli.ok(["policy", "status"])?;
+    ensure!(status.contains("a policy \"one\" is in"), "{status}");
+    ensure!(sleds_on(&target)? == fewer);
+    // The file with the name is gone, and the other one takes its place.
+    fs::remove_file(folder.join("b.toml"))?;
+    cli.ok(["policy", "reload"])?;
+    wait_until(DEADLINE, "the other file has its effect", || {
+        Ok((sleds_on(&target)? == all).then_some(()))
+    })
+}

@@ -3,8 +3,12 @@
 pub struct RestartRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RestartResponse {}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListPoliciesRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPoliciesRequest {
+    /// The policy of this name alone, with its text. Empty: all policies, without their texts.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListPoliciesResponse {
     /// The oldest first. Files that have never been policies are at the end.
@@ -45,7 +49,7 @@ pub struct PolicyStatus {
     /// Empty for a file that has never been a policy.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The policy as TOML. Empty for a file that has never been a policy.
+    /// The policy as TOML, if the request names it.
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
     /// The file. Empty: a client has applied the policy.
@@ -56,7 +60,7 @@ pub struct PolicyStatus {
     /// The moment at which it ends, in seconds since the Unix epoch. 0: it does not end.
     #[prost(uint64, tag = "5")]
     pub expires_s: u64,
-    /// The mistakes of the file as it is now. If there are any, `text` is the last one without.
+    /// The mistakes of the file as it is now. If there are any, the last text without is in force.
     #[prost(message, repeated, tag = "6")]
     pub mistakes: ::prost::alloc::vec::Vec<PolicyMistake>,
     /// Processes that it matches.

@@ -111,14 +111,14 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
     match args.command {
         Command::Check(args) => check(&args, daemon, console).await,
         Command::List(args) => {
-            let policies = Policies::new(policies(daemon).await?);
+            let policies = Policies::new(policies(daemon, "").await?);
             match args.format.json {
                 true => console.json(&policies),
                 false => console.show(|out, look| policies.render_table(out, look)),
             }
         }
         Command::Status(args) => {
-            let mut all = policies(daemon).await?;
+            let mut all = policies(daemon, "").await?;
             if let Some(name) = &args.name {
                 all.retain(|policy| policy.name == *name);
                 if all.is_empty() {
@@ -132,9 +132,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             }
         }
         Command::Show(args) => {
-            let all = policies(daemon).await?;
-            let mut all = all.into_iter();
-            let policy = all.find(|policy| policy.name == args.name);
+            let policy = policies(daemon, &args.name).await?.pop();
             let policy = policy.ok_or_else(|| unknown(&args.name))?;
             console.show(|out, _| out.write_all(policy.text.as_bytes()))
         }
@@ -149,16 +147,17 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
             let mut rpc = daemon.connect().await?;
             let reloaded = rpc.reload_policies(ReloadPoliciesRequest {}).await;
             reloaded.map_err(|status| failure::from_status(&status))?;
-            let policies = Policies::new(policies(daemon).await?);
+            let policies = Policies::new(policies(daemon, "").await?);
             console.show(|out, look| policies.render_table(out, look))
         }
     }
 }
 
-/// All policies of the daemon.
-async fn policies(daemon: &Daemon) -> anyhow::Result<Vec<PolicyStatus>> {
+/// The policies of the daemon, or the one of this name.
+async fn policies(daemon: &Daemon, name: &str) -> anyhow::Result<Vec<PolicyStatus>> {
     let mut rpc = daemon.connect().await?;
-    let listed = rpc.list_policies(ListPoliciesRequest {}).await;
+    let name = name.to_owned();
+    let listed = rpc.list_policies(ListPoliciesRequest { name }).await;
     let listed = listed.map_err(|status| failure::from_status(&status))?;
     Ok(listed.into_inner().policies)
 }

@@ -98,7 +98,7 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
 /// The policies of the daemon; none if the caller may not see them.
 async fn policies(daemon: &Daemon) -> anyhow::Result<Vec<PolicyStatus>> {
     let mut rpc = daemon.connect().await?;
-    match rpc.list_policies(ListPoliciesRequest {}).await {
+    match rpc.list_policies(ListPoliciesRequest::default()).await {
         Ok(listed) => Ok(listed.into_inner().policies),
         Err(status) if reason_of(&status) == Some(Reason::Permission) => Ok(Vec::new()),
         Err(status) => Err(failure::from_status(&status)).context("cannot list the policies"),

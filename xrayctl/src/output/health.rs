@@ -109,9 +109,18 @@ fn problems_of_policy(policy: &PolicyStatus) -> Vec<String> {
             "{file} has {count}, so it changes nothing: line {line}, column {column}: {what}"
         ));
     }
-    // A process without sleds is no mistake of the policy, a client may detach, and what is busy is
-    // tried again.
-    let passing = ["no-sleds", "not-attached", "busy", "target-exited"];
+    // A process without sleds is no mistake of the policy, a client may detach, and the daemon
+    // tries the others again.
+    let passing = [
+        "busy",
+        "no-sleds",
+        "no-such-process",
+        "not-attached",
+        "pid-reused",
+        "stop-timeout",
+        "target-exited",
+        "zombie",
+    ];
     let mut refused = policy.refused.iter();
     let lasting = |refusal: &&PolicyRefusal| !passing.contains(&refusal.reason.as_str());
     if let Some(first) = refused.find(lasting) {

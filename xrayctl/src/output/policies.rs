@@ -117,7 +117,7 @@ impl From<PolicyStatus> for Policy {
     fn from(status: PolicyStatus) -> Self {
         let PolicyStatus {
             name,
-            text,
+            text: _,
             path,
             has_expired,
             expires_s,
@@ -130,7 +130,7 @@ impl From<PolicyStatus> for Policy {
             events,
             lost,
         } = status;
-        let state = match (text.is_empty(), has_expired) {
+        let state = match (name.is_empty(), has_expired) {
             (true, _) => State::Broken,
             (false, true) => State::Expired,
             (false, false) => State::InForce,

@@ -395,8 +395,13 @@ impl Call {
 
     /// Sets the selection or setting.
     pub(crate) fn with(mut self, what: String) -> Self {
-        self.what = what;
+        self.note(what);
         self
+    }
+
+    /// Sets the selection or setting, once it is known.
+    pub(crate) fn note(&mut self, what: String) {
+        self.what = what;
     }
 
     pub(crate) fn caller(&self) -> Caller {

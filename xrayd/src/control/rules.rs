@@ -116,6 +116,12 @@ impl Rules {
         self.0.is_empty()
     }
 
+    /// The leases of policies.
+    pub(crate) fn policy_leases(&self) -> Vec<LeaseId> {
+        let leases = self.0.iter().filter_map(|kept| kept.lease);
+        leases.filter(|lease| lease.outlives_daemon()).collect()
+    }
+
     /// The rules that a later daemon goes on with, in ascending order of age: the permanent ones,
     /// and those of policies.
     pub(super) fn lasting(&self) -> Vec<(Selection, ToggleTo)> {

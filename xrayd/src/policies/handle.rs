@@ -26,7 +26,6 @@ use crate::{
     pid::Pid,
     process::Registry,
     refusal::{Reason, Refusal, Result},
-    toml_file::Mistake,
 };
 
 /// Requests that wait for the thread.
@@ -55,17 +54,6 @@ struct Running {
     signal: Arc<Signal>,
     /// Disconnected when the thread ends.
     ended: Receiver<()>,
-}
-
-/// Why a policy was not applied.
-#[derive(Debug, thiserror::Error)]
-pub enum NotApplied {
-    /// It has mistakes.
-    #[error("the policy has mistakes")]
-    Mistakes(Vec<Mistake>),
-    /// It is refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
 }
 
 // === impl Policies ===
@@ -98,35 +86,28 @@ impl Policies {
     /// Puts a policy in force, for so long, or until the moment in its text.
     ///
     /// # Errors
-    /// The text has mistakes, or the policy has no end, or the name is that of a file's policy.
-    pub fn apply(
-        &self,
-        text: String,
-        lasts: Option<Duration>,
-    ) -> std::result::Result<String, NotApplied> {
-        let spec = PolicySpec::parse(&text).map_err(NotApplied::Mistakes)?;
+    /// The policy has no end, or the name is that of a file's policy.
+    pub fn apply(&self, policy: (PolicySpec, String), lasts: Option<Duration>) -> Result<()> {
+        let (spec, text) = policy;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |now| now.as_secs());
         let expires = match lasts {
             Some(lasts) => Some(now.saturating_add(lasts.as_secs().max(1))),
             None => spec.expires,
         };
-        match expires {
+        let message = match expires {
             None => {
-                let message = "a policy that is applied has an end: --for 24h, or expires in its \
-                               text";
-                return Err(Refusal::new(Reason::Policy, message.to_owned()).into());
+                "a policy that is applied has an end: --for 24h, or expires in its text".to_owned()
             }
             Some(expires) if expires <= now => {
-                let message = format!("the policy {} has expired already", spec.name);
-                return Err(Refusal::new(Reason::Policy, message).into());
+                format!("the policy {} has expired already", spec.name)
             }
-            Some(_) => {}
-        }
-        let name = spec.name.clone();
-        let applied = Box::new((spec, text, expires));
-        self.request(|answer| Command::Apply(applied, answer))??;
-        Ok(name)
+            Some(_) => {
+                let applied = Box::new((spec, text, expires));
+                return self.request(|answer| Command::Apply(applied, answer))?;
+            }
+        };
+        Err(Refusal::new(Reason::Policy, message))
     }
 
     /// Ends a policy that was applied.
@@ -148,7 +129,7 @@ impl Policies {
         self.request(Command::Status)
     }
 
-    /// The state of all policies at most a few seconds ago. Does not wait.
+    /// The state of all policies after the thread's last round. Does not wait.
     pub(crate) fn latest(&self) -> Vec<PolicyStatus> {
         let running = lock(&self.0.running);
         running
@@ -297,7 +278,7 @@ impl Signal {
         sent
     }
 
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         // The write fails only if the counter would overflow. The thread wakes up then as well.
         let _ = self.eventfd.write(1);
     }

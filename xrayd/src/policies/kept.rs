@@ -7,6 +7,8 @@ use std::{fmt, path::PathBuf};
 pub(crate) struct KeptPolicy {
     pub(crate) name: String,
     pub(crate) text: String,
+    /// When it was put in force, in seconds since the Unix epoch.
+    pub(crate) since: u64,
     /// The moment at which it ends, in seconds since the Unix epoch.
     pub(crate) expires: Option<u64>,
     /// Its file. `None`: a client has applied it.

@@ -25,7 +25,7 @@ mod status;
 mod traced;
 
 pub use folder::default_folder;
-pub use handle::{NotApplied, Policies};
+pub use handle::Policies;
 pub(crate) use kept::{KeptPolicy, PolicyKeeper};
 pub use matching::{Matching, ProcessFacts};
 pub use spec::{PolicySpec, TraceSpec};

@@ -4,15 +4,16 @@
 //!              it matches             attached, functions on
 //!  (unknown) ────────────► waiting ────────────────────────► traced
 //!                          ▲  │  ▲                             │
-//!                   retry  │  │  └─────────────────────────────┤ another program, another policy,
-//!                          │  ▼                                │ beyond max_processes
+//!                   retry  │  │  └─────────────────────────────┤ another program, another text,
+//!                          │  ▼                                │ a smaller max_processes
 //!                        refused ◄─────────────────────────────┘ a client has detached
 //! ```
 //!
-//! A process that ends, or that the policy does not match any more, is forgotten.
+//! A process that ends, or that the policy does not match any more, is forgotten. Nothing is
+//! attached to or switched here: the engine does that.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -21,7 +22,7 @@ use super::{
     processes::Seen,
     spec::PolicySpec,
     status::{PolicySource, PolicyStatus},
-    traced::{Tracing, Wish, end_lease, release},
+    traced::{Tracing, Wish},
 };
 use crate::{
     pid::Pid,
@@ -44,12 +45,13 @@ const MOST_REFUSALS: usize = 100;
 /// A policy, and its processes.
 #[derive(Debug)]
 pub(super) struct Policy {
-    pub(super) spec: PolicySpec,
+    pub(super) name: String,
     pub(super) text: Arc<str>,
     pub(super) source: PolicySource,
     /// The mistakes of its file as that is now.
     pub(super) mistakes: Vec<Mistake>,
-    /// The moment at which it ends, in seconds since the Unix epoch.
+    /// When it was put in force, and when it ends, in seconds since the Unix epoch.
+    pub(super) since: u64,
     pub(super) expires: Option<u64>,
     pub(super) has_expired: bool,
     pub(super) tracing: Arc<Tracing>,
@@ -62,13 +64,17 @@ pub(super) struct Policy {
 #[derive(Debug)]
 struct Member {
     start_time: u64,
+    /// The user of the process, and the owner of its memory.
     user: u32,
+    owner: u32,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
     Waiting(Wait),
+    /// An attach is under way.
+    Attaching,
     Traced(Traced),
     /// `next` is the time of the next attempt, or `None` if none can succeed.
     Refused {
@@ -89,8 +95,8 @@ struct Traced {
 /// What a process waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// The next round.
-    Round,
+    /// Its turn.
+    Turn,
     /// Its age.
     Age,
     /// A place among the processes of the policy.
@@ -102,6 +108,12 @@ enum Wait {
 pub(super) struct Round {
     /// The processes to switch on, with the number of attempts so far.
     pub(super) wishes: Vec<(Wish, u32)>,
+    /// Sessions in which nothing of the policy is to be on any more.
+    pub(super) left: Vec<Arc<Session>>,
+    /// Sessions that have failed.
+    pub(super) failed: Vec<Arc<Session>>,
+    /// Processes whose sessions are over. Those that live on were detached from by a client.
+    pub(super) over: Vec<(Pid, u64)>,
     /// When there is something to do next. `None`: when something changes.
     pub(super) next: Option<Instant>,
 }
@@ -117,18 +129,28 @@ impl Policy {
         registry: &Registry,
         (spec, text): (PolicySpec, String),
         source: PolicySource,
-        expires: Option<u64>,
+        (since, expires): (u64, Option<u64>),
+        adopts: bool,
     ) -> Result<Self> {
+        let PolicySpec {
+            name,
+            expires: _,
+            matching,
+            trace,
+        } = spec;
         let tracing = Tracing {
-            patterns: registry.compile(None, &spec.trace.selection)?,
-            lease: LeaseId::of_policy(&spec.name),
-            trace: spec.trace.clone(),
+            matching,
+            patterns: registry.compile(None, &trace.selection)?,
+            lease: LeaseId::of_policy(&name),
+            trace,
+            adopts,
         };
         Ok(Self {
-            spec,
+            name,
             text: text.into(),
             source,
             mistakes: Vec::new(),
+            since,
             expires,
             has_expired: false,
             tracing: Arc::new(tracing),
@@ -138,23 +160,25 @@ impl Policy {
         })
     }
 
-    /// Takes the place of an earlier version of itself, with its processes. What they record
-    /// changes in the next round.
-    pub(super) fn replace(&mut self, registry: &Registry, earlier: Self) {
+    /// Takes the place of an earlier version of itself, with its processes. Returns the sessions in
+    /// which something else is to be on now.
+    pub(super) fn replace(&mut self, earlier: Self) -> Vec<Arc<Session>> {
         (self.events, self.lost) = (earlier.events, earlier.lost);
         self.members = earlier.members;
+        let mut changed = Vec::new();
         if self.tracing.trace == earlier.tracing.trace {
-            return;
+            return changed;
         }
         for member in self.members.values_mut() {
-            let was = std::mem::replace(&mut member.state, State::Waiting(Wait::Round));
+            let was = std::mem::replace(&mut member.state, State::Waiting(Wait::Turn));
             if let State::Traced(traced) = was {
-                end_lease(registry, &traced.session, self.tracing.lease);
                 let (events, lost) = traced.since();
                 self.events = self.events.saturating_add(events);
                 self.lost = self.lost.saturating_add(lost);
+                changed.push(traced.session);
             }
         }
+        changed
     }
 
     /// True if its time is over at this moment.
@@ -164,48 +188,52 @@ impl Policy {
         self.expires.is_some_and(|expires| expires <= now)
     }
 
-    /// Takes note of a process as it is now. `None`: it is gone.
-    pub(super) fn consider(&mut self, registry: &Registry, pid: Pid, seen: Option<&Seen>) {
+    /// Takes note of a process as it is now. `None`: it has ended. Returns its session if nothing
+    /// of the policy is to be on in it any more.
+    pub(super) fn consider(&mut self, pid: Pid, seen: Option<&Seen>) -> Option<Arc<Session>> {
         let meant =
-            seen.filter(|seen| !self.has_expired && self.spec.matching.matches(&seen.facts));
-        if let Some(member) = self.members.get(&pid) {
+            seen.filter(|seen| !self.has_expired && self.tracing.matching.matches(&seen.facts));
+        let mut left = None;
+        if let Some(member) = self.members.get_mut(&pid) {
             let is_same =
                 seen.is_some_and(|seen| seen.start_time == member.start_time && !seen.is_new);
-            if is_same && meant.is_some() {
-                return;
+            if let (true, Some(seen)) = (is_same, meant) {
+                let is_changed = (member.user, member.owner) != (seen.facts.user, seen.owner);
+                (member.user, member.owner) = (seen.facts.user, seen.owner);
+                if is_changed && matches!(member.state, State::Refused { .. }) {
+                    member.state = State::Waiting(Wait::Turn);
+                }
+                return None;
             }
-            // Another program has nothing of the earlier one on.
-            self.forget(registry, pid, is_same);
+            left = self.forget(pid);
         }
         if let Some(seen) = meant {
             let member = Member {
                 start_time: seen.start_time,
                 user: seen.facts.user,
-                state: State::Waiting(Wait::Round),
+                owner: seen.owner,
+                state: State::Waiting(Wait::Turn),
             };
             self.members.insert(pid, member);
         }
+        left
     }
 
-    /// Forgets a process. `releases`: what is on by the policy is switched off.
-    fn forget(&mut self, registry: &Registry, pid: Pid, releases: bool) {
-        let Some(member) = self.members.remove(&pid) else {
-            return;
+    /// Forgets a process. Returns its session.
+    fn forget(&mut self, pid: Pid) -> Option<Arc<Session>> {
+        let State::Traced(traced) = self.members.remove(&pid)?.state else {
+            return None;
         };
-        if let State::Traced(traced) = member.state {
-            if releases {
-                release(registry, &traced.session, self.tracing.lease);
-            }
-            self.note_end(&traced);
-        }
+        self.note_end(&traced);
+        Some(traced.session)
     }
 
-    /// Ends the policy: switches off what it has on in its processes.
-    pub(super) fn end(&mut self, registry: &Registry) {
+    /// Ends the policy. Returns the sessions in which it has functions on.
+    pub(super) fn end(&mut self) -> Vec<Arc<Session>> {
         let pids: Vec<Pid> = self.members.keys().copied().collect();
-        for pid in pids {
-            self.forget(registry, pid, true);
-        }
+        pids.into_iter()
+            .filter_map(|pid| self.forget(pid))
+            .collect()
     }
 
     fn note_end(&mut self, traced: &Traced) {
@@ -219,54 +247,78 @@ impl Policy {
         self.members.keys().copied()
     }
 
-    /// True if the policy has functions on in a process.
-    pub(super) fn has_on(&self, pid: Pid) -> bool {
-        let member = self.members.get(&pid);
-        member.is_some_and(|member| matches!(member.state, State::Traced(_)))
+    /// True if the policy matches a process.
+    pub(super) fn has(&self, pid: Pid) -> bool {
+        self.members.contains_key(&pid)
     }
 
-    /// Decides what is to be done in its processes. Returns the processes whose sessions are over,
-    /// too, which are to be looked at.
-    pub(super) fn round(&mut self, registry: &Registry, now: Instant) -> (Round, Vec<Pid>) {
-        let (mut round, mut over) = (Round::default(), Vec::new());
-        if self.has_expired {
-            return (round, over);
+    /// True if the policy has functions on in a process, or is about to.
+    pub(super) fn has_on(&self, pid: Pid) -> bool {
+        let member = self.members.get(&pid);
+        member.is_some_and(|member| matches!(member.state, State::Traced(_) | State::Attaching))
+    }
+
+    /// True if an attach to a process is under way.
+    pub(super) fn is_attaching(&self, pid: Pid) -> bool {
+        let member = self.members.get(&pid);
+        member.is_some_and(|member| matches!(member.state, State::Attaching))
+    }
+
+    /// Notes that an attach begins.
+    pub(super) fn begin_attach(&mut self, pid: Pid) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.state = State::Attaching;
         }
-        let most = usize::try_from(self.spec.matching.max_processes).unwrap_or(usize::MAX);
-        let mut places = 0;
+    }
+
+    /// Decides what is to be done in its processes. `left_alone` are the processes that clients
+    /// have detached from, with their start times.
+    pub(super) fn round(&mut self, now: Instant, left_alone: &HashMap<Pid, u64>) -> Round {
+        let mut round = Round::default();
+        if self.has_expired {
+            return round;
+        }
+        let most = usize::try_from(self.tracing.matching.max_processes).unwrap_or(usize::MAX);
         let mut soon = |at: Instant| round.next = Some(round.next.map_or(at, |next| next.min(at)));
-        let (mut beyond, mut ended) = (Vec::new(), Vec::new());
+        let mut places = 0;
+        let mut ended = Vec::new();
         let mut ordered: Vec<_> = self.members.iter_mut().collect();
         ordered.sort_by_key(|(pid, member)| (member.start_time, **pid));
-        for (&pid, member) in ordered {
-            if let State::Traced(Traced { session, .. }) = &member.state {
-                let failure = session.failure();
-                if session.is_living() && failure.is_none() && places < most {
-                    places += 1;
-                    soon(now + LOOK_AT_SESSIONS);
-                    continue;
-                }
-                let after = match failure {
-                    Some(refusal) => State::refused(refusal, now, 0),
-                    None if session.is_living() => State::Waiting(Wait::Place),
-                    // The session of an earlier program of the process.
-                    None if session.has_executed() => State::Waiting(Wait::Round),
-                    None => State::refused(detached(pid), now, 0),
-                };
-                let is_beyond = matches!(after, State::Waiting(Wait::Place));
-                if let State::Traced(traced) = std::mem::replace(&mut member.state, after) {
-                    match is_beyond {
-                        true => beyond.push(traced),
-                        false => {
-                            over.push(pid);
-                            ended.push(traced);
-                        }
-                    }
-                }
+        // A process that is traced keeps its place, whatever older ones come.
+        for (pid, member) in &mut ordered {
+            let State::Traced(Traced { session, .. }) = &member.state else {
+                places += usize::from(matches!(member.state, State::Attaching));
+                continue;
+            };
+            let failure = session.failure();
+            let is_living = session.is_living() && failure.is_none();
+            if is_living && places < most {
+                places += 1;
+                soon(now + LOOK_AT_SESSIONS);
                 continue;
             }
+            let after = match &failure {
+                Some(refusal) => State::refused(refusal.clone(), now, 0),
+                None if is_living => State::Waiting(Wait::Place),
+                // The session of an earlier program of the process.
+                None if session.has_executed() => State::Waiting(Wait::Turn),
+                None => State::refused(detached(**pid), now, 0),
+            };
+            if let State::Traced(traced) = std::mem::replace(&mut member.state, after) {
+                let session = Arc::clone(&traced.session);
+                match (failure, is_living) {
+                    (Some(_), _) => round.failed.push(session),
+                    (None, true) => round.left.push(session),
+                    (None, false) if session.has_executed() => {}
+                    (None, false) => round.over.push((**pid, member.start_time)),
+                }
+                ended.push(traced);
+            }
+        }
+        for (&pid, member) in ordered {
             let tries = match &member.state {
-                State::Waiting(_) | State::Traced(_) => 0,
+                State::Waiting(_) => 0,
+                State::Traced(_) | State::Attaching => continue,
                 State::Refused { next, tries, .. } => match *next {
                     Some(next) if next <= now => *tries,
                     Some(next) => {
@@ -276,10 +328,16 @@ impl Policy {
                     None => continue,
                 },
             };
-            let age = age_of(member.start_time);
-            if let Some(left) = self.spec.matching.min_age.checked_sub(age)
-                && !left.is_zero()
-            {
+            if left_alone.get(&pid) == Some(&member.start_time) {
+                member.state = State::refused(detached(pid), now, 0);
+                continue;
+            }
+            let least = self.tracing.matching.min_age;
+            let left = match least.is_zero() {
+                true => Duration::ZERO,
+                false => least.saturating_sub(age_of(member.start_time)),
+            };
+            if !left.is_zero() {
                 member.state = State::Waiting(Wait::Age);
                 soon(now + left);
             } else if places < most {
@@ -288,61 +346,56 @@ impl Policy {
                     pid,
                     start_time: member.start_time,
                     user: member.user,
+                    owner: member.owner,
                     is_first: true,
                 };
                 round.wishes.push((wish, tries));
-            } else {
+            } else if matches!(member.state, State::Waiting(_)) {
                 member.state = State::Waiting(Wait::Place);
             }
         }
-        for traced in &beyond {
-            release(registry, &traced.session, self.tracing.lease);
-        }
-        beyond
-            .iter()
-            .chain(&ended)
-            .for_each(|traced| self.note_end(traced));
-        (round, over)
+        ended.iter().for_each(|traced| self.note_end(traced));
+        round
     }
 
-    /// Takes note of the outcome of a wish.
-    pub(super) fn note(&mut self, pid: Pid, outcome: Result<Arc<Session>>, tries: u32) {
-        let name = &self.spec.name;
-        let Some(member) = self.members.get_mut(&pid) else {
-            return;
+    /// Takes note of the outcome of an attach. Returns false if the policy does not wait for it any
+    /// more.
+    pub(super) fn note(
+        &mut self,
+        (pid, start_time): (Pid, u64),
+        outcome: &Result<Arc<Session>>,
+        tries: u32,
+    ) -> bool {
+        let name = &self.name;
+        let member = self.members.get_mut(&pid);
+        let is_waited_for = |member: &&mut Member| {
+            member.start_time == start_time && matches!(member.state, State::Attaching)
+        };
+        let Some(member) = member.filter(is_waited_for) else {
+            return false;
         };
         member.state = match outcome {
             Ok(session) => {
                 tracing::info!(policy = name, %pid, "a policy has functions on in a process");
                 let before = session.events_and_losses();
+                let session = Arc::clone(session);
                 State::Traced(Traced { session, before })
             }
             Err(refusal) => {
-                let is_news = !matches!(
-                    &member.state,
-                    State::Refused { refusal: before, .. } if before.reason == refusal.reason
-                );
-                if is_news && !matches!(refusal.reason, Reason::NoSleds | Reason::Busy) {
+                // Others pass, or are of processes that live for a moment.
+                if tries == 0 && refusal.reason.is_lasting() {
                     tracing::warn!(policy = name, %pid, %refusal, "a policy cannot trace a process");
                 }
-                State::refused(refusal, Instant::now(), tries)
+                State::refused(refusal.clone(), Instant::now(), tries)
             }
         };
-    }
-
-    /// The time of the next attempt after refusals.
-    pub(super) fn next_attempt(&self) -> Option<Instant> {
-        let next = |member: &Member| match &member.state {
-            State::Refused { next, .. } => *next,
-            State::Waiting(_) | State::Traced(_) => None,
-        };
-        self.members.values().filter_map(next).min()
+        true
     }
 
     /// Its state now.
     pub(super) fn status(&self) -> PolicyStatus {
         let mut status = PolicyStatus {
-            name: self.spec.name.clone(),
+            name: self.name.clone(),
             text: Arc::clone(&self.text),
             source: self.source.clone(),
             has_expired: self.has_expired,
@@ -358,7 +411,7 @@ impl Policy {
         };
         for (&pid, member) in &self.members {
             match &member.state {
-                State::Waiting(Wait::Round) => {}
+                State::Waiting(Wait::Turn) | State::Attaching => {}
                 State::Waiting(Wait::Age) => status.too_young += 1,
                 State::Waiting(Wait::Place) => status.beyond += 1,
                 State::Traced(traced) => {

@@ -3,14 +3,14 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
+    fs, io,
     time::{Duration, Instant},
 };
 
 use super::matching::ProcessFacts;
 use crate::{
     pid::Pid,
-    target::{Glance, Program},
+    target::{Glance, Program, has_ended, is_there, memory_owner, walk},
 };
 
 /// The further looks at a new process, each so long after the one before.
@@ -29,33 +29,65 @@ struct Known {
     next: Option<Instant>,
 }
 
+/// A process as a look found it.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) pid: Pid,
+    pub(super) start_time: u64,
+    program: Program,
+    /// The user to whom the kernel gives its memory.
+    pub(super) owner: u32,
+    pub(super) facts: ProcessFacts,
+}
+
 /// A process as it is now.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) start_time: u64,
+    pub(super) owner: u32,
     pub(super) facts: ProcessFacts,
     /// True if it was not there at the last look, or ran another program.
     pub(super) is_new: bool,
 }
 
-// === impl Processes ===
-
-impl Processes {
-    /// Looks at a process. `None` if it has ended, is a kernel thread, or cannot be read.
-    pub(super) fn look(&mut self, pid: Pid) -> Option<Seen> {
-        let seen = Glance::at(pid)
-            .ok()
-            .flatten()
-            .and_then(|glance| Some((glance, ProcessFacts::of(pid)?)));
-        let Some((glance, facts)) = seen else {
-            self.0.remove(&pid);
-            return None;
-        };
+/// Looks at processes, of which some may be gone or not answer. Those are left out, and so are
+/// kernel threads. A process that does not answer takes a few seconds, once.
+///
+/// # Errors
+/// No thread can be started.
+pub(super) fn look_at(pids: Vec<Pid>) -> io::Result<Vec<Look>> {
+    if pids.is_empty() {
+        return Ok(Vec::new());
+    }
+    walk(pids, |pid| {
         let Glance {
             start_time,
             program,
             ..
-        } = glance;
+        } = Glance::at(pid).ok()??;
+        let facts = ProcessFacts::of(pid)?;
+        Some(Look {
+            pid,
+            start_time,
+            program,
+            owner: memory_owner(pid)?,
+            facts,
+        })
+    })
+}
+
+// === impl Processes ===
+
+impl Processes {
+    /// Takes note of a look.
+    pub(super) fn note(&mut self, look: Look) -> Seen {
+        let Look {
+            pid,
+            start_time,
+            program,
+            owner,
+            facts,
+        } = look;
         let now = Instant::now();
         let known = self.0.get_mut(&pid);
         let is_same =
@@ -79,11 +111,28 @@ impl Processes {
                 true
             }
         };
-        Some(Seen {
+        Seen {
             start_time,
+            owner,
             facts,
             is_new,
-        })
+        }
+    }
+
+    /// Takes note that a look has not found a process. Returns true if the process has ended. It
+    /// may also not answer, and then everything stays as it was.
+    pub(super) fn note_missing(&mut self, pid: Pid) -> bool {
+        let Some(known) = self.0.get_mut(&pid) else {
+            return true;
+        };
+        let is_gone = !is_there(pid, known.start_time) || has_ended(pid).unwrap_or(false);
+        if is_gone {
+            self.0.remove(&pid);
+        } else {
+            // The next sweep looks again.
+            known.next = None;
+        }
+        is_gone
     }
 
     /// The processes whose next look is due.
@@ -104,13 +153,18 @@ impl Processes {
 }
 
 /// All processes but this one.
-pub(super) fn all() -> HashSet<Pid> {
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter_map(|pid| Pid::try_from(pid).ok())
-        .filter(|pid| *pid != Pid::this())
-        .collect()
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub(super) fn all() -> io::Result<HashSet<Pid>> {
+    let mut all = HashSet::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse::<u32>().ok());
+        all.extend(number.and_then(|number| Pid::try_from(number).ok()));
+    }
+    all.remove(&Pid::this());
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -128,27 +182,33 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = Pid::try_from(child.id()).unwrap();
-        assert!(all().contains(&pid));
+        assert!(all().unwrap().contains(&pid));
+        let look = |processes: &mut Processes| {
+            let look = look_at(vec![pid]).unwrap().pop();
+            look.map(|look| processes.note(look))
+        };
         // Until the shell runs.
-        while !processes
-            .look(pid)
-            .is_some_and(|seen| seen.facts.command.starts_with("sh"))
-        {
+        while !look(&mut processes).is_some_and(|seen| seen.facts.command.starts_with("sh")) {
             std::thread::yield_now();
         }
-        assert!(!processes.look(pid).unwrap().is_new);
+        assert!(!look(&mut processes).unwrap().is_new);
         assert!(processes.next().is_some());
+        assert!(!processes.note_missing(pid));
         child.stdin.take();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !processes.look(pid).unwrap().is_new {
+        while !look(&mut processes).is_some_and(|seen| seen.is_new) {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(1));
         }
         child.kill().unwrap();
+        // It waits for its parent, and has ended.
+        while !has_ended(pid).unwrap() {
+            std::thread::yield_now();
+        }
+        assert!(look_at(vec![pid]).unwrap().is_empty());
+        assert!(processes.note_missing(pid) && processes.next().is_none());
         child.wait().unwrap();
-        assert!(processes.look(pid).is_none());
-        assert!(processes.next().is_none());
         // A kernel thread has no program.
-        assert!(processes.look(Pid::try_from(2).unwrap()).is_none());
+        assert!(look_at(vec![Pid::try_from(2).unwrap()]).unwrap().is_empty());
     }
 }

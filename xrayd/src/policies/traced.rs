@@ -6,10 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    matching::{Matching, ProcessFacts},
-    spec::TraceSpec,
-};
+use super::{matching::Matching, processes, spec::TraceSpec};
 use crate::{
     control::Patterns,
     pid::Pid,
@@ -23,8 +20,9 @@ use crate::{
 pub(super) struct Wish {
     pub(super) pid: Pid,
     pub(super) start_time: u64,
-    /// The user of the process when it was looked at.
+    /// The user of the process, and the owner of its memory, when it was looked at.
     pub(super) user: u32,
+    pub(super) owner: u32,
     /// True if no other policy has anything on in the process.
     pub(super) is_first: bool,
 }
@@ -32,9 +30,13 @@ pub(super) struct Wish {
 /// The part of a policy that is the same for all processes.
 #[derive(Debug)]
 pub(super) struct Tracing {
+    pub(super) matching: Matching,
     pub(super) trace: TraceSpec,
     pub(super) patterns: Arc<Patterns>,
     pub(super) lease: LeaseId,
+    /// True if an earlier daemon has had the same on under this lease. What is found on then stays
+    /// as it is.
+    pub(super) adopts: bool,
 }
 
 // === impl Tracing ===
@@ -44,19 +46,14 @@ impl Tracing {
     ///
     /// # Errors
     /// A refusal. The process is as it was.
-    pub(super) fn switch_on(
-        &self,
-        registry: &Registry,
-        matching: &Matching,
-        wish: &Wish,
-    ) -> Result<Arc<Session>> {
+    pub(super) fn switch_on(&self, registry: &Registry, wish: &Wish) -> Result<Arc<Session>> {
         let Settings { mode, budget, .. } = &self.trace.settings;
         let pid = wish.pid;
         let options = AttachOptions::default();
         let options = AttachOptions {
             ring_bytes: self.trace.ring_bytes.unwrap_or(options.ring_bytes),
             start_time: Some(wish.start_time),
-            owner: Some(wish.user),
+            owner: Some(wish.owner),
             follow: self.trace.follow,
             mode: *mode,
             budget: budget.clone(),
@@ -64,12 +61,12 @@ impl Tracing {
             ..options
         };
         let Attached { session, report } = registry.attach(pid, options)?;
-        let switched = self.switch_on_in(registry, matching, wish, &session);
-        if switched.is_err() && !report.already {
-            let ended = registry.detach(pid);
-            if let Err(second) = ended.map(drop) {
-                tracing::warn!(%pid, %second, "cannot detach from a process");
-            }
+        let switched = self.switch_on_in(registry, wish, &session, report.already);
+        if switched.is_err()
+            && !report.already
+            && let Err(second) = registry.end(&session)
+        {
+            tracing::warn!(%pid, %second, "cannot detach from a process");
         }
         switched.map(|()| session)
     }
@@ -77,129 +74,201 @@ impl Tracing {
     fn switch_on_in(
         &self,
         registry: &Registry,
-        matching: &Matching,
         wish: &Wish,
         session: &Arc<Session>,
+        is_old: bool,
     ) -> Result<()> {
         let pid = wish.pid;
         // It may have executed another program, or have got another user, since it was looked at.
-        let facts = ProcessFacts::of(pid).filter(|facts| matching.matches(facts));
-        if facts.is_none_or(|facts| facts.user != wish.user)
-            || session.start_time() != wish.start_time
-        {
+        let look = processes::look_at(vec![pid])
+            .ok()
+            .and_then(|mut looks| looks.pop());
+        let is_meant = look.is_some_and(|look| {
+            (look.start_time, look.facts.user) == (wish.start_time, wish.user)
+                && self.matching.matches(&look.facts)
+        });
+        if !is_meant || session.start_time() != wish.start_time {
             let message = format!("process {pid} has changed while it was attached to");
             return Err(Refusal::new(Reason::Busy, message));
         }
-        let group = registry.group_of(session).ok_or_else(|| {
-            let message = format!("process {pid} is in no group so far");
-            Refusal::new(Reason::Busy, message)
-        })?;
-        self.settle_settings(&group, session, wish.is_first)?;
-        let to = ToggleTo::leased(self.lease, self.trace.capture);
-        let reports = group.toggle(&self.patterns, to, Run::Real);
-        outcome_of(pid, reports)?;
-        Ok(())
-    }
-
-    /// Gives the process the settings of the policy, as far as they are not those of another one.
-    fn settle_settings(&self, group: &Group, session: &Session, is_first: bool) -> Result<()> {
-        let pid = session.pid();
-        let (now, wanted) = (session.settings(), &self.trace.settings);
-        let is_own = session.is_by_policy();
-        let update = match is_own && is_first {
-            true => SettingsUpdate::from(wanted.clone()),
-            false => {
-                if (now.mode, &now.filter) != (wanted.mode, &wanted.filter) {
-                    let by = match is_own {
-                        true => "another policy",
-                        false => "a client",
-                    };
-                    let message = format!(
-                        "process {pid} has the mode and the filter of {by}, and this policy wants \
-                         others"
-                    );
-                    return Err(Refusal::new(Reason::Mode, message));
-                }
-                let budget = stricter(&now.budget, &wanted.budget);
-                SettingsUpdate {
-                    budget: (is_own && budget != now.budget).then_some(budget),
-                    ..SettingsUpdate::default()
-                }
-            }
-        };
-        if update.applied_to(&now) == now {
+        let followed = registry
+            .group_of(session)
+            .filter(|group| group.root() != pid);
+        if followed.is_some_and(|group| group.policy_leases().contains(&self.lease)) {
+            // The policy has it on by its parent.
             return Ok(());
         }
-        outcome_of(pid, group.update(update)).map(drop)
+        let group = own_group(registry, session);
+        if is_old {
+            if self.adopts && leases_of(group.as_deref(), session).contains(&self.lease) {
+                return Ok(());
+            }
+            // An earlier version of the policy may have other functions on.
+            end_lease(registry, session, self.lease)?;
+        }
+        self.settle_settings(group.as_deref(), session, wish.is_first)?;
+        let to = ToggleTo::leased(self.lease, self.trace.capture);
+        match group {
+            Some(group) => outcome_of(pid, group.toggle(&self.patterns, to, Run::Real)).map(drop),
+            None => session.toggle(&self.patterns, to, Run::Real).map(drop),
+        }
+    }
+
+    /// Gives the process the settings of the policy, unless those of a client or of another policy
+    /// hold. [`settle_budget`] merges budgets.
+    fn settle_settings(
+        &self,
+        group: Option<&Group>,
+        session: &Session,
+        is_first: bool,
+    ) -> Result<()> {
+        let pid = session.pid();
+        let (now, wanted) = (session.settings(), &self.trace.settings);
+        let is_own = session.is_by_policy() && session.kinship().is_none();
+        if is_own && is_first {
+            return update(group, session, SettingsUpdate::from(wanted.clone()));
+        }
+        let has_same = (now.mode, &now.filter) == (wanted.mode, &wanted.filter);
+        if has_same && merged(&now.budget, &wanted.budget).is_some() {
+            return Ok(());
+        }
+        let by = match is_own {
+            true => "another policy",
+            false => "a client",
+        };
+        let message = format!(
+            "process {pid} has the mode, the filter and the kind of budget of {by}, and this \
+             policy wants others"
+        );
+        Err(Refusal::new(Reason::Mode, message))
     }
 }
 
-/// Ends a lease of a policy in a process. Detaches if a policy has attached, and neither a policy
-/// nor a client has anything on any more.
-pub(super) fn release(registry: &Registry, session: &Arc<Session>, lease: LeaseId) {
-    end_lease(registry, session, lease);
-    let pid = session.pid();
-    if session.is_living() && session.is_left_by_policies() {
-        match registry.detach(pid) {
-            Ok(_) => tracing::info!(%pid, "detached: no policy is for it any more"),
-            Err(refusal) if refusal.reason.leaves_nothing() => {}
-            Err(refusal) => tracing::warn!(%pid, %refusal, "cannot detach from a process"),
-        }
+/// Sets the budget of a process to one that keeps to those of all policies that have functions on
+/// in it. The budget of a client stays.
+pub(super) fn settle_budget<'a>(
+    registry: &Registry,
+    session: &Arc<Session>,
+    budgets: impl IntoIterator<Item = &'a Budget>,
+) {
+    let all = budgets.into_iter().cloned();
+    let all = all.reduce(|one, other| merged(&one, &other).unwrap_or(one));
+    let is_own = session.is_by_policy() && session.kinship().is_none();
+    let Some(budget) = all.filter(|_| is_own && session.is_living()) else {
+        return;
+    };
+    let group = own_group(registry, session);
+    if let Err(refusal) = update(group.as_deref(), session, budget.into())
+        && !refusal.reason.leaves_nothing()
+    {
+        tracing::warn!(pid = %session.pid(), %refusal, "cannot change the budget of a process");
+    }
+}
+
+fn update(group: Option<&Group>, session: &Session, update: SettingsUpdate) -> Result<()> {
+    let now = session.settings();
+    if update.applied_to(&now) == now {
+        return Ok(());
+    }
+    match group {
+        Some(group) => outcome_of(session.pid(), group.update(update)).map(drop),
+        None => session.update(update).map(drop),
     }
 }
 
 /// Ends a lease of a policy in a process.
-pub(super) fn end_lease(registry: &Registry, session: &Arc<Session>, lease: LeaseId) {
-    let pid = session.pid();
+///
+/// # Errors
+/// The process does not answer, or its memory cannot be written.
+pub(super) fn end_lease(registry: &Registry, session: &Arc<Session>, lease: LeaseId) -> Result<()> {
     if !session.is_living() {
-        return;
+        return Ok(());
     }
-    let released: Result<()> = match registry.group_of(session) {
-        Some(group) => group
-            .release(lease)
-            .into_iter()
-            .try_for_each(|(_, report)| report.map(drop)),
+    let released = match own_group(registry, session) {
+        Some(group) => outcome_of(session.pid(), group.release(lease)).map(drop),
         None => session.release(lease).map(drop),
     };
-    if let Err(refusal) = released
-        && !refusal.reason.leaves_nothing()
-    {
-        tracing::warn!(%pid, %refusal, "cannot switch off what a policy had on");
+    match released {
+        Err(refusal) if !refusal.reason.leaves_nothing() => Err(refusal),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// The outcome of a call to a group, for its first process or the one that is named.
-fn outcome_of<T: Default>(pid: Pid, mut reports: Vec<(Pid, Result<T>)>) -> Result<T> {
-    let own = reports.iter().position(|(of, _)| *of == pid).unwrap_or(0);
-    match own < reports.len() {
-        true => reports.swap_remove(own).1,
-        false => Ok(T::default()),
+/// Detaches from a process if a policy has attached to it, and no client needs its session. No
+/// policy has anything on in it.
+///
+/// # Errors
+/// The process does not answer, or its memory cannot be written.
+pub(super) fn detach_if_left(registry: &Registry, session: &Arc<Session>) -> Result<()> {
+    let is_left = |session: &Session| !session.is_living() || session.is_left_by_policies();
+    if !session.is_living() || !is_left(session) {
+        return Ok(());
+    }
+    let detached = match own_group(registry, session) {
+        Some(group) if !group.sessions().iter().all(|member| is_left(member)) => return Ok(()),
+        Some(_) => registry.detach(session.pid()),
+        None => registry.end(session),
+    };
+    match detached {
+        Err(refusal) if !refusal.reason.leaves_nothing() => Err(refusal),
+        Ok(_) | Err(_) => {
+            tracing::info!(pid = %session.pid(), "detached: no policy is for it any more");
+            Ok(())
+        }
     }
 }
 
-/// The budget that keeps to both.
-fn stricter(one: &Budget, other: &Budget) -> Budget {
+/// The leases of policies in a process, also those on functions of libraries that come later.
+pub(super) fn leases_in(registry: &Registry, session: &Arc<Session>) -> Vec<LeaseId> {
+    leases_of(own_group(registry, session).as_deref(), session)
+}
+
+fn leases_of(group: Option<&Group>, session: &Session) -> Vec<LeaseId> {
+    let mut leases = session.policy_leases();
+    let of_group = group.map(Group::policy_leases).unwrap_or_default();
+    leases.extend(of_group);
+    leases
+}
+
+/// The group of a process if a policy has founded it: the process, and those that are followed from
+/// it.
+fn own_group(registry: &Registry, session: &Arc<Session>) -> Option<Arc<Group>> {
+    let group = registry.group_of(session)?;
+    (session.is_by_policy() && group.root() == session.pid()).then_some(group)
+}
+
+/// The outcome for one process of a call to its group.
+fn outcome_of<T>(pid: Pid, mut reports: Vec<(Pid, Result<T>)>) -> Result<T> {
+    match reports.iter().position(|(of, _)| *of == pid) {
+        Some(own) => reports.swap_remove(own).1,
+        None => {
+            let message = format!("process {pid} has ended");
+            Err(Refusal::new(Reason::TargetExited, message))
+        }
+    }
+}
+
+/// The budget that keeps to both. `None` if no budget does.
+fn merged(one: &Budget, other: &Budget) -> Option<Budget> {
     match (one, other) {
         (Budget::Overhead(one), Budget::Overhead(other)) => {
             let mut keep = one.keep.clone();
-            keep.extend(
-                other
-                    .keep
-                    .iter()
-                    .filter(|kept| !one.keep.contains(kept))
-                    .cloned(),
-            );
+            let more = other.keep.iter().filter(|kept| !one.keep.contains(kept));
+            keep.extend(more.cloned());
             let ppm = one.ppm.min(other.ppm);
-            Budget::Overhead(Overhead { ppm, keep })
+            Some(Budget::Overhead(Overhead { ppm, keep }))
         }
-        (Budget::None, budget) => budget.clone(),
-        (budget, _) => budget.clone(),
+        (Budget::None, budget) | (budget, Budget::None) => Some(budget.clone()),
+        (one, other) => (one == other).then(|| one.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::types::Duty;
 
     #[test]
     fn two_budgets_become_the_smaller_one() {
@@ -208,9 +277,16 @@ mod tests {
             Budget::Overhead(Overhead { ppm, keep })
         };
         let (two, five) = (overhead(20_000, &["a"]), overhead(50_000, &["a", "b"]));
-        assert_eq!(stricter(&two, &five), overhead(20_000, &["a", "b"]));
-        assert_eq!(stricter(&five, &two), overhead(20_000, &["a", "b"]));
-        assert_eq!(stricter(&Budget::None, &two), two);
-        assert_eq!(stricter(&two, &Budget::None), two);
+        let both = Some(overhead(20_000, &["a", "b"]));
+        assert_eq!(merged(&two, &five), both);
+        assert_eq!(merged(&five, &two), both);
+        assert_eq!(merged(&Budget::None, &two), Some(two.clone()));
+        assert_eq!(merged(&two, &Budget::None), Some(two.clone()));
+        let duty = Budget::Duty(Duty {
+            on: Duration::from_millis(1),
+            every: Duration::from_secs(1),
+        });
+        assert_eq!(merged(&duty, &two), None);
+        assert_eq!(merged(&duty, &duty), Some(duty));
     }
 }

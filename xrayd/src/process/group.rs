@@ -217,6 +217,11 @@ impl Group {
         self.each(|session, _| session.release(from))
     }
 
+    /// The leases of policies among the rules for new members.
+    pub(crate) fn policy_leases(&self) -> Vec<LeaseId> {
+        lock(&self.rules).policy_leases()
+    }
+
     /// Ends the recordings of a lease in all members at once, not one after the other as each is
     /// switched back.
     fn stop_lease(&self, lease: LeaseId) {

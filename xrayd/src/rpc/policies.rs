@@ -7,8 +7,8 @@ use xrayd_proto::v1;
 
 use super::{authorise, handling::Service};
 use crate::{
-    audit::Operation,
-    policies::{NotApplied, Policies, PolicySource, PolicySpec, PolicyStatus},
+    audit::{Call, Operation},
+    policies::{Policies, PolicySource, PolicySpec, PolicyStatus},
     refusal::{Reason, Refusal},
     toml_file::Mistake,
 };
@@ -23,12 +23,17 @@ impl Service {
         &self,
         request: Request<v1::ListPoliciesRequest>,
     ) -> Result<v1::ListPoliciesResponse> {
-        let v1::ListPoliciesRequest {} = *request.get_ref();
-        let listed = self.with_policies(&request, Operation::ListPolicies, "", |policies| {
+        let wanted = request.get_ref().name.clone();
+        let listed = self.with_policies(&request, Operation::ListPolicies, |policies, _| {
             policies.statuses()
         });
-        let policies = listed.await?.into_iter().map(status).collect();
-        Ok(v1::ListPoliciesResponse { policies })
+        let policies = listed.await?.into_iter();
+        let policies = policies.filter(|policy| wanted.is_empty() || policy.name == wanted);
+        // All texts together may be too long for an answer.
+        let policies = policies.map(|policy| status(policy, !wanted.is_empty()));
+        Ok(v1::ListPoliciesResponse {
+            policies: policies.collect(),
+        })
     }
 
     pub(super) async fn apply_policy_of(
@@ -37,14 +42,17 @@ impl Service {
     ) -> Result<v1::ApplyPolicyResponse> {
         let v1::ApplyPolicyRequest { text, lasts_s } = request.get_ref().clone();
         let lasts = (lasts_s > 0).then(|| Duration::from_secs(lasts_s));
-        // Its mistakes are told by the work.
-        let its_name = PolicySpec::parse(&text).map_or_else(|_| String::new(), |spec| spec.name);
-        let work = move |policies: &Policies| match policies.apply(text, lasts) {
-            Ok(name) => Ok((name, Vec::new())),
-            Err(NotApplied::Mistakes(mistakes)) => Ok((String::new(), mistakes)),
-            Err(NotApplied::Refused(refusal)) => Err(refusal),
+        let work = move |policies: &Policies, call: &mut Call| {
+            let spec = match PolicySpec::parse(&text) {
+                Ok(spec) => spec,
+                Err(mistakes) => return Ok((String::new(), mistakes)),
+            };
+            let name = spec.name.clone();
+            call.note(name.clone());
+            policies.apply((spec, text), lasts)?;
+            Ok((name, Vec::new()))
         };
-        let applied = self.with_policies(&request, Operation::ApplyPolicy, &its_name, work);
+        let applied = self.with_policies(&request, Operation::ApplyPolicy, work);
         let (name, mistakes) = applied.await?;
         let mistakes = mistakes.into_iter().map(mistake).collect();
         Ok(v1::ApplyPolicyResponse { name, mistakes })
@@ -55,8 +63,8 @@ impl Service {
         request: Request<v1::RemovePolicyRequest>,
     ) -> Result<v1::RemovePolicyResponse> {
         let name = request.get_ref().name.clone();
-        let what: String = name.chars().take(LONGEST_NAME).collect();
-        let removed = self.with_policies(&request, Operation::RemovePolicy, &what, move |all| {
+        let removed = self.with_policies(&request, Operation::RemovePolicy, move |all, call| {
+            call.note(name.chars().take(LONGEST_NAME).collect());
             all.remove(&name)
         });
         removed.await?;
@@ -68,8 +76,9 @@ impl Service {
         request: Request<v1::ReloadPoliciesRequest>,
     ) -> Result<v1::ReloadPoliciesResponse> {
         let v1::ReloadPoliciesRequest {} = *request.get_ref();
-        let loaded = self.with_policies(&request, Operation::ReloadPolicies, "", Policies::load);
-        loaded.await?;
+        let work = |policies: &Policies, _: &mut Call| policies.load();
+        self.with_policies(&request, Operation::ReloadPolicies, work)
+            .await?;
         Ok(v1::ReloadPoliciesResponse {})
     }
 
@@ -78,24 +87,23 @@ impl Service {
         &self,
         request: &Request<Q>,
         operation: Operation,
-        what: &str,
-        work: impl FnOnce(&Policies) -> std::result::Result<T, Refusal> + Send + 'static,
+        work: impl FnOnce(&Policies, &mut Call) -> std::result::Result<T, Refusal> + Send + 'static,
     ) -> Result<T> {
-        let call = self.call(request, operation)?.with(what.to_owned());
+        let call = self.call(request, operation)?;
         let (caller, policies) = (call.caller(), self.policies.clone());
-        self.blocking(call, move |_, _| {
+        self.blocking(call, move |_, call| {
             authorise::policies(caller)?;
             let policies = policies.ok_or_else(|| {
                 let message = "policies are carried out by a daemon, and none is running";
                 Refusal::new(Reason::NoState, message)
             })?;
-            work(&policies)
+            work(&policies, call)
         })
         .await
     }
 }
 
-fn status(status: PolicyStatus) -> v1::PolicyStatus {
+fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
     let PolicyStatus {
         name,
         text,
@@ -113,7 +121,10 @@ fn status(status: PolicyStatus) -> v1::PolicyStatus {
     } = status;
     v1::PolicyStatus {
         name,
-        text: text.as_ref().to_owned(),
+        text: match with_text {
+            true => text.as_ref().to_owned(),
+            false => String::new(),
+        },
         path: match source {
             PolicySource::File(path) => path.display().to_string(),
             PolicySource::Applied => String::new(),

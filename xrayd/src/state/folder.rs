@@ -138,13 +138,17 @@ impl StateFolder {
             Errno::EWOULDBLOCK => FolderError::InUse(path.to_owned()),
             errno => failed("lock")(errno.into()),
         })?;
-        Ok(Arc::new(Self {
+        let opened = Self {
             path: path.to_owned(),
             folder,
             scope: PidScope::this().map_err(failed("read the boot id for"))?,
             fails: AtomicBool::new(false),
             _lock: lock,
-        }))
+        };
+        // No other daemon writes here: these files were never finished.
+        let unfinished = opened.names(NEW).map_err(failed("list"))?;
+        unfinished.iter().for_each(|name| opened.unlink(name));
+        Ok(Arc::new(opened))
     }
 
     /// The records of the sessions of a daemon that has ended. Files that give no record are
@@ -174,16 +178,14 @@ impl StateFolder {
         Ok(records)
     }
 
-    /// The names that begin so, in order. Unfinished files are removed.
+    /// The names that begin so, in order.
     pub(super) fn names(&self, begin: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(format!("/proc/self/fd/{}", self.folder.as_raw_fd()))? {
             let Ok(name) = entry?.file_name().into_string() else {
                 continue;
             };
-            if name.starts_with(NEW) {
-                self.unlink(&name);
-            } else if name.starts_with(begin) {
+            if name.starts_with(begin) {
                 if names.len() == MOST_RECORDS {
                     tracing::warn!("read only the first {MOST_RECORDS} files {begin}*");
                     break;
@@ -473,6 +475,10 @@ mod tests {
             .set_len(LONGEST_RECORD + 1)
             .unwrap();
         assert_eq!(folder.records().unwrap(), [record(10)]);
+        // A file may be under way as long as its daemon lives.
+        assert!(path("new-session-14-42-43").exists());
+        drop(folder);
+        StateFolder::open(&place.path().join("state")).unwrap();
         assert!(!path("new-session-14-42-43").exists());
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Policy {
     /// Unset: a client has applied it.
     #[prost(bytes = "vec", optional, tag = "4")]
     pub(super) path: Option<Vec<u8>>,
+    #[prost(uint64, tag = "5")]
+    pub(super) since: u64,
 }
 
 /// The credentials of the process.

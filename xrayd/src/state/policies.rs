@@ -57,12 +57,14 @@ fn message_of(policy: &KeptPolicy) -> message::Policy {
     let KeptPolicy {
         name,
         text,
+        since,
         expires,
         path,
     } = policy;
     message::Policy {
         name: name.clone(),
         text: text.clone(),
+        since: *since,
         expires: *expires,
         path: path
             .as_ref()
@@ -74,12 +76,14 @@ fn kept_of(policy: message::Policy) -> KeptPolicy {
     let message::Policy {
         name,
         text,
+        since,
         expires,
         path,
     } = policy;
     KeptPolicy {
         name,
         text,
+        since,
         expires,
         path: path.map(|path| OsString::from_vec(path).into()),
     }
@@ -96,6 +100,7 @@ mod tests {
         let policy = |name: &str, path: Option<&str>| KeptPolicy {
             name: name.to_owned(),
             text: format!("name = {name:?}"),
+            since: 3,
             expires: path.is_none().then_some(7),
             path: path.map(Into::into),
         };

@@ -86,6 +86,7 @@ pub(crate) use sleds::{Survey, survey};
 pub(crate) use threads::{StartTime, ThreadCount, ThreadState, ThreadStatus, Threads};
 pub(crate) use tracepoint::{KernelTracepoint, TracepointError, tracepoint_of};
 pub(crate) use tree::{
-    Children, Glance, Incarnation, Program, age_of, has_sleds, is_older, is_there,
+    Children, Glance, Incarnation, Program, age_of, has_ended, has_sleds, is_older, is_there,
 };
 pub(crate) use vm_size::VmSize;
+pub(crate) use walk::walk;

@@ -143,9 +143,14 @@ impl Glance {
     }
 }
 
+/// True if a process has ended, even if it waits for its parent.
+///
 /// While a thread replaces the leader by an `exec`, `/proc` may show only a leader that has ended.
 /// A pidfd does not.
-fn has_ended(pid: Pid) -> io::Result<bool> {
+///
+/// # Errors
+/// The process cannot be opened.
+pub(crate) fn has_ended(pid: Pid) -> io::Result<bool> {
     let held = unless_gone(PidFd::open(pid))?;
     Ok(held.is_none_or(|held| held.has_exited()))
 }

@@ -76,7 +76,7 @@ struct Running<T> {
 ///
 /// # Errors
 /// No thread can be made.
-pub(super) fn walk<T: Send + 'static>(
+pub(crate) fn walk<T: Send + 'static>(
     pids: Vec<Pid>,
     look: impl Fn(Pid) -> Option<T> + Send + Sync + 'static,
 ) -> io::Result<Vec<T>> {
@@ -119,7 +119,7 @@ impl Walks {
                 tracing::warn!(
                     %pid,
                     user,
-                    "the list of processes lacks a process whose files do not answer"
+                    "left a process out whose files do not answer"
                 );
                 lock(&self.hung).push(Hung {
                     pid,
