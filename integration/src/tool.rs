@@ -43,6 +43,8 @@ pub enum Tool {
     Babeltrace2,
     /// Another tracer that writes this format.
     Lttng,
+    /// The judge of rules for Prometheus.
+    Promtool,
     /// The recorder of Linux.
     Perf,
     /// Builds real programs.
@@ -129,6 +131,10 @@ const NEEDS: &[Need] = &[
     Need {
         package: "lttng-tools",
         present: || Tool::Lttng.is_present(),
+    },
+    Need {
+        package: "prometheus",
+        present: || Tool::Promtool.is_present(),
     },
     Need {
         package: "linux-perf",
@@ -224,6 +230,7 @@ impl Tool {
             Tool::CallgrindAnnotate => ("callgrind_annotate", "valgrind"),
             Tool::Babeltrace2 => ("babeltrace2", "babeltrace2"),
             Tool::Lttng => ("lttng", "lttng-tools"),
+            Tool::Promtool => ("promtool", "prometheus"),
             Tool::Perf => ("perf", "linux-perf"),
             Tool::Make => ("make", "make"),
             Tool::DpkgSource => ("dpkg-source", "dpkg-dev"),

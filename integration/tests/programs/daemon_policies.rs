@@ -420,3 +420,127 @@ fn files_that_change_while_no_daemon_runs_count() -> Result<()> {
         Ok((sleds_on(&target)? == all).then_some(()))
     })
 }
+
+/// Files with every kind of mistake are told, and change nothing for a policy in force.
+#[test]
+fn a_hundred_files_with_mistakes_change_nothing() -> Result<()> {
+    const FILES: usize = 100;
+    let fleet = Fleet::new()?;
+    let target = fleet.spawn()?;
+    let good = fleet.policy("good", "", "enable = \"*\"");
+    fleet.write("00-good.toml", &good)?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    wait_for(&cli, "good", &[&target])?;
+    let folder = fleet.scene.path("policies.d");
+    let wrong: Vec<Vec<u8>> = [
+        // No TOML, and no text.
+        "",
+        "name",
+        "[match",
+        "name = \"\u{7f}\"",
+        "= 1",
+        "[trace]\n[trace]",
+        // Names.
+        "name = \"\"",
+        "name = \"../x\"",
+        "name = \"-x\"",
+        "name = 7",
+        "name = [\"x\"]",
+        "name = \"good\"",
+    ]
+    .map(|head| {
+        format!(
+            "{head}\n{}",
+            good.split_once('\n').map_or("", |(_, rest)| rest)
+        )
+    })
+    .into_iter()
+    .chain(
+        [
+            "mode = \"fast\"",
+            "mode = 1",
+            "arguments = 99",
+            "arguments = \"2\"",
+            "results = 1",
+            "max_overhead = \"0%\"",
+            "max_overhead = 2",
+            "duty = \"5s/1s\"",
+            "keep = \"*\"",
+            "ring_size = \"3\"",
+            "ring_size = 4096",
+            "follow = true",
+            "min_duration = \"-1s\"",
+            "max_depth = 0",
+            "one_in = -5",
+            "except = [{ regex = \"(\" }]",
+            "except = [1]",
+            "except = { glob = 1 }",
+            "inside = 5",
+            "threads = {}",
+            "unknown = 1",
+            "max_overhead = \"2%\"\nduty = \"1s/10s\"",
+            "mode = \"count\"\nmax_overhead = \"2%\"",
+            "except = [{ glob = \"a\", regex = \"b\" }]",
+            "mode = \"stream\"\nmode = \"count\"",
+            "\"\\u0000\" = 1",
+            "[trigger]",
+            "[output]",
+            "[[trace]]",
+        ]
+        .map(|line| format!("{}{line}\n", good.replace("\"good\"", "\"other\""))),
+    )
+    .chain(
+        [
+            "unit = 5",
+            "unit = [[]]",
+            "user = \"no-such-user-here\"",
+            "user = [1]",
+            "cgroup = \"[\"",
+            "command = \"\"",
+            "container = \"{a\"",
+            "max_processes = 0",
+            "max_processes = -1",
+            "max_processes = 1e99",
+            "min_age = 5",
+            "min_age = \"soon\"",
+            "exe = \"/again\"",
+            "expires = 2027-01-31",
+            "\u{202e} = 1",
+        ]
+        .map(|line| {
+            let other = good.replace("\"good\"", "\"other\"");
+            other.replace("[match]\n", &format!("[match]\n{line}\n"))
+        }),
+    )
+    .map(String::into_bytes)
+    .chain([vec![0xff; 100], vec![b'#'; 2 << 20], vec![0; 1000]])
+    .collect();
+    for (number, bytes) in wrong.iter().cycle().take(FILES - 3).enumerate() {
+        fs::write(folder.join(format!("{number:03}.toml")), bytes)?;
+    }
+    // No files at all.
+    fs::create_dir(folder.join("folder.toml"))?;
+    std::os::unix::fs::symlink("loop.toml", folder.join("loop.toml"))?;
+    nix::unistd::mkfifo(&folder.join("fifo.toml"), nix::sys::stat::Mode::S_IRUSR)?;
+    cli.ok(["policy", "reload"])?;
+    let listed = cli.json(["policy", "list"])?;
+    let all = rows(&listed, "policies")?;
+    let mut right = all
+        .iter()
+        .filter(|row| row["mistakes"] == Value::Array(Vec::new()));
+    ensure!(
+        right.next().is_some_and(|row| row["name"] == "good"),
+        "{listed:#}"
+    );
+    let further: Vec<_> = right.map(|row| row["file"].clone()).collect();
+    ensure!(further.is_empty(), "these have no mistake: {further:?}");
+    ensure!(all.len() == FILES + 1, "{} policies and files", all.len());
+    wait_for(&cli, "good", &[&target])?;
+    all_on(&target)?.context("not everything is on any more")?;
+    cli.run(["status", "--check"])?
+        .failed(7, &["100 problems found"])?;
+    let text = cli.ok(["policy", "status"])?;
+    ensure!(!text.contains(['\u{202e}', '\0']), "{text}");
+    Ok(())
+}

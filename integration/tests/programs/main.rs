@@ -53,6 +53,7 @@ mod daemon_shares;
 mod daemon_sums;
 mod daemon_users;
 mod daemon_versions;
+mod monitoring;
 mod real;
 mod runs;
 mod scrape;

@@ -205,7 +205,8 @@ impl Policy {
                 }
                 return None;
             }
-            left = self.forget(pid);
+            // The session of an earlier program, or of a process that has ended, ends by itself.
+            left = self.forget(pid).filter(|_| is_same);
         }
         if let Some(seen) = meant {
             let member = Member {
@@ -264,11 +265,15 @@ impl Policy {
         member.is_some_and(|member| matches!(member.state, State::Attaching))
     }
 
-    /// Notes that an attach begins.
-    pub(super) fn begin_attach(&mut self, pid: Pid) {
-        if let Some(member) = self.members.get_mut(&pid) {
+    /// Notes that an attach begins. Returns false if the policy is not for the process any more.
+    pub(super) fn begin_attach(&mut self, wish: &Wish) -> bool {
+        let member = self.members.get_mut(&wish.pid);
+        let member = member.filter(|member| member.start_time == wish.start_time);
+        let is_meant = member.is_some();
+        if let Some(member) = member {
             member.state = State::Attaching;
         }
+        is_meant
     }
 
     /// Decides what is to be done in its processes. `left_alone` are the processes that clients
@@ -465,4 +470,133 @@ fn detached(pid: Pid) -> Refusal {
          executes another program"
     );
     Refusal::new(Reason::NotAttached, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{policies::ProcessFacts, process::RegistryConfig};
+
+    fn policy(matching: &str) -> Policy {
+        let text =
+            format!("name = \"x\"\n[match]\nexe = \"/a\"\n{matching}\n[trace]\nenable = \"*\"\n");
+        let spec = PolicySpec::parse(&text).unwrap();
+        let registry = Registry::new(RegistryConfig::default());
+        let source = PolicySource::Applied;
+        Policy::new(&registry, (spec, text), source, (0, None), false).unwrap()
+    }
+
+    fn pid(number: u32) -> Pid {
+        Pid::try_from(number).unwrap()
+    }
+
+    fn seen(start_time: u64, exe: &str, is_new: bool) -> Seen {
+        Seen {
+            start_time,
+            owner: 7,
+            facts: ProcessFacts {
+                exe: exe.to_owned(),
+                user: 7,
+                ..ProcessFacts::default()
+            },
+            is_new,
+        }
+    }
+
+    /// The processes that a round wants to switch on.
+    fn wanted(policy: &mut Policy, now: Instant, left_alone: &HashMap<Pid, u64>) -> Vec<u32> {
+        let round = policy.round(now, left_alone);
+        let wishes = round.wishes.into_iter();
+        wishes.map(|(wish, _)| wish.pid.as_u32()).collect()
+    }
+
+    fn refuse(policy: &mut Policy, number: u32, start_time: u64, reason: Reason) {
+        let wish = Wish {
+            pid: pid(number),
+            start_time,
+            user: 7,
+            owner: 7,
+            is_first: true,
+        };
+        assert!(policy.begin_attach(&wish) && policy.is_attaching(pid(number)));
+        let refusal = Refusal::new(reason, String::new());
+        assert!(policy.note((pid(number), start_time), &Err(refusal), 0));
+    }
+
+    #[test]
+    fn the_oldest_come_first_and_what_is_refused_takes_no_place() {
+        let (mut policy, none) = (policy("max_processes = 2"), HashMap::new());
+        let now = Instant::now();
+        for (number, start_time) in [(13, 1), (12, 2), (11, 3), (10, 4)] {
+            policy.consider(pid(number), Some(&seen(start_time, "/a", true)));
+        }
+        policy.consider(pid(14), Some(&seen(0, "/b", true)));
+        assert_eq!(wanted(&mut policy, now, &none), [13, 12]);
+        refuse(&mut policy, 13, 1, Reason::NoSleds);
+        assert_eq!(wanted(&mut policy, now, &none), [12, 11]);
+        // It is tried again later, and as long as there is no place it stays refused.
+        let later = Instant::now() + FIRST_PAUSE;
+        assert_eq!(wanted(&mut policy, later, &none), [13, 12]);
+        refuse(&mut policy, 12, 2, Reason::Permission);
+        let much_later = later + 2 * LONGEST_PAUSE;
+        assert_eq!(wanted(&mut policy, much_later, &none), [13, 11]);
+        // Another user may be allowed.
+        let other_user = Seen {
+            owner: 8,
+            ..seen(2, "/a", false)
+        };
+        policy.consider(pid(12), Some(&other_user));
+        assert_eq!(wanted(&mut policy, much_later, &none), [13, 12]);
+        let status = policy.status();
+        assert_eq!((status.matched, status.beyond), (4, 2));
+        // A process that ended, another one with its id, and one that runs another program.
+        policy.consider(pid(13), None);
+        policy.consider(pid(12), Some(&seen(9, "/a", true)));
+        policy.consider(pid(11), Some(&seen(3, "/b", true)));
+        assert_eq!(wanted(&mut policy, much_later, &none), [10, 12]);
+    }
+
+    #[test]
+    fn what_a_client_has_detached_from_is_left_alone() {
+        let mut policy = policy("");
+        let now = Instant::now();
+        policy.consider(pid(10), Some(&seen(1, "/a", true)));
+        let left_alone = HashMap::from([(pid(10), 1)]);
+        assert!(wanted(&mut policy, now, &left_alone).is_empty());
+        let (_, refusal) = policy.status().refused.pop().unwrap();
+        assert_eq!(refusal.reason, Reason::NotAttached);
+        // Until it runs another program.
+        policy.consider(pid(10), Some(&seen(1, "/a", true)));
+        assert_eq!(wanted(&mut policy, now, &HashMap::new()), [10]);
+    }
+
+    #[test]
+    fn an_outcome_that_comes_too_late_is_not_taken() {
+        let (mut policy, none) = (policy(""), HashMap::new());
+        let now = Instant::now();
+        policy.consider(pid(10), Some(&seen(1, "/a", true)));
+        let (wish, _) = policy.round(now, &none).wishes.pop().unwrap();
+        assert!(policy.begin_attach(&wish));
+        assert!(wanted(&mut policy, now, &none).is_empty());
+        policy.consider(pid(10), Some(&seen(2, "/a", true)));
+        assert!(!policy.begin_attach(&wish));
+        let refusal = Err(Refusal::new(Reason::Busy, String::new()));
+        assert!(!policy.note((pid(10), 1), &refusal, 0));
+        assert_eq!(wanted(&mut policy, now, &none), [10]);
+        policy.has_expired = true;
+        assert!(wanted(&mut policy, now, &none).is_empty());
+    }
+
+    #[test]
+    fn a_process_waits_for_its_age() {
+        let mut policy = policy("min_age = \"1h\"");
+        // It began with the machine.
+        policy.consider(pid(10), Some(&seen(0, "/a", true)));
+        let young = u64::MAX / 2;
+        policy.consider(pid(11), Some(&seen(young, "/a", true)));
+        let round = policy.round(Instant::now(), &HashMap::new());
+        assert!(round.wishes.iter().all(|(wish, _)| wish.pid == pid(10)));
+        assert!(round.next.is_some());
+        assert!(policy.status().too_young >= 1);
+    }
 }
