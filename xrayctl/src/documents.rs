@@ -267,7 +267,8 @@ impl Programs {
             let commands = match &mention.program {
                 Program::Xrayctl(None) => vec![&self.xrayctl],
                 Program::Xrayctl(Some(name)) => match self.xrayctl.find_subcommand(name) {
-                    Some(command) => vec![command],
+                    // `policy apply` has options of its own.
+                    Some(command) => command.get_subcommands().chain([command]).collect(),
                     None => {
                         wrong.push(format!("{code:?}: no subcommand {name}"));
                         continue;
@@ -276,7 +277,10 @@ impl Programs {
                 Program::Xrayd => vec![&self.xrayd],
                 Program::Either => {
                     let commands = self.xrayctl.get_subcommands();
-                    commands.chain([&self.xrayctl, &self.xrayd]).collect()
+                    let nested = self.xrayctl.get_subcommands();
+                    let nested = nested.flat_map(clap::Command::get_subcommands);
+                    let all = commands.chain(nested);
+                    all.chain([&self.xrayctl, &self.xrayd]).collect()
                 }
                 Program::Other(name) if FOREIGN.contains(&name.as_str()) => continue,
                 // Its options would be those of a subcommand that does not exist.

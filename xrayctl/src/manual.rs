@@ -223,10 +223,16 @@ const POLICY_TABLES: [Section; 3] = [
                 "container",
                 "Globs for the id of the container. The begin of an id suffices.",
             ),
+            (
+                "build_id",
+                "Globs for the build id of the program, in hexadecimal digits. The begin of an id \
+                 suffices.",
+            ),
             ("user", "Names or numbers of users."),
             (
                 "max_processes",
-                "The most processes at a time, the oldest ones first. Without it: 100.",
+                "The most processes at a time. A free place goes to the oldest process. Without it: \
+                 100.",
             ),
             (
                 "min_age",

@@ -579,7 +579,7 @@ fn begin(policies: &Policies) {
 
 fn load(policies: &Policies) {
     // What is wrong with the folder is logged where it is found.
-    if let Err(refusal) = policies.load() {
+    if let Err(refusal) = policies.begin() {
         tracing::debug!(%refusal, "policies were not loaded");
     }
 }
@@ -594,6 +594,7 @@ async fn recover(
     policies: Policies,
 ) {
     let registry = registry.clone();
+    let of_thread = policies.clone();
     let (done, is_done) = oneshot::channel();
     let recover = move || {
         let started = std::time::Instant::now();
@@ -636,7 +637,7 @@ async fn recover(
     let thread = std::thread::Builder::new().name("recover".to_owned());
     if let Err(error) = thread.spawn(recover) {
         tracing::error!(%error, "cannot start the thread that goes on with sessions");
-        return;
+        return begin(&of_thread);
     }
     if tokio::time::timeout(RECOVERY_TIME, is_done).await.is_err() {
         tracing::warn!("some sessions of an earlier daemon are still to go on");

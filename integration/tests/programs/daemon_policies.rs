@@ -1,7 +1,8 @@
 //! Tracing policies: the daemon attaches to processes by itself, and lets them go.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -9,8 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, build, opens_map_files, wait_until};
 use serde_json::Value;
 
+use crate::cli_follow::{child_of, is_traced};
 use crate::scene::{
-    Cli, Daemon, NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows, sleds_on,
+    Cli, Daemon, NOBODY, Scene, all_on, ensure_as_compiled, row_of, rows, sleds_on, sleds_on_in,
 };
 use crate::trace::ensure_exact;
 
@@ -211,6 +213,19 @@ fn policies_for_one_process_are_merged() -> Result<()> {
         row["budget"]["budget"]["max_overhead_ppm"] == 20_000,
         "{row}"
     );
+    // One for this build of the program, and one for another.
+    let id = row["modules"][0]["build_id"]
+        .as_str()
+        .context("no build id")?;
+    for (name, id, matched) in [("this-build", &id[..12], 1), ("other-build", "00ff", 0)] {
+        let text = fleet.policy(name, &format!("build_id = \"{id}\""), "enable = \"*\"");
+        fs::write(fleet.scene.path("build.toml"), text)?;
+        cli.ok(["policy", "apply", "build.toml", "--for", "1h"])?;
+        let targets: &[&Target] = if matched == 1 { &[&target] } else { &[] };
+        let row = wait_for(&cli, name, targets)?;
+        ensure!(row["matched"] == matched, "{row}");
+        cli.ok(["policy", "remove", name])?;
+    }
     apply("three", "enable = \"*\"\nmode = \"stream\"")?;
     let row = wait_until(DEADLINE, "the third policy is refused", || {
         let row = policy(&cli, "three")?.context("no policy")?;
@@ -543,4 +558,90 @@ fn a_hundred_files_with_mistakes_change_nothing() -> Result<()> {
     let text = cli.ok(["policy", "status"])?;
     ensure!(!text.contains(['\u{202e}', '\0']), "{text}");
     Ok(())
+}
+
+/// The policies of a user's daemon are for the user's processes, whatever they name.
+#[test]
+fn a_users_policy_is_for_the_users_processes() -> Result<()> {
+    if !integration::is_root_for("a_users_policy_is_for_the_users_processes")? {
+        return Ok(());
+    }
+    let fleet = Fleet::new()?;
+    fleet.write("all.toml", &fleet.policy("all", "", "enable = \"*\""))?;
+    let roots = fleet.spawn()?;
+    let mut command = Command::new(&fleet.program);
+    command.args(["--threads", "1"]).uid(NOBODY).gid(NOBODY);
+    let own = Target::spawn_command(command)?;
+    let xrayd = fleet.scene.path("xrayd");
+    integration::copy_program(&integration::xrayd()?, &xrayd)?;
+    // A place where the user may make the socket.
+    chown(fleet.scene.path("."), Some(NOBODY), Some(NOBODY))?;
+    let mut command = Command::new(xrayd);
+    let folder = fleet.scene.path("policies.d");
+    command
+        .arg("--policies-dir")
+        .arg(folder)
+        .uid(NOBODY)
+        .gid(NOBODY);
+    let daemon = fleet.scene.daemon_by(command)?;
+    let nobody = fleet.scene.with(&daemon)?.as_user(NOBODY);
+    let row = wait_for(&nobody, "all", &[&own])?;
+    ensure!(row["matched"] == 1, "{row}");
+    ensure!(sleds_on(&roots)? == 0);
+    ensure_as_compiled(&roots)
+}
+
+/// Processes that are followed from a policy's process go on in the next daemon, and end with the
+/// policy, also when their parent has ended.
+#[test]
+fn followed_processes_belong_to_the_policy() -> Result<()> {
+    if !opens_map_files()? {
+        // As above.
+        return Ok(());
+    }
+    let fleet = Fleet::new()?;
+    let program = fleet.scene.path("family");
+    integration::copy_program(&build(Fixture::Group)?, &program)?;
+    let mut command = Command::new(&program);
+    command.args(["--survives", "1"]);
+    let mut root = Target::spawn_command(command)?;
+    let path = program.display().to_string();
+    // A child takes no place, because it is followed.
+    let text = format!(
+        "name = \"family\"\n[match]\nexe = {path:?}\nmax_processes = 1\n[trace]\nfollow = \
+         \"fork\"\nenable = \"*\"\nmode = \"stream\"\n"
+    );
+    fleet.write("family.toml", &text)?;
+    let first = fleet.daemon()?;
+    let cli = fleet.scene.with(&first)?;
+    wait_for(&cli, "family", &[&root])?;
+    let child = child_of(&mut root)?;
+    is_traced(&cli, child)?;
+    let child_pid = i32::try_from(child)?;
+    first.kill()?;
+    let _second = fleet.daemon()?;
+    wait_for(&cli, "family", &[&root])?;
+    for _ in 0..10 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        ensure!(
+            sleds_on_in(child_pid, &program)? > 0,
+            "the child was let go"
+        );
+    }
+    is_traced(&cli, child)?;
+    let root_pid = root.pid();
+    root.kill()?;
+    wait_until(DEADLINE, "the first process is gone", || {
+        let row = policy(&cli, "family")?.context("no policy")?;
+        let traced = row["traced"].as_array().context("no list")?;
+        Ok((!traced.contains(&Value::from(root_pid))).then_some(()))
+    })?;
+    fs::remove_file(fleet.scene.path("policies.d").join("family.toml"))?;
+    cli.ok(["policy", "reload"])?;
+    wait_until(DEADLINE, "the child is let go", || {
+        let status = cli.json(["status"])?;
+        let is_left = row_of(&status, child_pid)?.is_none_or(|row| row["state"] != "tracing");
+        Ok((is_left && sleds_on_in(child_pid, &program)? == 0).then_some(()))
+    })?;
+    crate::scene::send(child, nix::sys::signal::Signal::SIGKILL)
 }

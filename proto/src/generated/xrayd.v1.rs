@@ -2880,7 +2880,8 @@ pub mod xrayd_client {
                 .insert(GrpcMethod::new("xrayd.v1.Xrayd", "ApplyPolicy"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a policy that was applied. What it had on is off when this returns. Refuses policies in
+        /// Ends a policy that was applied. What it had on is off when this returns, except where a process
+        /// does not answer, or was just being attached to: there a moment later. Refuses policies in
         /// files, and unknown names (`policy`).
         pub async fn remove_policy(
             &mut self,
@@ -3190,7 +3191,8 @@ pub mod xrayd_server {
             tonic::Response<super::ApplyPolicyResponse>,
             tonic::Status,
         >;
-        /// Ends a policy that was applied. What it had on is off when this returns. Refuses policies in
+        /// Ends a policy that was applied. What it had on is off when this returns, except where a process
+        /// does not answer, or was just being attached to: there a moment later. Refuses policies in
         /// files, and unknown names (`policy`).
         async fn remove_policy(
             &self,

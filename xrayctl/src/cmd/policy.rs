@@ -261,9 +261,10 @@ async fn matched(policy: &PolicySpec, daemon: &Daemon) -> anyhow::Result<Vec<Mat
     let ListProcessesResponse { processes } = response
         .map_err(|status| failure::from_status(&status))?
         .into_inner();
+    let needs_build_id = policy.matching.needs_build_id();
     let facts: HashMap<u32, ProcessFacts> = tokio::task::block_in_place(|| {
         let pids = processes.iter().filter_map(|process| {
-            let facts = ProcessFacts::of(Pid::try_from(process.pid).ok()?)?;
+            let facts = ProcessFacts::of(Pid::try_from(process.pid).ok()?, needs_build_id)?;
             Some((process.pid, facts))
         });
         pids.collect()

@@ -30,7 +30,7 @@ use crate::{
 
 /// Requests that wait for the thread.
 const MOST_REQUESTS: usize = 64;
-/// The longest wait for an answer. The thread may be attaching to processes that do not answer.
+/// The longest wait for an answer. The thread may be ending leases in processes that do not answer.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// The policies of a daemon.
@@ -44,7 +44,8 @@ struct Inner {
     keeper: Option<Arc<dyn PolicyKeeper>>,
     /// The thread, while there is one.
     running: Mutex<Option<Running>>,
-    /// True once the daemon ends.
+    /// True once the sessions of an earlier daemon go on, and true once the daemon ends.
+    is_begun: AtomicBool,
     is_stopped: AtomicBool,
 }
 
@@ -71,8 +72,20 @@ impl Policies {
             folder,
             keeper,
             running: Mutex::default(),
+            is_begun: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
         }))
+    }
+
+    /// Puts the policies of the folder in force, and those that clients have applied before.
+    /// Requests before that are refused, because processes of policies may go on with sessions of
+    /// an earlier daemon.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.0.is_begun.store(true, Ordering::Release);
+        self.load()
     }
 
     /// Reads the folder, and puts its policies in force. A file with mistakes changes nothing.
@@ -162,9 +175,13 @@ impl Policies {
 
     fn send(&self, command: Command) -> Result<()> {
         let mut running = lock(&self.0.running);
-        if self.0.is_stopped.load(Ordering::Acquire) {
-            let message = "the daemon is about to end".to_owned();
-            return Err(Refusal::new(Reason::Busy, message));
+        let is_begun = self.0.is_begun.load(Ordering::Acquire);
+        if !is_begun || self.0.is_stopped.load(Ordering::Acquire) {
+            let message = match is_begun {
+                true => "the daemon is about to end",
+                false => "the daemon still goes on with the sessions of an earlier one",
+            };
+            return Err(Refusal::new(Reason::Busy, message.to_owned()));
         }
         let command = match &*running {
             Some(thread) => match thread.signal.send(&thread.commands, command) {
@@ -178,13 +195,13 @@ impl Policies {
             },
             None => command,
         };
-        let begun = self.begin(command)?;
+        let begun = self.start(command)?;
         *running = Some(begun);
         Ok(())
     }
 
     /// Starts the thread, with its first request.
-    fn begin(&self, first: Command) -> Result<Running> {
+    fn start(&self, first: Command) -> Result<Running> {
         let failed =
             |what: &str, error: std::io::Error| Refusal::from_io(Pid::this(), what, &error);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;

@@ -8,7 +8,7 @@ use nix::unistd::User;
 use crate::{
     parse,
     pid::Pid,
-    target::{cgroup_of, command_of, effective_user, unit_in},
+    target::{build_id_of, cgroup_of, command_of, effective_user, unit_in},
     toml_file::{Located, Table, TomlText},
 };
 
@@ -40,6 +40,7 @@ enum Key {
     Exe,
     Command,
     Container,
+    BuildId,
 }
 
 /// What a condition looks at, as far as it can be read.
@@ -55,17 +56,21 @@ pub struct ProcessFacts {
     pub command: String,
     /// The effective user.
     pub user: u32,
+    /// The build id of the program, in hexadecimal digits. `None` where there is none, and where it
+    /// was not read.
+    pub build_id: Option<String>,
 }
 
 // === impl Key ===
 
 impl Key {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
         ("unit", Self::Unit),
         ("cgroup", Self::Cgroup),
         ("exe", Self::Exe),
         ("command", Self::Command),
         ("container", Self::Container),
+        ("build_id", Self::BuildId),
     ];
 
     /// `None` for a process without a unit, or outside of containers.
@@ -76,6 +81,7 @@ impl Key {
             Self::Exe => Some(&facts.exe),
             Self::Command => Some(&facts.command),
             Self::Container => container_in(&facts.cgroup),
+            Self::BuildId => facts.build_id.as_deref(),
         }
     }
 
@@ -159,6 +165,11 @@ impl Matching {
         })
     }
 
+    /// True if the policy looks at build ids, which are in the programs' files.
+    pub fn needs_build_id(&self) -> bool {
+        self.keys.iter().any(|(key, _)| *key == Key::BuildId)
+    }
+
     /// True if the policy is for a process.
     pub fn matches(&self, facts: &ProcessFacts) -> bool {
         let mut keys = self.keys.iter();
@@ -178,9 +189,9 @@ fn glob(file: &TomlText<'_>, key: Key, text: Located<String>) -> Option<GlobSet>
         file.mistake(at, format!("a glob has up to {LONGEST_GLOB} bytes"));
         return None;
     }
-    // `docker ps` shows the begin of an id.
+    // `docker ps` shows the begin of an id, and so do many others of build ids.
     let value = match key {
-        Key::Container if !value.ends_with('*') => value + "*",
+        Key::Container | Key::BuildId if !value.ends_with('*') => value + "*",
         _ => value,
     };
     let glob = GlobBuilder::new(&value)
@@ -213,8 +224,9 @@ fn user(file: &TomlText<'_>, name: Located<String>) -> Option<u32> {
 // === impl ProcessFacts ===
 
 impl ProcessFacts {
-    /// The facts of a process as it is now. `None` if it has ended, or is not to be seen.
-    pub fn of(pid: Pid) -> Option<Self> {
+    /// The facts of a process as it is now. `None` if it has ended, or is not to be seen. The build
+    /// id is read from the program's file, which may not answer.
+    pub fn of(pid: Pid, with_build_id: bool) -> Option<Self> {
         let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let exe = exe.to_string_lossy();
         let cgroup = cgroup_of(pid).unwrap_or_default();
@@ -223,6 +235,7 @@ impl ProcessFacts {
             exe: exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned(),
             command: command_of(pid),
             user: effective_user(pid),
+            build_id: with_build_id.then(|| build_id_of(pid)).flatten(),
             cgroup,
         })
     }
@@ -248,6 +261,7 @@ mod tests {
             exe: "/opt/checkout/bin/server".to_owned(),
             command: "server --port 80".to_owned(),
             user: 33,
+            build_id: Some("9f2c01".to_owned()),
         };
         for (text, expected) in [
             ("unit = \"checkout@*.service\"", true),
@@ -264,12 +278,14 @@ mod tests {
             ("container = \"123456789ab\"", false),
             ("command = \"*--port 80*\"", true),
             ("command = \"server\"", false),
+            ("build_id = [\"00\", \"9f2c\"]", true),
+            ("build_id = \"9f2c02\"", false),
         ] {
             assert_eq!(matching(text).matches(&server), expected, "{text}");
         }
         // A process without a unit.
         let plain = ProcessFacts::default();
-        for key in ["unit", "container"] {
+        for key in ["unit", "container", "build_id"] {
             assert!(
                 !matching(&format!("{key} = \"*\"")).matches(&plain),
                 "{key}"
@@ -284,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_facts_of_this_process_are_found() {
-        let facts = ProcessFacts::of(Pid::this()).unwrap();
+        let facts = ProcessFacts::of(Pid::this(), true).unwrap();
         assert!(
             facts.exe.starts_with('/') && !facts.command.is_empty(),
             "{facts:?}"

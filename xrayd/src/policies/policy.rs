@@ -170,6 +170,10 @@ impl Policy {
             return changed;
         }
         for member in self.members.values_mut() {
+            if matches!(member.state, State::Attaching) {
+                // The outcome tells that it was for the earlier version.
+                continue;
+            }
             let was = std::mem::replace(&mut member.state, State::Waiting(Wait::Turn));
             if let State::Traced(traced) = was {
                 let (events, lost) = traced.since();
@@ -248,9 +252,26 @@ impl Policy {
         self.members.keys().copied()
     }
 
-    /// True if the policy matches a process.
-    pub(super) fn has(&self, pid: Pid) -> bool {
-        self.members.contains_key(&pid)
+    /// True if the policy has functions on in a process, or is to have them once it answers.
+    pub(super) fn wants(&self, pid: Pid) -> bool {
+        let member = self.members.get(&pid);
+        member.is_some_and(|member| match &member.state {
+            State::Waiting(wait) => *wait == Wait::Turn,
+            State::Attaching | State::Traced(_) => true,
+            State::Refused { next, .. } => next.is_some(),
+        })
+    }
+
+    /// Has functions switched on anew in a process in which they were switched off.
+    pub(super) fn redo(&mut self, pid: Pid) {
+        let member = self.members.get_mut(&pid);
+        let Some(member) = member.filter(|member| matches!(member.state, State::Traced(_))) else {
+            return;
+        };
+        let was = std::mem::replace(&mut member.state, State::Waiting(Wait::Turn));
+        if let State::Traced(traced) = was {
+            self.note_end(&traced);
+        }
     }
 
     /// True if the policy has functions on in a process, or is about to.
@@ -274,6 +295,20 @@ impl Policy {
             member.state = State::Attaching;
         }
         is_meant
+    }
+
+    /// Has a refused process tried again in the next round, because another policy has let it go.
+    /// Returns true if it was refused.
+    pub(super) fn try_again(&mut self, pid: Pid) -> bool {
+        let member = self.members.get_mut(&pid);
+        let state = member.map(|member| &mut member.state);
+        match state {
+            Some(State::Refused { refusal, next, .. }) if refusal.reason == Reason::Mode => {
+                *next = Some(Instant::now());
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Decides what is to be done in its processes. `left_alone` are the processes that clients
@@ -363,12 +398,12 @@ impl Policy {
         round
     }
 
-    /// Takes note of the outcome of an attach. Returns false if the policy does not wait for it any
-    /// more.
+    /// Takes note of the outcome of an attach; `None` if it was for an earlier version. Returns
+    /// false if the policy does not wait for it any more.
     pub(super) fn note(
         &mut self,
         (pid, start_time): (Pid, u64),
-        outcome: &Result<Arc<Session>>,
+        outcome: Option<&Result<Arc<Session>>>,
         tries: u32,
     ) -> bool {
         let name = &self.name;
@@ -377,6 +412,10 @@ impl Policy {
             member.start_time == start_time && matches!(member.state, State::Attaching)
         };
         let Some(member) = member.filter(is_waited_for) else {
+            return false;
+        };
+        let Some(outcome) = outcome else {
+            member.state = State::Waiting(Wait::Turn);
             return false;
         };
         member.state = match outcome {
@@ -520,7 +559,7 @@ mod tests {
         };
         assert!(policy.begin_attach(&wish) && policy.is_attaching(pid(number)));
         let refusal = Refusal::new(reason, String::new());
-        assert!(policy.note((pid(number), start_time), &Err(refusal), 0));
+        assert!(policy.note((pid(number), start_time), Some(&Err(refusal)), 0));
     }
 
     #[test]
@@ -581,7 +620,7 @@ mod tests {
         policy.consider(pid(10), Some(&seen(2, "/a", true)));
         assert!(!policy.begin_attach(&wish));
         let refusal = Err(Refusal::new(Reason::Busy, String::new()));
-        assert!(!policy.note((pid(10), 1), &refusal, 0));
+        assert!(!policy.note((pid(10), 1), Some(&refusal), 0));
         assert_eq!(wanted(&mut policy, now, &none), [10]);
         policy.has_expired = true;
         assert!(wanted(&mut policy, now, &none).is_empty());

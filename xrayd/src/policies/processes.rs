@@ -53,19 +53,21 @@ pub(super) struct Seen {
 /// Looks at processes, of which some may be gone or not answer. Those are left out, and so are
 /// kernel threads. A process that does not answer takes a few seconds, once.
 ///
+/// `with_build_ids`: also reads the build ids of their programs.
+///
 /// # Errors
 /// No thread can be started.
-pub(super) fn look_at(pids: Vec<Pid>) -> io::Result<Vec<Look>> {
+pub(super) fn look_at(pids: Vec<Pid>, with_build_ids: bool) -> io::Result<Vec<Look>> {
     if pids.is_empty() {
         return Ok(Vec::new());
     }
-    walk(pids, |pid| {
+    walk(pids, move |pid| {
         let Glance {
             start_time,
             program,
             ..
         } = Glance::at(pid).ok()??;
-        let facts = ProcessFacts::of(pid)?;
+        let facts = ProcessFacts::of(pid, with_build_ids)?;
         Some(Look {
             pid,
             start_time,
@@ -117,6 +119,11 @@ impl Processes {
             facts,
             is_new,
         }
+    }
+
+    /// True if a look has found the process.
+    pub(super) fn knows(&self, pid: Pid) -> bool {
+        self.0.contains_key(&pid)
     }
 
     /// Takes note that a look has not found a process. Returns true if the process has ended. It
@@ -184,7 +191,7 @@ mod tests {
         let pid = Pid::try_from(child.id()).unwrap();
         assert!(all().unwrap().contains(&pid));
         let look = |processes: &mut Processes| {
-            let look = look_at(vec![pid]).unwrap().pop();
+            let look = look_at(vec![pid], false).unwrap().pop();
             look.map(|look| processes.note(look))
         };
         // Until the shell runs.
@@ -205,10 +212,14 @@ mod tests {
         while !has_ended(pid).unwrap() {
             std::thread::yield_now();
         }
-        assert!(look_at(vec![pid]).unwrap().is_empty());
+        assert!(look_at(vec![pid], false).unwrap().is_empty());
         assert!(processes.note_missing(pid) && processes.next().is_none());
         child.wait().unwrap();
         // A kernel thread has no program.
-        assert!(look_at(vec![Pid::try_from(2).unwrap()]).unwrap().is_empty());
+        assert!(
+            look_at(vec![Pid::try_from(2).unwrap()], true)
+                .unwrap()
+                .is_empty()
+        );
     }
 }

@@ -80,7 +80,7 @@ impl Tracing {
     ) -> Result<()> {
         let pid = wish.pid;
         // It may have executed another program, or have got another user, since it was looked at.
-        let look = processes::look_at(vec![pid])
+        let look = processes::look_at(vec![pid], self.matching.needs_build_id())
             .ok()
             .and_then(|mut looks| looks.pop());
         let is_meant = look.is_some_and(|look| {
@@ -184,7 +184,9 @@ pub(super) fn end_lease(registry: &Registry, session: &Arc<Session>, lease: Leas
     if !session.is_living() {
         return Ok(());
     }
-    let released = match own_group(registry, session) {
+    // In a group that a policy has founded, later processes have the lease, too.
+    let group = registry.group_of(session);
+    let released = match group.filter(|group| group.policy_leases().contains(&lease)) {
         Some(group) => outcome_of(session.pid(), group.release(lease)).map(drop),
         None => session.release(lease).map(drop),
     };
@@ -195,17 +197,20 @@ pub(super) fn end_lease(registry: &Registry, session: &Arc<Session>, lease: Leas
 }
 
 /// Detaches from a process if a policy has attached to it, and no client needs its session. No
-/// policy has anything on in it.
+/// policy has anything on in it. Returns false if a client still needs it.
 ///
 /// # Errors
 /// The process does not answer, or its memory cannot be written.
-pub(super) fn detach_if_left(registry: &Registry, session: &Arc<Session>) -> Result<()> {
+pub(super) fn detach_if_left(registry: &Registry, session: &Arc<Session>) -> Result<bool> {
     let is_left = |session: &Session| !session.is_living() || session.is_left_by_policies();
-    if !session.is_living() || !is_left(session) {
-        return Ok(());
+    if !session.is_living() || !session.is_by_policy() {
+        return Ok(true);
+    }
+    if !is_left(session) {
+        return Ok(false);
     }
     let detached = match own_group(registry, session) {
-        Some(group) if !group.sessions().iter().all(|member| is_left(member)) => return Ok(()),
+        Some(group) if !group.sessions().iter().all(|member| is_left(member)) => return Ok(false),
         Some(_) => registry.detach(session.pid()),
         None => registry.end(session),
     };
@@ -213,12 +218,20 @@ pub(super) fn detach_if_left(registry: &Registry, session: &Arc<Session>) -> Res
         Err(refusal) if !refusal.reason.leaves_nothing() => Err(refusal),
         Ok(_) | Err(_) => {
             tracing::info!(pid = %session.pid(), "detached: no policy is for it any more");
-            Ok(())
+            Ok(true)
         }
     }
 }
 
-/// The leases of policies in a process, also those on functions of libraries that come later.
+/// The processes that are followed from one to which a policy has attached, itself included.
+pub(super) fn followed_from(registry: &Registry, session: &Arc<Session>) -> Vec<Pid> {
+    match own_group(registry, session) {
+        Some(group) => group.sessions().iter().map(|member| member.pid()).collect(),
+        None => vec![session.pid()],
+    }
+}
+
+/// The leases of policies in a process.
 pub(super) fn leases_in(registry: &Registry, session: &Arc<Session>) -> Vec<LeaseId> {
     leases_of(own_group(registry, session).as_deref(), session)
 }

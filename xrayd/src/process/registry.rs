@@ -277,7 +277,8 @@ impl Registry {
                 }
                 return Err(refusal);
             }
-        } else if options.follow != Follow::None {
+        } else if options.follow != Follow::None && !options.by_policy {
+            // A policy has only those processes followed to which it attaches.
             if let Some(group) = self.group(pid) {
                 if let Some(caller) = options.caller {
                     group.check_caller(caller)?;

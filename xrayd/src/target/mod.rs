@@ -2,6 +2,7 @@
 //! mark like (P18) names a row of `docs/pitfalls.md`.
 
 mod access;
+mod build_id;
 mod check;
 mod counter;
 pub(crate) mod cpu_time;
@@ -55,6 +56,7 @@ pub use outcome::Outcome;
 pub(crate) use access::{
     Confinement, Credentials, Denial, MOST_CALLER_THREADS, Namespace, Rights, SYS_PTRACE, Yama,
 };
+pub(crate) use build_id::build_id_of;
 pub(crate) use check::{Launch, Preflight, preflight, tracer_of};
 pub(crate) use credentials::{OwnProcess, namespace_at};
 pub(crate) use event_types::{

@@ -68,14 +68,15 @@ impl Engine {
         let (registry, tracing) = (self.registry.clone(), Arc::clone(&policy.tracing));
         let (sender, signal) = (self.attaches.sender.clone(), Arc::clone(&self.signal));
         let (pid, process) = (wish.pid, (wish.pid, wish.start_time));
-        let lease = tracing.lease;
+        let of = Arc::clone(&tracing);
         let ended = move |outcome| Attach {
-            lease,
+            tracing: Arc::clone(&of),
             process,
             tries,
             outcome,
         };
         let (from_thread, over) = (sender.clone(), Arc::clone(&signal));
+        let of_thread = ended.clone();
         let attach = move || {
             let attach = || match over.over.load(Ordering::Acquire) {
                 true => Err(Refusal::new(
@@ -90,7 +91,7 @@ impl Engine {
                 Err(Refusal::new(Reason::Io, message))
             });
             // There is room. The engine may have ended with the daemon.
-            let _ = from_thread.send(ended(outcome));
+            let _ = from_thread.send(of_thread(outcome));
             over.ring();
         };
         self.attaches.running += 1;
@@ -107,20 +108,36 @@ impl Engine {
         while let Ok(ended) = self.attaches.results.try_recv() {
             self.attaches.running -= 1;
             let Attach {
-                lease,
+                tracing,
                 process,
                 tries,
                 outcome,
             } = ended;
+            let lease = tracing.lease;
             let mut policies = self.policies.iter_mut();
             let policy = policies.find(|policy| policy.tracing.lease == lease);
-            let is_wanted = policy.is_some_and(|policy| policy.note(process, &outcome, tries));
+            let is_wanted = policy.is_some_and(|policy| {
+                let is_same = Arc::ptr_eq(&policy.tracing, &tracing);
+                if !is_same {
+                    // Another attach may be over that has switched on what is wanted now.
+                    policy.redo(process.0);
+                }
+                policy.note(process, is_same.then_some(&outcome), tries)
+            });
             match outcome {
                 Ok(session) if is_wanted => self.settle_budget(&session),
                 // The policy has ended meanwhile, or is not for the process any more.
                 Ok(session) => self.leave(session, lease),
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Waits for the attaches that are under way.
+    pub(super) fn await_attaches(&mut self) {
+        // The engine has a sender itself, so it is never disconnected.
+        while self.attaches.running > 0 && self.attaches.results.recv().is_ok() {
+            self.attaches.running -= 1;
         }
     }
 

@@ -42,8 +42,9 @@ use crate::{lock::lock, policies::policy::Policy};
 
 pub(super) use state::{Command, Engine, Signal};
 
-/// The shortest pause from the begin of one look to the begin of the next.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Bounds of the pause from the begin of one look to the begin of the next. A process that does not
+/// answer makes a look long.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 // === impl Engine ===
 
@@ -57,10 +58,10 @@ impl Engine {
                 self.signal.waiting.fetch_sub(1, Ordering::AcqRel);
                 self.carry_out(command);
             }
-            let next = self.round();
             if self.is_over() {
-                return;
+                return self.await_attaches();
             }
+            let next = self.round();
             *lock(&self.signal.latest) = self.statuses();
             let is_idle = self.policies.is_empty()
                 && self.broken.is_empty()
@@ -129,22 +130,27 @@ impl Engine {
         self.took = self.last.elapsed();
         let mut next: Vec<Instant> = Vec::new();
         next.push(self.sweeps.next);
-        next.extend(self.processes.next());
+        if has_looked.is_ok() {
+            next.extend(self.processes.next());
+        }
         next.extend(self.next_expiry());
         for at in 0..self.policies.len() {
             next.extend(self.settle(at));
         }
-        if has_looked.is_ok() {
+        if has_looked.is_ok() && self.sweeps.was_at(self.last) {
             self.leave_earlier();
         }
-        self.let_go();
+        if self.let_go() {
+            next.push(self.last);
+        }
         next.extend(self.left.iter().map(|left| left.next));
         next.into_iter().min()
     }
 
     /// Waits until there is something to do, and not shorter than the pause after a look.
     fn wait(&self, next: Option<Instant>) {
-        let earliest = self.last + self.took.saturating_mul(SHARE).max(PAUSE);
+        let (least, most) = PAUSE;
+        let earliest = self.last + self.took.saturating_mul(SHARE).clamp(least, most);
         let mut is_rung = false;
         loop {
             let until = match is_rung {

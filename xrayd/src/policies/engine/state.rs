@@ -18,7 +18,7 @@ use crate::{
     pid::Pid,
     policies::{
         kept::PolicyKeeper, policy::Policy, processes::Processes, spec::PolicySpec,
-        status::PolicyStatus,
+        status::PolicyStatus, traced::Tracing,
     },
     process::{Registry, Session},
     refusal::Result,
@@ -105,7 +105,7 @@ pub(super) struct Attaches {
 /// The outcome of an attach.
 #[derive(Debug)]
 pub(super) struct Attach {
-    pub(super) lease: LeaseId,
+    pub(super) tracing: Arc<Tracing>,
     pub(super) process: (Pid, u64),
     pub(super) tries: u32,
     pub(super) outcome: Result<Arc<Session>>,

@@ -34,6 +34,11 @@ impl Sweeps {
         }
     }
 
+    /// True if the last sweep began then.
+    pub(super) fn was_at(&self, begun: Instant) -> bool {
+        self.last == begun
+    }
+
     /// Puts the next sweep off, because the last one has failed.
     pub(super) fn put_off(&mut self, now: Instant) {
         self.next = now + SWEEP_WITHOUT_PERF.1;

@@ -3,10 +3,14 @@
 use std::{
     collections::{HashMap, HashSet},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use super::state::Engine;
+use super::{
+    ends::TRY_AGAIN,
+    state::{Engine, Left},
+};
 use crate::{
     policies::{
         folder::{self, MOST_FILES, PolicyFile},
@@ -14,10 +18,12 @@ use crate::{
         policy::Policy,
         spec::PolicySpec,
         status::{PolicySource, PolicyStatus},
-        traced::end_lease,
+        traced::{end_lease, leases_in},
     },
+    process::Session,
     refusal::{Reason, Refusal, Result},
     toml_file::Mistake,
+    types::LeaseId,
 };
 
 /// The most policies that clients have applied.
@@ -104,10 +110,13 @@ impl Engine {
                 Some((file.path.clone(), spec.name.clone()))
             })
             .collect();
+        let paths: HashSet<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
         let mut names = HashSet::new();
         for PolicyFile { path, policy } in files {
             let taken = policy.and_then(|(spec, text)| {
-                self.check_name(&path, &spec.name, &names, &named)?;
+                let holder = kept.iter().find(|kept| kept.name == spec.name);
+                let holder = holder.and_then(|kept| kept.path.clone());
+                self.check_name(&path, &spec.name, &names, &named, holder)?;
                 self.take_file(&path, spec, text, &kept)
             });
             match taken {
@@ -133,7 +142,8 @@ impl Engine {
         let gone: Vec<String> = gone.map(|policy| policy.name.clone()).collect();
         gone.iter().for_each(|name| self.drop_policy(name));
         for kept in &kept {
-            if kept.path.is_some()
+            // A file with mistakes may be right again.
+            if kept.path.as_ref().is_some_and(|path| !paths.contains(path))
                 && !names.contains(&kept.name)
                 && let Some(keeper) = &self.keeper
             {
@@ -152,8 +162,12 @@ impl Engine {
         name: &str,
         names: &HashSet<String>,
         named: &HashMap<PathBuf, String>,
+        holder: Option<PathBuf>,
     ) -> std::result::Result<(), Vec<Mistake>> {
-        let place = match self.find(name).map(|other| &other.source) {
+        let found = self.find(name).map(|other| other.source.clone());
+        // An earlier daemon has had the policy of this file.
+        let found = found.or(holder.map(PolicySource::File));
+        let place = match &found {
             Some(PolicySource::Applied) => "applied by a client".to_owned(),
             // The file in force keeps the name, while it has it.
             Some(PolicySource::File(other))
@@ -257,16 +271,19 @@ impl Engine {
             Some(at) => {
                 let earlier = self.policies.remove(at);
                 let lease = policy.tracing.lease;
-                for session in policy.replace(earlier) {
-                    // An attach ends what is left.
-                    if let Err(refusal) = end_lease(&self.registry, &session, lease) {
-                        tracing::debug!(pid = %session.pid(), %refusal, "a lease goes on");
-                    }
-                }
+                let changed = policy.replace(earlier);
                 self.policies.insert(at, policy);
+                self.end_leases(changed, lease);
                 tracing::info!(policy = name, "a policy has changed");
             }
             None => {
+                if !adopts {
+                    // An earlier daemon may have left something else on.
+                    let lease = policy.tracing.lease;
+                    let mut found = self.registry.sessions();
+                    found.retain(|session| leases_in(&self.registry, session).contains(&lease));
+                    self.end_leases(found, lease);
+                }
                 self.policies.push(policy);
                 tracing::info!(policy = name, "a policy is in force");
             }
@@ -341,10 +358,31 @@ impl Engine {
         }
     }
 
+    /// Ends a lease whose policy wants something else by now. Sessions that the policy does not
+    /// come back to are let go of a moment later.
+    fn end_leases(&mut self, sessions: Vec<Arc<Session>>, lease: LeaseId) {
+        for session in sessions {
+            if let Err(refusal) = end_lease(&self.registry, &session, lease) {
+                tracing::debug!(pid = %session.pid(), %refusal, "a lease goes on for a moment");
+            }
+            self.left.push(Left {
+                session,
+                lease,
+                next: Instant::now() + TRY_AGAIN,
+            });
+        }
+    }
+
     /// Has everything switched off that a policy has on.
     pub(super) fn end(&mut self, mut policy: Policy) -> Policy {
         let lease = policy.tracing.lease;
-        for session in policy.end() {
+        let mut sessions = policy.end();
+        // Processes that are followed have the lease, too.
+        let others = self.registry.sessions().into_iter();
+        sessions.extend(others.filter(|session| {
+            session.is_living() && leases_in(&self.registry, session).contains(&lease)
+        }));
+        for session in sessions {
             self.leave(session, lease);
         }
         policy
