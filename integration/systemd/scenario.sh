@@ -123,6 +123,54 @@ xrayctl attach "$pid" --mode stream > /dev/null 2>&1
 xrayctl enable --all > /dev/null
 result "and goes on" goes_on
 
+# A templated service, and a policy for its instances.
+cat > /run/systemd/system/counted@.service <<UNIT
+[Service]
+ExecStart=/bin/bash -c "{ echo go; exec sleep infinity; } | $program"
+Restart=always
+RestartSec=100ms
+UNIT
+mkdir -p /etc/xrayd/policies.d
+policy=/etc/xrayd/policies.d/counted.toml
+cat > $policy <<POLICY
+name = "counted"
+[match]
+unit = "counted@*.service"
+exe = "/xrayd-test/program"
+[trace]
+mode = "profile"
+enable = "*"
+max_overhead = "2%"
+POLICY
+has() { xrayctl policy status counted | grep -q "$1 matched, $1 traced"; }
+systemctl daemon-reload
+systemctl start counted@1 counted@2
+xrayctl policy reload > /dev/null
+result "a policy traces the instances that are there" within_a_minute has 2
+systemctl start counted@3
+result "and one that starts later" within_a_minute has 3
+instance() { systemctl show --value --property=MainPID "counted@$1.service"; }
+before=$(instance 1)
+systemctl restart counted@1
+result "and one that is restarted" \
+    eval '[ "$(instance 1)" != "$before" ] && within_a_minute has 3'
+systemctl kill --signal=KILL counted@2
+sleep 1
+result "and one that has crashed" within_a_minute has 3
+fifth=$(main_pid)
+systemctl kill --signal=KILL xrayd.service
+within_a_minute is_another "$fifth"
+result "the policy outlives the daemon" within_a_minute has 3
+echo "name = " > $policy
+systemctl reload xrayd.service
+result "a file with mistakes changes nothing" \
+    eval 'within_a_minute has 3 && xrayctl policy status counted | grep -q "has mistakes"'
+result "and the check says so" eval '! xrayctl status --check > /dev/null'
+rm $policy
+xrayctl policy reload > /dev/null
+result "without its file the policy has nothing on" \
+    eval 'xrayctl policy list | grep -q "there are no policies" && ! xrayctl ps | grep "counted@" | grep -q traced'
+
 result "a stop succeeds" systemctl stop xrayd.service
 result "a stop detaches" logged "detached pid"
 result "and leaves nothing on" shows ready
