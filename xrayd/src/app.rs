@@ -748,6 +748,7 @@ fn status_line(registry: &Registry) -> String {
 mod tests {
     use super::*;
     use crate::{
+        policies::MOST_ATTACHES,
         process::{MOST_IN_A_CALL, MOST_IN_A_GROUP},
         quotas::{Quotas, Resource},
         rpc::BLOCKING_THREADS,
@@ -771,7 +772,9 @@ mod tests {
         let detaches = total(Resource::Sessions);
         let calls =
             BLOCKING_THREADS * (1 + MOST_IN_A_GROUP) + MOST_IN_A_CALL * (1 + MOST_IN_A_GROUP);
-        assert!(tasks > total(Resource::Threads) + detaches + calls as u64 + 20);
+        // The thread of the policies, and its attaches.
+        let policies = 1 + MOST_ATTACHES * (1 + MOST_IN_A_GROUP);
+        assert!(tasks > total(Resource::Threads) + detaches + (calls + policies) as u64 + 20);
         let memory: ByteSize = format!("{}iB", set("MemoryMax")).parse().unwrap();
         // One descriptor for each segment, beside those of sessions.
         let kept: usize = set("FileDescriptorStoreMax").parse().unwrap();

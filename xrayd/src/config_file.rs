@@ -152,14 +152,7 @@ fn would_start() -> Result<(), String> {
 
 /// The file that is read if none is named.
 fn default_path() -> Option<PathBuf> {
-    if nix::unistd::geteuid().is_root() {
-        return Some("/etc/xrayd/xrayd.toml".into());
-    }
-    let folder = match env::var_os("XDG_CONFIG_HOME").map(PathBuf::from) {
-        Some(folder) if folder.is_absolute() => folder,
-        _ => PathBuf::from(env::var_os("HOME")?).join(".config"),
-    };
-    Some(folder.join("xrayd/xrayd.toml"))
+    Some(toml_file::default_folder()?.join("xrayd.toml"))
 }
 
 /// The id that clap gives to an option.

@@ -7,10 +7,10 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    fmt, fs,
+    env, fmt, fs,
     io::{self, Read as _},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -78,6 +78,17 @@ pub(crate) enum Item<'f, 't> {
 type Value<'t> = Located<DeValue<'t>>;
 
 // === impl Mistake ===
+
+impl Mistake {
+    /// A mistake of a whole file, which its first line stands for.
+    pub(crate) fn of_file(what: impl Into<String>) -> Self {
+        Self {
+            line: 1,
+            column: 1,
+            what: what.into(),
+        }
+    }
+}
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -385,10 +396,23 @@ pub(crate) fn read_opened(mut file: fs::File) -> io::Result<String> {
     String::from_utf8(text).map_err(|_| io::Error::other("it is not text in UTF-8"))
 }
 
-/// Checks that a file belongs to root or to the daemon's user, and that no other user may write to
-/// it. The folders above it are not checked: a user who may write to one of them can put another
-/// file of root in its place.
-fn check_owner(found: &fs::Metadata) -> io::Result<()> {
+/// The folder that the daemon's user configures it in: `/etc/xrayd` for root, else
+/// `$XDG_CONFIG_HOME/xrayd` or `~/.config/xrayd`. `None` for a user without a home.
+pub(crate) fn default_folder() -> Option<PathBuf> {
+    if nix::unistd::geteuid().is_root() {
+        return Some("/etc/xrayd".into());
+    }
+    let folder = match env::var_os("XDG_CONFIG_HOME").map(PathBuf::from) {
+        Some(folder) if folder.is_absolute() => folder,
+        _ => PathBuf::from(env::var_os("HOME")?).join(".config"),
+    };
+    Some(folder.join("xrayd"))
+}
+
+/// Checks that a file or a folder belongs to root or to the daemon's user, and that no other user
+/// may write to it. The folders above it are not checked: a user who may write to one of them can
+/// put another file of root in its place.
+pub(crate) fn check_owner(found: &fs::Metadata) -> io::Result<()> {
     let user = nix::unistd::geteuid().as_raw();
     if ![0, user].contains(&found.uid()) {
         let message = format!(

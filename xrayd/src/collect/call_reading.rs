@@ -69,9 +69,9 @@ impl CallReading {
     }
 
     /// The calls since the reading `before`. `find` returns the function of a site. Calls of
-    /// sites without a function are left out, as of a library that is unloaded, and so are those
-    /// that have no stack of their own, for which the thread had no memory. The second number is
-    /// that of the events of the latter.
+    /// sites without a function are left out, as of a library that is unloaded, and so are
+    /// calls without a stack of their own, for which the thread had no memory. The second number
+    /// counts the events of calls without a stack.
     pub(super) fn since(
         &self,
         Self(before): &Self,

@@ -28,8 +28,8 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Choices {
     pub(crate) settings: Settings,
-    /// Selections, the oldest first. Those of policies hold for all modules, and the others for
-    /// modules without an entry in `modules`.
+    /// Selections, the oldest first. The selections of policies hold for all modules, and
+    /// the others for modules without an entry in `modules`.
     pub(crate) rules: Vec<(Selection, ToggleTo)>,
     pub(crate) modules: Vec<ChosenModule>,
 }

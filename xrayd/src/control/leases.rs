@@ -181,7 +181,7 @@ impl Lease {
         }
         self.holders.retain(|(holder, _)| *holder != to);
         if self.holders.len() == MOST_HOLDERS {
-            // Those of policies have an end that is noticed.
+            // A policy would notice that its lease has ended.
             let clients = |(holder, _): &(LeaseId, Capture)| !holder.outlives_daemon();
             self.holders
                 .remove(self.holders.iter().position(clients).unwrap_or(0));

@@ -123,7 +123,7 @@ impl Rules {
     }
 
     /// The rules that a later daemon goes on with, in ascending order of age: the permanent ones,
-    /// and those of policies.
+    /// and the rules of policies.
     pub(super) fn lasting(&self) -> Vec<(Selection, ToggleTo)> {
         let lasts = |kept: &&SessionRule| kept.lease.is_none_or(LeaseId::outlives_daemon);
         let rule = |kept: &SessionRule| {

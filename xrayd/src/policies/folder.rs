@@ -1,10 +1,10 @@
 //! The folder of policies: files of TOML that the administrator writes.
 
 use std::{
-    env, fs,
+    fs,
     fs::File,
     io,
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +12,6 @@ use nix::{
     errno::Errno,
     fcntl::{OFlag, open, openat},
     sys::stat::Mode,
-    unistd::geteuid,
 };
 
 use super::spec::PolicySpec;
@@ -35,14 +34,7 @@ pub(super) struct PolicyFile {
 /// `$XDG_CONFIG_HOME/xrayd/policies.d` or `~/.config/xrayd/policies.d`. `None` for a user without a
 /// home.
 pub fn default_folder() -> Option<PathBuf> {
-    if geteuid().is_root() {
-        return Some("/etc/xrayd/policies.d".into());
-    }
-    let folder = match env::var_os("XDG_CONFIG_HOME").map(PathBuf::from) {
-        Some(folder) if folder.is_absolute() => folder,
-        _ => PathBuf::from(env::var_os("HOME")?).join(".config"),
-    };
-    Some(folder.join("xrayd/policies.d"))
+    Some(toml_file::default_folder()?.join("policies.d"))
 }
 
 /// Reads the policies of a folder, in the order of the files' names. A folder that is missing has
@@ -56,12 +48,7 @@ pub(super) fn read(folder: &Path) -> io::Result<Vec<PolicyFile>> {
         Err(Errno::ENOENT) => return Ok(Vec::new()),
         opened => File::from(opened?),
     };
-    let found = opened.metadata()?;
-    if ![0, geteuid().as_raw()].contains(&found.uid()) || found.mode() & 0o022 != 0 {
-        let message = "the folder has to belong to root or to the daemon's user, and no other \
-                       user may write to it";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-    }
+    toml_file::check_owner(&opened.metadata()?)?;
     let mut names = Vec::new();
     let entries = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
     for entry in entries.take(MOST_ENTRIES) {
@@ -86,21 +73,12 @@ pub(super) fn read(folder: &Path) -> io::Result<Vec<PolicyFile>> {
             Ok(file) => toml_file::read_opened(File::from(file)),
         };
         let policy = text
-            .map_err(|error| vec![unreadable(&error)])
+            .map_err(|error| vec![Mistake::of_file(format!("cannot be read: {error}"))])
             .and_then(|text| Ok((PolicySpec::parse(&text)?, text)));
         let path = folder.join(name);
         Some(PolicyFile { path, policy })
     });
     Ok(files.collect())
-}
-
-/// A file that cannot be read, as a mistake in its first line.
-fn unreadable(error: &io::Error) -> Mistake {
-    Mistake {
-        line: 1,
-        column: 1,
-        what: format!("cannot be read: {error}"),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -17,6 +17,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::{
     engine::{Command, Engine, Signal},
     kept::PolicyKeeper,
+    since_epoch,
     spec::PolicySpec,
     status::PolicyStatus,
 };
@@ -99,11 +100,10 @@ impl Policies {
     /// Puts a policy in force, for so long, or until the moment in its text.
     ///
     /// # Errors
-    /// The policy has no end, or the name is that of a file's policy.
+    /// The policy has no end, or a policy of a file has its name.
     pub fn apply(&self, policy: (PolicySpec, String), lasts: Option<Duration>) -> Result<()> {
         let (spec, text) = policy;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now = now.map_or(0, |now| now.as_secs());
+        let now = since_epoch().as_secs();
         let expires = match lasts {
             Some(lasts) => Some(now.saturating_add(lasts.as_secs().max(1))),
             None => spec.expires,

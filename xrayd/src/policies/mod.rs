@@ -13,6 +13,8 @@
 //! | `spec` | a policy as its text describes it |
 //! | `matching` | which processes it is for |
 
+use std::time::{Duration, SystemTime};
+
 mod engine;
 mod folder;
 mod handle;
@@ -24,9 +26,17 @@ mod spec;
 mod status;
 mod traced;
 
+#[cfg(test)]
+pub(crate) use engine::MOST_ATTACHES;
 pub use folder::default_folder;
 pub use handle::Policies;
 pub(crate) use kept::{KeptPolicy, PolicyKeeper};
 pub use matching::{Matching, ProcessFacts};
 pub use spec::{PolicySpec, TraceSpec};
 pub use status::{PolicySource, PolicyStatus};
+
+/// The time since the Unix epoch. Zero if the clock is before it.
+fn since_epoch() -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default()
+}

@@ -15,7 +15,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -185,10 +185,8 @@ impl Policy {
         changed
     }
 
-    /// True if its time is over at this moment.
-    pub(super) fn is_over(&self, now: SystemTime) -> bool {
-        let now = now.duration_since(SystemTime::UNIX_EPOCH);
-        let now = now.map_or(0, |now| now.as_secs());
+    /// True if its time is over at this moment, in seconds since the Unix epoch.
+    pub(super) fn is_over(&self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
 

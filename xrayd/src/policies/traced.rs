@@ -1,8 +1,9 @@
 //! What a policy has on in one process: a lease on the functions that it selects.
 //!
-//! A process has one mode, one filter and one budget. If a client has attached to it, those of the
-//! client hold. If several policies have it on, those of the first one hold, with the smallest
-//! limit on the overhead.
+//! A process has one mode, one filter and one budget. If a client has attached to it, the
+//! client has set them. Otherwise the first policy that has functions on in it has. A policy that
+//! wants another mode or another filter is refused (`mode`). Of the policies' limits on the
+//! overhead, the smallest one holds.
 
 use std::sync::Arc;
 
@@ -114,8 +115,8 @@ impl Tracing {
         }
     }
 
-    /// Gives the process the settings of the policy, unless those of a client or of another policy
-    /// hold. [`settle_budget`] merges budgets.
+    /// Gives the process the settings of the policy, unless a client or another policy has
+    /// set its own. [`settle_budget`] merges budgets.
     fn settle_settings(
         &self,
         group: Option<&Group>,
@@ -144,8 +145,8 @@ impl Tracing {
     }
 }
 
-/// Sets the budget of a process to one that keeps to those of all policies that have functions on
-/// in it. The budget of a client stays.
+/// Sets the budget of a process to one that satisfies the budgets of all policies that have
+/// functions on in it. The budget of a client stays.
 pub(super) fn settle_budget<'a>(
     registry: &Registry,
     session: &Arc<Session>,

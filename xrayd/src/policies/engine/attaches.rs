@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use super::state::{AT_A_TIME, Attach, Engine};
+use super::state::{Attach, Engine, MOST_ATTACHES};
 use crate::{
     panics::message_of,
     pid::Pid,
@@ -48,7 +48,7 @@ impl Engine {
             let pid = wish.pid;
             // Another policy decides on the settings first.
             let is_taken = self.policies.iter().any(|other| other.is_attaching(pid));
-            if is_taken || self.attaches.running >= AT_A_TIME {
+            if is_taken || self.attaches.running >= MOST_ATTACHES {
                 // The end of an attach wakes the thread.
                 continue;
             }
@@ -63,7 +63,7 @@ impl Engine {
     }
 
     /// Begins to attach to a process, in a thread of its own.
-    pub(super) fn attach(&mut self, at: usize, wish: Wish, tries: u32) {
+    fn attach(&mut self, at: usize, wish: Wish, tries: u32) {
         let policy = &self.policies[at];
         let (registry, tracing) = (self.registry.clone(), Arc::clone(&policy.tracing));
         let (sender, signal) = (self.attaches.sender.clone(), Arc::clone(&self.signal));
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Gives a process the budget that keeps to those of all policies.
+    /// Gives a process a budget that satisfies the budgets of all policies.
     pub(super) fn settle_budget(&self, session: &Arc<Session>) {
         let pid = session.pid();
         let policies = self.policies.iter().filter(|policy| policy.has_on(pid));

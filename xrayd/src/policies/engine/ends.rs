@@ -83,7 +83,7 @@ impl Engine {
             end_lease(&self.registry, session, *lease)?;
             let mut policies = self.policies.iter_mut();
             if let Some(policy) = policies.find(|policy| policy.tracing.lease == *lease) {
-                // Their leases have ended with that of their parent.
+                // When a lease ends in a process, it ends in its followed processes, too.
                 followed.iter().for_each(|pid| policy.redo(*pid));
             }
         }

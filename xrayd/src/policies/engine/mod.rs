@@ -40,6 +40,8 @@ use self::sweeps::SHARE;
 use super::{processes::Processes, status::PolicyStatus};
 use crate::{lock::lock, policies::policy::Policy};
 
+#[cfg(test)]
+pub(crate) use state::MOST_ATTACHES;
 pub(super) use state::{Command, Engine, Signal};
 
 /// Bounds of the pause from the begin of one look to the begin of the next. A process that does not
@@ -76,7 +78,7 @@ impl Engine {
     }
 
     fn carry_out(&mut self, command: Command) {
-        // The one who asked may have stopped waiting.
+        // The requester may have stopped waiting.
         match command {
             Command::Load(answer) => {
                 let loaded = self.load();

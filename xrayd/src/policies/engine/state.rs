@@ -92,7 +92,7 @@ pub(super) struct Left {
 }
 
 /// The most attaches at the same time.
-pub(super) const AT_A_TIME: usize = 8;
+pub(crate) const MOST_ATTACHES: usize = 8;
 
 /// The attaches that are under way.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Attaches {
     /// None.
     pub(super) fn new() -> Self {
         // Room for one outcome of each attach.
-        let (sender, results) = sync_channel(AT_A_TIME);
+        let (sender, results) = sync_channel(MOST_ATTACHES);
         Self {
             running: 0,
             results,

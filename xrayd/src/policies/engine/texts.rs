@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -16,6 +16,7 @@ use crate::{
         folder::{self, MOST_FILES, PolicyFile},
         kept::KeptPolicy,
         policy::Policy,
+        since_epoch,
         spec::PolicySpec,
         status::{PolicySource, PolicyStatus},
         traced::{end_lease, leases_in},
@@ -45,13 +46,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn kept(&self) -> Vec<KeptPolicy> {
+    fn kept(&self) -> Vec<KeptPolicy> {
         let kept = self.keeper.as_ref().map(|keeper| keeper.all());
         kept.unwrap_or_default()
     }
 
     /// Puts a policy in force as an earlier daemon has kept it.
-    pub(super) fn take_kept(&mut self, kept: KeptPolicy, source: PolicySource) {
+    fn take_kept(&mut self, kept: KeptPolicy, source: PolicySource) {
         let KeptPolicy {
             name,
             text,
@@ -97,7 +98,7 @@ impl Engine {
                     }
                 }
                 let source = PolicySource::File(folder);
-                let mistakes = vec![first_line(message.clone())];
+                let mistakes = vec![Mistake::of_file(message.clone())];
                 self.broken.push(PolicyStatus::of_broken(source, mistakes));
                 return Err(Refusal::new(Reason::Io, message));
             }
@@ -156,7 +157,7 @@ impl Engine {
     }
 
     /// Checks that the name of a file's policy is no other policy's.
-    pub(super) fn check_name(
+    fn check_name(
         &self,
         path: &Path,
         name: &str,
@@ -179,14 +180,16 @@ impl Engine {
             }
             Some(PolicySource::File(_)) | None => return Ok(()),
         };
-        Err(vec![first_line(format!("a policy {name:?} is {place}"))])
+        Err(vec![Mistake::of_file(format!(
+            "a policy {name:?} is {place}"
+        ))])
     }
 
     /// Puts the policy of a file in force. Returns its name.
     ///
     /// # Errors
     /// Its patterns exceed the quota.
-    pub(super) fn take_file(
+    fn take_file(
         &mut self,
         path: &Path,
         spec: PolicySpec,
@@ -209,17 +212,12 @@ impl Engine {
         let adopts = earlier.is_some_and(|earlier| earlier.trace == spec.trace);
         let since = kept.map(|kept| kept.since);
         self.begin((spec, text), source, (since, expires), adopts)
-            .map_err(|refusal| vec![first_line(refusal.message)])?;
+            .map_err(|refusal| vec![Mistake::of_file(refusal.message)])?;
         Ok(name)
     }
 
     /// Keeps what a file was before it had mistakes. Returns the name of that policy.
-    pub(super) fn stay(
-        &mut self,
-        path: &Path,
-        mistakes: Vec<Mistake>,
-        kept: &[KeptPolicy],
-    ) -> Option<String> {
+    fn stay(&mut self, path: &Path, mistakes: Vec<Mistake>, kept: &[KeptPolicy]) -> Option<String> {
         let source = PolicySource::File(path.to_owned());
         if !self.policies.iter().any(|policy| policy.source == source) {
             let kept = kept.iter().find(|kept| kept.path.as_deref() == Some(path));
@@ -243,7 +241,7 @@ impl Engine {
     ///
     /// # Errors
     /// The patterns of its selection exceed the quota.
-    pub(super) fn begin(
+    fn begin(
         &mut self,
         (spec, text): (PolicySpec, String),
         source: PolicySource,
@@ -256,7 +254,7 @@ impl Engine {
         let kept = KeptPolicy {
             name: name.clone(),
             text: text.clone(),
-            since: since.unwrap_or_else(now),
+            since: since.unwrap_or_else(|| since_epoch().as_secs()),
             expires,
             path: match &source {
                 PolicySource::File(path) => Some(path.clone()),
@@ -346,7 +344,7 @@ impl Engine {
     }
 
     /// Ends a policy, and forgets it.
-    pub(super) fn drop_policy(&mut self, name: &str) {
+    fn drop_policy(&mut self, name: &str) {
         let at = self.policies.iter().position(|policy| policy.name == name);
         if let Some(at) = at {
             let policy = self.policies.remove(at);
@@ -374,7 +372,7 @@ impl Engine {
     }
 
     /// Has everything switched off that a policy has on.
-    pub(super) fn end(&mut self, mut policy: Policy) -> Policy {
+    fn end(&mut self, mut policy: Policy) -> Policy {
         let lease = policy.tracing.lease;
         let mut sessions = policy.end();
         // Processes that are followed have the lease, too.
@@ -389,7 +387,7 @@ impl Engine {
     }
 
     pub(super) fn expire(&mut self) {
-        let now = SystemTime::now();
+        let now = since_epoch().as_secs();
         for at in (0..self.policies.len()).rev() {
             let policy = &self.policies[at];
             if policy.has_expired || !policy.is_over(now) {
@@ -416,9 +414,7 @@ impl Engine {
 
     /// The next end of a policy. The clock may be set, so it is looked at each minute.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .ok()?;
+        let now = since_epoch();
         let policies = self.policies.iter().filter(|policy| !policy.has_expired);
         let left = policies
             .filter_map(|policy| Duration::from_secs(policy.expires?).checked_sub(now))
@@ -430,21 +426,7 @@ impl Engine {
         self.policies.iter().find(|policy| policy.name == name)
     }
 
-    pub(super) fn find_mut(&mut self, name: &str) -> Option<&mut Policy> {
+    fn find_mut(&mut self, name: &str) -> Option<&mut Policy> {
         self.policies.iter_mut().find(|policy| policy.name == name)
-    }
-}
-
-fn now() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
-}
-
-/// A mistake of a whole file.
-fn first_line(what: String) -> Mistake {
-    Mistake {
-        line: 1,
-        column: 1,
-        what,
     }
 }
