@@ -167,8 +167,10 @@ pub(crate) enum Command {
     Detach(cmd::detach::Args),
     /// Switch off what a daemon that is gone has left on, without a daemon
     Off(cmd::off::Args),
-    /// Check tracing policies
+    /// Check tracing policies, and put them in force
     Policy(cmd::policy::Args),
+    /// Show what users may do, and the rules of access
+    Access(cmd::access::Args),
     /// Restart the daemon
     Daemon(cmd::daemon::Args),
     /// Explain the reason id of a refusal

@@ -4,13 +4,14 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 use anyhow::Context as _;
+use xrayd::Reason;
 use xrayd_proto::v1::{
     self, AttachRequest, DetachReport, DetachRequest, SessionState, StatusRequest, ToggleReport,
     undo::What,
 };
 
 use crate::client::Rpc;
-use crate::failure;
+use crate::failure::{self, reason_in};
 use crate::output::Console;
 use crate::toggle;
 
@@ -80,11 +81,18 @@ pub(crate) async fn during<T>(
         (Ok(done), released) => released.map(|_| done),
         (Err(error), released) => {
             // The first error is the one to return.
-            if let Err(second) = released {
-                console.note(&format!("{second:#}"));
-            }
+            note_failure(released, console);
             Err(error)
         }
+    }
+}
+
+/// Notes that an undo after an error has failed. The daemon undoes the changes of a stream that has
+/// ended, too, and may be faster.
+pub(crate) fn note_failure(undone: anyhow::Result<Undone>, console: &Console) {
+    let Err(error) = undone else { return };
+    if !matches!(reason_in(&error), Some(Reason::Busy | Reason::NotAttached)) {
+        console.note(&format!("{error:#}"));
     }
 }
 

@@ -6,7 +6,7 @@
 use std::error::Error as _;
 use std::io;
 
-use xrayd::Refusal;
+use xrayd::{Reason, Refusal};
 use xrayd_proto::REASON_KEY;
 
 /// The exit code of a failure without a code of its own: a file that cannot be read, a disk that is
@@ -77,6 +77,15 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> Option<u8> {
         .chain()
         .find_map(|cause| cause.downcast_ref::<Failure>());
     Some(failure.map_or(OTHER, Failure::exit_code))
+}
+
+/// The reason of a refusal.
+pub(crate) fn reason_in(error: &anyhow::Error) -> Option<Reason> {
+    let mut chain = error.chain();
+    chain.find_map(|cause| match cause.downcast_ref() {
+        Some(Failure::Refused { reason, .. }) => Reason::from_id(reason),
+        _ => None,
+    })
 }
 
 /// True if a signal interrupted the command.

@@ -130,6 +130,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Off(args) => online(cmd::off::run(args, console)),
         Command::Policy(args) => online(cmd::policy::run(args, &daemon, console)),
+        Command::Access(args) => online(cmd::access::run(args, &daemon, console)),
         Command::Daemon(args) => online(cmd::daemon::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),
         Command::Completions(args) => online(cmd::completions::run(args, &daemon, console)),

@@ -39,8 +39,9 @@ use tokio::{
 };
 
 use crate::{
+    access::{AccessKeeper, AccessRules, default_path as default_access_file},
     audit::{AuditError, AuditLog},
-    config::{Config, ConfigError, FolderSetting},
+    config::{Config, ConfigError, PathSetting},
     config_file, export, metrics, notify,
     notify::InheritError,
     pid::Pid,
@@ -97,6 +98,7 @@ pub struct App {
     metrics: Option<Metrics>,
     registry: Registry,
     policies: Policies,
+    access: AccessRules,
     /// What outlives the daemon. `None`: nothing.
     state: Option<Arc<StateFolder>>,
     restart: Restart,
@@ -250,11 +252,14 @@ impl App {
         let registry = Registry::of_daemon(registry_config, metering, kept);
         let keeper = state.clone().map(|state| state as Arc<dyn PolicyKeeper>);
         let policies = Policies::new(registry.clone(), policies_folder(config), keeper);
+        let keeper = state.clone().map(|state| state as Arc<dyn AccessKeeper>);
+        let access = AccessRules::new(access_file(config), keeper);
         Ok(Self {
             socket,
             metrics,
             registry,
             policies,
+            access,
             state,
             restart: Restart {
                 program: env::current_exe(),
@@ -280,6 +285,7 @@ impl App {
             metrics,
             registry,
             policies,
+            access,
             state,
             restart,
             audit,
@@ -313,7 +319,7 @@ impl App {
             audit.clone(),
             stopping,
             has_state.then(|| Arc::clone(&restarting)),
-            policies.clone(),
+            (policies.clone(), access),
         ));
         notify::ready();
 
@@ -541,8 +547,8 @@ pub fn raise_descriptor_limit() {
 /// The configured folder of the state, or the default one if that can be used.
 fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError> {
     match &config.state_dir {
-        Some(FolderSetting::Off) => Ok(None),
-        Some(FolderSetting::Folder(path)) => StateFolder::open(path).map(Some),
+        Some(PathSetting::Off) => Ok(None),
+        Some(PathSetting::At(path)) => StateFolder::open(path).map(Some),
         None => {
             let opened = state::default_folder().map(|path| StateFolder::open(&path));
             Ok(opened.and_then(|opened| {
@@ -562,9 +568,18 @@ fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError
 /// The configured folder of policies, or the default one.
 fn policies_folder(config: &Config) -> Option<PathBuf> {
     match &config.policies_dir {
-        Some(FolderSetting::Off) => None,
-        Some(FolderSetting::Folder(path)) => Some(path.clone()),
+        Some(PathSetting::Off) => None,
+        Some(PathSetting::At(path)) => Some(path.clone()),
         None => default_policies_folder(),
+    }
+}
+
+/// The configured file of rules of access, or the default one.
+fn access_file(config: &Config) -> Option<PathBuf> {
+    match &config.access_file {
+        Some(PathSetting::Off) => None,
+        Some(PathSetting::At(path)) => Some(path.clone()),
+        None => default_access_file(),
     }
 }
 

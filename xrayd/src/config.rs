@@ -53,7 +53,7 @@ pub struct Config {
     /// must belong to the daemon's user, and no other user may write to it. A default folder that
     /// cannot be used is a warning.
     #[arg(long, env = "XRAYD_STATE_DIR", value_name = "WHERE")]
-    pub state_dir: Option<FolderSetting>,
+    pub state_dir: Option<PathSetting>,
 
     /// Carry out the tracing policies in this folder: PATH, or off [default: /etc/xrayd/policies.d
     /// for root, else $XDG_CONFIG_HOME/xrayd/policies.d or ~/.config/xrayd/policies.d]
@@ -63,7 +63,17 @@ pub struct Config {
     /// folder and the files must belong to root or to the daemon's user, and no other user may
     /// write to them.
     #[arg(long, env = "XRAYD_POLICIES_DIR", value_name = "WHERE")]
-    pub policies_dir: Option<FolderSetting>,
+    pub policies_dir: Option<PathSetting>,
+
+    /// Give users rights by the rules of access in this file: PATH, or off [default:
+    /// /etc/xrayd/access.toml for root, else $XDG_CONFIG_HOME/xrayd/access.toml or
+    /// ~/.config/xrayd/access.toml]
+    ///
+    /// xrayd-access(5) describes it. It is read at the start and at `xrayctl access reload`. A file
+    /// with mistakes changes nothing. The file must belong to root or to the daemon's user, and no
+    /// other user may write to it.
+    #[arg(long, env = "XRAYD_ACCESS_FILE", value_name = "WHERE")]
+    pub access_file: Option<PathSetting>,
 
     /// Write retained events to files of the folder of --state-dir, so that they outlive the daemon
     ///
@@ -154,13 +164,13 @@ pub struct Config {
     pub log_level: LevelFilter,
 }
 
-/// The value of `--state-dir` and of `--policies-dir`.
+/// The value of an option that names a folder or a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FolderSetting {
-    /// No folder is used.
+pub enum PathSetting {
+    /// None is used.
     Off,
-    /// The folder.
-    Folder(PathBuf),
+    /// The one at this path.
+    At(PathBuf),
 }
 
 /// Least size of retained events. Less cannot hold a block of events.
@@ -236,15 +246,15 @@ impl Config {
     }
 }
 
-// === impl FolderSetting ===
+// === impl PathSetting ===
 
-impl FromStr for FolderSetting {
+impl FromStr for PathSetting {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
             "off" => Self::Off,
-            path => Self::Folder(path.into()),
+            path => Self::At(path.into()),
         })
     }
 }
@@ -295,7 +305,7 @@ mod tests {
         ];
         let config = config(&args).unwrap();
         assert_eq!(config.socket_path().unwrap(), PathBuf::from("/tmp/x.sock"));
-        let folder = FolderSetting::Folder("/tmp/state".into());
+        let folder = PathSetting::At("/tmp/state".into());
         assert_eq!(config.state_dir, Some(folder));
         assert_eq!(config.retain, ByteSize::new(1 << 30));
         assert!(config.retain_in_files);
@@ -329,7 +339,7 @@ mod tests {
     #[test]
     fn the_state_can_be_switched_off() {
         let config = config(&["--state-dir", "off"]).unwrap();
-        assert_eq!(config.state_dir, Some(FolderSetting::Off));
+        assert_eq!(config.state_dir, Some(PathSetting::Off));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!
 //! [`process::Registry`] is the entry point. `docs/ARCHITECTURE.md` describes the design.
 
+pub mod access;
 pub mod app;
 pub mod audit;
 mod collect;
@@ -22,6 +23,7 @@ mod inject;
 mod liveness;
 mod lock;
 pub mod logs;
+mod matching;
 pub mod metrics;
 mod notify;
 mod panics;

@@ -117,6 +117,11 @@ impl<'t> TomlText<'t> {
         Table::new(self, 0, table.into_inner())
     }
 
+    /// The line of a place, from 1.
+    pub(crate) fn line(&self, at: usize) -> usize {
+        place(self.text, at).0
+    }
+
     /// Notes a mistake.
     pub(crate) fn mistake(&self, at: usize, what: impl Into<String>) {
         let mut mistakes = self.mistakes.borrow_mut();

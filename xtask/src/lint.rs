@@ -48,6 +48,8 @@ const ORDER: &[&str] = &[
     "export",
     "process",
     "parse",
+    "matching",
+    "access",
     "policies",
     "metrics",
     "logs",

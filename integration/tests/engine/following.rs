@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, ProcessState, Target, is_root_for, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid as NixPid;
+use xray_trace::container::Redaction;
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{Birth, CallKind, EventBody, Trace};
 use xrayd::{
@@ -68,7 +69,7 @@ fn work(target: &mut Target, descendant: i32) -> Result<()> {
 
 fn retained(group: &Group) -> Result<Trace> {
     let mut bytes = Vec::new();
-    PendingSnapshot::take(group.sessions(), Reach::All).write(&mut bytes)?;
+    PendingSnapshot::take(group.sessions(), Reach::All).write(&mut bytes, |_| Redaction::NONE)?;
     Trace::read(bytes.as_slice()).context("cannot read the trace")
 }
 

@@ -12,6 +12,7 @@ use integration::{
     CallEvent, EventKind, GroundTruth, SequenceHash, Target, sleds_of, text_differences,
 };
 use xray_trace::analysis::{Notes, Steps};
+use xray_trace::container::Redaction;
 use xray_trace::instr_map::{Rule, Selection};
 use xray_trace::model::{CallKind, EventBody, FunctionId, Profile, Trace};
 use xrayd::{
@@ -97,7 +98,7 @@ pub(crate) fn detach(registry: &Registry, target: &Target) -> Result<DetachRepor
 
 /// Writes the events that the rings hold or that are retained, as a trace.
 pub(crate) fn write_snapshot(session: &Session, out: &mut dyn io::Write) -> io::Result<()> {
-    PendingSnapshot::take(vec![session], Reach::All).write(out)
+    PendingSnapshot::take(vec![session], Reach::All).write(out, |_| Redaction::NONE)
 }
 
 pub(crate) fn retained(session: &Session) -> Result<Trace> {

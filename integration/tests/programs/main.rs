@@ -48,6 +48,7 @@ mod daemon_quotas;
 mod daemon_recovery;
 mod daemon_restart;
 mod daemon_retained;
+mod daemon_rules;
 mod daemon_session;
 mod daemon_shares;
 mod daemon_sums;

@@ -130,6 +130,12 @@ impl EventFilter {
 // === impl EventCondition ===
 
 impl EventCondition {
+    /// Whether it compares the data of events.
+    #[must_use]
+    pub fn compares_data(&self) -> bool {
+        self.comparison.is_some()
+    }
+
     /// The condition that an event is one of these.
     #[must_use]
     pub fn of_type(events: EventsOf) -> Self {

@@ -1,5 +1,6 @@
 //! One file per subcommand: its arguments and its action.
 
+pub(crate) mod access;
 pub(crate) mod account;
 pub(crate) mod attach;
 pub(crate) mod budget;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use xrayd::policies::{PolicySpec, ProcessFacts};
 use xrayd::{Pid, parse};
+use xrayd::{policies::PolicySpec, target::ProcessFacts};
 use xrayd_proto::v1::{
     ApplyPolicyRequest, ApplyPolicyResponse, ListPoliciesRequest, ListProcessesRequest,
     ListProcessesResponse, PolicyStatus, ProcessInfo, ReloadPoliciesRequest, RemovePolicyRequest,
@@ -261,7 +261,7 @@ async fn matched(policy: &PolicySpec, daemon: &Daemon) -> anyhow::Result<Vec<Mat
     let ListProcessesResponse { processes } = response
         .map_err(|status| failure::from_status(&status))?
         .into_inner();
-    let needs_build_id = policy.matching.needs_build_id();
+    let needs_build_id = policy.matching.condition.needs_build_id();
     let facts: HashMap<u32, ProcessFacts> = tokio::task::block_in_place(|| {
         let pids = processes.iter().filter_map(|process| {
             let facts = ProcessFacts::of(Pid::try_from(process.pid).ok()?, needs_build_id)?;
@@ -271,7 +271,7 @@ async fn matched(policy: &PolicySpec, daemon: &Daemon) -> anyhow::Result<Vec<Mat
     });
     let is_matched = |process: &ProcessInfo| {
         let facts = facts.get(&process.pid);
-        facts.is_some_and(|facts| policy.matching.matches(facts))
+        facts.is_some_and(|facts| policy.matching.condition.matches(facts))
     };
     let mut matched: Vec<ProcessInfo> = processes.into_iter().filter(is_matched).collect();
     matched.sort_by_key(|process| (process.start_time, process.pid));

@@ -445,9 +445,7 @@ async fn begin(
             // moment.
             target.abandon();
             // The first error is the one to return.
-            if let Err(second) = attachment::release(rpc, pid, undo).await {
-                console.note(&format!("{second:#}"));
-            }
+            attachment::note_failure(attachment::release(rpc, pid, undo).await, console);
             Err(error)
         }
     }

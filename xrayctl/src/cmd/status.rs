@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use xrayd::Reason;
 use xrayd::rpc::reason_of;
-use xrayd_proto::v1::{ListPoliciesRequest, PolicyStatus, StatusRequest};
+use xrayd_proto::v1::{
+    GetAccessRequest, GetAccessResponse, ListPoliciesRequest, PolicyStatus, StatusRequest,
+};
 
 use crate::args::Format;
 use crate::client::Daemon;
@@ -63,12 +65,12 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         tokio::time::sleep(BETWEEN_LOOKS).await;
         let mut again = EachProcess::find(&args.process.names(), console)?;
         let now = again.run(console, &mut get).await?.concat();
-        let policies = match args.process.names().is_empty() {
-            true => policies(daemon).await?,
-            false => Vec::new(),
+        let (policies, access) = match args.process.names().is_empty() {
+            true => (policies(daemon).await?, access(daemon).await?),
+            false => (Vec::new(), None),
         };
         let seconds = looked.elapsed().as_secs_f64();
-        let health = Health::of(&processes, &now, &policies, seconds);
+        let health = Health::of(&processes, &now, &policies, access.as_ref(), seconds);
         if args.format.json {
             console.json(&health)?;
         } else {
@@ -93,6 +95,16 @@ pub(crate) async fn run(args: Args, daemon: &Daemon, console: &mut Console) -> a
         console.show(|out, look| statuses.render(out, look))?;
     }
     Ok(each.finish()?)
+}
+
+/// The rules of access; none if the caller may not see them.
+async fn access(daemon: &Daemon) -> anyhow::Result<Option<GetAccessResponse>> {
+    let mut rpc = daemon.connect().await?;
+    match rpc.get_access(GetAccessRequest::default()).await {
+        Ok(got) => Ok(Some(got.into_inner())),
+        Err(status) if reason_of(&status) == Some(Reason::Permission) => Ok(None),
+        Err(status) => Err(failure::from_status(&status)).context("cannot get the rules of access"),
+    }
 }
 
 /// The policies of the daemon; none if the caller may not see them.

@@ -88,7 +88,7 @@ impl Mistake {
     }
 
     /// Writes the mistake, its line, and a mark below its column.
-    fn render(&self, out: &mut dyn io::Write, file: &str) -> io::Result<()> {
+    pub(crate) fn render(&self, out: &mut dyn io::Write, file: &str) -> io::Result<()> {
         let Self {
             line,
             column,

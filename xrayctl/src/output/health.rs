@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use xrayd_proto::v1::{
-    ClockFault, PolicyMistake, PolicyRefusal, PolicyStatus, ProcessStatus, SessionState,
+    ClockFault, GetAccessResponse, PolicyMistake, PolicyRefusal, PolicyStatus, ProcessStatus,
+    SessionState,
 };
 
 use super::text::printable;
@@ -32,6 +33,9 @@ struct Problem {
     /// The name of the policy, or its file.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
+    /// The file of the rules of access.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
     what: String,
 }
 
@@ -43,6 +47,7 @@ impl Health {
         before: &[ProcessStatus],
         now: &[ProcessStatus],
         policies: &[PolicyStatus],
+        access: Option<&GetAccessResponse>,
         seconds: f64,
     ) -> Self {
         // A process that was attached again meanwhile has other counters.
@@ -54,6 +59,7 @@ impl Health {
             problems.map(|what| Problem {
                 pid: Some(row.pid),
                 policy: None,
+                access: None,
                 what,
             })
         });
@@ -65,11 +71,20 @@ impl Health {
             problems_of_policy(policy).into_iter().map(|what| Problem {
                 pid: None,
                 policy: Some(name.clone()),
+                access: None,
                 what,
             })
         });
+        let of_access = access.and_then(|access| {
+            Some(Problem {
+                pid: None,
+                policy: None,
+                access: Some(access.path.clone()),
+                what: problem_of_file(&access.path, &access.mistakes)?,
+            })
+        });
         Self {
-            problems: problems.chain(of_policies).collect(),
+            problems: problems.chain(of_policies).chain(of_access).collect(),
             processes: now.len(),
         }
     }
@@ -80,13 +95,12 @@ impl Health {
     }
 
     pub(crate) fn render(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        for Problem { pid, policy, what } in &self.problems {
-            match (pid, policy) {
+        for problem in &self.problems {
+            let what = printable(&problem.what);
+            match (problem.pid, &problem.policy) {
                 (Some(pid), _) => writeln!(out, "{pid}: {what}")?,
-                (None, policy) => {
-                    let policy = policy.as_deref().unwrap_or_default();
-                    writeln!(out, "policy {}: {}", printable(policy), printable(what))?;
-                }
+                (None, Some(policy)) => writeln!(out, "policy {}: {what}", printable(policy))?,
+                (None, None) => writeln!(out, "rules of access: {what}")?,
             }
         }
         if self.problems.is_empty() {
@@ -97,18 +111,20 @@ impl Health {
     }
 }
 
+/// The problem of a file with mistakes.
+fn problem_of_file(file: &str, mistakes: &[PolicyMistake]) -> Option<String> {
+    let PolicyMistake { line, column, what } = mistakes.first()?;
+    let count = units::counted(mistakes.len() as u64, "mistake");
+    Some(format!(
+        "{file} has {count}, so it changes nothing: line {line}, column {column}: {what}"
+    ))
+}
+
 /// The problems of a policy: mistakes of its file, and processes that cannot be traced until an
 /// operator changes something.
 fn problems_of_policy(policy: &PolicyStatus) -> Vec<String> {
     let mut problems = Vec::new();
-    if let Some(first) = policy.mistakes.first() {
-        let PolicyMistake { line, column, what } = first;
-        let count = units::counted(policy.mistakes.len() as u64, "mistake");
-        let file = &policy.path;
-        problems.push(format!(
-            "{file} has {count}, so it changes nothing: line {line}, column {column}: {what}"
-        ));
-    }
+    problems.extend(problem_of_file(&policy.path, &policy.mistakes));
     // A process without sleds is no mistake of the policy, a client may detach, and the daemon
     // tries the others again.
     let passing = [
@@ -211,7 +227,9 @@ mod tests {
 
     fn text(before: &[ProcessStatus], now: &[ProcessStatus]) -> String {
         let mut text = Vec::new();
-        Health::of(before, now, &[], 2.0).render(&mut text).unwrap();
+        Health::of(before, now, &[], None, 2.0)
+            .render(&mut text)
+            .unwrap();
         String::from_utf8(text).unwrap()
     }
 
@@ -287,7 +305,10 @@ mod tests {
             lost: 9999,
             ..row(7)
         };
-        assert_eq!(Health::of(&[row(7)], &[again], &[], 1.0).problems(), 0);
+        assert_eq!(
+            Health::of(&[row(7)], &[again], &[], None, 1.0).problems(),
+            0
+        );
     }
 
     #[test]
@@ -312,7 +333,7 @@ mod tests {
             refused: vec![refused("no-sleds"), refused("mode"), refused("permission")],
             ..PolicyStatus::default()
         };
-        let health = Health::of(&[], &[], &[good, bad], 1.0);
+        let health = Health::of(&[], &[], &[good, bad], None, 1.0);
         assert_eq!(health.problems(), 2);
         let mut text = Vec::new();
         health.render(&mut text).unwrap();

@@ -3,6 +3,7 @@
 //! Each listing has one row type. It is rendered as a line of a table and serialised as JSON
 //! (`docs/xrayctl.md`).
 
+pub(crate) mod access;
 pub(crate) mod account;
 pub(crate) mod attached;
 pub(crate) mod budget_set;

@@ -20,6 +20,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
     thread,
@@ -138,6 +139,9 @@ pub(crate) enum Operation {
     ApplyPolicy,
     RemovePolicy,
     ReloadPolicies,
+    GetAccess,
+    ReloadAccess,
+    CheckAccess,
 }
 
 /// A call whose decision is recorded. A call that is dropped without a decision is recorded as
@@ -152,6 +156,8 @@ pub(crate) struct Call {
     pid: Option<u32>,
     /// The requested selection or setting. Empty without one.
     what: String,
+    /// The line of the rule of access that has allowed it. 0: none was needed.
+    rule: Arc<AtomicUsize>,
     is_decided: bool,
 }
 
@@ -237,6 +243,7 @@ impl AuditLog {
             operation,
             pid: None,
             what: String::new(),
+            rule: Arc::default(),
             is_decided: false,
         }
     }
@@ -379,6 +386,9 @@ impl Operation {
             Self::ListPolicies => "list-policies",
             Self::ApplyPolicy => "apply-policy",
             Self::RemovePolicy => "remove-policy",
+            Self::GetAccess => "get-access",
+            Self::ReloadAccess => "reload-access",
+            Self::CheckAccess => "check-access",
             Self::ReloadPolicies => "reload-policies",
         }
     }
@@ -387,6 +397,12 @@ impl Operation {
 // === impl Call ===
 
 impl Call {
+    /// The place for the line of the rule of access that allows the call.
+    pub(crate) fn with_rule(mut self, rule: Arc<AtomicUsize>) -> Self {
+        self.rule = rule;
+        self
+    }
+
     /// Sets the process. 0 stands for all processes of the caller.
     pub(crate) fn of(mut self, pid: u32) -> Self {
         self.pid = (pid > 0).then_some(pid);
@@ -485,6 +501,9 @@ fn line(call: &Call, pids: &[u32], decision: Decision<'_>) -> String {
         Decision::Unfinished => ("unfinished", None),
     };
     let _ = write!(line, r#","decision":"{decision}""#);
+    if let rule @ 1.. = call.rule.load(Ordering::Relaxed) {
+        let _ = write!(line, r#","rule":{rule}"#);
+    }
     if let Some(Refusal { reason, message }) = refusal {
         let _ = write!(line, r#","reason":"{}","message":"#, Reason::id(*reason));
         push_text(&mut line, message);

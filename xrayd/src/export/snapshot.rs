@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use xray_trace::container::Redaction;
 use xray_trace::model::{Clock, SnapshotWindow, Ticks};
 
 use super::{TraceSource, TraceWriter};
@@ -123,11 +124,15 @@ where
         self.taken.iter().map(|(session, _)| session)
     }
 
-    /// Writes it as an `.xtrace` file.
+    /// Writes it as an `.xtrace` file. `redaction` is what is left out of a process's events.
     ///
     /// # Errors
     /// The error of writing to `out`; or a process is not in the file, which is whole otherwise.
-    pub fn write(self, out: &mut dyn io::Write) -> io::Result<()> {
+    pub fn write(
+        self,
+        out: &mut dyn io::Write,
+        redaction: impl Fn(&S) -> Redaction,
+    ) -> io::Result<()> {
         let mut writer = TraceWriter::new(out)?;
         let TimeRange { since, until } = self.extent;
         if since > NO_BEGIN {
@@ -151,6 +156,12 @@ where
                     snapshot
                 }
             };
+            let redaction = redaction(&session);
+            if redaction != Redaction::NONE {
+                let blocks = std::mem::take(&mut snapshot.blocks).into_iter();
+                let redacted = blocks.filter_map(|block| block.redacted(redaction));
+                snapshot.blocks = redacted.collect();
+            }
             // Names were read after the snapshot was taken.
             snapshot.event_types = source_of.output.event_types();
             source_of.write_snapshot(source, &snapshot, &seen, &mut writer)?;

@@ -11,7 +11,6 @@
 //! | `kept` | what a daemon keeps of its policies for the next one |
 //! | `status` | the state of a policy |
 //! | `spec` | a policy as its text describes it |
-//! | `matching` | which processes it is for |
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +18,6 @@ mod engine;
 mod folder;
 mod handle;
 mod kept;
-mod matching;
 mod policy;
 mod processes;
 mod spec;
@@ -31,8 +29,7 @@ pub(crate) use engine::MOST_ATTACHES;
 pub use folder::default_folder;
 pub use handle::Policies;
 pub(crate) use kept::{KeptPolicy, PolicyKeeper};
-pub use matching::{Matching, ProcessFacts};
-pub use spec::{PolicySpec, TraceSpec};
+pub use spec::{Matching, PolicySpec, TraceSpec};
 pub use status::{PolicySource, PolicyStatus};
 
 /// The time since the Unix epoch. Zero if the clock is before it.

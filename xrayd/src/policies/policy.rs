@@ -193,8 +193,9 @@ impl Policy {
     /// Takes note of a process as it is now. `None`: it has ended. Returns its session if nothing
     /// of the policy is to be on in it any more.
     pub(super) fn consider(&mut self, pid: Pid, seen: Option<&Seen>) -> Option<Arc<Session>> {
-        let meant =
-            seen.filter(|seen| !self.has_expired && self.tracing.matching.matches(&seen.facts));
+        let meant = seen.filter(|seen| {
+            !self.has_expired && self.tracing.matching.condition.matches(&seen.facts)
+        });
         let mut left = None;
         if let Some(member) = self.members.get_mut(&pid) {
             let is_same =
@@ -512,7 +513,7 @@ fn detached(pid: Pid) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{policies::ProcessFacts, process::RegistryConfig};
+    use crate::{process::RegistryConfig, target::ProcessFacts};
 
     fn policy(matching: &str) -> Policy {
         let text =

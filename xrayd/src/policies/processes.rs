@@ -7,10 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::matching::ProcessFacts;
 use crate::{
     pid::Pid,
-    target::{Glance, Program, has_ended, is_there, memory_owner, walk},
+    target::{Glance, ProcessFacts, Program, has_ended, is_there, memory_owner, walk},
 };
 
 /// The further looks at a new process, each so long after the one before.

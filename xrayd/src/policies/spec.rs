@@ -6,8 +6,8 @@ use std::time::Duration;
 use sled_encoders::Capture;
 use xray_trace::instr_map::{Rule, Selection};
 
-use super::matching::Matching;
 use crate::{
+    matching::ProcessCondition,
     parse,
     process::Follow,
     toml_file::{Item, Located, Mistake, Table, TomlText},
@@ -16,6 +16,8 @@ use crate::{
 
 /// The longest name of a policy.
 const LONGEST_NAME: usize = 64;
+/// The processes of one policy at a time, if it does not say.
+const MOST_PROCESSES: u32 = 100;
 /// The most rules of a selection.
 const MOST_RULES: usize = 1000;
 
@@ -30,6 +32,17 @@ pub struct PolicySpec {
     pub matching: Matching,
     /// What is recorded of them.
     pub trace: TraceSpec,
+}
+
+/// The processes that a policy is for.
+#[derive(Debug, Clone)]
+pub struct Matching {
+    /// What they have in common.
+    pub condition: ProcessCondition,
+    /// The most processes at a time. The oldest ones come first.
+    pub max_processes: u32,
+    /// The age at which a process is attached to.
+    pub min_age: Duration,
 }
 
 /// What a policy records of a process.
@@ -107,6 +120,35 @@ fn read_name(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<String> {
         return None;
     }
     Some(value)
+}
+
+// === impl Matching ===
+
+impl Matching {
+    /// Reads the table `[match]`. `None` if it has a mistake.
+    fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
+        let condition = ProcessCondition::read(file, &mut table);
+        let max_processes = match table.integer("max_processes") {
+            None => Some(MOST_PROCESSES),
+            Some(Located { value, at }) => {
+                let number = u32::try_from(value).ok().filter(|number| *number > 0);
+                if number.is_none() {
+                    file.mistake(at, "max_processes must be a number from 1 on");
+                }
+                number
+            }
+        };
+        let min_age = match table.string("min_age") {
+            None => Some(Duration::ZERO),
+            Some(age) => file.check(age.at, parse::duration(&age.value)),
+        };
+        table.finish();
+        Some(Self {
+            condition: condition?,
+            max_processes: max_processes?,
+            min_age: min_age?,
+        })
+    }
 }
 
 // === impl TraceSpec ===

@@ -7,7 +7,10 @@
 
 use std::sync::Arc;
 
-use super::{matching::Matching, processes, spec::TraceSpec};
+use super::{
+    processes,
+    spec::{Matching, TraceSpec},
+};
 use crate::{
     control::Patterns,
     pid::Pid,
@@ -81,12 +84,12 @@ impl Tracing {
     ) -> Result<()> {
         let pid = wish.pid;
         // It may have executed another program, or have got another user, since it was looked at.
-        let look = processes::look_at(vec![pid], self.matching.needs_build_id())
+        let look = processes::look_at(vec![pid], self.matching.condition.needs_build_id())
             .ok()
             .and_then(|mut looks| looks.pop());
         let is_meant = look.is_some_and(|look| {
             (look.start_time, look.facts.user) == (wish.start_time, wish.user)
-                && self.matching.matches(&look.facts)
+                && self.matching.condition.matches(&look.facts)
         });
         if !is_meant || session.start_time() != wish.start_time {
             let message = format!("process {pid} has changed while it was attached to");

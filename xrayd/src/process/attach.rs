@@ -435,6 +435,7 @@ pub(crate) fn prepare(
     let session = Session {
         pid,
         credentials,
+        facts: crate::target::ProcessFacts::of(pid, false),
         keeper: keeper.clone(),
         command_line: target.command(),
         source: TraceSource {

@@ -98,6 +98,8 @@ impl Registry {
         let session = Arc::new(Session {
             pid,
             credentials: record.credentials,
+            // Its record has none.
+            facts: None,
             command_line: tables.process.command.clone(),
             source: TraceSource {
                 tables,

@@ -32,6 +32,18 @@ pub(crate) enum Toggle {
 /// The outcome for each process.
 pub(crate) type Outcomes<T> = Vec<(Pid, Result<T, Refusal>)>;
 
+// === impl Toggle ===
+
+impl Toggle {
+    /// True if it has values of calls recorded.
+    pub(crate) fn captures(&self) -> bool {
+        match self {
+            Self::Functions(_, to, _) => to.captures(),
+            Self::Release(_) => false,
+        }
+    }
+}
+
 // === impl ProcessOrGroup ===
 
 impl ProcessOrGroup {
@@ -69,6 +81,14 @@ impl ProcessOrGroup {
             Self::Group(group) => registry.end_group(group),
             Self::Session(session) => vec![(session.pid(), registry.end(session))],
         }
+    }
+
+    /// The same refusal for each process.
+    pub(crate) fn refused<T>(&self, refusal: &Refusal) -> Outcomes<T> {
+        let sessions = self.sessions().into_iter();
+        sessions
+            .map(|session| (session.pid(), Err(refusal.clone())))
+            .collect()
     }
 
     /// A live subscription of all events from now on. A subscription for a lease ends with the

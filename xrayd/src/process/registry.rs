@@ -175,7 +175,11 @@ impl Registry {
         })
     }
 
-    fn list_those(
+    /// The processes with sleds that `may_see` admits.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn list_those(
         &self,
         may_see: impl Fn(&Target) -> bool + Send + Sync + 'static,
     ) -> Result<Vec<ProcessSummary>> {

@@ -21,7 +21,7 @@ use crate::{
         Ask, CallCounts, EventSubscription, Metered, ProfileSums, Publisher, Source, StreamItem,
         Tables, TracedProcess, subscription,
     },
-    target::{Credentials, Ending},
+    target::{Credentials, Ending, ProcessFacts},
     types::{
         DetachReport, FunctionRow, Kinship, LeaseId, Mode, Phase, Run, Settings, SettingsUpdate,
         Status, ToggleReport, ToggleTo, compile,
@@ -34,6 +34,8 @@ pub struct Session {
     pub(super) pid: Pid,
     /// The credentials of the process at its attach.
     pub(super) credentials: Credentials,
+    /// What rules of access look at, at the attach. `None` if it could not be read.
+    pub(super) facts: Option<ProcessFacts>,
     pub(super) command_line: String,
     pub(super) source: TraceSource,
     pub(super) ring_bytes: u64,
@@ -72,6 +74,11 @@ impl Session {
     /// The credentials of the process at its attach.
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.credentials
+    }
+
+    /// What rules of access look at, at the attach.
+    pub(crate) fn facts(&self) -> Option<&ProcessFacts> {
+        self.facts.as_ref()
     }
 
     /// The process as a trace describes it.

@@ -4,6 +4,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -13,34 +14,53 @@ use tonic::transport::server::Connected;
 use super::admission::Admitted;
 use crate::target::Caller;
 
+/// The caller of a connection, with its groups.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub(super) caller: Caller,
+    /// All groups of its process.
+    pub(super) groups: Arc<[u32]>,
+}
+
 /// A connection with a known caller. The caller is fixed at the connect. Later changes of the
 /// peer's credentials change nothing, nor does passing on the descriptor.
 #[derive(Debug)]
 pub(super) struct Connection<T> {
     io: T,
-    caller: Caller,
+    client: Client,
     /// The peer's place, which is free again when the connection ends. `None` in the peer's own
     /// process.
     _admitted: Option<Admitted>,
 }
 
+// === impl Client ===
+
+impl Client {
+    pub(super) fn new(caller: Caller, groups: Vec<u32>) -> Self {
+        Self {
+            caller,
+            groups: groups.into(),
+        }
+    }
+}
+
 // === impl Connection ===
 
 impl<T> Connection<T> {
-    pub(super) fn new(io: T, caller: Caller, admitted: Option<Admitted>) -> Self {
+    pub(super) fn new(io: T, client: Client, admitted: Option<Admitted>) -> Self {
         Self {
             io,
-            caller,
+            client,
             _admitted: admitted,
         }
     }
 }
 
 impl<T> Connected for Connection<T> {
-    type ConnectInfo = Caller;
+    type ConnectInfo = Client;
 
-    fn connect_info(&self) -> Caller {
-        self.caller
+    fn connect_info(&self) -> Client {
+        self.client.clone()
     }
 }
 

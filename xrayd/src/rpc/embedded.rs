@@ -7,9 +7,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{
-    connection::Connection, handling::Service, server::serve_connections, workers::Workers,
+    connection::{Client, Connection},
+    handling::Service,
+    server::serve_connections,
+    workers::Workers,
 };
-use crate::{audit::AuditLog, process::Registry, target::Caller};
+use crate::{access::AccessRules, audit::AuditLog, process::Registry, target::Caller};
 
 /// Buffer between client and service in bytes, about that of a socket.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -28,7 +31,13 @@ pub async fn embedded(
 ) -> Result<Channel, tonic::transport::Error> {
     let (sender, incoming) = mpsc::channel::<Connection<DuplexStream>>(1);
     tokio::spawn(async move {
-        let service = Service::new(registry, AuditLog::off(), Workers::new(), None, None);
+        let service = Service::new(
+            registry,
+            (AuditLog::off(), AccessRules::none()),
+            Workers::new(),
+            None,
+            None,
+        );
         let incoming = ReceiverStream::new(incoming);
         let served = serve_connections(incoming, service, std::future::pending());
         if let Err(error) = served.await {
@@ -43,7 +52,11 @@ pub async fn embedded(
         async move {
             let (client, server) = tokio::io::duplex(BUFFER_BYTES);
             sender
-                .send(Connection::new(server, caller, None))
+                .send(Connection::new(
+                    server,
+                    Client::new(caller, Vec::new()),
+                    None,
+                ))
                 .await
                 .map_err(|_| std::io::Error::from(std::io::ErrorKind::ConnectionRefused))?;
             Ok::<_, std::io::Error>(TokioIo::new(client))

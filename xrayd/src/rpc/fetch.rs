@@ -16,9 +16,10 @@ use tokio::{
     time::Instant,
 };
 use tonic::Status;
+use xray_trace::container::Redaction;
 use xrayd_proto::v1::TraceChunk;
 
-use super::{convert, error};
+use super::{authorise::Authority, convert, error};
 use crate::{export::PendingSnapshot, process::Session, refusal::Refusal};
 
 /// Bytes of one message.
@@ -63,10 +64,12 @@ pub(super) struct ChunkPipe {
     pace: Pace,
 }
 
-/// Sends a snapshot as an `.xtrace` file. For threads that may block.
+/// Sends a snapshot as an `.xtrace` file, without what the caller may not see. For threads that may
+/// block.
 pub(super) fn send_shot(
     snapshot: PendingSnapshot<Arc<Session>>,
     sender: mpsc::Sender<Result<TraceChunk, Status>>,
+    authority: &Authority,
 ) {
     let statuses: Vec<_> = snapshot
         .sessions()
@@ -74,7 +77,11 @@ pub(super) fn send_shot(
         .collect();
     let template = convert::retained(&statuses, snapshot.within());
     let mut pipe = ChunkPipe::new(sender, template);
-    let written = snapshot.write(&mut pipe);
+    let redaction = |session: &Arc<Session>| match authority.may_redact() {
+        true => authority.redaction(session).unwrap_or(Redaction::ALL),
+        false => Redaction::NONE,
+    };
+    let written = snapshot.write(&mut pipe, redaction);
     pipe.finish(written);
 }
 

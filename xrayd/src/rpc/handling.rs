@@ -10,7 +10,7 @@ use xrayd_proto::v1;
 
 use super::{
     admission::{Admission, Admitted},
-    authorise::{self, OperationKind, Targets},
+    authorise::{self, Authority, OperationKind, Targets},
     convert, described, error, live,
     run_records::PERF_EVENTS_OF_USER,
     undo::Undo,
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     Pid,
+    access::{AccessRules, Verb},
     audit::{AuditLog, Call, Operation},
     policies::Policies,
-    process::{Outcomes, ProcessOrGroup, Registry},
+    process::{Outcomes, ProcessOrGroup, Registry, Toggle},
     refusal::Refusal,
     sys::since_boot_ns,
-    target::Caller,
     types::{Run, Switch},
 };
 
@@ -31,6 +31,8 @@ use crate::{
 const CALLS_PER_USER: u32 = 16;
 /// Limit on open streams of one user.
 const STREAMS_PER_USER: u32 = 32;
+/// Limit on open streams of a user that may read what policies record: several of each process.
+const RECORDING_STREAMS: u32 = 4096;
 /// Time for a client that has its answer to undo its changes by itself.
 const ANSWERED_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -50,10 +52,14 @@ pub(super) struct Service {
     pub(super) restart: Option<Arc<Notify>>,
     /// The policies of a daemon. `None` where no daemon runs.
     pub(super) policies: Option<Policies>,
+    /// The rules of access.
+    pub(super) access: AccessRules,
     calls: Arc<Admission>,
     /// Calls that restore processes. Other calls never keep them out.
     releases: Arc<Admission>,
     streams: Arc<Admission>,
+    /// Streams of users that may read what policies record.
+    recordings: Arc<Admission>,
     /// Perf events of threads.
     pub(super) run_times: Arc<Admission>,
 }
@@ -63,13 +69,14 @@ pub(super) struct Service {
 impl Service {
     pub(super) fn new(
         registry: Registry,
-        audit: AuditLog,
+        (audit, access): (AuditLog, AccessRules),
         workers: Workers,
         restart: Option<Arc<Notify>>,
         policies: Option<Policies>,
     ) -> Self {
         Self {
             policies,
+            access,
             registry,
             audit,
             workers,
@@ -78,17 +85,21 @@ impl Service {
             calls: Admission::new(CALLS_PER_USER),
             releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
+            recordings: Admission::new(RECORDING_STREAMS),
             run_times: Admission::new(PERF_EVENTS_OF_USER),
         }
     }
 
-    /// Begins a call. From here on, each way out leaves an audit record.
+    /// Begins a call, with what its caller may do. From here on, each way out leaves an audit
+    /// record.
     pub(super) fn call<T>(
         &self,
         request: &Request<T>,
         operation: Operation,
-    ) -> Result<Call, Status> {
-        Ok(self.audit.call(authorise::caller(request)?, operation))
+    ) -> Result<(Call, Authority), Status> {
+        let authority = authorise::authority(request, &self.access)?;
+        let call = self.audit.call(authority.caller(), operation);
+        Ok((call.with_rule(authority.used()), authority))
     }
 
     /// Runs a live stream to its end. If the reader is gone before, undoes what it wanted undone.
@@ -96,7 +107,7 @@ impl Service {
         &self,
         stream: impl Future<Output = live::Ending> + Send + 'static,
         undo: Option<Undo>,
-        (caller, pid, traced): (Caller, Pid, ProcessOrGroup),
+        (authority, pid, traced): (Authority, Pid, ProcessOrGroup),
     ) {
         let registry = self.registry.clone();
         let workers = self.workers.clone();
@@ -109,9 +120,10 @@ impl Service {
             }
             if let Some(what) = undo {
                 // This does not count against the user's limit on calls, because it has to be done.
-                let undo = move || what.undo(&registry, &audit, caller, pid, &traced);
+                let uid = authority.caller().uid;
+                let undo = move || what.undo(&registry, &audit, &authority, pid, &traced);
                 // The panic hook has logged a panic.
-                let _ = workers.run(WorkerKind::Release, caller.uid, undo).await;
+                let _ = workers.run(WorkerKind::Release, uid, undo).await;
             }
         });
     }
@@ -149,8 +161,16 @@ impl Service {
         Ok(done.await.map_err(|_| error::bug())??)
     }
 
-    pub(super) fn stream(&self, call: &mut Call) -> Result<Admitted, Status> {
-        place(&self.streams, "streams", call)
+    pub(super) fn stream(
+        &self,
+        call: &mut Call,
+        authority: &Authority,
+    ) -> Result<Admitted, Status> {
+        let admission = match authority.reads_recordings() {
+            true => &self.recordings,
+            false => &self.streams,
+        };
+        place(admission, "streams", call)
     }
 
     /// Switches functions of one process, or of all that the caller may trace.
@@ -164,7 +184,7 @@ impl Service {
             (Switch::On, false) => Operation::Enable,
             (Switch::Off, false) => Operation::Disable,
         };
-        let call = self.call(&request, operation)?;
+        let (call, authority) = self.call(&request, operation)?;
         let caller = call.caller();
         let v1::ToggleRequest {
             pid,
@@ -185,8 +205,19 @@ impl Service {
                 let to = convert::wanted(switch, capture)?;
                 let compile = |selection: &Selection| registry.compile(caller.payer(), selection);
                 let toggle = convert::toggle(selection, to, lease, run, compile)?;
-                for_each(registry, call, whom, OperationKind::of(&toggle), |traced| {
-                    traced.toggle(registry, &toggle, authorise::may_release(caller))
+                let kind = match (&toggle, run) {
+                    (Toggle::Release(_), _) => OperationKind::Release,
+                    (Toggle::Functions(..), Run::Dry) => OperationKind::Read(Verb::List),
+                    (Toggle::Functions(..), Run::Real) => OperationKind::Change(Verb::Count),
+                };
+                let captures = toggle.captures();
+                for_each(registry, call, (&authority, whom), kind, |traced| {
+                    if let OperationKind::Change(_) = kind
+                        && let Err(refused) = authority.check_mode(traced, None, captures)
+                    {
+                        return traced.refused(&refused);
+                    }
+                    traced.toggle(registry, &toggle, authority.may_release())
                 })
             })
             .await?;
@@ -217,14 +248,14 @@ fn place(admission: &Arc<Admission>, what: &str, call: &mut Call) -> Result<Admi
 pub(super) fn for_each<T>(
     registry: &Registry,
     call: &mut Call,
-    whom: Targets,
+    (authority, whom): (&Authority, Targets),
     kind: OperationKind,
     work: impl Fn(&ProcessOrGroup) -> Outcomes<T> + Sync,
 ) -> Result<Outcomes<T>, Refusal>
 where
     T: Send,
 {
-    let traced = authorise::all_traced(registry, call.caller(), whom, kind)?;
+    let traced = authority.all_traced(registry, whom, kind)?;
     let reports = authorise::for_each(call.caller(), &traced, work);
     let mut reports: Outcomes<T> = reports.into_iter().flatten().collect();
     call.decide_each(&reports);

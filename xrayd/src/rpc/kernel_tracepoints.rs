@@ -1,9 +1,9 @@
 //! The kernel tracepoints that a client names.
 
-use super::authorise;
+use super::authorise::Authority;
 use crate::{
     refusal::{Reason, Refusal},
-    target::{Caller, KernelTracepoint, TracepointError},
+    target::{KernelTracepoint, TracepointError},
 };
 
 /// The most tracepoints of a stream.
@@ -13,7 +13,7 @@ const MOST: usize = 16;
 pub(super) fn find(
     names: &[String],
     run_times: bool,
-    caller: Caller,
+    authority: &Authority,
 ) -> Result<Vec<KernelTracepoint>, Refusal> {
     if names.len() > MOST {
         let message = format!(
@@ -29,7 +29,7 @@ pub(super) fn find(
     }
     let mut found: Vec<KernelTracepoint> = Vec::new();
     for name in names {
-        authorise::tracepoint(caller, name)?;
+        authority.tracepoint(name)?;
         let tracepoint = KernelTracepoint::find(name).map_err(refusal)?;
         if found.iter().all(|known| known.id != tracepoint.id) {
             found.push(tracepoint);

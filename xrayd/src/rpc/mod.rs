@@ -16,6 +16,7 @@
 //! bytes of a message, threads of each user, events of a batch, batches on their way, and seconds
 //! that a stream waits for its reader.
 
+mod access;
 mod admission;
 mod authorise;
 mod connection;
@@ -35,6 +36,7 @@ mod peer;
 mod policies;
 mod profile;
 mod recorded;
+mod redactor;
 mod run_records;
 mod server;
 mod service;

@@ -16,9 +16,10 @@ use nix::{libc, unistd::geteuid};
 use procfs::process::Process;
 use tokio::net::UnixStream;
 
+use super::connection::Client;
 use crate::{
     Pid,
-    sys::{PidFd, security_label},
+    sys::{PidFd, peer_groups, security_label},
     target::{
         Caller, Confinement, MOST_CALLER_THREADS, OwnProcess, Rights, SYS_PTRACE, ThreadState,
         ThreadStatus, Threads, namespace_at,
@@ -34,6 +35,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 pub(super) struct Peer {
     uid: u32,
     group: u32,
+    /// The supplementary groups.
+    groups: Vec<u32>,
     /// `None` for a process in a pid namespace that is not visible here.
     pid: Option<Pid>,
     /// `None` if the process has ended.
@@ -64,6 +67,7 @@ impl Peer {
         Ok(Self {
             uid: credentials.uid(),
             group: credentials.gid(),
+            groups: peer_groups(&stream.as_fd())?,
             pid,
             held,
             label: security_label(&stream.as_fd())?,
@@ -86,7 +90,7 @@ impl Peer {
 
     /// Looks at the process. May take milliseconds. A process that cannot be seen is looked at
     /// again: the daemon may be out of descriptors for a moment.
-    pub(super) fn look(self) -> Caller {
+    pub(super) fn look(mut self) -> Client {
         let mut rights = self.rights();
         for _ in 1..LOOKS {
             let may_be_seen = self.held.as_ref().is_some_and(|held| !held.has_exited());
@@ -96,7 +100,9 @@ impl Peer {
             thread::sleep(BETWEEN_LOOKS);
             rights = self.rights();
         }
-        Caller::peer(self.uid, self.pid(), rights)
+        let caller = Caller::peer(self.uid, self.pid(), rights);
+        self.groups.push(self.group);
+        Client::new(caller, self.groups)
     }
 
     fn rights(&self) -> Result<Rights, Confinement> {
@@ -363,7 +369,8 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_connects_to_itself_has_its_own_rights() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let caller = Peer::of(&one).unwrap().look();
+        let Client { caller, groups } = Peer::of(&one).unwrap().look();
+        assert!(groups.contains(&nix::unistd::getegid().as_raw()));
         assert_eq!(caller.uid, geteuid().as_raw());
         assert_eq!(caller.pid, std::process::id());
         assert_eq!(caller.confinement(), None);

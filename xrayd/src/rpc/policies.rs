@@ -5,12 +5,11 @@ use std::time::Duration;
 use tonic::Request;
 use xrayd_proto::v1;
 
-use super::{authorise, handling::Service};
+use super::{convert, handling::Service};
 use crate::{
     audit::{Call, Operation},
     policies::{Policies, PolicySource, PolicySpec, PolicyStatus},
     refusal::{Reason, Refusal},
-    toml_file::Mistake,
 };
 
 /// The longest name in an audit record, in characters.
@@ -54,7 +53,7 @@ impl Service {
         };
         let applied = self.with_policies(&request, Operation::ApplyPolicy, work);
         let (name, mistakes) = applied.await?;
-        let mistakes = mistakes.into_iter().map(mistake).collect();
+        let mistakes = mistakes.into_iter().map(convert::mistake).collect();
         Ok(v1::ApplyPolicyResponse { name, mistakes })
     }
 
@@ -89,10 +88,13 @@ impl Service {
         operation: Operation,
         work: impl FnOnce(&Policies, &mut Call) -> std::result::Result<T, Refusal> + Send + 'static,
     ) -> Result<T> {
-        let call = self.call(request, operation)?;
-        let (caller, policies) = (call.caller(), self.policies.clone());
+        let (call, authority) = self.call(request, operation)?;
+        let policies = self.policies.clone();
         self.blocking(call, move |_, call| {
-            authorise::policies(caller)?;
+            match operation {
+                Operation::ListPolicies => authority.seeing_policies()?,
+                _ => authority.policies()?,
+            }
             let policies = policies.ok_or_else(|| {
                 let message = "policies are carried out by a daemon, and none is running";
                 Refusal::new(Reason::NoState, message)
@@ -131,7 +133,7 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
         },
         has_expired,
         expires_s: expires.unwrap_or(0),
-        mistakes: mistakes.into_iter().map(mistake).collect(),
+        mistakes: mistakes.into_iter().map(convert::mistake).collect(),
         matched,
         traced: traced.into_iter().map(|pid| pid.as_u32()).collect(),
         too_young,
@@ -146,15 +148,5 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
             .collect(),
         events,
         lost,
-    }
-}
-
-fn mistake(mistake: Mistake) -> v1::PolicyMistake {
-    let Mistake { line, column, what } = mistake;
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    v1::PolicyMistake {
-        line: number(line),
-        column: number(column),
-        what,
     }
 }

@@ -14,7 +14,7 @@ use xrayd_proto::{FILE_DESCRIPTOR_SET, v1::xrayd_server::XraydServer};
 
 use super::{
     admission::Admission,
-    authorise,
+    authorise::Authority,
     connection::Connection,
     error,
     handling::Service,
@@ -22,6 +22,7 @@ use super::{
     workers::{WorkerKind, Workers},
 };
 use crate::{
+    access::AccessRules,
     audit::{AuditLog, Operation},
     policies::Policies,
     process::Registry,
@@ -74,12 +75,18 @@ pub async fn serve(
     audit: AuditLog,
     stopping: Stopping,
     restart: Option<Arc<Notify>>,
-    policies: Policies,
+    (policies, access): (Policies, AccessRules),
 ) -> Result<(), ServeError> {
     let (sender, accepted) = mpsc::channel(1);
     let workers = Workers::new();
-    let accepting = tokio::spawn(accept(listener, sender, audit.clone(), workers.clone()));
-    let service = Service::new(registry, audit, workers, restart, Some(policies));
+    let accepting = accept(
+        listener,
+        sender,
+        (audit.clone(), access.clone()),
+        workers.clone(),
+    );
+    let accepting = tokio::spawn(accepting);
+    let service = Service::new(registry, (audit, access), workers, restart, Some(policies));
     serve_connections(ReceiverStream::new(accepted), service, async {
         stopping.wait().await;
         // Also closes the listener, so that further connections are refused instead of waiting.
@@ -136,7 +143,7 @@ fn router(service: Service) -> Result<Router, ServeError> {
 async fn accept(
     listener: UnixListener,
     accepted: mpsc::Sender<Connection<UnixStream>>,
-    audit: AuditLog,
+    (audit, access): (AuditLog, AccessRules),
     workers: Workers,
 ) {
     let admission = Admission::new(CONNECTIONS_PER_USER);
@@ -171,19 +178,20 @@ async fn accept(
             continue;
         };
         let (accepted, audit, workers) = (accepted.clone(), audit.clone(), workers.clone());
+        let access = access.clone();
         // The look at a peer with many threads takes a while, and other peers must not wait for it.
         tokio::spawn(async move {
             // The panic hook has logged a panic. The lane is the one for releases, because a user
             // whose other places are taken connects to undo what took them.
             let looked = workers.run(WorkerKind::Release, peer.uid(), || peer.look());
-            let Ok(caller) = looked.await else {
+            let Ok(client) = looked.await else {
                 return;
             };
-            if let Err(refused) = authorise::admits(caller) {
-                let mut call = audit.call(caller, Operation::Connect);
+            if let Err(refused) = Authority::of(&client, &access) {
+                let mut call = audit.call(client.caller, Operation::Connect);
                 call.decide::<()>(&Err(refused));
             }
-            let connection = Connection::new(stream, caller, Some(admitted));
+            let connection = Connection::new(stream, client, Some(admitted));
             // The server may be gone.
             let _ = accepted.send(connection).await;
         });

@@ -14,7 +14,7 @@ use xray_trace::instr_map::Selection;
 use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
-    authorise::{self, OperationKind, Targets},
+    authorise::{self, Authority, OperationKind, Targets, verb_of},
     convert, counts, described,
     fetch::{CHUNKS, Pace, send_all, send_shot},
     handling::{Answer, Service, for_each},
@@ -22,6 +22,7 @@ use super::{
     live::{self, EventMessages, TraceMessages},
     profile::{self, Profiles},
     recorded::Recorded,
+    redactor::Redacted,
     run_records::{Delivery, RunRecords},
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
@@ -29,13 +30,13 @@ use super::{
 };
 use crate::{
     Pid,
+    access::Verb,
     audit::Operation,
     config_file,
     export::PendingSnapshot,
     process::{AttachOptions, Attached, ProcessOrGroup, Registry, event_formats},
     refusal::{Reason, Refusal},
     sys::now_anchor,
-    target::Caller,
     types::{FunctionRow, Reach, Switch},
 };
 
@@ -64,7 +65,7 @@ impl Xrayd for Service {
     type FetchTraceStream = ReceiverStream<Result<v1::TraceChunk, Status>>;
 
     async fn get_info(&self, request: Request<v1::GetInfoRequest>) -> Answer<v1::GetInfoResponse> {
-        authorise::caller(&request)?;
+        authorise::authority(&request, &self.access)?;
         let v1::GetInfoRequest {} = request.into_inner();
         Ok(Response::new(v1::GetInfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -75,9 +76,9 @@ impl Xrayd for Service {
     }
 
     async fn restart(&self, request: Request<v1::RestartRequest>) -> Answer<v1::RestartResponse> {
-        let mut call = self.call(&request, Operation::Restart)?;
+        let (mut call, authority) = self.call(&request, Operation::Restart)?;
         let v1::RestartRequest {} = request.into_inner();
-        let may = authorise::restarting(call.caller());
+        let may = authority.administration();
         let mut restart = may.and_then(|()| self.restart.as_ref().ok_or_else(no_state));
         if restart.is_ok()
             && let Err(why) = config_file::check_again().await
@@ -119,16 +120,29 @@ impl Xrayd for Service {
         self.reload(request).await.map(Response::new)
     }
 
+    async fn get_access(
+        &self,
+        request: Request<v1::GetAccessRequest>,
+    ) -> Answer<v1::GetAccessResponse> {
+        self.access_rules(request).await.map(Response::new)
+    }
+
+    async fn check_access(
+        &self,
+        request: Request<v1::CheckAccessRequest>,
+    ) -> Answer<v1::CheckAccessResponse> {
+        self.checked_access(request).await.map(Response::new)
+    }
+
     async fn list_processes(
         &self,
         request: Request<v1::ListProcessesRequest>,
     ) -> Answer<v1::ListProcessesResponse> {
-        let call = self.call(&request, Operation::ListProcesses)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::ListProcesses)?;
         let v1::ListProcessesRequest {} = request.into_inner();
         let processes = self
             .blocking(call, move |registry, _| {
-                let processes = registry.list_for(caller)?;
+                let processes = registry.list_those(move |target| authority.may_list(target))?;
                 Ok(processes.into_iter().map(convert::process).collect())
             })
             .await?;
@@ -139,13 +153,12 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::PreflightRequest>,
     ) -> Answer<v1::PreflightResponse> {
-        let call = self.call(&request, Operation::Preflight)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::Preflight)?;
         let v1::PreflightRequest { pid } = request.into_inner();
         let answer = self
             .blocking(call.of(pid), move |registry, _| {
                 let pid = authorise::one(pid)?;
-                let checks = authorise::looking(registry, caller, pid, || registry.preflight(pid))?;
+                let checks = authority.looking(registry, pid, || registry.preflight(pid))?;
                 Ok(convert::preflight(pid, checks))
             })
             .await?;
@@ -153,19 +166,26 @@ impl Xrayd for Service {
     }
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
-        let call = self.call(&request, Operation::Attach)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::Attach)?;
         let request = request.into_inner();
         let (audit, workers) = (self.audit.clone(), self.workers.clone());
         let (answer, unanswered) = self
             .blocking(call.of(request.pid), move |registry, _| {
                 let pid = authorise::one(request.pid)?;
                 let options = convert::attach_options(request)?;
-                let options = authorise::attaching(caller, pid, options)?;
+                let kind = OperationKind::Change(verb_of(options.mode));
+                let options = authority.attaching(pid, options)?;
                 let Attached { session, report } = registry.attach(pid, options)?;
-                authorise::check_session(caller, &session, OperationKind::Use)?;
+                let already = report.already;
+                if let Err(refused) = authority.check_session(&session, kind) {
+                    // The process has changed while it was attached to.
+                    if !already {
+                        let _ = registry.end(&session);
+                    }
+                    return Err(refused);
+                }
                 let unanswered =
-                    Unanswered::new(registry, audit, workers, (caller, pid), report.already);
+                    Unanswered::new(registry, audit, workers, (authority, pid), already);
                 let answer = v1::AttachResponse {
                     status: Some(convert::status(session.status())),
                     report: Some(convert::attach_report(report)),
@@ -178,8 +198,7 @@ impl Xrayd for Service {
     }
 
     async fn detach(&self, request: Request<v1::DetachRequest>) -> Answer<v1::DetachResponse> {
-        let call = self.call(&request, Operation::Detach)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::Detach)?;
         let v1::DetachRequest {
             pid,
             leave_children,
@@ -187,7 +206,8 @@ impl Xrayd for Service {
         let (reports, children) = self
             .work_in(WorkerKind::Release, call.of(pid), move |registry, call| {
                 let whom = Targets::try_from(pid)?;
-                let reports = for_each(registry, call, whom, OperationKind::Release, |traced| {
+                let kind = OperationKind::Release;
+                let reports = for_each(registry, call, (&authority, whom), kind, |traced| {
                     traced.end(registry)
                 })?;
                 let detached: Vec<Pid> = reports.iter().map(|(pid, _)| *pid).collect();
@@ -197,7 +217,7 @@ impl Xrayd for Service {
                         let deadline = Instant::now() + CHILDREN_TIME;
                         // Processes that the caller may not trace are left out.
                         registry.end_children(&detached, deadline, move |pid| {
-                            authorise::attaching(caller, pid, AttachOptions::default()).ok()
+                            authority.attaching(pid, AttachOptions::default()).ok()
                         })
                     }
                 };
@@ -223,16 +243,15 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::ListFunctionsRequest>,
     ) -> Answer<Self::ListFunctionsStream> {
-        let call = self.call(&request, Operation::ListFunctions)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::ListFunctions)?;
         let v1::ListFunctionsRequest { pid, selection } = request.into_inner();
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
-        let admitted = self.stream(&mut call)?;
+        let admitted = self.stream(&mut call, &authority)?;
         let functions = self
             .blocking(call, move |registry, _| {
                 let whom = Targets::try_from(pid)?;
                 let selection = selection.map(convert::selection).transpose()?;
-                functions(registry, caller, whom, selection.as_ref())
+                functions(registry, &authority, whom, selection.as_ref())
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
@@ -263,7 +282,7 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::UpdateSettingsRequest>,
     ) -> Answer<v1::UpdateSettingsResponse> {
-        let call = self.call(&request, Operation::UpdateSettings)?;
+        let (call, authority) = self.call(&request, Operation::UpdateSettings)?;
         let v1::UpdateSettingsRequest { pid, settings } = request.into_inner();
         let what = settings.as_ref().map(described::settings);
         let call = call.of(pid).with(what.unwrap_or_default());
@@ -271,7 +290,16 @@ impl Xrayd for Service {
             .blocking(call, move |registry, call| {
                 let update = convert::settings_update(settings.unwrap_or_default())?;
                 let whom = Targets::try_from(pid)?;
-                for_each(registry, call, whom, OperationKind::Use, |traced| {
+                let kind = match update.is_empty() {
+                    true => OperationKind::Read(Verb::List),
+                    false => OperationKind::Change(Verb::Count),
+                };
+                for_each(registry, call, (&authority, whom), kind, |traced| {
+                    if let OperationKind::Change(_) = kind
+                        && let Err(refused) = authority.check_mode(traced, update.mode, false)
+                    {
+                        return traced.refused(&refused);
+                    }
                     traced.update(&update)
                 })
             })
@@ -284,13 +312,13 @@ impl Xrayd for Service {
     }
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let call = self.call(&request, Operation::Status)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::Status)?;
         let v1::StatusRequest { pid } = request.into_inner();
         let status = self
             .blocking(call.of(pid), move |registry, _| {
                 let whom = Targets::try_from(pid)?;
-                let traced = authorise::all_traced(registry, caller, whom, OperationKind::Use)?;
+                let traced =
+                    authority.all_traced(registry, whom, OperationKind::Read(Verb::List))?;
                 let sessions = || traced.iter().flat_map(ProcessOrGroup::sessions);
                 if sessions().filter(|session| session.refresh()).count() > 0 {
                     thread::sleep(REFRESH_TIME);
@@ -308,21 +336,21 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::StreamEventsRequest>,
     ) -> Answer<Self::StreamEventsStream> {
-        let call = self.call(&request, Operation::StreamEvents)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::StreamEvents)?;
         let v1::StreamEventsRequest {
             pid,
             selection,
             undo,
         } = request.into_inner();
         let mut call = call.of(pid).with(described::selection(selection.as_ref()));
-        let admitted = self.stream(&mut call)?;
+        let admitted = self.stream(&mut call, &authority)?;
+        let by = authority.clone();
         let (what, pid, traced, subscription, encoder) = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
-                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
+                let traced = by.traced(registry, pid, OperationKind::Read(Verb::Trace))?;
                 let subscription = traced.subscribe(None, 0);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
@@ -335,9 +363,10 @@ impl Xrayd for Service {
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        let workers = (self.workers.clone(), caller.uid);
+        let workers = (self.workers.clone(), authority.caller().uid);
+        let encoder = Redacted::new(encoder, &authority, &self.registry);
         let stream = live::run(subscription, encoder, sender, workers, admitted);
-        self.follow(stream, what, (caller, pid, traced));
+        self.follow(stream, what, (authority, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -345,8 +374,7 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::StreamTraceRequest>,
     ) -> Answer<Self::StreamTraceStream> {
-        let call = self.call(&request, Operation::StreamTrace)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::StreamTrace)?;
         let v1::StreamTraceRequest {
             pid,
             undo,
@@ -361,21 +389,31 @@ impl Xrayd for Service {
         let admission = Arc::clone(&self.run_times);
         let described = described::stream(selection.as_ref(), &kernel_tracepoints);
         let mut call = call.of(pid).with(described);
-        let admitted = self.stream(&mut call)?;
+        let admitted = self.stream(&mut call, &authority)?;
+        let by = authority.clone();
         let (what, pid, traced, subscription, encoder) = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let wait = convert::wait_ticks(wait_ns)?;
-                let tracepoints = kernel_tracepoints::find(&kernel_tracepoints, run_times, caller)?;
+                let tracepoints = kernel_tracepoints::find(&kernel_tracepoints, run_times, &by)?;
                 let delivery = match prompt_run_times {
                     true => Delivery::Prompt,
                     false => Delivery::WhenMany,
                 };
-                let owner = (admission, caller.uid);
+                let owner = (admission, by.caller().uid);
                 let mut runs = run_times.then(|| RunRecords::new(owner, tracepoints, delivery));
-                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
+                let kind = match wait {
+                    0 => OperationKind::Read(Verb::Trace),
+                    // The process waits for the reader.
+                    1.. => OperationKind::Change(Verb::Trace),
+                };
+                let traced = by.traced(registry, pid, kind)?;
+                if !kernel_tracepoints.is_empty() {
+                    // They show arguments of system calls.
+                    by.check(&traced, OperationKind::Change(Verb::Arguments))?;
+                }
                 let lease = match what {
                     Some(Undo::Lease(lease)) => Some(lease),
                     Some(Undo::Attach) | None => None,
@@ -396,9 +434,10 @@ impl Xrayd for Service {
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
-        let workers = (self.workers.clone(), caller.uid);
+        let workers = (self.workers.clone(), authority.caller().uid);
+        let encoder = Redacted::new(encoder, &authority, &self.registry);
         let stream = live::run(subscription, encoder, sender, workers, admitted);
-        self.follow(stream, what, (caller, pid, traced));
+        self.follow(stream, what, (authority, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -406,30 +445,30 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::FetchTraceRequest>,
     ) -> Answer<Self::FetchTraceStream> {
-        let call = self.call(&request, Operation::Snapshot)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::Snapshot)?;
         let v1::FetchTraceRequest { pid, last_ns } = request.into_inner();
         let reach = match last_ns {
             0 => Reach::All,
             last_ns => Reach::Last(Duration::from_nanos(last_ns)),
         };
         let mut call = call.of(pid);
-        let admitted = self.stream(&mut call)?;
-        let turn = self.workers.snapshot(caller).await;
+        let admitted = self.stream(&mut call, &authority)?;
+        let turn = self.workers.snapshot(authority.caller()).await;
         if turn.is_err() {
             call.decide(&turn);
         }
         let turn = turn?;
+        let by = authority.clone();
         let sessions = self
             .blocking(call, move |registry, _| {
                 let whom = Targets::try_from(pid)?;
-                authorise::everybody(registry, caller, whom)
+                by.everybody(registry, whom, OperationKind::Read(Verb::Trace))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
             let _held = (admitted, turn);
-            send_shot(PendingSnapshot::take(sessions, reach), sender);
+            send_shot(PendingSnapshot::take(sessions, reach), sender, &authority);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -438,15 +477,14 @@ impl Xrayd for Service {
         &self,
         request: Request<v1::FetchCountsRequest>,
     ) -> Answer<Self::FetchCountsStream> {
-        let call = self.call(&request, Operation::Counts)?;
-        let caller = call.caller();
+        let (call, authority) = self.call(&request, Operation::Counts)?;
         let v1::FetchCountsRequest { pid } = request.into_inner();
         let mut call = call.of(pid);
-        let admitted = self.stream(&mut call)?;
+        let admitted = self.stream(&mut call, &authority)?;
         let counted = self
             .blocking(call, move |registry, _| {
                 let pid = authorise::one(pid)?;
-                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
+                let traced = authority.traced(registry, pid, OperationKind::Read(Verb::Count))?;
                 counts::get(&traced, pid)
             })
             .await?;
@@ -465,10 +503,9 @@ impl Xrayd for Service {
         &self,
         request: Request<Streaming<v1::FetchProfileRequest>>,
     ) -> Answer<Self::FetchProfileStream> {
-        let mut call = self.call(&request, Operation::Profile)?;
-        let caller = call.caller();
+        let (mut call, authority) = self.call(&request, Operation::Profile)?;
         // Taken before the wait for the first message, which may never come.
-        let admitted = self.stream(&mut call)?;
+        let admitted = self.stream(&mut call, &authority)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
         let v1::FetchProfileRequest {
@@ -476,19 +513,20 @@ impl Xrayd for Service {
             from_now,
             undo,
         } = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
+        let by = authority.clone();
         let (what, pid, traced, profiles) = self
             .blocking(call.of(pid), move |registry, _| {
                 let pid = authorise::one(pid)?;
                 let what = undo.map(Undo::try_from).transpose()?;
-                let traced = authorise::traced(registry, caller, pid, OperationKind::Use)?;
+                let traced = by.traced(registry, pid, OperationKind::Read(Verb::Profile))?;
                 let profiles = Profiles::begin(&traced, pid, from_now)?;
                 Ok((what, pid, traced, profiles))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(CHUNKS);
-        let workers = (self.workers.clone(), caller);
+        let workers = (self.workers.clone(), authority.caller());
         let stream = profile::run(profiles, requests, sender, workers, admitted);
-        self.follow(stream, what, (caller, pid, traced));
+        self.follow(stream, what, (authority, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -496,20 +534,20 @@ impl Xrayd for Service {
         &self,
         request: Request<Streaming<v1::TriggerRequest>>,
     ) -> Answer<Self::TriggerStream> {
-        let mut call = self.call(&request, Operation::Trigger)?;
-        let caller = call.caller();
+        let (mut call, authority) = self.call(&request, Operation::Trigger)?;
         // Taken before the wait for the first message, which may never come.
-        let admitted = self.stream(&mut call)?;
+        let admitted = self.stream(&mut call, &authority)?;
         let mut requests = request.into_inner();
         let first = requests.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
         let call = call.of(first.pid).with(described::trigger(&first));
         let (audit, run_times) = (self.audit.clone(), Arc::clone(&self.run_times));
+        let by = authority.clone();
         let (plan, begun, armed) = self
             .blocking(call, move |registry, _| {
                 // Compiling the patterns takes a while.
                 let plan = Plan::try_from(first)?;
-                let begun = Watched::begin(registry, &audit, caller, &plan, run_times)?;
+                let begun = Watched::begin(registry, &audit, by.clone(), &plan, run_times)?;
                 let armed = trigger::armed(&begun.0);
                 Ok((plan, begun, armed))
             })
@@ -517,7 +555,7 @@ impl Xrayd for Service {
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         // The queue is empty, so there is room.
         let _ = sender.try_send(Ok(armed));
-        let workers = (self.workers.clone(), caller);
+        let workers = (self.workers.clone(), authority);
         let triggering = Triggering::new(plan, begun, sender, workers);
         tokio::spawn(triggering.run(requests, admitted));
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -544,7 +582,7 @@ fn statuses(traced: &ProcessOrGroup) -> Vec<v1::ProcessStatus> {
 /// Functions with their processes, ordered by pid and id.
 fn functions(
     registry: &Registry,
-    caller: Caller,
+    authority: &Authority,
     whom: Targets,
     selection: Option<&Selection>,
 ) -> Result<Vec<(Pid, FunctionRow)>, Refusal> {
@@ -552,7 +590,7 @@ fn functions(
     if let Targets::One(pid) = whom
         && registry.get(pid).is_none()
     {
-        let rows = authorise::looking(registry, caller, pid, || registry.inspect(pid))?;
+        let rows = authority.looking(registry, pid, || registry.inspect(pid))?;
         let rows = match selection {
             Some(selection) => convert::matching(rows, selection)?,
             None => rows,
@@ -560,7 +598,8 @@ fn functions(
         return Ok(with_pid(pid, rows).collect());
     }
     let mut functions = Vec::new();
-    for session in authorise::sessions(registry, caller, whom, OperationKind::Use)? {
+    let kind = OperationKind::Read(Verb::List);
+    for session in authority.sessions(registry, whom, kind)? {
         functions.extend(with_pid(session.pid(), session.functions(selection)?));
     }
     Ok(functions)

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use xrayd_proto::v1::{self, undo::What};
 
 use super::{
-    authorise::{self, OperationKind},
+    authorise::{Authority, OperationKind},
     workers::{WorkerKind, Workers},
 };
 use crate::{
@@ -41,7 +41,7 @@ struct NewAttach {
     registry: Registry,
     audit: AuditLog,
     workers: Workers,
-    caller: Caller,
+    authority: Authority,
     pid: Pid,
     traced: ProcessOrGroup,
 }
@@ -54,14 +54,15 @@ impl Undo {
         self,
         registry: &Registry,
         audit: &AuditLog,
-        caller: Caller,
+        authority: &Authority,
         pid: Pid,
         then: &ProcessOrGroup,
     ) {
+        let caller = authority.caller();
         let call = audit.call(caller, Operation::Undo).of(pid.as_u32());
         let mut call = call.with(format!("{self:?}"));
         // The process may be followed since, or may have been detached from.
-        let traced = match authorise::traced(registry, caller, pid, OperationKind::Release) {
+        let traced = match authority.traced(registry, pid, OperationKind::Release) {
             Ok(traced) => traced,
             Err(refusal) if refusal.reason == Reason::NotAttached => return call.decide(&Ok(())),
             Err(refusal) => {
@@ -78,11 +79,8 @@ impl Undo {
                     .collect()
             }
             Self::Lease(lease) => {
-                let reports = traced.toggle(
-                    registry,
-                    &Toggle::Release(lease),
-                    authorise::may_release(caller),
-                );
+                let reports =
+                    traced.toggle(registry, &Toggle::Release(lease), authority.may_release());
                 let reports = reports.into_iter();
                 reports
                     .map(|(pid, report)| (pid, report.map(drop)))
@@ -141,17 +139,17 @@ impl Unanswered {
         registry: &Registry,
         audit: AuditLog,
         workers: Workers,
-        (caller, pid): (Caller, Pid),
+        (authority, pid): (Authority, Pid),
         already: bool,
     ) -> Self {
         let attach = (!already)
-            .then(|| authorise::traced(registry, caller, pid, OperationKind::Release).ok())
+            .then(|| authority.traced(registry, pid, OperationKind::Release).ok())
             .flatten()
             .map(|traced| NewAttach {
                 registry: registry.clone(),
                 audit,
                 workers,
-                caller,
+                authority,
                 pid,
                 traced,
             });
@@ -178,13 +176,14 @@ impl Drop for Unanswered {
                 registry,
                 audit,
                 workers,
-                caller,
+                authority,
                 pid,
                 traced,
             } = attach;
-            let undo = move || Undo::Attach.undo(&registry, &audit, caller, pid, &traced);
+            let uid = authority.caller().uid;
+            let undo = move || Undo::Attach.undo(&registry, &audit, &authority, pid, &traced);
             // The panic hook has logged a panic.
-            let _ = workers.run(WorkerKind::Release, caller.uid, undo).await;
+            let _ = workers.run(WorkerKind::Release, uid, undo).await;
         });
     }
 }

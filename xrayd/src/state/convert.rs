@@ -101,8 +101,12 @@ fn caller(caller: &Caller) -> Option<message::Caller> {
         permitted,
         effective,
         start_time,
-    } = caller.rights()?;
+    } = caller.rights().or_else(|| {
+        // The rights by itself are not needed.
+        caller.acts_for().map(|_| Rights::default())
+    })?;
     Some(message::Caller {
+        acts_for: caller.acts_for(),
         uid: caller.uid,
         pid: caller.pid,
         group,
@@ -264,6 +268,7 @@ fn caller_of(caller: message::Caller) -> Caller {
         permitted,
         effective,
         start_time,
+        acts_for,
     } = caller;
     let rights = Rights {
         group,
@@ -271,7 +276,8 @@ fn caller_of(caller: message::Caller) -> Caller {
         effective,
         start_time,
     };
-    Caller::peer(uid, pid, Ok(rights))
+    let caller = Caller::peer(uid, pid, Ok(rights));
+    acts_for.map_or(caller, |user| caller.acting_for(user))
 }
 
 fn credentials_of(credentials: message::Credentials) -> Credentials {

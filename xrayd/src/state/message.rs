@@ -104,6 +104,9 @@ pub(super) struct Caller {
     pub(super) effective: u64,
     #[prost(uint64, tag = "6")]
     pub(super) start_time: u64,
+    /// The user whose processes a rule of access gave the caller rights to.
+    #[prost(uint32, optional, tag = "7")]
+    pub(super) acts_for: Option<u32>,
 }
 
 /// The place of a session in its group.

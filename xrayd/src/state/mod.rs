@@ -13,6 +13,7 @@
 //!
 //! Each file imports only files that stand below it in this list.
 
+mod access;
 mod convert;
 mod file;
 mod folder;

@@ -37,7 +37,7 @@ pub(crate) use descriptors::DescriptorRoom;
 pub(crate) use held_signals::HeldSignals;
 pub(crate) use memory::Memory;
 pub(crate) use naming::{PR_SET_VMA, kernel_names_mappings};
-pub(crate) use peer::security_label;
+pub(crate) use peer::{peer_groups, security_label};
 pub(crate) use perf::{
     lost_records, open_mapping_event, open_switch_event, open_task_clock, open_task_event,
     open_tracepoint,

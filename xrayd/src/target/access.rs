@@ -49,10 +49,13 @@ enum Standing {
     Peer(Rights),
     /// A process without any right here.
     Denied(Confinement),
+    /// Another process, to which a rule of access gives rights to processes of this user. The rule
+    /// was compared with the process before.
+    ActingFor { user: u32 },
 }
 
 /// Rights of another process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
     /// Its group.
     pub(crate) group: u32,
@@ -173,6 +176,18 @@ impl Caller {
         }
     }
 
+    /// A process of a user, without capabilities unless it is root, for the answer to a question.
+    pub(crate) fn of_user(uid: u32, group: Option<&u32>) -> Self {
+        let capabilities = if uid == 0 { u64::MAX } else { 0 };
+        let rights = Rights {
+            group: group.copied().unwrap_or(uid),
+            permitted: capabilities,
+            effective: capabilities,
+            start_time: 0,
+        };
+        Self::peer(uid, 0, Ok(rights))
+    }
+
     /// Another process.
     pub(crate) fn peer(uid: u32, pid: u32, rights: Result<Rights, Confinement>) -> Self {
         let standing = match rights {
@@ -186,7 +201,23 @@ impl Caller {
     pub(crate) fn confinement(&self) -> Option<Confinement> {
         match self.standing {
             Standing::Denied(why) => Some(why),
-            Standing::InProcess | Standing::Peer(_) => None,
+            Standing::InProcess | Standing::Peer(_) | Standing::ActingFor { .. } => None,
+        }
+    }
+
+    /// The same caller, to whom a rule of access gives rights to processes of `user`.
+    pub(crate) fn acting_for(self, user: u32) -> Self {
+        Self {
+            standing: Standing::ActingFor { user },
+            ..self
+        }
+    }
+
+    /// The user whose processes a rule of access gives the caller rights to.
+    pub(crate) fn acts_for(&self) -> Option<u32> {
+        match self.standing {
+            Standing::ActingFor { user } => Some(user),
+            Standing::InProcess | Standing::Peer(_) | Standing::Denied(_) => None,
         }
     }
 
@@ -194,7 +225,7 @@ impl Caller {
     pub(crate) fn rights(&self) -> Option<Rights> {
         match self.standing {
             Standing::Peer(rights) => Some(rights),
-            Standing::InProcess | Standing::Denied(_) => None,
+            Standing::InProcess | Standing::Denied(_) | Standing::ActingFor { .. } => None,
         }
     }
 
@@ -207,7 +238,7 @@ impl Caller {
     pub(crate) fn start_time(&self) -> Option<u64> {
         match &self.standing {
             Standing::Peer(rights) => Some(rights.start_time),
-            Standing::InProcess | Standing::Denied(_) => None,
+            Standing::InProcess | Standing::Denied(_) | Standing::ActingFor { .. } => None,
         }
     }
 
@@ -216,7 +247,7 @@ impl Caller {
         match &self.standing {
             Standing::InProcess => self.uid == 0,
             Standing::Peer(rights) => self.uid == 0 && rights.effective & SYS_PTRACE != 0,
-            Standing::Denied(_) => false,
+            Standing::Denied(_) | Standing::ActingFor { .. } => false,
         }
     }
 
@@ -235,6 +266,8 @@ impl Caller {
         let rights = match &self.standing {
             Standing::Denied(why) => return Err(Denial::Caller(*why)),
             Standing::Peer(rights) => rights,
+            Standing::ActingFor { user } if target.user == *user => return Ok(()),
+            Standing::ActingFor { .. } => return Err(other_user),
             Standing::InProcess if uid == 0 => return Ok(()),
             Standing::InProcess if target.user != uid => return Err(other_user),
             Standing::InProcess if !target.dumpable => return Err(Denial::Undumpable),
@@ -500,6 +533,26 @@ mod tests {
             assert_eq!(caller.confinement(), Some(Confinement::UserNamespace));
             assert!(!caller.is_privileged());
         }
+    }
+
+    #[test]
+    fn a_caller_that_acts_for_a_user_may_trace_that_users_processes_alone() {
+        let caller = peer(USER, 0).acting_for(33);
+        let service = Credentials {
+            ids: None,
+            permitted: BIND,
+            dumpable: false,
+            ..of(33, 33)
+        };
+        assert_eq!(without_yama(caller, service), Ok(()));
+        for user in [0, USER] {
+            let denied = Denial::User {
+                owner: user,
+                uid: USER,
+            };
+            assert_eq!(without_yama(caller, of(user, GROUP)), Err(denied));
+        }
+        assert!(!peer(0, u64::MAX).acting_for(33).is_privileged());
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod ending;
 mod errand;
 mod event_types;
 mod exit_watch;
+mod facts;
 mod functions;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -49,6 +50,7 @@ mod walk;
 pub use access::Caller;
 pub use check::{Check, Sleds};
 pub use ending::Ending;
+pub use facts::ProcessFacts;
 pub use listing::{ProcessState, ProcessSummary};
 pub use mapped::{MappedFile, mapped_files};
 pub use outcome::Outcome;

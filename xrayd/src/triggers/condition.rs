@@ -76,6 +76,11 @@ impl Condition {
         }
     }
 
+    /// True if it compares the data of events.
+    pub fn reads_data(&self) -> bool {
+        matches!(self, Self::Event(event) if event.compares_data())
+    }
+
     /// True if it needs to be known when threads have a processor.
     pub fn needs_run_times(&self) -> bool {
         let Self::Duration { time, .. } = self else {

@@ -92,6 +92,11 @@ impl ToggleTo {
             lease: Some(lease),
         }
     }
+
+    /// True if values of calls are recorded.
+    pub fn captures(&self) -> bool {
+        matches!(self.wanted, Wanted::On(capture) if capture != Capture::NONE)
+    }
 }
 
 impl<T: Into<Wanted>> From<T> for ToggleTo {

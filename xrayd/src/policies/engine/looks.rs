@@ -72,7 +72,8 @@ impl Engine {
     pub(super) fn consider(&mut self, pids: HashSet<Pid>) -> io::Result<()> {
         let is_sweep = self.sweeps.next <= self.last;
         let mut policies = self.policies.iter();
-        let with_build_ids = policies.any(|policy| policy.tracing.matching.needs_build_id());
+        let with_build_ids =
+            policies.any(|policy| policy.tracing.matching.condition.needs_build_id());
         let mut missing = pids;
         for look in processes::look_at(missing.iter().copied().collect(), with_build_ids)? {
             let pid = look.pid;

@@ -29,7 +29,8 @@ pub(super) use inward::{attach_options, matching, toggle};
 pub(crate) use inward::{selection, settings_update, wait_ticks, wanted};
 pub(super) use processes::{preflight, process};
 pub(super) use reports::{
-    attach_report, detach_refused, detach_report, settings_report, toggle_refused, toggle_report,
+    attach_report, detach_refused, detach_report, mistake, settings_report, toggle_refused,
+    toggle_report,
 };
 pub(crate) use settings::settings;
 pub(crate) use status::kinship;

@@ -7,6 +7,7 @@ use crate::{
     Pid,
     process::{AttachReport, SkippedSleds},
     refusal::Refusal,
+    toml_file::Mistake,
     types::{DetachReport, Settings, ToggleReport},
 };
 
@@ -133,5 +134,16 @@ pub(crate) fn toggle_refused(pid: Pid, why: Refusal) -> v1::ToggleReport {
         pid: pid.as_u32(),
         refusal: Some(refusal(why)),
         ..v1::ToggleReport::default()
+    }
+}
+
+/// A mistake of a file.
+pub(in crate::rpc) fn mistake(mistake: Mistake) -> v1::PolicyMistake {
+    let Mistake { line, column, what } = mistake;
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    v1::PolicyMistake {
+        line: number(line),
+        column: number(column),
+        what,
     }
 }

@@ -46,7 +46,8 @@ use crate::{
     export::PendingSnapshot,
     process::{Firing, Trigger},
     refusal::{Reason, Refusal},
-    target::{Caller, Ending},
+    rpc::authorise::Authority,
+    target::Ending,
     triggers::{LongCalls, Match, Matches, Value},
     types::Reach,
 };
@@ -70,7 +71,7 @@ pub(super) struct Triggering {
     sender: Sender<v1::TriggerEvent>,
     /// Threads for work that may block.
     workers: Workers,
-    caller: Caller,
+    authority: Authority,
     /// Firings so far.
     fired: u32,
     /// Times at which one more firing becomes possible, in ascending order.
@@ -120,7 +121,7 @@ impl Triggering {
         plan: Plan,
         (watched, hits, long_calls): (Watched, Matches, LongCalls),
         sender: Sender<v1::TriggerEvent>,
-        (workers, caller): (Workers, Caller),
+        (workers, authority): (Workers, Authority),
     ) -> Self {
         Self {
             plan,
@@ -131,7 +132,7 @@ impl Triggering {
             long_calls,
             sender,
             workers,
-            caller,
+            authority,
             fired: 0,
             given_back: VecDeque::new(),
             expires: None,
@@ -152,7 +153,7 @@ impl Triggering {
         let end = move || watched.end();
         let _ended = self
             .workers
-            .run(WorkerKind::Release, self.caller.uid, end)
+            .run(WorkerKind::Release, self.authority.caller().uid, end)
             .await;
     }
 
@@ -169,8 +170,8 @@ impl Triggering {
         let mut reading_runs = JoinSet::new();
         if self.watched.reads_runs() {
             let of = || (Arc::clone(&self.watched), self.workers.clone());
-            reading_runs.spawn(read_runs(of(), self.caller.uid));
-            reading_runs.spawn(record_new_threads(of(), self.caller.uid));
+            reading_runs.spawn(read_runs(of(), self.authority.caller().uid));
+            reading_runs.spawn(record_new_threads(of(), self.authority.caller().uid));
         }
         let mut may_ask = true;
         loop {
@@ -226,7 +227,7 @@ impl Triggering {
 
     /// Begins to arm the trigger in new processes.
     fn begin_to_look(&self, looking: &mut Looking) {
-        let (workers, uid) = (self.workers.clone(), self.caller.uid);
+        let (workers, uid) = (self.workers.clone(), self.authority.caller().uid);
         let watched = Arc::clone(&self.watched);
         let look = move || {
             watched.look();
@@ -328,7 +329,7 @@ impl Triggering {
             () = self.sender.closed() => return Err(Gone),
             () = tokio::time::sleep(left) => {}
         }
-        let turn = match self.workers.snapshot(self.caller).await {
+        let turn = match self.workers.snapshot(self.authority.caller()).await {
             Ok(turn) => turn,
             Err(refusal) => return Ok(Some(refusal)),
         };
@@ -336,9 +337,10 @@ impl Triggering {
         // Taken at once, because a ring that keeps the newest events may not reach far back.
         let reach = Reach::Between(since, until);
         // The task ends when the receiver of its pieces is gone.
+        let authority = self.authority.clone();
         spawn_blocking(move || {
             let _turn = turn;
-            send_shot(PendingSnapshot::take(sessions, reach), chunks);
+            send_shot(PendingSnapshot::take(sessions, reach), chunks, &authority);
         });
         while let Some(piece) = pieces.recv().await {
             match piece {
@@ -430,7 +432,7 @@ impl Triggering {
         let work = move || work(&watched);
         match self
             .workers
-            .run(WorkerKind::Step, self.caller.uid, work)
+            .run(WorkerKind::Step, self.authority.caller().uid, work)
             .await
         {
             Ok(done) => Ok(done),

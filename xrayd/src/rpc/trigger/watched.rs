@@ -20,6 +20,7 @@ use super::{
     plan::{Plan, SnapshotPlan, Switching},
 };
 use crate::{
+    access::Verb,
     audit::{AuditLog, Operation},
     control::Patterns,
     lock::lock,
@@ -27,8 +28,7 @@ use crate::{
     refusal::{Reason, Refusal},
     rpc::{
         admission::Admission,
-        authorise,
-        authorise::{OperationKind, Targets, may_release},
+        authorise::{self, Authority, OperationKind, Targets},
         convert, described,
         run_records::Unrecorded,
     },
@@ -38,6 +38,12 @@ use crate::{
     types::{LeaseId, Run, ToggleTo},
 };
 
+/// What arming a trigger is: its conditions are answered with what a trace has, and its functions
+/// are switched on.
+const TRIGGERING: OperationKind = OperationKind::Change(Verb::Trace);
+/// What a condition on the data of events reads.
+const READING_DATA: OperationKind = OperationKind::Read(Verb::Events);
+
 /// The processes of a trigger.
 ///
 /// No lock is held while a process is waited for, since it may hang: a match is answered meanwhile.
@@ -45,7 +51,7 @@ use crate::{
 pub(crate) struct Watched {
     registry: Registry,
     audit: AuditLog,
-    caller: Caller,
+    authority: Authority,
     whom: Targets,
     /// Locked before `lending` where both are locked.
     trigger: Mutex<Trigger>,
@@ -55,6 +61,8 @@ pub(crate) struct Watched {
     selections: Vec<Arc<Patterns>>,
     /// True if functions with event sleds have to be on, too.
     events: bool,
+    /// True if a condition compares the data of events.
+    reads_data: bool,
     lending: Mutex<Lending>,
     /// Keys of processes whose end was reported.
     reported: Mutex<HashSet<usize>>,
@@ -81,22 +89,27 @@ struct Leased {
 // === impl Watched ===
 
 impl Watched {
+    fn caller(&self) -> Caller {
+        self.authority.caller()
+    }
+
     /// Arms the trigger in all processes of the plan.
     pub(crate) fn begin(
         registry: &Registry,
         audit: &AuditLog,
-        caller: Caller,
+        authority: Authority,
         plan: &Plan,
         run_times: Arc<Admission>,
     ) -> Result<(Self, Matches, LongCalls), Refusal> {
         let (trigger, hits, long_calls) = Trigger::new(plan.conditions.clone(), plan.limit)?;
         let selections = plan.conditions.iter().filter_map(Condition::selection);
+        let caller = authority.caller();
         let compile = |selection| registry.compile(caller.payer(), selection);
         let number = RandomState::new().hash_one(caller.pid);
         let watched = Self {
             registry: registry.clone(),
             audit: audit.clone(),
-            caller,
+            authority,
             whom: plan.whom,
             trigger: Mutex::new(trigger),
             lease: LeaseId::Client(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN)),
@@ -105,6 +118,7 @@ impl Watched {
                 .conditions
                 .iter()
                 .any(|condition| matches!(condition, Condition::Event(_))),
+            reads_data: plan.conditions.iter().any(Condition::reads_data),
             lending: Mutex::default(),
             reported: Mutex::default(),
             call_times: CallTimes::new(&plan.conditions, run_times, caller.uid),
@@ -143,7 +157,7 @@ impl Watched {
             Err(refusal) => {
                 let Refusal { reason, message } = refusal;
                 tracing::debug!(
-                    uid = self.caller.uid,
+                    uid = self.caller().uid,
                     %reason,
                     message,
                     "cannot arm a trigger in a new process"
@@ -222,12 +236,13 @@ impl Watched {
     /// # Errors
     /// The refusal for one of the processes: not `busy`, if there is another.
     fn arm(&self) -> Result<(), Refusal> {
-        let (caller, whom) = (self.caller, self.whom);
-        let all = authorise::all_traced(&self.registry, caller, whom, OperationKind::Use);
+        let all = self
+            .authority
+            .all_traced(&self.registry, self.whom, TRIGGERING);
         self.drop_gone(all.as_deref().unwrap_or_default());
         let mut new = all?;
         new.retain(|traced| is_living(traced) && !self.is_armed_in(traced));
-        let armed = authorise::for_each(caller, &new, |traced| self.arm_in(traced));
+        let armed = authorise::for_each(self.caller(), &new, |traced| self.arm_in(traced));
         armed.into_iter().fold(Ok(()), worse)
     }
 
@@ -243,6 +258,9 @@ impl Watched {
     /// Leases the functions of the conditions in a target, and arms the trigger there.
     fn arm_in(&self, traced: &ProcessOrGroup) -> Result<(), Refusal> {
         if !self.has_leased(traced) {
+            if self.reads_data {
+                self.authority.check(traced, READING_DATA)?;
+            }
             self.acquire_once(traced)?;
         }
         let mut failed = Ok(());
@@ -311,12 +329,14 @@ impl Watched {
     /// Leases the functions of the conditions while the trigger is armed.
     fn acquire(&self, traced: &ProcessOrGroup) -> Result<(), Refusal> {
         let saying = self.events.then(|| saying(traced)).flatten();
-        let saying = saying.map(|selection| self.registry.compile(self.caller.payer(), &selection));
+        let saying =
+            saying.map(|selection| self.registry.compile(self.caller().payer(), &selection));
         let saying = saying.transpose()?;
         for selection in self.selections.iter().chain(&saying) {
             let to = ToggleTo::leased(self.lease, Capture::NONE);
             let toggle = Toggle::Functions(Arc::clone(selection), to, Run::Real);
-            for (_, report) in traced.toggle(&self.registry, &toggle, may_release(self.caller)) {
+            for (_, report) in traced.toggle(&self.registry, &toggle, self.authority.may_release())
+            {
                 match report {
                     Ok(_) => {}
                     Err(Refusal {
@@ -344,10 +364,12 @@ impl Watched {
 
     /// Switches functions permanently in all processes of the plan.
     pub(super) fn switch(&self, switching: &Switching) -> Vec<v1::ToggleReport> {
-        let (caller, whom) = (self.caller, self.whom);
+        let caller = self.caller();
         let call = self.audit.call(caller, Operation::TriggerSwitch);
         let mut call = call.with(described::value(switching));
-        let allowed = authorise::all_traced(&self.registry, caller, whom, OperationKind::Use)
+        let allowed = self
+            .authority
+            .all_traced(&self.registry, self.whom, TRIGGERING)
             .and_then(|traced| Ok((traced, switching.toggle(&self.registry, caller)?)));
         if allowed.is_err() {
             call.decide(&allowed);
@@ -357,7 +379,7 @@ impl Watched {
         };
         traced.retain(is_living);
         let reports = authorise::for_each(caller, &traced, |traced| {
-            traced.toggle(&self.registry, &toggle, may_release(caller))
+            traced.toggle(&self.registry, &toggle, self.authority.may_release())
         });
         let reports: Outcomes<_> = reports.into_iter().flatten().collect();
         call.decide_each(&reports);
@@ -388,8 +410,9 @@ impl Watched {
     /// The processes of a snapshot.
     pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
         let whom = if all { Targets::All } else { self.whom };
-        let sessions = authorise::everybody(&self.registry, self.caller, whom);
-        let mut call = self.audit.call(self.caller, Operation::TriggerSnapshot);
+        let kind = OperationKind::Read(Verb::Trace);
+        let sessions = self.authority.everybody(&self.registry, whom, kind);
+        let mut call = self.audit.call(self.caller(), Operation::TriggerSnapshot);
         match &sessions {
             Ok(sessions) => {
                 let granted = sessions.iter().map(|session| (session.pid(), Ok(())));
@@ -420,7 +443,7 @@ impl Watched {
     }
 
     fn release(&self, leased: &[Leased]) {
-        release(&self.registry, self.caller, self.lease, leased);
+        release(&self.registry, &self.authority, self.lease, leased);
     }
 }
 
@@ -432,8 +455,9 @@ impl Drop for Watched {
         if leased.is_empty() {
             return;
         }
-        let (registry, caller, lease) = (self.registry.clone(), self.caller, self.lease);
-        let end = move || release(&registry, caller, lease, &leased);
+        let (registry, lease) = (self.registry.clone(), self.lease);
+        let authority = self.authority.clone();
+        let end = move || release(&registry, &authority, lease, &leased);
         let thread = std::thread::Builder::new().name("release".to_owned());
         if let Err(error) = thread.spawn(end) {
             tracing::error!(%error, "cannot start a thread that ends the lease of a trigger");
@@ -454,10 +478,14 @@ fn is_living(traced: &ProcessOrGroup) -> bool {
 }
 
 /// Ends the lease of a trigger in these processes.
-fn release(registry: &Registry, caller: Caller, lease: LeaseId, leased: &[Leased]) {
+fn release(registry: &Registry, authority: &Authority, lease: LeaseId, leased: &[Leased]) {
+    let caller = authority.caller();
     authorise::for_each(caller, leased, |leased| {
         let back = Toggle::Release(lease);
-        for (pid, report) in leased.traced.toggle(registry, &back, may_release(caller)) {
+        for (pid, report) in leased
+            .traced
+            .toggle(registry, &back, authority.may_release())
+        {
             let gone = |reason| matches!(reason, Reason::TargetExited | Reason::NotAttached);
             if let Err(Refusal { reason, message }) = report
                 && !gone(reason)

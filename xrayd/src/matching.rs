@@ -1,19 +1,15 @@
-//! Which processes a policy is for.
-
-use std::{fs, time::Duration};
+//! Conditions on processes, as policies and rules of access have them: globs of units, programs and
+//! other facts, and users.
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use nix::unistd::User;
 
 use crate::{
     parse,
-    pid::Pid,
-    target::{build_id_of, cgroup_of, command_of, effective_user, unit_in},
+    target::ProcessFacts,
     toml_file::{Located, Table, TomlText},
 };
 
-/// The processes of one policy at a time, if it does not say.
-const MOST_PROCESSES: u32 = 100;
 /// The longest glob, in bytes.
 const LONGEST_GLOB: usize = 4096;
 /// The most globs of one key.
@@ -22,14 +18,10 @@ const MOST_GLOBS: usize = 256;
 /// A condition on processes. All keys that it has must hold. A key holds if one of its globs
 /// matches.
 #[derive(Debug, Clone, Default)]
-pub struct Matching {
+pub struct ProcessCondition {
     keys: Vec<(Key, Vec<GlobSet>)>,
     /// Users by their ids; empty for all.
     users: Vec<u32>,
-    /// The most processes at a time. The oldest ones come first.
-    pub max_processes: u32,
-    /// The age at which a process is attached to.
-    pub min_age: Duration,
 }
 
 /// What a glob is compared with.
@@ -41,24 +33,6 @@ enum Key {
     Command,
     Container,
     BuildId,
-}
-
-/// What a condition looks at, as far as it can be read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProcessFacts {
-    /// The systemd unit or the container; empty where there is none.
-    pub unit: String,
-    /// The path of the control group.
-    pub cgroup: String,
-    /// The path of the program.
-    pub exe: String,
-    /// The command line.
-    pub command: String,
-    /// The effective user.
-    pub user: u32,
-    /// The build id of the program, in hexadecimal digits. `None` where there is none, and where it
-    /// was not read.
-    pub build_id: Option<String>,
 }
 
 // === impl Key ===
@@ -101,12 +75,12 @@ fn container_in(cgroup: &str) -> Option<&str> {
     })
 }
 
-// === impl Matching ===
+// === impl ProcessCondition ===
 
-impl Matching {
-    /// Reads the table `[match]`. `None` if it has a mistake.
-    pub(super) fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
-        let at = table.at;
+impl ProcessCondition {
+    /// Reads the keys of a condition from the table `[match]`, and leaves its other keys. `None` if
+    /// one of them has a mistake, or if there is none.
+    pub(crate) fn read(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<Self> {
         let mut is_right = true;
         let names = Key::ALL.iter().map(|(name, _)| *name).chain(["user"]);
         let has_any = names.into_iter().any(|name| table.has(name));
@@ -127,50 +101,23 @@ impl Matching {
         }
         let names = table.strings("user");
         let count = names.len();
-        let users = names.into_iter().filter_map(|name| user(file, name));
+        let users = names.into_iter().filter_map(|name| user_id(file, name));
         let users: Vec<u32> = users.collect();
         is_right &= users.len() == count;
-        let max_processes = match table.integer("max_processes") {
-            None => MOST_PROCESSES,
-            Some(Located { value, at }) => {
-                let number = u32::try_from(value).ok().filter(|number| *number > 0);
-                if number.is_none() {
-                    file.mistake(at, "max_processes must be a number from 1 on");
-                    is_right = false;
-                }
-                number.unwrap_or(MOST_PROCESSES)
-            }
-        };
-        let min_age = match table.string("min_age") {
-            None => Duration::ZERO,
-            Some(age) => match file.check(age.at, parse::duration(&age.value)) {
-                Some(age) => age,
-                None => {
-                    is_right = false;
-                    Duration::ZERO
-                }
-            },
-        };
-        table.finish();
         if !has_any {
             let what = "[match] has no condition: exe = \"**\" is for every process";
-            file.mistake(at, what);
+            file.mistake(table.at, what);
             is_right = false;
         }
-        is_right.then_some(Self {
-            keys,
-            users,
-            max_processes,
-            min_age,
-        })
+        is_right.then_some(Self { keys, users })
     }
 
-    /// True if the policy looks at build ids, which are in the programs' files.
+    /// True if the condition is about build ids, which are in the programs' files.
     pub fn needs_build_id(&self) -> bool {
         self.keys.iter().any(|(key, _)| *key == Key::BuildId)
     }
 
-    /// True if the policy is for a process.
+    /// True if a process meets the condition.
     pub fn matches(&self, facts: &ProcessFacts) -> bool {
         let mut keys = self.keys.iter();
         let is_of_user = self.users.is_empty() || self.users.contains(&facts.user);
@@ -203,7 +150,8 @@ fn glob(file: &TomlText<'_>, key: Key, text: Located<String>) -> Option<GlobSet>
     file.check(at, set.map_err(|error| error.kind().to_string()))
 }
 
-fn user(file: &TomlText<'_>, name: Located<String>) -> Option<u32> {
+/// The id of a user, by name or number.
+pub(crate) fn user_id(file: &TomlText<'_>, name: Located<String>) -> Option<u32> {
     let Located { value, at } = name;
     if let Ok(id) = value.parse() {
         return Some(id);
@@ -221,35 +169,15 @@ fn user(file: &TomlText<'_>, name: Located<String>) -> Option<u32> {
     }
 }
 
-// === impl ProcessFacts ===
-
-impl ProcessFacts {
-    /// The facts of a process as it is now. `None` if it has ended, or is not to be seen. The build
-    /// id is read from the program's file, which may not answer.
-    pub fn of(pid: Pid, with_build_id: bool) -> Option<Self> {
-        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-        let exe = exe.to_string_lossy();
-        let cgroup = cgroup_of(pid).unwrap_or_default();
-        Some(Self {
-            unit: unit_in(&cgroup).unwrap_or_default().to_owned(),
-            exe: exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned(),
-            command: command_of(pid),
-            user: effective_user(pid),
-            build_id: with_build_id.then(|| build_id_of(pid)).flatten(),
-            cgroup,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn matching(text: &str) -> Matching {
+    fn condition(text: &str) -> ProcessCondition {
         let file = TomlText::new(text);
-        let matching = Matching::read(&file, file.table());
+        let condition = ProcessCondition::read(&file, &mut file.table());
         let mistakes = file.mistakes();
-        matching.unwrap_or_else(|| panic!("{mistakes:?}"))
+        condition.unwrap_or_else(|| panic!("{mistakes:?}"))
     }
 
     #[test]
@@ -281,31 +209,20 @@ mod tests {
             ("build_id = [\"00\", \"9f2c\"]", true),
             ("build_id = \"9f2c02\"", false),
         ] {
-            assert_eq!(matching(text).matches(&server), expected, "{text}");
+            assert_eq!(condition(text).matches(&server), expected, "{text}");
         }
         // A process without a unit.
         let plain = ProcessFacts::default();
         for key in ["unit", "container", "build_id"] {
             assert!(
-                !matching(&format!("{key} = \"*\"")).matches(&plain),
+                !condition(&format!("{key} = \"*\"")).matches(&plain),
                 "{key}"
             );
         }
         // A glob that is too large.
         let braces = format!("exe = \"{}a{}\"", "{".repeat(400), "}".repeat(400));
         let file = TomlText::new(&braces);
-        assert!(Matching::read(&file, file.table()).is_none());
+        assert!(ProcessCondition::read(&file, &mut file.table()).is_none());
         assert_eq!(file.mistakes().len(), 1);
-    }
-
-    #[test]
-    fn the_facts_of_this_process_are_found() {
-        let facts = ProcessFacts::of(Pid::this(), true).unwrap();
-        assert!(
-            facts.exe.starts_with('/') && !facts.command.is_empty(),
-            "{facts:?}"
-        );
-        assert_eq!(facts.user, nix::unistd::geteuid().as_raw());
-        assert!(matching("exe = \"**\"").matches(&facts));
     }
 }

@@ -1,5 +1,8 @@
 //! The manual pages of the daemon: xrayd(8), its command line and sections that clap has no place
-//! for, xrayd.toml(5), its configuration file, and xrayd-policy(5), a tracing policy.
+//! for, and xrayd.toml(5), its configuration file. Pages of other files are in files of their own.
+
+mod access;
+mod policy;
 
 use std::io;
 
@@ -7,14 +10,18 @@ use clap::CommandFactory as _;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// A section behind the options: a title, a text, and a list of terms and their meanings.
-type Section = (
+pub(crate) use access::access_page;
+pub(crate) use policy::policy_page;
+
+/// A section behind the options, or a table of a file: a title, a text, and a list of terms and
+/// their meanings.
+type KeyTable = (
     &'static str,
     &'static str,
     &'static [(&'static str, &'static str)],
 );
 
-const SECTIONS: [Section; 6] = [
+const SECTIONS: [KeyTable; 6] = [
     (
         "SIGNALS",
         "",
@@ -184,123 +191,27 @@ pub(crate) fn daemon_page() -> io::Result<String> {
     Ok(definitions.clone() + &page.replace(&definitions, ""))
 }
 
-/// The keys of a policy's tables: the table, its meaning, and its keys with theirs.
-const POLICY_TABLES: [Section; 3] = [
-    (
-        "",
-        "",
-        &[
-            (
-                "name",
-                "The name of the policy: up to 64 letters, digits, -, _ and ., with a letter or a \
-                 digit first.",
-            ),
-            (
-                "expires",
-                "The moment at which the policy ends, with its time zone, such as \
-                 2027-01-31T00:00:00Z. Without it the policy does not end.",
-            ),
-        ],
-    ),
-    (
-        "[match]",
-        "The processes that the policy is for. All keys that are there must hold. A key holds if \
-         one of its values matches. There must be one at least.",
-        &[
-            (
-                "unit",
-                "Globs for the systemd unit or the container. A user who may make units or control \
-                 groups may choose their names, as every program may choose its command line: \
-                 name the user, too.",
-            ),
-            (
-                "cgroup",
-                "Globs for the path of the control group. * does not match /, and ** does.",
-            ),
-            ("exe", "Globs for the path of the program, in the same way."),
-            ("command", "Globs for the command line."),
-            (
-                "container",
-                "Globs for the id of the container. The begin of an id suffices.",
-            ),
-            (
-                "build_id",
-                "Globs for the build id of the program, in hexadecimal digits. The begin of an id \
-                 suffices.",
-            ),
-            ("user", "Names or numbers of users."),
-            (
-                "max_processes",
-                "The most processes at a time. A free place goes to the oldest process. Without it: \
-                 100.",
-            ),
-            (
-                "min_age",
-                "The age at which a process is attached to, such as 500ms. Without it: 0s.",
-            ),
-        ],
-    ),
-    (
-        "[trace]",
-        "What is recorded of these processes.",
-        &[
-            (
-                "enable, except",
-                "The functions that are on, and those among them that are not: globs of names, or \
-                 tables with one of function, glob, regex, module and source. \"*\" is for all \
-                 functions. enable must be there.",
-            ),
-            (
-                "mode",
-                "profile, stream, flight or count. Without it: profile.",
-            ),
-            (
-                "arguments, results",
-                "The number of arguments that are recorded, from 0 to 6, and true for results.",
-            ),
-            (
-                "max_overhead, keep",
-                "The limit on the cost of tracing, such as \"2%\", and names or globs of functions \
-                 that it never suppresses.",
-            ),
-            (
-                "duty",
-                "A duty cycle, such as \"5ms/1s\". It excludes max_overhead.",
-            ),
-            (
-                "min_duration, max_depth, one_in, inside, threads",
-                "The calls that are recorded, as the options of xrayctl filter.",
-            ),
-            (
-                "ring_size",
-                "The size of each thread's ring, such as \"4MiB\".",
-            ),
-            ("follow", "none, fork, exec or all. Without it: none."),
-        ],
-    ),
-];
-
-/// The page of a policy.
-pub(crate) fn policy_page() -> io::Result<String> {
+/// The page of a file of TOML: its name and title, what it is, its tables, an example, and related
+/// pages.
+fn page_of_file(
+    (name, title): (&str, &str),
+    description: &str,
+    tables: &[KeyTable],
+    example: &str,
+    see_also: &str,
+) -> String {
     let mut roff = Roff::new();
-    roff.control("TH", ["xrayd-policy", "5"]);
+    roff.control("TH", [name, "5"]);
     roff.control("SH", ["NAME"]);
-    roff.text([roman("xrayd-policy - tracing policy for xrayd")]);
+    roff.text([roman(format!("{name} - {title}"))]);
     roff.control("SH", ["DESCRIPTION"]);
-    roff.text([roman(
-        "A tracing policy says which processes are traced, and how. It is a file of TOML. xrayd \
-         carries out the policies in /etc/xrayd/policies.d/*.toml, and those that xrayctl policy \
-         apply puts in force. It reads the folder at its start and at xrayctl policy reload. A file \
-         with mistakes changes nothing. xrayctl policy check FILE shows the mistakes of a file, or \
-         the processes that it matches now. Where a list of texts is possible, a single text is, \
-         too. Unknown keys are mistakes.",
-    )]);
-    for (table, text, keys) in POLICY_TABLES {
+    roff.text([roman(description)]);
+    for (table, text, keys) in tables {
         roff.control("SH", [if table.is_empty() { "KEYS" } else { table }]);
         if !text.is_empty() {
-            roff.text([roman(text)]);
+            roff.text([roman(*text)]);
         }
-        for (key, meaning) in keys {
+        for (key, meaning) in *keys {
             roff.control("TP", []);
             roff.text([bold(*key)]);
             roff.text([roman(*meaning)]);
@@ -308,29 +219,14 @@ pub(crate) fn policy_page() -> io::Result<String> {
     }
     roff.control("SH", ["EXAMPLES"]);
     roff.control("nf", []);
-    for line in POLICY_EXAMPLE.lines() {
+    for line in example.lines() {
         roff.text([roman(line)]);
     }
     roff.control("fi", []);
     roff.control("SH", ["SEE ALSO"]);
-    roff.text([roman("xrayctl-policy(1), xrayd(8)")]);
-    Ok(roff.render())
+    roff.text([roman(see_also)]);
+    roff.render()
 }
-
-/// A policy.
-const POLICY_EXAMPLE: &str = r#"name = "checkout-latency"
-expires = 2027-01-31T00:00:00Z
-
-[match]
-unit = "checkout@*.service"
-max_processes = 20
-
-[trace]
-mode = "profile"
-enable = ["checkout::*", { module = "libpay.so.*" }]
-except = [{ function = "checkout::hot" }]
-max_overhead = "2%"
-"#;
 
 /// The page of the configuration file.
 pub(crate) fn file_page() -> io::Result<String> {
@@ -388,22 +284,6 @@ mod tests {
             let is_there = page.contains(&format!(r"\fB{}\fR = ", name.replace('-', r"\-")));
             let is_known = !["config", "print-config"].contains(&name);
             assert_eq!(is_there, is_known, "{name}: {page}");
-        }
-    }
-
-    #[test]
-    fn the_example_of_a_policy_has_no_mistake() {
-        let page = policy_page().unwrap();
-        assert!(page.contains("checkout\\-latency"), "{page}");
-        xrayd::policies::PolicySpec::parse(POLICY_EXAMPLE).unwrap();
-        // Each key of the page is one.
-        for (table, _, keys) in POLICY_TABLES {
-            for key in keys.iter().flat_map(|(keys, _)| keys.split(", ")) {
-                let text = format!("{table}\n{key} = []\n");
-                let mistakes = xrayd::policies::PolicySpec::parse(&text).unwrap_err();
-                let is_unknown = mistakes.iter().any(|it| it.what.starts_with("unknown key"));
-                assert!(!is_unknown, "{key}: {mistakes:?}");
-            }
         }
     }
 
